@@ -1,0 +1,119 @@
+"""The pictures and the way they reach the model."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from modules.config.concept import Concept
+from modules.config.section import Section, setting
+
+
+class DataSettings(Section):
+    """Picture folders, size, cache and loading."""
+
+    section_title: ClassVar[str] = "Data"
+
+    concepts: tuple[Concept, ...] = setting(
+        (),
+        title="Concepts",
+        help="The folders of pictures to learn from. Each has its own captions, repeats and variations.",
+    )
+    resolution: int = setting(
+        512,
+        title="Resolution",
+        help="The size pictures are scaled to: the side of a square with the same area. Larger shows more "
+        "detail; twice the size needs about four times the memory and time.",
+        unit="pixels",
+        ge=8,
+        le=8192,
+    )
+    aspect_ratio_bucketing: bool = setting(
+        True,
+        title="Keep aspect ratios",
+        help="Groups pictures of similar shape and trains each group in its own shape, so that little is "
+        "cut away. Off: every picture is cut to a square.",
+    )
+    cache_dir: str = setting(
+        "cache",
+        title="Cache folder",
+        help="Pictures and captions are prepared once and kept here, which saves time at the next start. "
+        "It can be deleted whenever no run uses it. A relative path is read from the folder you start "
+        "Tandem in.",
+        picks="folder",
+        min_length=1,
+    )
+    validation_split: float = setting(
+        0.0,
+        title="Validation share",
+        help="The share of the training pictures that is set aside, never learned from, and used to "
+        "measure progress. 0.1 sets one in ten aside; 0 none.",
+        ge=0,
+        le=0.5,
+    )
+    caption_dropout: float = setting(
+        0.0,
+        title="Caption dropout",
+        help="The chance with which a picture is shown without its caption. About 0.1 makes guidance work "
+        "better when sampling; 0 always shows the caption.",
+        ge=0,
+        le=1,
+    )
+    masked_training: bool = setting(
+        False,
+        title="Masked training",
+        help="Learns mainly from the white part of each picture's mask, for example the person and not "
+        "the room. Pictures without a mask are learned whole.",
+    )
+    unmasked_weight: float = setting(
+        0.1,
+        title="Weight outside the mask",
+        help="How much the black part of a mask still counts. 0 ignores it, 1 counts it like the rest; a "
+        "little keeps the surroundings from falling apart.",
+        advanced=True,
+        depends_on="masked_training",
+        ge=0,
+        le=1,
+    )
+    loader_workers: int = setting(
+        2,
+        title="Loader processes",
+        help="How many helper processes per GPU get pictures ready while the GPU computes. More helps "
+        "when the GPU waits for data; each takes memory. 0 loads in the training process itself.",
+        unit="processes",
+        advanced=True,
+        ge=0,
+        le=256,
+    )
+    pin_memory: bool = setting(
+        True,
+        title="Pinned memory",
+        help="Keeps pictures that are ready in memory the GPU can fetch directly: faster copies for some "
+        "more RAM. No effect without a GPU.",
+        advanced=True,
+    )
+    prefetch_factor: int = setting(
+        2,
+        title="Batches ready ahead",
+        help="How many batches each loader process prepares in advance. More evens out slow disks and "
+        "takes more memory.",
+        unit="batches",
+        advanced=True,
+        depends_on="loader_workers",
+        ge=1,
+        le=64,
+    )
+    persistent_workers: bool = setting(
+        True,
+        title="Keep loader processes",
+        help="Keeps the loader processes running from one epoch to the next instead of starting new ones, "
+        "which saves a pause between epochs.",
+        advanced=True,
+        depends_on="loader_workers",
+    )
+    drop_last: bool = setting(
+        False,
+        title="Drop the short step",
+        help="The last step of an epoch may have fewer pictures than the others. On leaves it out, so all "
+        "steps are equally large but some pictures are missed in that epoch.",
+        advanced=True,
+    )

@@ -1,0 +1,61 @@
+"""Errors that a user can cause or repair; everything else is a defect and keeps its traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class TandemError(Exception):
+    """A failure told in one or two sentences: what is wrong (`message`) and what to try (`advice`)."""
+
+    exit_code: ClassVar[int] = 3
+    kind: ClassVar[str] = "error"
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.advice}".strip()
+
+    def __reduce__(self) -> tuple[type[TandemError], tuple[str, str]]:
+        # Errors cross process borders (spawned ranks); the advice must not get lost on the way.
+        return type(self), (self.message, self.advice)
+
+
+class ConfigError(TandemError):
+    """A config, preset, argument or run name that cannot be used; nothing has been started."""
+
+    exit_code = 2
+    kind = "config"
+
+    @classmethod
+    def from_faults(cls, where: str, faults: Sequence[str]) -> ConfigError:
+        """One error for all faults of one source: a sentence for one, a list for several."""
+        if len(faults) == 1:
+            return cls(f"{where}: {faults[0]}")
+        lines = "".join(f"\n  - {fault}" for fault in faults)
+        return cls(f"{where} has {len(faults)} faults:{lines}")
+
+
+class DataError(TandemError):
+    """No usable pictures, or a data folder that cannot be read."""
+
+    exit_code = 4
+    kind = "data"
+
+
+class ResumeError(TandemError):
+    """A backup that is missing, damaged or belongs to another run."""
+
+    exit_code = 2
+    kind = "resume"
+
+
+class TrainingError(TandemError):
+    """Training started and cannot go on."""
+
+    exit_code = 3
+    kind = "training"

@@ -1,0 +1,104 @@
+"""Configs in files: JSON or YAML, told apart by the file's ending."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from modules.config.errors import ConfigError
+from modules.config.explain import explain
+from modules.config.migrations import migrate
+from modules.config.options import sections_of
+from modules.config.text_formats import Data, read_json, read_yaml, write_json, write_yaml
+from modules.config.train_config import TrainConfig
+
+READERS: dict[str, Callable[[str], object]] = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
+WRITERS: dict[str, Callable[[Data], str]] = {".json": write_json, ".yaml": write_yaml, ".yml": write_yaml}
+
+
+def load_config(path: str | Path) -> TrainConfig:
+    """The config in a JSON or YAML file, older versions included; raises ConfigError for any fault."""
+    return validate(read_data(path), where=str(path))
+
+
+def save_config(config: TrainConfig, path: str | Path) -> None:
+    """Write a complete config so that the file is either the old or the new one; raises ConfigError."""
+    target = Path(os.path.realpath(path))
+    writer = WRITERS.get(target.suffix.lower())
+    if writer is None:
+        raise ConfigError(f"{path}: {_ENDINGS}")
+    try:
+        _write_atomically(target, writer(dump(config)))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            "Choose another place or make room.",
+        ) from error
+
+
+def read_data(path: str | Path) -> Data:
+    """The settings in a file, brought to the current version but not yet validated; raises ConfigError."""
+    reader = READERS.get(Path(path).suffix.lower())
+    text = _read_text(Path(path))
+    if reader is None:
+        raise ConfigError(f"{path}: {_ENDINGS}")
+    try:
+        data = reader(text)
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from None
+    if data is None:
+        raise ConfigError(f"{path} is empty; it must hold settings, such as learning_rate: 0.0001.")
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path}: the file holds {type(data).__name__}; it must hold names with values, "
+            "such as learning_rate: 0.0001."
+        )
+    return migrate(data, where=str(path))
+
+
+def validate(data: Mapping[str, object], where: str) -> TrainConfig:
+    """The config of plain data; raises one ConfigError that tells every fault; `where` names the source."""
+    try:
+        return TrainConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError.from_faults(where, explain(error)) from None
+
+
+def dump(config: TrainConfig) -> Data:
+    """Every setting as it stands in a file, in the order of the sections."""
+    data = config.model_dump(mode="json")
+    order = [name for section in sections_of(TrainConfig) for name in section.model_fields]
+    return {name: data[name] for name in ["version", *order]}
+
+
+_ENDINGS = "the name of a config file must end in .json, .yaml or .yml."
+
+
+def _read_text(path: Path) -> str:
+    try:
+        # utf-8-sig also takes the mark that Windows editors put in front.
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist.", "Check the name, or name a preset.") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder.", "Give the config file in it.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(f"{path} cannot be read: {reason}.") from None
+
+
+def _write_atomically(target: Path, text: str) -> None:
+    partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)

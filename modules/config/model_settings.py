@@ -1,0 +1,45 @@
+"""What is trained."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import JsonValue
+
+from modules.config.section import Section, setting
+
+
+class ModelSettings(Section):
+    """The model family, the model to begin from and the way it is trained."""
+
+    section_title: ClassVar[str] = "Model"
+
+    family: str = setting(
+        "pixel_diffusion",
+        title="Model family",
+        help="The kind of model to train. Give a built-in name such as pixel_diffusion, or the path of "
+        "your own Python file (ending in .py); only name a file you trust, because it is run as a program.",
+        min_length=1,
+    )
+    base_model: str | None = setting(
+        None,
+        title="Base model",
+        help="The model to begin from: a diffusers folder, a .safetensors file or a hub name. Leave it "
+        "empty for families that start from nothing. A relative path is read from the folder you start "
+        "Tandem in.",
+        picks="file",
+    )
+    method: Literal["fine_tune", "lora", "embedding"] = setting(
+        "fine_tune",
+        title="Training method",
+        help="fine_tune changes the whole model: strongest effect, most memory, a large file. lora trains "
+        "a small add-on beside it: little memory, a small file. embedding only teaches one new word for "
+        "the prompt and leaves the model as it is.",
+    )
+    family_options: dict[str, JsonValue] = setting(
+        {},
+        title="Family options",
+        help="Settings that only the chosen model family knows, such as the size of its network. The "
+        "family itself checks their names and values before training starts.",
+        advanced=True,
+    )

@@ -1,0 +1,195 @@
+"""Several GPUs and several machines."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from modules.config.section import Section, setting
+
+DeviceId = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class MultiGpuSettings(Section):
+    """Which devices take part, how they are started and how they share their work."""
+
+    section_title: ClassVar[str] = "Multi-GPU"
+
+    enable_multi_gpu: bool = setting(
+        False,
+        title="Use several GPUs",
+        help="Shares every batch among the GPUs, so that training is faster. Off: one GPU.",
+    )
+    distributed_backend: Literal["nccl", "gloo"] = setting(
+        "nccl",
+        title="Backend",
+        help="How the processes talk to each other. nccl: fast, for NVIDIA GPUs. gloo: slower, works "
+        "everywhere, also without a GPU. Where nccl is missing, gloo is used and the reason is printed.",
+        depends_on="enable_multi_gpu",
+    )
+    world_size: int | None = setting(
+        None,
+        title="Number of processes",
+        help="How many GPUs take part, all machines together; each gets a process of its own. Without "
+        "GPUs, how many processes share the CPU. Empty: every GPU that is visible.",
+        unit="processes",
+        depends_on="enable_multi_gpu",
+        ge=1,
+        le=65_536,
+    )
+    training_mode: Literal["auto", "single", "data_parallel", "distributed", "fully_sharded"] = setting(
+        "auto",
+        title="Mode",
+        help="auto: several GPUs if there are several, otherwise one. single: one. distributed: one "
+        "process per GPU, the fast way. data_parallel: one process for all GPUs, simple and slower. "
+        "fully_sharded: for models too large for one GPU.",
+        depends_on="enable_multi_gpu",
+    )
+    device_ids: tuple[DeviceId, ...] | None = setting(
+        None,
+        title="GPUs",
+        help="The numbers of the GPUs to use on this machine, such as [0, 1]. Empty: all that are visible.",
+        depends_on="enable_multi_gpu",
+        min_length=1,
+    )
+    use_torchrun: bool = setting(
+        True,
+        title="Start with torchrun",
+        help="Starts the processes with torchrun, which watches over them and is needed for several "
+        "machines. Off: Tandem starts them itself, on this machine only.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    distributed_data_loading: bool = setting(
+        True,
+        title="Share the preparation",
+        help="Every GPU prepares its share of the pictures for the cache. Off: one prepares all of them "
+        "and the others wait.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    initial_port: int = setting(
+        12355,
+        title="Port",
+        help="The network port on which the processes find each other. On one machine the next free port "
+        "is taken and shown if this one is in use.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+        ge=1024,
+        le=65_535,
+    )
+    num_nodes: int = setting(
+        1,
+        title="Machines",
+        help="How many machines train together. Each is started with the same settings and its own number.",
+        unit="machines",
+        depends_on="enable_multi_gpu",
+        ge=1,
+        le=16_384,
+    )
+    node_rank: int = setting(
+        0,
+        title="This machine's number",
+        help="0 for the first machine, whose address the others use, then 1, 2 and so on.",
+        depends_on="enable_multi_gpu",
+        ge=0,
+        le=16_383,
+    )
+    master_addr: str = setting(
+        "localhost",
+        title="Address of the first machine",
+        help="The name or IP address under which the other machines reach machine 0. localhost is right "
+        "for one machine.",
+        depends_on="enable_multi_gpu",
+        min_length=1,
+    )
+    lr_scaling: Literal["sqrt", "linear", "none"] = setting(
+        "sqrt",
+        title="Scale the learning rate",
+        help="More GPUs make a larger batch, which bears a larger learning rate. sqrt: 4 GPUs double it. "
+        "linear: 4 GPUs make it four times as large. none: it stays. Never scaled with a fixed effective "
+        "batch.",
+        depends_on="enable_multi_gpu & !global_batch_size",
+    )
+    find_unused_parameters: bool = setting(
+        False,
+        title="Look for unused weights",
+        help="Needed only if parts of the model take no part in some steps; an error message then asks "
+        "for it. Costs some speed.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    broadcast_buffers: bool = setting(
+        True,
+        title="Share buffers",
+        help="Copies the model's counters and averages (those of BatchNorm, for example) from the first "
+        "GPU to the others before each step. Costs nothing in models that have none.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    bucket_cap_mb: int = setting(
+        25,
+        title="Transfer size",
+        help="How much is gathered before it is sent to the other GPUs. Larger suits fast links, smaller "
+        "lets sending begin earlier.",
+        unit="MiB",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+        ge=1,
+        le=4096,
+    )
+    static_graph: bool = setting(
+        False,
+        title="Model never changes course",
+        help="Promises that every step uses the same parts of the model, which allows a faster exchange. "
+        "Wrong promises end in an error or a wrong result.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    gradient_as_bucket_view: bool = setting(
+        True,
+        title="No second copy of gradients",
+        help="Keeps the gradients only in the memory they are sent from, which saves as much memory as "
+        "the gradients take.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    sync_batch_norm: bool = setting(
+        False,
+        title="Shared BatchNorm",
+        help="Lets BatchNorm layers average over all GPUs instead of each over its own few pictures. "
+        "Better for small batches, slower; no effect in models without BatchNorm.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = setting(
+        "none",
+        title="Compress the exchange",
+        help="Sends less between the GPUs, for slow networks. none: exact. fp16 and bf16 send half with a "
+        "little rounding; powersgd sends far less and changes the training slightly.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    startup_timeout_s: int = setting(
+        1800,
+        title="Patience at the start",
+        help="How long the processes wait for each other until the first step is done before they give up "
+        "with an error.",
+        unit="seconds",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+        ge=10,
+        le=604_800,
+    )
+    step_timeout_s: int = setting(
+        300,
+        title="Patience in a step",
+        help="How long a process waits for the others in a step, once training runs, before it gives up "
+        "with an error. Larger for very slow steps.",
+        unit="seconds",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+        ge=10,
+        le=604_800,
+    )

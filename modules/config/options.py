@@ -1,0 +1,244 @@
+"""The one walk over the declarations; it feeds the form, `--help`, `--set`, messages and the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import UnionType
+from typing import Annotated, Literal, Union, cast, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+from modules.config.interval import Interval
+from modules.config.section import Picks, Section, without_none
+
+Kind = Literal[
+    "text", "integer", "number", "switch", "choice", "interval", "integers", "numbers", "mapping", "list"
+]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a number, each number of a list, or the length of a text may be; None means no limit."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    min_length: int | None = None
+
+    def __str__(self) -> str:
+        """ "from 8 to 8192", "above 0 and up to 10"; empty without limits."""
+        if self.ge is not None and self.le is not None:
+            return f"from {self.ge} to {self.le}"
+        limits = (("of at least", self.ge), ("above", self.gt), ("up to", self.le), ("below", self.lt))
+        return " and ".join(f"{words} {limit}" for words, limit in limits if limit is not None)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting as everyone but the trainer sees it.
+
+    `path` has a star for a place in a list ("concepts.*.path"). `default` is as it stands in a file.
+    `variant` is the optimizer that this setting belongs to. `depends_on` names whole paths. `length` is the
+    fixed number of values in a list of numbers.
+    """
+
+    path: str
+    type: Kind
+    default: object
+    required: bool
+    optional: bool
+    title: str
+    help: str
+    choices: tuple[str, ...]
+    bounds: Bounds
+    length: int | None
+    unit: str | None
+    advanced: bool
+    depends_on: str | None
+    picks: Picks | None
+    section: str
+    variant: str | None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
+
+@cache
+def options(model: type[Section]) -> list[Option]:
+    """Every setting of a model in the order of its sections, lists and optimizers walked through."""
+    return list(_walk(model, prefix="", section=None, variant=None))
+
+
+def find_option(model: type[Section], path: str, variant: str | None = None) -> Option | None:
+    """The option of a path such as "concepts.0.path"; `variant` says which optimizer's.
+
+    None for an unknown path; without a variant, the first optimizer that has the setting speaks for all.
+    """
+    general = generalise(path)
+    found = [option for option in options(model) if option.path == general]
+    return next((option for option in found if variant is None or option.variant in (None, variant)), None)
+
+
+def generalise(path: str) -> str:
+    """The path with a star for each place in a list."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def is_active(option: Option, data: Mapping[str, object], index: int = 0) -> bool:
+    """Whether the settings it depends on make this one matter; `data` as dumped, `index` for list items."""
+    terms = (option.depends_on or "").replace("*", str(index)).split(" & ")
+    return all(_holds(term, data) for term in terms if term)
+
+
+def sections_of(model: type[Section]) -> list[type[Section]]:
+    """The sections a model is made of, in reading order; the model itself if it is one section."""
+    parts = [base for base in model.__bases__ if issubclass(base, Section) and base.model_fields]
+    return parts or [model]
+
+
+def variants_of(annotation: object) -> list[type[Section]]:
+    """The sections of a union that is told apart by `name`; empty for any other type."""
+    plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if get_origin(plain) not in (Union, UnionType):
+        return []
+    parts = [without_none(part) for part in get_args(plain)]
+    return parts if all(_is_section(part) and "name" in part.model_fields for part in parts) else []
+
+
+def _walk(model: type[Section], prefix: str, section: str | None, variant: str | None) -> Iterator[Option]:
+    """Inside lists and unions, `section` is that of the whole list and not of its items."""
+    parts = sections_of(model)
+    for part in parts:
+        for name, field in part.model_fields.items():
+            title = part.section_title if section is None else section
+            yield from _expand(field, prefix + name, prefix, title, variant)
+    for name, field in model.model_fields.items():
+        if not any(name in part.model_fields for part in parts):
+            yield from _expand(field, prefix + name, prefix, section or "", variant)
+
+
+def _expand(field: FieldInfo, path: str, prefix: str, section: str, variant: str | None) -> Iterator[Option]:
+    kinds = variants_of(field.annotation)
+    if kinds:
+        choices = tuple(str(kind.model_fields["name"].default) for kind in kinds)
+        yield _option(field, f"{path}.name", prefix, section, variant, choices=choices)
+        for kind, name in zip(kinds, choices, strict=True):
+            for option in _walk(kind, prefix=f"{path}.", section=section, variant=name):
+                if option.name != "name":
+                    condition = " & ".join(filter(None, (f"{path}.name={name}", option.depends_on)))
+                    yield replace(option, depends_on=condition)
+        return
+    yield _option(field, path, prefix, section, variant)
+    item = _item_section(field.annotation)
+    if item is not None:
+        yield from _walk(item, prefix=f"{path}.*.", section=section, variant=variant)
+
+
+def _option(
+    field: FieldInfo,
+    path: str,
+    prefix: str,
+    section: str,
+    variant: str | None,
+    choices: tuple[str, ...] = (),
+) -> Option:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    required = field.default is PydanticUndefined
+    default = None if required else _as_in_a_file(field.default)
+    plain = without_none(field.annotation)
+    element = get_args(plain)[0] if get_origin(plain) is tuple else None
+    return Option(
+        path=path,
+        type="choice" if choices else _kind(plain),
+        default=default["name"] if choices and isinstance(default, dict) else default,
+        required=required,
+        optional=type(None) in get_args(field.annotation),
+        title=field.title or "",
+        help=field.description or "",
+        choices=choices or (get_args(plain) if get_origin(plain) is Literal else ()),
+        bounds=_bounds(_metadata(element) or field.metadata),
+        length=None if element is None or Ellipsis in get_args(plain) else len(get_args(plain)),
+        unit=cast("str | None", extra.get("unit")),
+        advanced=bool(extra.get("advanced")),
+        depends_on=_prefixed(cast("str | None", extra.get("depends_on")), prefix),
+        picks=cast("Picks | None", extra.get("picks")),
+        section=section,
+        variant=variant,
+    )
+
+
+def _as_in_a_file(default: object) -> object:
+    return str(default) if isinstance(default, Interval) else to_jsonable_python(default)
+
+
+def _kind(plain: object) -> Kind:
+    simple: dict[object, Kind] = {
+        str: "text",
+        int: "integer",
+        float: "number",
+        bool: "switch",
+        Interval: "interval",
+    }
+    if plain in simple:
+        return simple[plain]
+    origin = get_origin(plain)
+    if origin is Literal:
+        return "choice"
+    if origin is dict:
+        return "mapping"
+    if origin is tuple:
+        element = without_none(get_args(plain)[0])
+        return "integers" if element is int else "numbers" if element is float else "list"
+    raise TypeError(f"A setting cannot be of the type {plain}: no widget and no message knows it.")
+
+
+def _metadata(annotation: object) -> list[object]:
+    """What is said about the elements of a list: Annotated[float, Field(ge=0)]."""
+    if get_origin(annotation) is not Annotated:
+        return []
+    found: list[object] = []
+    for note in get_args(annotation)[1:]:
+        found.extend(note.metadata if isinstance(note, FieldInfo) else [note])
+    return found
+
+
+def _bounds(metadata: list[object]) -> Bounds:
+    names = ("ge", "gt", "le", "lt", "min_length")
+    return Bounds(**{name: getattr(note, name) for note in metadata for name in names if hasattr(note, name)})
+
+
+def _item_section(annotation: object) -> type[Section] | None:
+    plain = without_none(annotation)
+    element = without_none(get_args(plain)[0]) if get_origin(plain) is tuple else None
+    return cast("type[Section]", element) if _is_section(element) else None
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def _prefixed(depends_on: str | None, prefix: str) -> str | None:
+    if depends_on is None:
+        return None
+    terms = depends_on.split(" & ")
+    return " & ".join(f"!{prefix}{t[1:]}" if t.startswith("!") else prefix + t for t in terms)
+
+
+def _holds(term: str, data: Mapping[str, object]) -> bool:
+    path, _, wanted = term.removeprefix("!").partition("=")
+    value: object = data
+    for part in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, (list, tuple)) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            value = None
+    holds = str(value) in wanted.split("|") if wanted else bool(value) and value not in ("never", "none")
+    return holds != term.startswith("!")

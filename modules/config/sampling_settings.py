@@ -1,0 +1,91 @@
+"""Test pictures while training."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from modules.config.interval import Interval
+from modules.config.section import Section, setting
+
+
+class Sample(Section):
+    """One test picture: what to draw and how."""
+
+    section_title: ClassVar[str] = "Sample"
+
+    prompt: str = setting(
+        ...,
+        title="Prompt",
+        help="What to draw. Use the words of your captions, trigger word included.",
+        picks="long_text",
+    )
+    negative_prompt: str = setting(
+        "",
+        title="Negative prompt",
+        help="What to keep out of the picture. Only has an effect with guidance above 1, and in models "
+        "that support it.",
+        picks="long_text",
+    )
+    enabled: bool = setting(
+        True,
+        title="Draw this sample",
+        help="Switch off to skip this sample without removing it.",
+    )
+    width: int | None = setting(
+        None,
+        title="Width",
+        help="Empty: the training resolution. The model may round it to a size it can draw.",
+        unit="pixels",
+        ge=8,
+        le=8192,
+    )
+    height: int | None = setting(
+        None,
+        title="Height",
+        help="Empty: the training resolution. The model may round it to a size it can draw.",
+        unit="pixels",
+        ge=8,
+        le=8192,
+    )
+    steps: int = setting(
+        20,
+        title="Drawing steps",
+        help="In how many steps the picture is drawn from noise. More is finer and slower; beyond 50 "
+        "little changes.",
+        unit="steps",
+        ge=1,
+        le=1000,
+    )
+    guidance_scale: float = setting(
+        4.0,
+        title="Guidance",
+        help="How strictly the picture follows the prompt. 1 does not push at all; too much looks harsh "
+        "and oversaturated.",
+        ge=0,
+        le=100,
+    )
+    seed: int = setting(
+        42,
+        title="Seed",
+        help="The noise the picture begins from. The same seed keeps samples comparable over the whole run.",
+        ge=0,
+        le=2**63 - 1,
+    )
+
+
+class SamplingSettings(Section):
+    """Which test pictures are drawn and how often."""
+
+    section_title: ClassVar[str] = "Sampling"
+
+    samples: tuple[Sample, ...] = setting(
+        (),
+        title="Samples",
+        help="Pictures drawn with the model as it stands, to see what it has learned so far.",
+    )
+    sample_every: Interval = setting(
+        Interval.never(),
+        title="Sample every",
+        help="How often the samples are drawn. Training pauses meanwhile.",
+        depends_on="samples",
+    )

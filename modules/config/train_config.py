@@ -1,0 +1,100 @@
+"""The whole config: flat to use (`config.learning_rate`), sectioned to read."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import model_validator
+
+from modules.config.data_settings import DataSettings
+from modules.config.model_settings import ModelSettings
+from modules.config.multi_gpu_settings import MultiGpuSettings
+from modules.config.optimizer_settings import OptimizerSettings
+from modules.config.output_settings import OutputSettings
+from modules.config.sampling_settings import SamplingSettings
+from modules.config.section import Section, broken_rules, setting
+from modules.config.training_settings import TrainingSettings
+
+VERSION = 1
+
+SECTIONS: tuple[type[Section], ...] = (
+    ModelSettings,
+    DataSettings,
+    TrainingSettings,
+    OptimizerSettings,
+    MultiGpuSettings,
+    SamplingSettings,
+    OutputSettings,
+)
+
+
+class TrainConfig(
+    ModelSettings,
+    DataSettings,
+    TrainingSettings,
+    OptimizerSettings,
+    MultiGpuSettings,
+    SamplingSettings,
+    OutputSettings,
+):
+    """Every setting of a run; frozen, complete and checked."""
+
+    version: int = setting(
+        VERSION,
+        title="File version",
+        help="The version of the file format. Tandem writes it and opens older files; leave it as it is.",
+        advanced=True,
+        ge=VERSION,
+        le=VERSION,
+    )
+
+    @model_validator(mode="after")
+    def _settings_fit_each_other(self) -> Self:
+        rules = [*_device_rules(self), *_validation_rules(self)]
+        if rules:
+            raise broken_rules(rules)
+        return self
+
+
+def _device_rules(config: TrainConfig) -> list[tuple[str, str]]:
+    rules = []
+    ids, world_size, num_nodes = config.device_ids, config.world_size, config.num_nodes
+    if config.node_rank >= num_nodes:
+        rules.append(
+            ("node_rank", f"is {config.node_rank}; it must be below num_nodes, which is {num_nodes}")
+        )
+    if ids is not None and len(set(ids)) < len(ids):
+        rules.append(("device_ids", f"is {list(ids)}; each GPU may be named only once"))
+    elif ids is not None and world_size is not None and world_size != len(ids) * num_nodes:
+        machines = f" on each of {num_nodes} machines" if num_nodes > 1 else ""
+        rules.append(
+            (
+                "world_size",
+                f"is {world_size}, but device_ids names {len(ids)} GPUs{machines}; leave one of them empty",
+            )
+        )
+    return rules
+
+
+def _validation_rules(config: TrainConfig) -> list[tuple[str, str]]:
+    patience = config.early_stopping_patience
+    if patience is None:
+        return []
+    rules = []
+    if not config.validate_every:
+        rules.append(
+            (
+                "early_stopping_patience",
+                f"is {patience}, but validate_every is never; set it to, for example, 1 epoch",
+            )
+        )
+    concepts = [concept for concept in config.concepts if concept.enabled and concept.kind == "validation"]
+    if config.validation_split == 0 and not concepts:
+        rules.append(
+            (
+                "early_stopping_patience",
+                f"is {patience}, but there are no validation pictures; set validation_split above 0 or mark "
+                "a concept as validation",
+            )
+        )
+    return rules

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from modules.config import TrainConfig, explain, faults
+
+
+def explained(data: Any) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        TrainConfig.model_validate(data)
+    return explain(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (
+            {"concepts": [{"pth": "x"}]},
+            'concepts.0.pth ("x") is not a known setting; did you mean concepts.0.path?',
+        ),
+        (
+            {"optimizer": {"beta": 1}},
+            "optimizer.beta (1) is not a known setting; did you mean optimizer.betas?",
+        ),
+        (
+            {"optimizer": {"momentum": 0.5}},
+            "optimizer.momentum (0.5) is not a known setting of adamw; only of sgd.",
+        ),
+        (
+            {"weight_decay": 1},
+            "weight_decay (1) is not a known setting; did you mean optimizer.weight_decay?",
+        ),
+        ({"lr": 1}, "lr (1) is not a known setting; did you mean learning_rate?"),
+        ({"Learning-Rate": 1}, "Learning-Rate (1) is not a known setting; did you mean learning_rate?"),
+        (
+            {"method": "lorra"},
+            'method is "lorra"; it must be one of fine_tune, lora, embedding (did you mean lora?).',
+        ),
+        ({"resolution": 4}, "resolution is 4; it must be a whole number from 8 to 8192."),
+        (
+            {"optimizer": "adamm"},
+            'optimizer.name is "adamm"; it must be one of adamw, adam, sgd, adafactor, lion, prodigy, came '
+            "(did you mean adam?).",
+        ),
+        ({"concepts": [3]}, "concepts.0 is 3; it must be a group of named settings."),
+        (
+            {"concepts": [{"path": "p", "repeats": 0}]},
+            "concepts.0.repeats is 0; it must be a number above 0 and up to 10000.",
+        ),
+        (
+            {"samples": [{}]},
+            "samples.0.prompt is missing; it must be text (in quotes, if it looks like a number).",
+        ),
+        ([1], "The config is [1]; it must be a group of named settings."),
+    ],
+)
+def test_sentences(data: Any, sentence: str) -> None:
+    assert explained(data) == [sentence]
+
+
+def test_free_values_of_a_family_are_named_without_pydantics_words() -> None:
+    (sentence,) = explained({"family_options": {"a": {"b": [float("nan")]}}})
+    assert sentence.startswith("family_options.a is NaN; ")
+
+
+def test_every_fault_has_one_sentence_and_a_path() -> None:
+    data = {"resolution": "big", "optimizer": {"name": "lion", "betas": [0.5, 2], "eps": 1}, "ema": "maybe"}
+    with pytest.raises(ValidationError) as caught:
+        TrainConfig.model_validate(data)
+    assert {fault.path for fault in faults(caught.value)} == {
+        "resolution",
+        "optimizer.betas.1",
+        "optimizer.eps",
+        "ema",
+    }
+
+
+def test_a_hopeless_name_gets_the_known_ones() -> None:
+    (sentence,) = explained({"xyzzy": 1})
+    assert "known here are family, base_model" in sentence
+    assert "docs/settings.md" in sentence
+
+
+def test_long_and_endless_values_are_shortened() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    assert len(explained({"resolution": "x" * 10_000})[0]) < 200
+    assert "nested list" in explained({"resolution": endless})[0]

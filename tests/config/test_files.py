@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from modules.config import ConfigError, TrainConfig, load_config, save_config
+
+
+def message(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert caught.value.exit_code == 2
+    text = str(caught.value)
+    assert not any(word in text for word in ("Traceback", "pydantic", "https", "yaml.", "object at"))
+    return text
+
+
+def write(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "parts"),
+    [
+        ("a.yaml", "a: 1\nb: [1\nc: 2\n", ["line 3"]),
+        ("a.yaml", "seed: 1\nepochs: 2\nseed: 3\n", ["line 3", '"seed" is given twice']),
+        ("a.yaml", "concepts:\n- {path: x, path: y}\n", ["line 2", '"path" is given twice']),
+        ("a.yaml", "\tseed: 1\n", ["line 1"]),
+        ("a.yaml", "seed: 1\n---\nseed: 2\n", ["line 2", "single document"]),
+        ("a.yaml", "- 1\n", ["list", "names with values"]),
+        ("a.yaml", "", ["is empty"]),
+        ("a.yaml", "seed: !!python/object/apply:os.getcwd []\n", ["line 1", "python/object"]),
+        ("a.yaml", "seed: !!timestamp 2024\n", ["line 1"]),
+        ("a.yaml", "seed: !!int abc\n", ["line 1", '"abc"']),
+        ("a.yaml", "? [a]\n: 1\n", ["line 1"]),
+        ("a.yaml", "a: &a [*a]\n", ["a ", "not a known setting"]),
+        ("a.yaml", "[" * 1500, ["nested too deeply"]),
+        ("a.yaml", "seed: " + "9" * 5000, ["seed is", "whole number"]),
+        ("a.yaml", "seed: \x01\n", ["cannot be read"]),
+        ("a.yaml", b"\xff\xfe\x00", ["UTF-8"]),
+        ("a.yaml", "1: 2\n", ["not a known setting"]),
+        ("a.json", '{"seed": 1,\n "epochs": }', ["line 2", "column 12"]),
+        ("a.json", '{"seed": 1, "seed": 2}', ['"seed" is given twice']),
+        ("a.json", '{"learning_rate": NaN}', ["learning_rate is NaN"]),
+        ("a.json", "[" * 100_000, ["nested too deeply"]),
+        ("a.json", '{"seed": ' + "9" * 5000 + "}", ["cannot be read"]),
+        ("a.json", "", ["line 1"]),
+        ("a.json", "[]", ["list"]),
+        ("a.toml", "seed = 1", [".json, .yaml or .yml"]),
+        ("a.json", '{"version": 2}', ["version is 2", "Update Tandem"]),
+        ("a.json", '{"version": "1"}', ["version is '1'"]),
+        ("a.json", '{"version": true}', ["version is True"]),
+        ("a.json", '{"version": -1}', ["version is -1"]),
+        ("a.json", '{"lerning_rate": 1, "ema": 5}', ["has 2 faults", "learning_rate?", "ema is 5"]),
+    ],
+)
+def test_unusable_files_are_explained(tmp_path: Path, name: str, text: str | bytes, parts: list[str]) -> None:
+    found = message(write(tmp_path, name, text))
+    assert name in found
+    for part in parts:
+        assert part in found, found
+
+
+def test_missing_files_and_folders_are_explained(tmp_path: Path) -> None:
+    assert "does not exist" in message(tmp_path / "none.yaml")
+    assert "is a folder" in message(tmp_path)
+    (tmp_path / "f.json").mkdir()
+    assert "is a folder" in message(tmp_path / "f.json")
+    assert "cannot be read" in message(tmp_path / "a\0b.json")
+
+
+def test_yaml_as_people_write_it(tmp_path: Path) -> None:
+    text = """# my first run
+learning_rate: 1e-4
+ema: yes
+run_name: 2024-05-01
+concepts:
+  - path: pictures
+    prompt_prefix: no
+    name: 12:30
+    repeats: 2
+max_grad_norm: null
+sample_every: 200
+optimizer: lion
+"""
+    config = load_config(write(tmp_path, "a.yml", b"\xef\xbb\xbf" + text.encode()))
+    assert config.learning_rate == 1e-4
+    assert config.ema is True
+    assert config.run_name == "2024-05-01"
+    assert (config.concepts[0].prompt_prefix, config.concepts[0].name) == ("no", "12:30")
+    assert config.max_grad_norm is None
+    assert str(config.sample_every) == "200 steps"
+    assert config.optimizer.name == "lion"
+
+
+def test_yaml_anchors_and_merging_still_work(tmp_path: Path) -> None:
+    text = "concepts:\n- &one {path: a, repeats: 2}\n- {<<: *one, path: b}\n"
+    config = load_config(write(tmp_path, "a.yaml", text))
+    assert [(c.path, c.repeats) for c in config.concepts] == [("a", 2.0), ("b", 2.0)]
+
+
+def test_a_file_of_version_0_still_opens(tmp_path: Path) -> None:
+    for text in ('{"lr": 0.5}', '{"version": 0, "lr": 0.5}'):
+        config = load_config(write(tmp_path, "old.json", text))
+        assert config.learning_rate == 0.5
+        assert config.version == 1
+    both = message(write(tmp_path, "old.json", '{"lr": 0.5, "learning_rate": 1}'))
+    assert "lr (0.5) is not a known setting" in both
+    assert "lr (0.5)" in message(write(tmp_path, "new.json", '{"version": 1, "lr": 0.5}'))
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.yaml", "a.YML"])
+def test_saved_files_read_well(tmp_path: Path, name: str) -> None:
+    given = {"run_name": "1e-4", "learning_rate": 1e-5, "concepts": [{"path": "Bärenfüße", "name": "yes"}]}
+    config = TrainConfig.model_validate(given)
+    save_config(config, tmp_path / name)
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert "Bärenfüße" in text
+    assert text.index("version") < text.index("family") < text.index("resolution") < text.index("runs_dir")
+    plain = json.loads(text) if name == "a.json" else yaml.safe_load(text)
+    assert TrainConfig.model_validate(plain) == config, "other YAML readers understand it, too"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    save_config(TrainConfig(), path)
+    before = path.read_bytes()
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(ConfigError, match="No space left"):
+        save_config(TrainConfig(seed=1), path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_saving_where_one_cannot(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\.json, \.yaml or \.yml"):
+        save_config(TrainConfig(), tmp_path / "a.txt")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        save_config(TrainConfig(), tmp_path / "missing" / "a.json")
+
+
+def test_saving_leaves_pyyaml_as_it_was(tmp_path: Path) -> None:
+    save_config(TrainConfig(), tmp_path / "a.yaml")
+    assert yaml.safe_load("a: yes") == {"a": True}
+    assert yaml.safe_dump("1e-4") == "1e-4\n...\n"

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig, load_preset, preset_names, resolve_config, save_preset
+
+
+@pytest.fixture
+def presets(tmp_path: Path) -> Path:
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    (folder / "demo.yaml").write_text("resolution: 32\n", encoding="utf-8")
+    (folder / "portrait.json").write_text('{"resolution": 768}', encoding="utf-8")
+    (folder / "notes.txt").write_text("not a preset", encoding="utf-8")
+    return folder
+
+
+def test_names_and_own_presets(presets: Path) -> None:
+    assert preset_names(presets) == ["demo", "portrait"]
+    saved = save_preset(TrainConfig(resolution=64), "my cats", presets)
+    assert saved == presets / "mine" / "my cats.yaml"
+    assert preset_names(presets) == ["demo", "portrait", "mine/my cats"]
+    assert load_preset("mine/my cats", presets).resolution == 64
+    save_preset(TrainConfig(resolution=128), "mine/my cats", presets)
+    assert load_preset("mine/my cats", presets).resolution == 128
+    assert preset_names(presets / "nowhere") == []
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a\\b", "a" * 200, "a\0"])
+def test_names_that_cannot_be_files(presets: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="A preset cannot be named"):
+        save_preset(TrainConfig(), name, presets)
+    with pytest.raises(ConfigError):
+        load_preset(name, presets)
+
+
+def test_unknown_presets_list_the_known(presets: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_config("demoo", presets=presets)
+    assert "'demoo'" in str(caught.value)
+    assert "Did you mean demo?" in str(caught.value)
+    assert "Presets: demo, portrait" in str(caught.value)
+
+
+def test_resolve(presets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_config() == TrainConfig()
+    assert resolve_config(None, ["seed=1"]).seed == 1
+    assert resolve_config("demo", presets=presets).resolution == 32
+    assert resolve_config("demo", ["resolution=16"], presets).resolution == 16
+    Path("own.yaml").write_text("seed: 7\nlr: 0.5\n", encoding="utf-8")
+    config = resolve_config("own.yaml", ["epochs=3"], presets)
+    assert (config.seed, config.epochs, config.learning_rate) == (7, 3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("missing.yaml", "does not exist"),
+        ("", "has no name"),
+        ("presets", "is a folder"),
+        ("x/y", "no preset"),
+    ],
+)
+def test_sources_that_are_not_there(
+    presets: Path, monkeypatch: pytest.MonkeyPatch, source: str, part: str
+) -> None:
+    monkeypatch.chdir(presets.parent)
+    with pytest.raises(ConfigError, match=part):
+        resolve_config(source, presets=presets)
+
+
+def test_faults_name_source_and_overrides(presets: Path) -> None:
+    with pytest.raises(ConfigError, match=r"demo with seed=-1: seed is -1; it must be a whole number from 0"):
+        resolve_config("demo", ["seed=-1"], presets)
+
+
+def test_the_presets_that_come_with_tandem_are_valid() -> None:
+    for name in preset_names():
+        load_preset(name)

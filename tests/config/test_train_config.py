@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from modules.config import Concept, TrainConfig, explain
+
+VALIDATION = {"path": "v", "kind": "validation"}
+
+
+def sentences(**given: Any) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        TrainConfig.model_validate(given)
+    return explain(caught.value)
+
+
+def test_flat_and_typed_in_use() -> None:
+    config = TrainConfig(concepts=(Concept(path="pictures"),), learning_rate=3e-5)
+    assert config.learning_rate == 3e-5
+    assert config.concepts[0].repeats == 1.0
+    assert config.optimizer.name == "adamw"
+    assert config == TrainConfig.model_validate(config.model_dump())
+
+
+def test_promised_names_and_defaults() -> None:
+    promised: dict[str, object] = {
+        "enable_multi_gpu": False,
+        "distributed_backend": "nccl",
+        "world_size": None,
+        "use_torchrun": True,
+        "distributed_data_loading": True,
+        "initial_port": 12355,
+        "num_nodes": 1,
+        "node_rank": 0,
+        "master_addr": "localhost",
+        "training_mode": "auto",
+        "device_ids": None,
+        "lr_scaling": "sqrt",
+        "find_unused_parameters": False,
+        "broadcast_buffers": True,
+        "bucket_cap_mb": 25,
+        "static_graph": False,
+        "gradient_as_bucket_view": True,
+        "sync_batch_norm": False,
+        "gradient_compression": "none",
+    }
+    config = TrainConfig()
+    assert {name: getattr(config, name) for name in promised} == promised
+
+
+def test_rules_between_settings() -> None:
+    assert sentences(node_rank=2, num_nodes=2) == ["node_rank is 2; it must be below num_nodes, which is 2."]
+    assert sentences(device_ids=[0, 0]) == ["device_ids is [0, 0]; each GPU may be named only once."]
+    assert sentences(device_ids=[0, 1], world_size=3) == [
+        "world_size is 3, but device_ids names 2 GPUs; leave one of them empty."
+    ]
+    assert len(sentences(device_ids=[0, 1], world_size=2, num_nodes=2)) == 1
+    assert sentences(optimizer={"name": "sgd", "momentum": 0, "nesterov": True}) == [
+        "optimizer.nesterov is true; it needs a momentum above 0, such as 0.9."
+    ]
+
+
+def test_early_stopping_needs_something_to_look_at() -> None:
+    both = sentences(early_stopping_patience=3)
+    assert [sentence.split(",")[0] for sentence in both] == ["early_stopping_patience is 3"] * 2
+    assert "validate_every" in both[0]
+    assert "validation_split" in both[1]
+    switched_off = {**VALIDATION, "enabled": False}
+    assert len(sentences(early_stopping_patience=3, validate_every=100, concepts=[switched_off])) == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"device_ids": [0, 1], "world_size": 2},
+        {"device_ids": [0, 1], "world_size": 4, "num_nodes": 2},
+        {"early_stopping_patience": 3, "validate_every": "1 epoch", "validation_split": 0.1},
+        {"early_stopping_patience": 3, "validate_every": "1 epoch", "concepts": [VALIDATION]},
+        {"concepts": [{"path": "same"}, {"path": "same"}]},
+        {"loader_workers": 0, "persistent_workers": True},
+    ],
+)
+def test_allowed_together(given: dict[str, Any]) -> None:
+    TrainConfig.model_validate(given)
+
+
+def test_each_section_file_declares_with_setting_only() -> None:
+    for base in TrainConfig.__bases__:
+        source = inspect.getsource(base)
+        assert "Field(" not in source
