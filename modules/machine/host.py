@@ -1,0 +1,80 @@
+"""Name, processors, memory, disk and addresses of this computer."""
+
+import importlib.metadata
+import math
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Main memory in MiB."""
+
+    total: int
+    available: int
+
+
+def hostname() -> str:
+    """This computer's short name, never empty."""
+    return socket.gethostname().split(".")[0] or "localhost"
+
+
+def cpu_count() -> int:
+    """Processors this process may use (at least 1): affinity and container quota are respected."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, min(allowed, _cgroup_quota() or allowed))
+
+
+def memory_mib() -> Memory:
+    """Main memory of this computer."""
+    memory = psutil.virtual_memory()
+    return Memory(total=memory.total >> 20, available=memory.available >> 20)
+
+
+def free_disk_mib(path: Path) -> int:
+    """Free space in MiB on the disk that holds `path` or will hold it; OSError if that disk is gone."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return int(psutil.disk_usage(str(existing)).free) >> 20
+
+
+def local_addresses() -> list[str]:
+    """The IPv4 addresses by which other machines may reach this one; loopback is left out."""
+    found = (
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET
+    )
+    return [address for address in found if not address.startswith("127.")]
+
+
+def torch_version() -> str | None:
+    """The installed PyTorch's version such as "2.13.0+cpu", read without importing it; None without one."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cgroup_quota() -> int | None:
+    """Processors a container's CPU quota is worth, rounded up; None without a quota."""
+    for quota_file, period_file in (
+        (_CGROUP / "cpu.max", None),
+        (_CGROUP / "cpu/cpu.cfs_quota_us", _CGROUP / "cpu/cpu.cfs_period_us"),
+    ):
+        try:
+            words = quota_file.read_text().split() + (period_file.read_text().split() if period_file else [])
+            quota, period = int(words[0]), int(words[1])
+        except (OSError, ValueError, IndexError):
+            # No such file, or "max": no quota.
+            continue
+        if quota > 0 and period > 0:
+            return math.ceil(quota / period)
+    return None

@@ -1,0 +1,194 @@
+"""How a run ended: its exit code and the one failure to tell, decided from what was left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from modules.machine import hostname
+from modules.run.commands import INTERRUPTED as ASKED_INTERRUPT
+from modules.run.commands import TERMINATED as ASKED_TERMINATE
+from modules.run.events import Event
+from modules.run.exit_codes import DECIDED, FAILED, FINISHED, INTERRUPTED, TERMINATED, exit_code_of
+from modules.run.explanations import explain_text
+from modules.run.failures import Failure
+from modules.run.launcher_log import LauncherReport, WorkerExit
+from modules.run.run_folder import RunFolder
+
+_ASKED_CODES: Final = {ASKED_INTERRUPT: INTERRUPTED, ASKED_TERMINATE: TERMINATED}
+_KINDS_BEFORE_START: Final = frozenset({"config", "resume", "data"})
+_CODE_KINDS: Final = {exit_code_of(kind): kind for kind in ("config", "data", "interrupted", "terminated")}
+# A process that gets one of these is where it began. SIGABRT is missing on purpose: NCCL's watchdog ends a
+# healthy rank with it when another has died.
+_SUDDEN_DEATHS: Final = frozenset({-9, -11, -7})
+_SIGTERM: Final = -15
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What one start left behind: events, recorded failures, torchrun's report, the process's own end."""
+
+    returncode: int
+    events: Sequence[Event] = ()
+    failures: Sequence[Failure] = ()
+    report: LauncherReport = field(default_factory=LauncherReport)
+    asked: str = ""
+    was_cut_short: bool = False
+    victims: frozenset[int] = frozenset()
+    ranks: range = field(default_factory=lambda: range(1))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The exit code of the protocol, and the failure behind it; None for an end that somebody wanted."""
+
+    exit_code: int
+    failure: Failure | None = None
+    phase: str = ""
+
+
+def decide_ending(traces: Traces) -> Ending:
+    """Trust what the run itself said last, then recorded failures, then torchrun, then the bare exit code."""
+    phase = _last_phase(traces.events)
+    if traces.was_cut_short:
+        return Ending(_ASKED_CODES.get(traces.asked, FAILED), None, phase)
+    said = said_exit_code(traces.events)
+    if said is None and traces.returncode == 0:
+        return Ending(_ASKED_CODES.get(traces.asked, FINISHED), None, phase)
+    if said in {FINISHED, INTERRUPTED, TERMINATED}:
+        return Ending(said, None, phase)
+    failure = _root_failure(traces)
+    code = exit_code_of(failure.kind) if said is None else said
+    return Ending(code, None if code in {INTERRUPTED, TERMINATED} else failure, phase)
+
+
+def said_exit_code(events: Sequence[Event]) -> int | None:
+    """The exit code of the last `finished` event; None without a valid one."""
+    for event in reversed(events):
+        if event["type"] == "finished":
+            code = event.get("exit_code")
+            return code if isinstance(code, int) and code in DECIDED else None
+    return None
+
+
+def ending_message(ending: Ending, folder: RunFolder) -> str:
+    """What to tell the user: nothing, or the one message about the failure, without a last newline."""
+    failure = ending.failure
+    if failure is None:
+        return ""
+    if failure.kind in _KINDS_BEFORE_START and ending.phase not in {"training", "sampling", "saving"}:
+        lines = [f"Training did not start: {failure.message}"]
+    else:
+        when, kind = f"while {ending.phase or 'starting'}", failure.kind.replace("_", " ")
+        lines = [
+            f"Training stopped: rank {failure.rank} on {failure.host} failed {when} ({kind}).",
+            f"  What happened: {failure.message}",
+        ]
+    if failure.advice:
+        lines.append(f"  What to try: {failure.advice}")
+    log = folder.log_file(failure.rank) if failure.traceback else folder.launcher_log
+    lines.append(f"  Full traceback: {log}")
+    return "\n".join(lines)
+
+
+def _root_failure(traces: Traces) -> Failure:
+    """The failure that caused the others."""
+    recorded = {failure.rank for failure in traces.failures}
+    unrecorded = [
+        each for each in traces.report.exits if each.rank not in recorded and each.pid not in traces.victims
+    ]
+    primary = next((failure for failure in traces.failures if not failure.is_echo), None)
+    sudden = next((each for each in unrecorded if each.is_first and each.exit_code in _SUDDEN_DEATHS), None)
+    if sudden is not None and (primary is None or primary.time >= sudden.time > 0):
+        # An error recorded after another rank had been killed is most likely about that loss, in words that
+        # no rule of explanations.py knows.
+        return _failure_of_exit(sudden, traces)
+    if primary is not None:
+        return primary
+    own = [each for each in unrecorded if each.exit_code != _SIGTERM]
+    if own:
+        return _failure_of_exit(own[0], traces)
+    if traces.failures:
+        return traces.failures[0]
+    if unrecorded:
+        return _failure_of_exit(unrecorded[0], traces)
+    return _failure_of_event(traces) or _failure_of_launcher(traces)
+
+
+def _failure_of_exit(worker: WorkerExit, traces: Traces) -> Failure:
+    host = worker.host if worker.host not in {"", "localhost"} else hostname()
+    if worker.exit_code < 0 or worker.exit_code > 255:
+        kind, message, advice = _explain_signal(worker.exit_code)
+        return Failure(worker.rank, host, kind, message, advice)
+    line = traces.report.error_line(worker.rank)
+    if line and worker.exit_code == 1:
+        explanation = explain_text(line, training=_last_phase(traces.events) == "training")
+        return Failure(worker.rank, host, *explanation)
+    kind = _CODE_KINDS.get(worker.exit_code, "error")
+    return Failure(worker.rank, host, kind, f"The process ended itself with exit code {worker.exit_code}.")
+
+
+def _failure_of_event(traces: Traces) -> Failure | None:
+    event = next((each for each in reversed(traces.events) if each["type"] == "error"), None)
+    if event is None:
+        return None
+    rank = event.get("rank")
+    host, kind, message, advice = (
+        str(event.get(name) or "") for name in ("host", "kind", "message", "advice")
+    )
+    return Failure(rank if isinstance(rank, int) else traces.ranks.start, host, kind, message, advice)
+
+
+def _failure_of_launcher(traces: Traces) -> Failure:
+    """No rank is known to have failed: the launcher itself did, or the only process there was."""
+    rank, code = traces.ranks.start, traces.returncode
+    line = traces.report.error_line(rank)
+    if code < 0 or code > 255:
+        kind, message, advice = _explain_signal(code)
+        return Failure(rank, hostname(), kind, message, advice)
+    if line:
+        return Failure(rank, hostname(), *explain_text(line))
+    kind = _CODE_KINDS.get(code, "error")
+    return Failure(rank, hostname(), kind, f"The process ended with exit code {code}.")
+
+
+def _explain_signal(code: int) -> tuple[str, str, str]:
+    """Kind, message and advice for a process that ended without saying a word."""
+    if code == -9:
+        return (
+            "killed",
+            "The process was killed from outside (signal SIGKILL): by the operating system because memory "
+            "ran out, by a job scheduler's limit, or by hand.",
+            "Look for 'out of memory' in `dmesg`; lower loader_workers or batch_size if it is there. "
+            "Continue with --resume latest.",
+        )
+    if code == _SIGTERM:
+        return (
+            "killed",
+            "The process was ended from outside (signal SIGTERM).",
+            "Continue with --resume latest.",
+        )
+    name = _signal_name(code)
+    return (
+        "crashed",
+        f"The process crashed inside native code ({name}), not in Python.",
+        "log/launcher.txt shows where. Update the GPU driver, try compile=false and loader_workers=0, and "
+        "continue with --resume latest.",
+    )
+
+
+def _signal_name(code: int) -> str:
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        # Windows has status codes instead, such as 0xC0000005 for an access violation.
+        return f"code {code & 0xFFFFFFFF:#010x}"
+
+
+def _last_phase(events: Sequence[Event]) -> str:
+    last = next((event for event in reversed(events) if event["type"] in {"phase", "step"}), None)
+    if last is None:
+        return ""
+    return "training" if last["type"] == "step" else str(last.get("phase") or "")

@@ -1,0 +1,198 @@
+"""What an exception means to the person who trains: its kind, one sentence, and what to try."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from modules.config import TandemError
+
+
+class Explanation(NamedTuple):
+    """`kind` is one word for programs, `message` says what happened, `advice` what to try."""
+
+    kind: str
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Applies when an error's class is one of `names` or one of `texts` stands in its lower-case text."""
+
+    kind: str
+    advice: str
+    names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+# Failures that are the echo of another rank's failure.
+SECONDARY_KINDS: Final = frozenset({"peer_lost", "timeout"})
+
+_MEMORY = _Rule(
+    "out_of_memory",
+    "Lower batch_size (gradient_accumulation_steps keeps the effective batch) or resolution, turn on "
+    "gradient_checkpointing, use precision=bf16, or close other programs that use this GPU.",
+    names=("OutOfMemoryError",),
+    texts=(
+        "cuda out of memory",
+        "cublas_status_alloc_failed",
+        "hip out of memory",
+        "mps backend out of memory",
+    ),
+)
+_HOST_MEMORY = _Rule(
+    "host_memory",
+    "Lower loader_workers, prefetch_factor or batch_size, or close other programs; this is the computer's "
+    "main memory, not the GPU's.",
+    names=("MemoryError",),
+    texts=(
+        "defaultcpuallocator: can't allocate memory",
+        "cannot allocate memory",
+        "not enough memory: you tried",
+    ),
+)
+_SHARED_MEMORY = _Rule(
+    "host_memory",
+    "The shared memory (/dev/shm) is full: in a container start it with --shm-size=8g, or set "
+    "loader_workers=0.",
+    texts=("unable to open shared memory", "dataloader worker (pid", "insufficient shared memory"),
+)
+_PORT = _Rule(
+    "process_group",
+    "The port is in use: another run may still be going. Set initial_port to another number, such as "
+    "12400, or end that run.",
+    texts=("eaddrinuse", "address already in use"),
+)
+_PEER = _Rule(
+    "peer_lost",
+    "Another rank ended first; its own log in the run folder's log/ says why.",
+    texts=(
+        "connection closed by peer",
+        "connection reset by peer",
+        "broken pipe",
+        "socket closed",
+        "remote process exited",
+        "ncclremoteerror",
+        "connection was likely closed",
+    ),
+)
+_NCCL_INIT = _Rule(
+    "nccl",
+    "Try --backend gloo to see whether NCCL is at fault; with several machines set NCCL_SOCKET_IFNAME to "
+    "the network card they share; NCCL_DEBUG=INFO prints the details.",
+    names=("DistBackendError",),
+    texts=(
+        "nccl error",
+        "ncclsystemerror",
+        "ncclinternalerror",
+        "ncclunhandledcudaerror",
+        "ncclinvalidusage",
+    ),
+)
+_DRIVER = _Rule(
+    "gpu",
+    "The GPU or its driver failed. Run nvidia-smi; if it reports an error, restart the machine. If it "
+    "happens again at the same step, start with CUDA_LAUNCH_BLOCKING=1 to see where.",
+    names=("AcceleratorError",),
+    texts=("cuda error", "no cuda-capable device", "cuda driver", "unable to find an engine"),
+)
+_JOIN = _Rule(
+    "process_group",
+    "Not every process came. Check that each machine was started with the same master_addr, initial_port and "
+    "num_nodes, that the address is the first machine's, and that no firewall closes the port.",
+    names=("DistNetworkError", "DistStoreError", "RendezvousTimeoutError", "RendezvousConnectionError"),
+    texts=("clients joined", "timed out", "timeout", "connection refused", "no route to host"),
+)
+_HANG = _Rule(
+    "timeout",
+    "Another rank did not answer in time: it hangs or is very slow. Look at the last lines of the other "
+    "ranks' logs; raise step_timeout_s if steps are really that long.",
+    names=_JOIN.names,
+    texts=("timed out", "timeout", "watchdog caught collective"),
+)
+_NETWORK_CARD = _Rule(
+    "process_group",
+    "Set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the network card the machines share; "
+    "`ip address` lists them.",
+    texts=(
+        "unable to find address for",
+        "unable to resolve hostname",
+        "makedeviceforhostname",
+        "bind: cannot assign",
+    ),
+)
+_DISK = _Rule(
+    "disk_full",
+    "Free space on that disk, lower backups_kept, or set runs_dir and cache_dir to another disk; then "
+    "continue with --resume latest.",
+    texts=("no space left on device", "disk quota exceeded", "not enough space on the disk"),
+)
+_PERMISSION = _Rule(
+    "permission",
+    "Give yourself write permission there, or set runs_dir and cache_dir to folders you may write to.",
+    names=("PermissionError",),
+    texts=("permission denied", "read-only file system"),
+)
+_INTERRUPT = _Rule(
+    "interrupted", "Start again with --resume latest to continue.", names=("KeyboardInterrupt",)
+)
+
+_ALWAYS = (_INTERRUPT, _MEMORY, _SHARED_MEMORY, _HOST_MEMORY, _PORT, _DISK, _PERMISSION, _NETWORK_CARD)
+# The first that applies wins. A lost peer comes before NCCL and time-outs, which carry its words inside.
+_STARTING = (*_ALWAYS, _PEER, _JOIN, _NCCL_INIT, _DRIVER)
+_TRAINING = (*_ALWAYS, _PEER, _HANG, _NCCL_INIT, _DRIVER)
+
+_ERRNO_RULES: Final = {
+    errno.ENOSPC: _DISK,
+    errno.EDQUOT: _DISK,
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.EROFS: _PERMISSION,
+    errno.ENOMEM: _HOST_MEMORY,
+    errno.EADDRINUSE: _PORT,
+    errno.EPIPE: _PEER,
+    errno.ECONNRESET: _PEER,
+}
+_LONGEST_MESSAGE = 500
+
+
+def explain_exception(error: BaseException, *, training: bool = False) -> Explanation:
+    """Kind, message and advice of any exception; `training` says that the first step was reached."""
+    if isinstance(error, TandemError):
+        return Explanation(error.kind, error.message, error.advice)
+    if isinstance(error, SystemExit):
+        return Explanation("error", f"The program ended itself with code {error.code!r}.", "")
+    names = {cls.__name__ for cls in type(error).__mro__}
+    rule = _ERRNO_RULES.get(error.errno or 0) if isinstance(error, OSError) else None
+    return _explain(rule, type(error).__name__, names, str(error), training)
+
+
+def explain_text(line: str, *, training: bool = False) -> Explanation:
+    """The same for the last line of a traceback, such as "torch.distributed.DistStoreError: Timed out"."""
+    name, colon, text = line.strip().partition(": ")
+    if not colon or " " in name:
+        name, text = "", line.strip()
+    name = name.rsplit(".", 1)[-1]
+    return _explain(None, name, {name}, text, training)
+
+
+def _explain(rule: _Rule | None, name: str, names: set[str], text: str, training: bool) -> Explanation:
+    lower = text.lower()
+    if rule is None:
+        rules = _TRAINING if training else _STARTING
+        rule = next((each for each in rules if _applies(each, names, lower)), None)
+    message = ": ".join(part for part in (name, _first_lines(text)) if part)
+    return Explanation(rule.kind, message, rule.advice) if rule else Explanation("error", message, "")
+
+
+def _applies(rule: _Rule, names: set[str], lower: str) -> bool:
+    return not names.isdisjoint(rule.names) or any(text in lower for text in rule.texts)
+
+
+def _first_lines(text: str) -> str:
+    """The text on one line, without the C++ stack that torch appends."""
+    plain = text.split("Exception raised from", 1)[0].split("C++ CapturedTraceback", 1)[0]
+    joined = " ".join(plain.split())
+    return joined if len(joined) <= _LONGEST_MESSAGE else joined[: _LONGEST_MESSAGE - 1] + "…"

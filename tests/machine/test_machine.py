@@ -1,0 +1,169 @@
+"""Ports, processors and GPUs, with a fake driver where there is none."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from modules.machine import (
+    cpu_count,
+    find_free_port,
+    free_disk_mib,
+    gpu_load,
+    host,
+    hostname,
+    local_addresses,
+    memory_mib,
+    port_is_free,
+    torch_version,
+    visible_gpus,
+)
+
+
+def test_port_in_use_is_passed_over() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        assert not port_is_free(port)
+        assert find_free_port(port) > port
+    assert port_is_free(port)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_port_in_use_on_one_interface_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not port_is_free(server.getsockname()[1])
+
+
+def test_port_of_a_connection_that_just_ended_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        accepted, _ = server.accept()
+        accepted.close()
+        client.close()
+    assert port_is_free(port)
+
+
+def test_no_port_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.machine.ports.port_is_free", lambda port: False)
+    with pytest.raises(OSError, match="no free TCP port between 12355 and 12454"):
+        find_free_port(12355)
+    with pytest.raises(OSError, match="between 65530 and 65535"):
+        find_free_port(65530)
+    assert not port_is_free(0)
+    assert not port_is_free(70_000)
+
+
+def test_this_computer(tmp_path: Path) -> None:
+    assert hostname()
+    assert "." not in hostname()
+    assert cpu_count() >= 1
+    assert memory_mib().total >= memory_mib().available > 0
+    assert free_disk_mib(tmp_path / "not" / "yet") > 0
+    assert all(not address.startswith("127.") for address in local_addresses())
+    assert torch_version()
+
+
+@pytest.mark.parametrize(("text", "count"), [("150000 100000", 2), ("max 100000", None), ("rubbish", None)])
+def test_container_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, count: int | None
+) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    monkeypatch.setattr(host, "_CGROUP", tmp_path)
+    assert host._cgroup_quota() == count
+
+
+class FakeDriver:
+    """Three GPUs; the last one does not tell its power."""
+
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, is_present: bool = True) -> None:
+        self.is_present = is_present
+        self.users = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if not self.is_present:
+            raise self.NVMLError("Driver Not Loaded")
+        self.users += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.users -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:  # noqa: N802
+        return b"RTX"
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return f"GPU-{'abc'[handle]}{'abc'[handle]}-1"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(total=24 << 30, used=1 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=97)
+
+    def nvmlDeviceGetTemperature(self, handle: int, kind: int) -> int:  # noqa: N802
+        return 61
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
+        if handle == 2:
+            raise self.NVMLError("Not Supported")
+        return 250_500
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("wanted", "indices"),
+    [
+        (None, [0, 1, 2]),
+        ("2,0", [2, 0]),
+        ("", []),
+        ("-1", []),
+        ("0,7,1", [0]),
+        ("GPU-bb", [1]),
+        ("GPU-", []),
+        ("1,1", [1]),
+        ("MIG-x,MIG-y", [0, 0]),
+    ],
+)
+def test_visible_gpus(driver: FakeDriver, wanted: str | None, indices: list[int]) -> None:
+    environment = {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted}
+    found = visible_gpus(environment)
+    assert [gpu.index for gpu in found] == indices
+    assert all(gpu.memory_mib == 24 * 1024 for gpu in found)
+    assert driver.users == 0
+
+
+def test_load(driver: FakeDriver) -> None:
+    first, *_, last = gpu_load(visible_gpus({}))
+    assert (first.utilization_percent, first.memory_used_mib, first.temperature_c) == (97, 1024, 61)
+    assert first.power_w == pytest.approx(250.5)
+    assert last.power_w is None
+    assert driver.users == 0
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(is_present=False))
+    assert visible_gpus({}) == []
+    assert gpu_load([]) == []
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert visible_gpus({}) == []

@@ -1,0 +1,188 @@
+"""Rules of placement, command lines and environment, without starting anything."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig
+from modules.machine import Gpu, find_free_port
+from modules.run import LaunchPlan
+from modules.run.placement import place
+
+MULTI = {"enable_multi_gpu": True}
+
+
+def gpus(count: int) -> list[Gpu]:
+    return [Gpu(index, "GPU", 24_000, f"GPU-{index}") for index in range(count)]
+
+
+def config(**settings: object) -> TrainConfig:
+    return TrainConfig.model_validate({"initial_port": find_free_port(24_000), **settings})
+
+
+def plan(count: int = 0, /, *, environment: dict[str, str] | None = None, **settings: object) -> LaunchPlan:
+    return LaunchPlan.from_config(
+        config(**settings),
+        config_path="runs/a b/config.json",
+        extra_args=("--resume", "latest"),
+        gpus=gpus(count),
+        environment=environment or {},
+        cores=8,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu_count", "settings", "mode", "processes", "reason"),
+    [
+        (0, {}, "single", 1, ""),
+        (1, {}, "single", 1, ""),
+        (4, {}, "single", 1, ""),
+        (4, {"world_size": 4}, "single", 1, "enable_multi_gpu is off"),
+        (4, {"training_mode": "single", **MULTI}, "single", 1, ""),
+        (0, MULTI, "single", 1, "no GPU was found"),
+        (1, MULTI, "single", 1, "one GPU was found"),
+        (4, MULTI, "distributed", 4, ""),
+        (4, {"world_size": 2, **MULTI}, "distributed", 2, ""),
+        (4, {"world_size": 1, **MULTI}, "single", 1, "world_size=1"),
+        (0, {"world_size": 2, **MULTI}, "distributed", 2, ""),
+        (0, {"training_mode": "distributed", "world_size": 2}, "distributed", 2, ""),
+        (1, {"training_mode": "distributed", "world_size": 1}, "distributed", 1, ""),
+        (1, {"training_mode": "distributed"}, "single", 1, "one GPU was found"),
+        (4, {"training_mode": "fully_sharded"}, "fully_sharded", 4, ""),
+        (4, {"training_mode": "data_parallel"}, "data_parallel", 1, ""),
+        (1, {"training_mode": "data_parallel"}, "single", 1, "data_parallel needs two"),
+        (2, {"num_nodes": 2, **MULTI}, "distributed", 2, ""),
+        (0, {"num_nodes": 2, **MULTI}, "distributed", 1, ""),
+        (4, {"num_nodes": 2, "world_size": 4, **MULTI}, "distributed", 2, ""),
+    ],
+)
+def test_placement(
+    gpu_count: int, settings: dict[str, object], mode: str, processes: int, reason: str
+) -> None:
+    found = place(config(**settings), gpus=gpu_count, cores=2)
+    assert (found.mode, found.processes_per_node) == (mode, processes)
+    assert bool(found.reasons) == bool(reason)
+    assert reason in " ".join(found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("gpu_count", "settings", "sentence"),
+    [
+        (2, {"world_size": 3, **MULTI}, "world_size is 3, .*2 GPUs were found; use at most 2"),
+        (2, {"world_size": 8, "num_nodes": 2, **MULTI}, "4 processes on each machine, .*use at most 4"),
+        (0, {"world_size": 17, **MULTI}, "8 processes per core.*use at most 16"),
+        (2, {"world_size": 3, "num_nodes": 2, **MULTI}, "does not divide evenly by num_nodes=2"),
+        (2, {"num_nodes": 2}, "num_nodes is 2, but one process.*--multi_gpu"),
+    ],
+)
+def test_impossible_placements(gpu_count: int, settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        place(config(**settings), gpus=gpu_count, cores=2)
+
+
+@pytest.mark.parametrize("settings", [MULTI, {"training_mode": "data_parallel"}, {"training_mode": "single"}])
+def test_required_gpus_are_required(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="--require_multi_gpu"):
+        place(config(**settings), gpus=1, cores=2, require_multi_gpu=True)
+
+
+def test_one_node_command() -> None:
+    made = plan(2, **MULTI)
+    assert made.argv()[:7] == [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--nproc_per_node=2",
+        "--master_addr=127.0.0.1",
+        f"--master_port={made.port}",
+    ]
+    script, *rest = made.argv()[7:]
+    assert Path(script).parts[-2:] == ("scripts", "train.py")
+    assert rest == [
+        *("--config", str(Path("runs/a b/config.json"))),
+        *("--run_folder", str(Path("runs/a b"))),
+        *("--resume", "latest"),
+    ]
+    assert shlex.split(made.command_line()) == made.argv()
+    assert (made.backend, made.launcher, made.world_size, made.reasons) == ("nccl", "torchrun", 2, ())
+    assert made.ranks() == range(2)
+
+
+def test_each_node_gets_its_own_command() -> None:
+    made = plan(4, num_nodes=3, node_rank=1, master_addr="10.0.0.5", startup_timeout_s=60, **MULTI)
+    assert made.world_size == 12
+    assert made.ranks() == range(4, 8)
+    assert "--node_rank=1" in made.argv()
+    assert "--node_rank=2" in made.argv(2)
+    assert {"--nnodes=3", "--master_addr=10.0.0.5", "--rdzv_conf=timeout=60"} < set(made.argv(0))
+    assert "GLOO_SOCKET_IFNAME" not in made.environment()
+    assert any("localhost" in reason for reason in plan(4, num_nodes=2, **MULTI).reasons)
+
+
+def test_single_and_spawn_need_no_torchrun() -> None:
+    assert "torch.distributed.run" not in plan(1).argv()
+    spawned = plan(2, use_torchrun=False, **MULTI)
+    assert (spawned.launcher, spawned.argv()[1]) == ("spawn", spawned.script_argv[0])
+    with pytest.raises(ConfigError, match="turn use_torchrun on"):
+        plan(2, use_torchrun=False, num_nodes=2, **MULTI)
+
+
+def test_config_elsewhere_has_no_run_folder() -> None:
+    made = LaunchPlan.from_config(config(), config_path="my.yaml", gpus=[])
+    assert "--run_folder" not in made.argv()
+    made = LaunchPlan.from_config(config(), config_path="my.yaml", run_folder="runs/a", gpus=[])
+    assert made.argv()[-2:] == ["--run_folder", "runs/a"]
+
+
+def test_nccl_without_cuda_becomes_gloo() -> None:
+    made = plan(0, world_size=2, **MULTI)
+    assert made.backend == "gloo"
+    assert "NCCL needs a CUDA GPU" in " ".join(made.reasons)
+    assert plan(2, distributed_backend="gloo", **MULTI).reasons == ()
+    assert plan(0).reasons == (), "one process has no backend to talk about"
+
+
+def test_environment_respects_the_user() -> None:
+    assert plan(4, **MULTI).environment()["OMP_NUM_THREADS"] == "2"
+    assert plan(4, **MULTI).environment()["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "CUDA_VISIBLE_DEVICES" not in plan(4, **MULTI).environment()
+    assert "OMP_NUM_THREADS" not in plan(4).environment()
+    user = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert set(plan(4, environment=user, **MULTI).environment()) == {"PYTHONFAULTHANDLER"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loopback is called lo only there")
+def test_one_node_talks_over_the_loopback() -> None:
+    assert plan(2, **MULTI).environment()["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_chosen_gpus() -> None:
+    made = plan(4, device_ids=[3, 1], **MULTI)
+    assert made.world_size == 2
+    assert made.environment()["CUDA_VISIBLE_DEVICES"] == "3,1"
+    assert plan(4, device_ids=[3]).environment()["CUDA_VISIBLE_DEVICES"] == "3"
+    narrower = plan(4, device_ids=[3, 1], environment={"CUDA_VISIBLE_DEVICES": "3,1,0"}, **MULTI)
+    assert narrower.environment()["CUDA_VISIBLE_DEVICES"] == "GPU-3,GPU-1"
+    with pytest.raises(ConfigError, match="device_ids names GPU 7: use some of 0, 1"):
+        plan(2, device_ids=[0, 7], **MULTI)
+    with pytest.raises(ConfigError, match="no GPU is visible"):
+        plan(0, device_ids=[0])
+
+
+def test_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        made = plan(2, initial_port=taken, **MULTI)
+        assert made.port > taken
+        assert f"port {made.port} instead of {taken}, which is in use" in made.reasons
+        with pytest.raises(ConfigError, match=f"initial_port is {taken}, which is in use"):
+            plan(2, initial_port=taken, num_nodes=2, **MULTI)
+        other_node = plan(2, initial_port=taken, num_nodes=2, node_rank=1, master_addr="a", **MULTI)
+        assert other_node.port == taken
+        assert plan(2, initial_port=taken).reasons == (), "one process needs no port"

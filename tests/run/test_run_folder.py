@@ -1,0 +1,99 @@
+"""Names, collisions and permissions of run folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig, load_config
+from modules.run import RunFolder
+from modules.run.run_folder import clean_run_name
+
+
+def config(tmp_path: Path, **settings: object) -> TrainConfig:
+    return TrainConfig.model_validate({"runs_dir": str(tmp_path / "runs"), **settings})
+
+
+def test_create_writes_a_config_that_loads(tmp_path: Path) -> None:
+    wanted = config(tmp_path, run_name="cats.v1_a-b", resolution=256)
+    folder = RunFolder.create(wanted)
+    assert folder.name == "cats.v1_a-b"
+    assert load_config(folder.config_file) == wanted
+    assert folder.commands_dir.is_dir()
+    assert RunFolder.open(tmp_path / "runs", "cats.v1_a-b") == folder
+
+
+def test_runs_without_a_name_never_collide(tmp_path: Path) -> None:
+    folders = [RunFolder.create(config(tmp_path, family="/some/where/my family.py")) for _ in range(3)]
+    assert len({folder.path for folder in folders}) == 3
+    assert all(folder.name.startswith("my_family-2") for folder in folders)
+
+
+def test_existing_run_names_both_ways_out(tmp_path: Path) -> None:
+    RunFolder.create(config(tmp_path, run_name="a"))
+    with pytest.raises(ConfigError, match=r"'a' already exists.*--resume latest.*another --run_name"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+def test_existing_empty_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    assert RunFolder.create(config(tmp_path, run_name="a")).config_file.is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "clean"),
+    [
+        ("a/b", "a_b"),
+        ("../up", "up"),
+        ("..", "run"),
+        ("my cats", "my_cats"),
+        ("C:\\x", "C_x"),
+        ("-rf", "rf"),
+        (".hidden", "hidden"),
+        ("nul", "run-nul"),
+        ("a\n", "a"),
+        ("x" * 300, "x" * 200),
+    ],
+)
+def test_odd_names_are_refused_with_a_clean_one(tmp_path: Path, name: str, clean: str) -> None:
+    assert clean_run_name(name) == clean
+    assert clean_run_name(clean) == clean
+    with pytest.raises(ConfigError, match=f"Use --run_name {clean}$"):
+        RunFolder.create(config(tmp_path, run_name=name))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_letters_of_any_script_are_letters() -> None:
+    assert clean_run_name("Кошка-1") == "Кошка-1"
+
+
+def test_runs_dir_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written: .*runs: File exists"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_runs_dir_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+def test_denied_permission_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", deny)
+    with pytest.raises(ConfigError, match=r"runs: Permission denied Set runs_dir"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+def test_open_names_the_runs_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no runs"):
+        RunFolder.open(tmp_path, "cats")
+    RunFolder.create(config(tmp_path, run_name="dogs"))
+    with pytest.raises(ConfigError, match=r"no run 'cats'.*newest runs there are: dogs"):
+        RunFolder.open(tmp_path / "runs", "cats")

@@ -1,0 +1,21 @@
+"""The rooms that the window uses load nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("module", ["modules.run", "modules.machine", "modules.run.supervise", "app"])
+def test_import_loads_no_torch(module: str) -> None:
+    code = (
+        f"import sys, {module}; "
+        "print([name for name in ('torch', 'diffusers', 'numpy', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
