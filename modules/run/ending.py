@@ -96,9 +96,7 @@ def ending_message(ending: Ending, folder: RunFolder) -> str:
 def _root_failure(traces: Traces) -> Failure:
     """The failure that caused the others."""
     recorded = {failure.rank for failure in traces.failures}
-    unrecorded = [
-        each for each in traces.report.exits if each.rank not in recorded and each.pid not in traces.victims
-    ]
+    unrecorded = [each for each in traces.report.exits if each.rank not in recorded and each.pid not in traces.victims]
     primary = next((failure for failure in traces.failures if not failure.is_echo), None)
     sudden = next((each for each in unrecorded if each.is_first and each.exit_code in _SUDDEN_DEATHS), None)
     if sudden is not None and (primary is None or primary.time >= sudden.time > 0):
@@ -135,9 +133,7 @@ def _failure_of_event(traces: Traces) -> Failure | None:
     if event is None:
         return None
     rank = event.get("rank")
-    host, kind, message, advice = (
-        str(event.get(name) or "") for name in ("host", "kind", "message", "advice")
-    )
+    host, kind, message, advice = (str(event.get(name) or "") for name in ("host", "kind", "message", "advice"))
     return Failure(rank if isinstance(rank, int) else traces.ranks.start, host, kind, message, advice)
 
 

@@ -53,9 +53,7 @@ class EventLog:
     def write(self, type: str, **fields: object) -> None:
         """Add one event; a float that is not finite becomes null, which JSON has a word for."""
         event = {"v": PROTOCOL_VERSION, "t": round(time.time(), 3), "type": type, **fields}
-        line = (
-            json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=str).encode() + b"\n"
-        )
+        line = json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=str).encode() + b"\n"
         with self._lock:
             if type in _UNHURRIED and len(self._lines) >= _MOST_WAITING:
                 self._lost += 1

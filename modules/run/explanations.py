@@ -55,8 +55,7 @@ _HOST_MEMORY = _Rule(
 )
 _SHARED_MEMORY = _Rule(
     "host_memory",
-    "The shared memory (/dev/shm) is full: in a container start it with --shm-size=8g, or set "
-    "loader_workers=0.",
+    "The shared memory (/dev/shm) is full: in a container start it with --shm-size=8g, or set loader_workers=0.",
     texts=("unable to open shared memory", "dataloader worker (pid", "insufficient shared memory"),
 )
 _PORT = _Rule(
@@ -114,8 +113,7 @@ _HANG = _Rule(
 )
 _NETWORK_CARD = _Rule(
     "process_group",
-    "Set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the network card the machines share; "
-    "`ip address` lists them.",
+    "Set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the network card the machines share; `ip address` lists them.",
     texts=(
         "unable to find address for",
         "unable to resolve hostname",
@@ -135,9 +133,7 @@ _PERMISSION = _Rule(
     names=("PermissionError",),
     texts=("permission denied", "read-only file system"),
 )
-_INTERRUPT = _Rule(
-    "interrupted", "Start again with --resume latest to continue.", names=("KeyboardInterrupt",)
-)
+_INTERRUPT = _Rule("interrupted", "Start again with --resume latest to continue.", names=("KeyboardInterrupt",))
 
 _ALWAYS = (_INTERRUPT, _MEMORY, _SHARED_MEMORY, _HOST_MEMORY, _PORT, _DISK, _PERMISSION, _NETWORK_CARD)
 # The first that applies wins. A lost peer comes before NCCL and time-outs, which carry its words inside.

@@ -186,9 +186,7 @@ def _choose_launcher(config: TrainConfig) -> Launcher:
     return "spawn"
 
 
-def _script_argv(
-    config_path: Path, run_folder: str | Path | None, extra_args: Sequence[str]
-) -> tuple[str, ...]:
+def _script_argv(config_path: Path, run_folder: str | Path | None, extra_args: Sequence[str]) -> tuple[str, ...]:
     folder = () if run_folder is None else ("--run_folder", str(run_folder))
     return (str(TRAIN_SCRIPT), "--config", str(config_path), *folder, *extra_args)
 

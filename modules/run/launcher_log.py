@@ -18,9 +18,7 @@ _ENTRY = re.compile(
     re.MULTILINE,
 )
 _ROOT_TITLE = "Root Cause (first observed failure)"
-_ERROR_LINE = re.compile(
-    r"^(?:\[rank(?P<rank>\d+)\]: *)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)(?:: .*)?)$"
-)
+_ERROR_LINE = re.compile(r"^(?:\[rank(?P<rank>\d+)\]: *)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)(?:: .*)?)$")
 _LAUNCHERS_OWN_ERRORS = ("ChildFailedError", "SignalException")
 
 

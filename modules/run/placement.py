@@ -57,9 +57,7 @@ def _wanted_mode(config: TrainConfig) -> Mode:
 def _unused_world_size(config: TrainConfig) -> tuple[str, ...]:
     if config.training_mode == "single" or config.world_size in {None, 1}:
         return ()
-    return (
-        f"world_size={config.world_size} has no effect: enable_multi_gpu is off (--multi_gpu turns it on)",
-    )
+    return (f"world_size={config.world_size} has no effect: enable_multi_gpu is off (--multi_gpu turns it on)",)
 
 
 def _data_parallel(gpus: int) -> Placement:

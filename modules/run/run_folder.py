@@ -86,9 +86,7 @@ class RunFolder:
         try:
             runs_dir.mkdir(parents=True, exist_ok=True)
             folder = cls(
-                _make_unique(runs_dir, config.family)
-                if config.run_name is None
-                else _make(runs_dir, config.run_name)
+                _make_unique(runs_dir, config.family) if config.run_name is None else _make(runs_dir, config.run_name)
             )
             for directory in (folder.commands_dir, folder.samples_dir, folder.backup_dir, folder.log_dir):
                 directory.mkdir(exist_ok=True)

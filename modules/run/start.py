@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from modules.config import TrainConfig
-from modules.run.exit_codes import FAILED
-from modules.run.failures import root_cause
 from modules.run.launch_plan import LaunchPlan
 from modules.run.run_folder import RunFolder
 from modules.run.supervise import Supervisor
@@ -28,17 +26,17 @@ def start_run(
     plan = _plan(config, folder, extra_args, require_multi_gpu=require_multi_gpu)
     for reason in plan.reasons:
         say(f"Note: {reason}.")
-    code = Supervisor.of_plan(plan, folder).run()
-    if code != FAILED or plan.world_size == 1 or require_multi_gpu or not _group_failed(folder):
+    supervisor = Supervisor.of_plan(plan, folder)
+    code = supervisor.run()
+    failure = supervisor.ending.failure if supervisor.ending is not None else None
+    if plan.world_size == 1 or require_multi_gpu or failure is None or failure.kind != "process_group":
         return code
     say("Note: several processes could not work together (above), so one device trains instead.")
     alone = config.model_copy(update={"training_mode": "single", "num_nodes": 1, "world_size": None})
     return Supervisor.of_plan(_plan(alone, folder, extra_args, require_multi_gpu=False), folder).run()
 
 
-def _plan(
-    config: TrainConfig, folder: RunFolder, extra_args: Sequence[str], *, require_multi_gpu: bool
-) -> LaunchPlan:
+def _plan(config: TrainConfig, folder: RunFolder, extra_args: Sequence[str], *, require_multi_gpu: bool) -> LaunchPlan:
     return LaunchPlan.from_config(
         config,
         config_path=folder.config_file,
@@ -46,9 +44,3 @@ def _plan(
         extra_args=extra_args,
         require_multi_gpu=require_multi_gpu,
     )
-
-
-def _group_failed(folder: RunFolder) -> bool:
-    """Whether the run failed because its processes never formed a group."""
-    cause = root_cause(folder)
-    return cause is not None and cause.kind == "process_group"

@@ -1,0 +1,89 @@
+"""An optimizer's state as named tensors and plain values, so that nothing has to be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Plain = bool | int | float | str | None | list["Plain"]
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """`tensors` by "parameter name/state name"; `values` per parameter; `groups` holds each group's settings."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, dict[str, Plain]]
+    groups: list[dict[str, Plain]]
+
+
+def pack_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> OptimizerState:
+    """The state of `optimizer` under the parameters' names; `names` maps id(parameter) to its name."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, dict[str, Plain]] = {}
+    for parameter, state in optimizer.state.items():
+        name = names[id(parameter)]
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"{name}/{key}"] = on_disk(value)
+            else:
+                values.setdefault(name, {})[key] = _plain(value)
+    groups = [
+        {key: _plain(value) for key, value in group.items() if key != "params" and _is_plain(value)}
+        for group in optimizer.param_groups
+    ]
+    return OptimizerState(tensors, values, groups)
+
+
+def unpack_optimizer(
+    optimizer: torch.optim.Optimizer,
+    state: OptimizerState,
+    names: Mapping[int, str],
+    configured: Collection[str],
+) -> None:
+    """Put `state` back. Group settings named in `configured` keep the values of the present config.
+
+    Raises KeyError where the state is of other parameters.
+    """
+    for group, saved in zip(optimizer.param_groups, state.groups, strict=True):
+        group.update({key: value for key, value in saved.items() if key not in configured})
+    by_parameter: dict[str, dict[str, Tensor | Plain]] = {name: dict(v) for name, v in state.values.items()}
+    for path, tensor in state.tensors.items():
+        name, key = path.rsplit("/", 1)
+        by_parameter.setdefault(name, {})[key] = tensor
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            saved_state = by_parameter.get(names[id(parameter)])
+            if saved_state is not None:
+                optimizer.state[parameter] = {k: _like(parameter, v) for k, v in saved_state.items()}
+
+
+def on_disk(tensor: Tensor) -> Tensor:
+    """A contiguous copy on the CPU that shares memory with nothing, as safetensors wants it."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _like(parameter: Tensor, value: Tensor | Plain) -> Tensor | Plain:
+    """`value` with the memory layout of its parameter: fused kernels walk both in storage order."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.shape != parameter.shape:
+        return value  # step counters and factored moments stay where they are kept: on the CPU or per kernel
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _plain(value: object) -> Plain:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"optimizer state of type {type(value).__name__} cannot be written without pickle")

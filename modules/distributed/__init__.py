@@ -1,0 +1,39 @@
+"""Process groups, agreement between ranks, waiting without time-outs. Knows nothing of diffusion."""
+
+from modules.distributed.agreement import Agreement, OwnAgreement
+from modules.distributed.launch import launch_distributed, spawn
+from modules.distributed.meeting import Meeting, PeerLost
+from modules.distributed.place import Place, place_from_environment
+from modules.distributed.process_group import (
+    Group,
+    GroupError,
+    Store,
+    cleanup_distributed,
+    open_store,
+    process_group,
+    resolve_backend,
+    setup_distributed,
+)
+from modules.distributed.wrapping import wrap_data_parallel
+from modules.machine import find_free_port
+
+__all__ = [
+    "Agreement",
+    "Group",
+    "GroupError",
+    "Meeting",
+    "OwnAgreement",
+    "PeerLost",
+    "Place",
+    "Store",
+    "cleanup_distributed",
+    "find_free_port",
+    "launch_distributed",
+    "open_store",
+    "place_from_environment",
+    "process_group",
+    "resolve_backend",
+    "setup_distributed",
+    "spawn",
+    "wrap_data_parallel",
+]

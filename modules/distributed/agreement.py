@@ -1,0 +1,62 @@
+"""One tiny all-reduce a step by which all ranks know the same wishes and sums, read one step late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+
+
+class Agreement:
+    """Sums named numbers over all ranks without waiting: each exchange returns the sums of the one before.
+
+    The sum travels while the next step computes, so it costs no time; every rank reads the same answer at the same
+    step, so no rank can act alone. It runs on a CPU group and never waits for a GPU.
+    """
+
+    def __init__(self, names: Sequence[str], group: dist.ProcessGroup) -> None:
+        self._names = tuple(names)
+        self._group = group
+        self._pending: tuple[dist.Work, torch.Tensor] | None = None
+
+    def exchange(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Start summing `values`; return the sums of the previous exchange (all zero at first).
+
+        Raises RuntimeError where a peer has gone.
+        """
+        previous = self.settle()
+        tensor = torch.tensor([values.get(name, 0.0) for name in self._names], dtype=torch.float64)
+        work = dist.all_reduce(tensor, group=self._group, async_op=True)
+        assert work is not None
+        self._pending = work, tensor
+        return previous
+
+    def settle(self) -> dict[str, float]:
+        """The sums of the exchange under way, which is then over."""
+        if self._pending is None:
+            return dict.fromkeys(self._names, 0.0)
+        work, tensor = self._pending
+        self._pending = None
+        work.wait()
+        return dict(zip(self._names, tensor.tolist(), strict=True))
+
+
+class OwnAgreement:
+    """The agreement of one process with itself, one step late as well, so that the loop is the same."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._pending: dict[str, float] = {}
+
+    def exchange(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Keep `values` for the next call; return those of the previous one."""
+        previous = self.settle()
+        self._pending = dict(values)
+        return previous
+
+    def settle(self) -> dict[str, float]:
+        """The values of the last exchange, which is then over."""
+        previous = {name: self._pending.get(name, 0.0) for name in self._names}
+        self._pending = {}
+        return previous

@@ -1,0 +1,81 @@
+"""Starting one function in several processes of this machine, without torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
+
+from modules.config import TrainingError
+from modules.distributed.place import Place
+from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
+from modules.machine import find_free_port
+
+GRACE_S = 8.0
+
+P = ParamSpec("P")
+
+
+def launch_distributed(
+    train_fn: Callable[Concatenate[int, int, P], None],
+    world_size: int,
+    backend: str = "nccl",
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Run `train_fn(rank, world_size, **kwargs)` in `world_size` processes that already form a process group.
+
+    `train_fn` must be importable (defined at the top of a module). Returns when all have ended; where one fails, the
+    others are ended within seconds and TrainingError names the rank and carries its traceback.
+    """
+    port = find_free_port(12355)
+    spawn(_in_group, world_size, port, (train_fn, world_size, resolve_backend(backend)[0], kwargs))
+
+
+def spawn(function: Callable[..., None], world_size: int, port: int, arguments: tuple[object, ...]) -> None:
+    """Start `function(place, *arguments)` once per rank with torch.multiprocessing and wait for all.
+
+    Raises TrainingError for the first rank that failed, after the others have ended or were killed.
+    """
+    context = start_processes(  # type: ignore[no-untyped-call]
+        _at_place,
+        args=(world_size, port, function, arguments),
+        nprocs=world_size,
+        join=False,
+        start_method="spawn",
+    )
+    assert context is not None
+    try:
+        # the grace lets the others notice the loss, write it down and leave by themselves
+        while not context.join(grace_period=GRACE_S):
+            time.sleep(0.1)
+    except ProcessExitedException as error:
+        # the same two lines that torchrun prints, so that the supervisor reads both launchers alike
+        print(f"  rank      : {error.error_index}", file=sys.stderr)
+        print(f"  exitcode  : {error.exit_code} (pid: {error.error_pid})", file=sys.stderr, flush=True)
+        raise TrainingError(f"rank {error.error_index} ended with exit code {error.exit_code}.") from error
+    except ProcessRaisedException as error:
+        raise TrainingError(f"rank {error.error_index} failed: {error.msg}") from error
+
+
+def _at_place(
+    rank: int, world_size: int, port: int, function: Callable[..., None], arguments: tuple[object, ...]
+) -> None:
+    place = Place(rank, rank, world_size, "127.0.0.1", port)
+    os.environ.update(place.environment())
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    function(place, *arguments)
+
+
+def _in_group(
+    place: Place, train_fn: Callable[..., None], world_size: int, backend: str, kwargs: dict[str, object]
+) -> None:
+    join_group(place, backend, timeout_s=300)
+    try:
+        train_fn(place.rank, world_size, **kwargs)
+    finally:
+        cleanup_distributed()

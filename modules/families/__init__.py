@@ -1,0 +1,1 @@
+"""The interface of a model family and one file per family."""

@@ -1,0 +1,120 @@
+"""What a model family must say about itself: the only interface the trainer, the data and the window know."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import ClassVar, Self
+
+from PIL.Image import Image
+from torch import Tensor, nn
+
+from modules.config import ConfigError, Section, TrainConfig
+from modules.data.batch import Batch, Draw, Example
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """One picture to draw. Sizes in pixels, a multiple of the family's `size_step`."""
+
+    prompt: str
+    negative_prompt: str
+    width: int
+    height: int
+    steps: int
+    guidance_scale: float
+    seed: int
+
+
+class NoOptions(Section):
+    """The options of a family that has none."""
+
+
+class Family(ABC):
+    """One model family. `model` is the one module that is trained, wrapped, averaged and saved; encoders are frozen."""
+
+    Options: ClassVar[type[Section]] = NoOptions
+    methods: ClassVar[tuple[str, ...]] = ("fine_tune",)
+    size_step: ClassVar[int] = 8  # sides of buckets and samples are multiples of it
+
+    model: nn.Module
+    encoders: Mapping[str, nn.Module]
+    draw: Draw
+
+    @classmethod
+    @abstractmethod
+    def load(cls, config: TrainConfig) -> Self:
+        """Build or load the model on the CPU in fp32; with equal seeds every rank gets equal weights.
+
+        Raises ConfigError where `config.base_model` or `config.family_options` do not fit.
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Everything that changes what `encode` returns; part of the cache key."""
+
+    @abstractmethod
+    def encode(self, example: Example) -> dict[str, Tensor]:
+        """What is cached of one example: CPU tensors without a batch dimension, equal shapes within a bucket."""
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Tensor:
+        """Per-sample losses [B]. Calls `self.model(...)` itself, never its children: wrappers see only that."""
+
+    @abstractmethod
+    def sample(self, request: SampleRequest) -> Image:
+        """Draw one picture; equal requests give equal pictures on the same device."""
+
+    @abstractmethod
+    def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
+        """Write the model with the weights `state` (names as in `model.state_dict()`) as a diffusers folder."""
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """The units to shard, checkpoint, compile and offload; the whole model where nothing finer is said."""
+        return [self.model]
+
+
+def family_class(name: str) -> type[Family]:
+    """The Family in modules/families/NAME.py, or in the Python file that `name` is a path of.
+
+    Raises ConfigError where there is no such family or the file does not define exactly one.
+    """
+    module = _module_from_file(Path(name)) if name.endswith(".py") else _built_in_module(name)
+    found = [
+        member
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, Family) and member.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise ConfigError(f"family: {name!r} defines {len(found)} Family classes; a family file defines exactly one.")
+    return found[0]
+
+
+def family_names() -> list[str]:
+    """The built-in families: one file each beside this one."""
+    not_families = {"__init__", "family", "describe"}
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in not_families)
+
+
+def _built_in_module(name: str) -> ModuleType:
+    if name not in family_names():
+        raise ConfigError(
+            f"family is {name!r}; use one of {', '.join(family_names())}, or the path of a .py file with a Family."
+        )
+    return importlib.import_module(f"modules.families.{name}")
+
+
+def _module_from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"family: there is no file {str(path)!r}.")
+    spec = importlib.util.spec_from_file_location(f"tandem_family_{path.stem}", path.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"family: {str(path)!r} cannot be loaded as a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

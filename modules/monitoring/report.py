@@ -1,0 +1,232 @@
+"""What a run tells: to the terminal, to events.jsonl and to TensorBoard. Ranks other than the first tell nothing."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from itertools import zip_longest
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from modules.machine import gpu_load, visible_gpus
+from modules.monitoring.terminal import terminal
+from modules.monitoring.throughput import Throughput
+from modules.run import EventLog, Failure, exit_code_of
+
+log = logging.getLogger("tandem")
+
+RANKS_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One optimizer step, with figures of all ranks together."""
+
+    step: int
+    epoch: int
+    samples_seen: int
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    seconds: float  # on rank 0
+
+
+class Report(Protocol):
+    """Where the trainer says what happens."""
+
+    def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None: ...
+    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
+    def step(self, record: StepRecord, *, shown: bool) -> None: ...
+    def ranks(self, figures: list[dict[str, float]]) -> None: ...
+    def sample(self, file: Path, prompt: str, step: int) -> None: ...
+    def backup(self, folder: Path, step: int) -> None: ...
+    def validation(self, loss: float, step: int) -> None: ...
+    def note(self, text: str) -> None: ...
+    def warning(self, text: str) -> None: ...
+    def failed(self, failure: Failure) -> None: ...
+    def finished(self, reason: str, exit_code: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class SilentReport:
+    """The report of a rank that must not tell: only its warnings go to its own log."""
+
+    def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
+        """Nothing."""
+
+    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
+        """Nothing."""
+
+    def step(self, record: StepRecord, *, shown: bool) -> None:
+        """Nothing."""
+
+    def ranks(self, figures: list[dict[str, float]]) -> None:
+        """Nothing."""
+
+    def sample(self, file: Path, prompt: str, step: int) -> None:
+        """Nothing."""
+
+    def backup(self, folder: Path, step: int) -> None:
+        """Nothing."""
+
+    def validation(self, loss: float, step: int) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def warning(self, text: str) -> None:
+        """Into log/rank-N.txt."""
+        log.warning(text)
+
+    def failed(self, failure: Failure) -> None:
+        """Nothing."""
+
+    def finished(self, reason: str, exit_code: int) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class RunReport:
+    """The report of rank 0: one progress bar, events.jsonl, TensorBoard scalars and pictures."""
+
+    def __init__(self, events: EventLog, tensorboard_dir: Path | None, first_rank_log: logging.Logger = log) -> None:
+        self._events = events
+        self._log = first_rank_log
+        self._terminal = terminal()
+        self._throughput = Throughput()
+        self._total_samples = 0
+        self._on_gpus = bool(visible_gpus())
+        self._ranks_told_at = 0.0
+        self._board = _board(tensorboard_dir)
+
+    def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
+        """The run's facts, before its first step."""
+        self._total_samples = total_samples
+        self._events.write("started", **facts)
+        self._terminal.begin(first_step, total_steps)
+
+    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
+        """What the run is doing now; `done` of `total` where it can be counted."""
+        counted = {} if total is None else {"done": done, "total": total}
+        self._events.write("phase", phase=name, **counted)
+        self._terminal.phase(name, done, total)
+
+    def step(self, record: StepRecord, *, shown: bool) -> None:
+        """One optimizer step; an event and scalars only where `shown` (log_every)."""
+        self._throughput.add(record.samples_seen, record.seconds)
+        speed = self._throughput.samples_per_s()
+        eta_s = self._throughput.eta_s(self._total_samples - record.samples_seen)
+        left = "" if eta_s is None else f", {timedelta(seconds=round(eta_s))} to go"
+        self._terminal.step(record.step, f"loss {record.loss:.4f}, {speed:.1f} samples/s{left}")
+        if not shown:
+            return
+        self._events.write(
+            "step",
+            step=record.step,
+            epoch=record.epoch,
+            samples_seen=record.samples_seen,
+            loss=record.loss,
+            lr=record.learning_rate,
+            samples_per_s=round(speed, 3),
+            grad_norm=record.grad_norm,
+            eta_s=eta_s,
+        )
+        if self._board is not None:
+            self._board.add_scalar("loss/train", record.loss, record.step)
+            self._board.add_scalar("lr/model", record.learning_rate, record.step)
+            self._board.add_scalar("gradient/norm", record.grad_norm, record.step)
+
+    def ranks(self, figures: list[dict[str, float]]) -> None:
+        """How each rank spends its time, and the state of this machine's GPUs; told every two seconds at most."""
+        now = time.monotonic()
+        if now - self._ranks_told_at < RANKS_EVERY_S:
+            return
+        self._ranks_told_at = now
+        loads = gpu_load(visible_gpus()) if self._on_gpus else []
+        rows = [{**own, **(asdict(load) if load else {})} for own, load in zip_longest(figures, loads[: len(figures)])]
+        self._events.write("ranks", ranks=rows)
+
+    def sample(self, file: Path, prompt: str, step: int) -> None:
+        """A picture was drawn."""
+        self._events.write("sample", file=str(file), prompt=prompt, step=step)
+        if self._board is not None:
+            with Image.open(file) as picture:
+                pixels = np.asarray(picture.convert("RGB"))
+            self._board.add_image(f"samples/{file.stem}", pixels, step, dataformats="HWC")
+
+    def backup(self, folder: Path, step: int) -> None:
+        """A backup is complete."""
+        self._events.write("backup", path=str(folder), step=step)
+
+    def validation(self, loss: float, step: int) -> None:
+        """The loss on the validation pictures, on fixed noise and timesteps."""
+        self._events.write("validation", loss=loss, step=step)
+        if self._board is not None:
+            self._board.add_scalar("loss/validation", loss, step)
+        self.note(f"Step {step}: validation loss {loss:.5f}.")
+
+    def note(self, text: str) -> None:
+        """A line for the person at the terminal."""
+        self._log.info(text)
+        self._terminal.line(text)
+
+    def warning(self, text: str) -> None:
+        """Something the person should know; the run goes on."""
+        self._log.warning(text)
+        self._events.write("warning", message=text)
+        self._terminal.line(f"Warning: {text}")
+
+    def failed(self, failure: Failure) -> None:
+        """The run has failed, and nobody else will say so: the events and one message on standard error."""
+        self._events.write(
+            "error",
+            rank=failure.rank,
+            host=failure.host,
+            kind=failure.kind,
+            message=failure.message,
+            advice=failure.advice,
+        )
+        self.finished("failed", exit_code_of(failure.kind))
+        print(
+            f"Training stopped: rank {failure.rank} on {failure.host} failed.\n"
+            f"  What happened: {failure.message}\n  What to try: {failure.advice}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def finished(self, reason: str, exit_code: int) -> None:
+        """The last event of a run."""
+        self._terminal.close()
+        self._events.write("finished", reason=reason, exit_code=exit_code)
+
+    def close(self) -> None:
+        """Write what is still buffered."""
+        self._terminal.close()
+        if self._board is not None:
+            self._board.close()
+        self._events.close()
+
+
+class _Board(Protocol):
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+    def add_image(self, tag: str, img_tensor: object, global_step: int, *, dataformats: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def _board(folder: Path | None) -> _Board | None:
+    if folder is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter  # imported only when asked for
+
+    board: _Board = SummaryWriter(str(folder))
+    return board

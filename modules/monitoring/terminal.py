@@ -1,0 +1,102 @@
+"""The terminal of rank 0: one progress bar for a person, plain lines where the output goes to a file or pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol
+
+from tqdm import tqdm
+
+LINE_EVERY_S = 15.0
+
+
+class Terminal(Protocol):
+    """Where progress is shown."""
+
+    def begin(self, first_step: int, total_steps: int) -> None: ...
+    def phase(self, name: str, done: int | None, total: int | None) -> None: ...
+    def step(self, step: int, figures: str) -> None: ...
+    def line(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def terminal() -> Terminal:
+    """A bar where standard output is a terminal, lines elsewhere."""
+    return Bar() if sys.stdout.isatty() else Lines()
+
+
+class Bar:
+    """One tqdm bar at the bottom; everything else is written above it."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[None] | None = None
+
+    def begin(self, first_step: int, total_steps: int) -> None:
+        """Show the bar at `first_step` of `total_steps`."""
+        self._bar = tqdm(
+            total=total_steps,
+            initial=first_step,
+            file=sys.stdout,
+            dynamic_ncols=True,
+            mininterval=0.3,
+            bar_format="{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps, {elapsed} so far{postfix}",
+        )
+
+    def phase(self, name: str, done: int | None, total: int | None) -> None:
+        """Before the bar a counter that rewrites its line; then a word before the bar."""
+        if self._bar is not None:
+            self._bar.set_description_str("" if name == "training" else f"{name} ", refresh=name != "training")
+        elif done is not None and total is not None:
+            print(f"\r{name}: {done} of {total}", end="\n" if done >= total else "", flush=True)
+
+    def step(self, step: int, figures: str) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(figures, refresh=False)
+            self._bar.update(step - self._bar.n)
+
+    def line(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        if self._bar is None:
+            print(text, flush=True)
+        else:
+            self._bar.write(text, file=sys.stdout)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class Lines:
+    """For logs: a line every quarter of a minute, and no control characters."""
+
+    def __init__(self) -> None:
+        self._total_steps = 0
+        self._told_at = 0.0
+
+    def begin(self, first_step: int, total_steps: int) -> None:
+        """Note the total."""
+        self._total_steps = total_steps
+        self._told_at = time.monotonic()
+
+    def phase(self, name: str, done: int | None, total: int | None) -> None:
+        """Counted work is told when it is complete."""
+        if total and done is not None and done >= total and not self._total_steps:
+            print(f"{name}: {done} of {total}", flush=True)
+
+    def step(self, step: int, figures: str) -> None:
+        """Now and then, and for the last step."""
+        now = time.monotonic()
+        if now - self._told_at >= LINE_EVERY_S or step >= self._total_steps:
+            self._told_at = now
+            print(f"step {step} of {self._total_steps}, {figures}", flush=True)
+
+    def line(self, text: str) -> None:
+        """As it is."""
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,31 @@
+"""Samples per second over the last steps, and the time that is left."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW = 50
+
+
+class Throughput:
+    """A moving window over the last steps. Pauses between steps (sampling, saving) are not part of any step."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._seen: int | None = None
+
+    def add(self, samples_seen: int, seconds: float) -> None:
+        """A step that took `seconds`, after which `samples_seen` samples are done."""
+        if self._seen is not None:
+            self._steps.append((samples_seen - self._seen, seconds))
+        self._seen = samples_seen
+
+    def samples_per_s(self) -> float:
+        """0 until two steps are known: the first one of a start also warms up."""
+        seconds = sum(seconds for _, seconds in self._steps)
+        return sum(samples for samples, _ in self._steps) / seconds if seconds > 0 else 0.0
+
+    def eta_s(self, remaining_samples: int) -> float | None:
+        """Seconds for `remaining_samples` at the present speed; None while it is unknown."""
+        speed = self.samples_per_s()
+        return remaining_samples / speed if speed > 0 else None

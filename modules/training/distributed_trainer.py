@@ -1,0 +1,108 @@
+"""The same run on several processes: overrides the hooks of GenericTrainer, and not one line of its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DataParallel
+
+from modules.checkpoint import TrainingState
+from modules.config import TrainConfig
+from modules.data.batch import Batch
+from modules.distributed import Agreement, Meeting, Place, Store, process_group, resolve_backend, wrap_data_parallel
+from modules.monitoring import Report
+from modules.run import RunFolder
+from modules.training.generic_trainer import GenericTrainer, agreement_names
+from modules.training.wishes import Wishes
+
+
+class DistributedTrainer(GenericTrainer):
+    """One rank of a run. Every rank runs the same loop; ranks other than the first hold silent collaborators."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        report: Report,
+        wishes: Wishes,
+        resume: TrainingState | None,
+        place: Place,
+        store: Store,
+    ) -> None:
+        super().__init__(config, folder, report, wishes, resume)
+        self.own_place = place
+        self.store = store
+        self.replica_index = place.rank
+        self.replica_count = place.world_size
+        self.rehearsed = False
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The process group from before the first work to after the last, left in every case."""
+        self.backend, _ = resolve_backend(self.config.distributed_backend)
+        timeout_s = self.config.startup_timeout_s
+        with process_group(self.own_place, self.backend, timeout_s, self.store) as self.group:
+            self.device = self.group.device
+            self.agreement = Agreement(agreement_names(self.replica_count), self.group.control)
+            self.meeting = Meeting(self.group.store, self.replica_index, self.replica_count)
+            try:
+                yield
+                self.agreement.settle()
+                dist.barrier(group=self.group.control)  # rank 0 may hold the store: nobody leaves before all are done
+            finally:
+                self.meeting.close()
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """DistributedDataParallel, which also gives every rank rank 0's weights."""
+        self.wrapped = wrap_data_parallel(model, self.config, self.group)
+        return self.wrapped
+
+    def accumulate(self, last: bool) -> AbstractContextManager[object]:
+        """Gradients stay local until the last micro-batch of a step."""
+        return nullcontext() if last else self.wrapped.no_sync()
+
+    def learn(self, batch: Batch) -> None:
+        """As on one device, after one rehearsal."""
+        if not self.rehearsed:
+            self.rehearse(batch)
+        super().learn(batch)
+
+    def rehearse(self, batch: Batch) -> None:
+        """One backward whose gradients are thrown away.
+
+        DDP sorts its buckets after its first backward, which changes the order in which three or more ranks add up.
+        Done before the first step, a resumed run adds up exactly as an uninterrupted one. Short time-outs begin here.
+        """
+        piece = next(batch.to(self.device, self.parts.precision.weights).split(1))
+        with self.parts.precision.autocast():
+            losses = self.parts.family.loss(piece)
+        (losses.sum() * 0).backward()
+        self.parts.step.optimizer.zero_grad(set_to_none=True)
+        self.rehearsed = True
+        self.group.expect_steps_within(self.config.step_timeout_s)
+
+    def total(self, value: float) -> float:
+        """One all-reduce on the CPU group."""
+        tensor = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.group.control)
+        return tensor.item()
+
+    def together(self, name: str, work: Callable[[], None]) -> None:
+        """The others wait through the store, for as long as rank 0 is alive."""
+        self.meeting.lead(name, work)
+
+    def apart(self, name: str, work: Callable[[], None]) -> None:
+        """Ranks wait for each other through the store, and can be stopped while they wait."""
+        self.meeting.all(name, work, self.wishes.check_stop)
+
+
+class DataParallelTrainer(GenericTrainer):
+    """One process that splits every micro-batch over several GPUs with torch's DataParallel."""
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """Replicas on all chosen devices; without a GPU the wrapper only passes calls on."""
+        return DataParallel(model, device_ids=list(self.config.device_ids) if self.config.device_ids else None)

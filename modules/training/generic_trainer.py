@@ -1,0 +1,331 @@
+"""The training loop on one device, in the order things happen."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import nn
+
+from modules.checkpoint import TrainingState
+from modules.config import TrainConfig, TrainingError
+from modules.data.batch import Batch
+from modules.data.progress import Progress
+from modules.distributed import Agreement, OwnAgreement
+from modules.monitoring import Report, StepRecord
+from modules.run import RunFolder
+from modules.training import chores, facts
+from modules.training.assembly import assemble
+from modules.training.calendar import Clocks, intervals, is_due
+from modules.training.ledger import FIGURES, Ledger
+from modules.training.optimizers import set_learning_rate
+from modules.training.schedules import learning_rate_factor
+from modules.training.state import plan_for, position_of, restore
+from modules.training.validation import Patience
+from modules.training.wishes import ENDINGS, FINISHED, NAMES, STOPPED_EARLY, Ending, Wishes
+
+
+class GenericTrainer:
+    """One run on one device. Other ways to train override the hooks at the end, and nothing else."""
+
+    replica_index = 0
+    replica_count = 1
+    backend = "none"
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        report: Report,
+        wishes: Wishes,
+        resume: TrainingState | None = None,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.report = report
+        self.wishes = wishes
+        self.resume = resume
+        self.training = False  # whether the first step has begun
+
+    def run(self) -> Ending:
+        """Train from start to end; raises TandemError where that cannot be."""
+        with self.session():
+            self.start()
+            ending = self.train()
+            self.end(ending)
+        return ending
+
+    def start(self) -> None:
+        """Load the model, prepare the data, take over a backup, and tell what is going to happen."""
+        config = self.config
+        self.report.phase("loading")
+        plan = plan_for(config, self.replica_count, self.resume)
+        self.parts = assemble(config, self.folder, plan, self.device, self, self.report, self.wishes.check_stop)
+        self.ledger = Ledger(self.device, self.replica_index)
+        self.patience = Patience(config.early_stopping_patience)
+        self.progress = Progress(0, self.parts.data.order.epoch_size, plan.global_batch_size)
+        if self.resume is not None:
+            self.take_over(self.resume)
+        self.previous = self.logged = self.progress
+        self.log_clock = Clocks({"log": config.log_every})
+        self.micro_batch_limit = config.batch_size
+        self.spoil = 1.0  # nan while the present step must not be applied
+        self.nonfinite_steps = 0
+        self.done_at: dict[str, int] = {}
+        self.parts.family.model = self.place(compiled(self.parts.model) if config.compile else self.parts.model)
+        self.announce()
+
+    def train(self) -> Ending:
+        """The loop: learn from batches, update at the last of each step, and see what is due between steps."""
+        self.report.phase("training")
+        self.training = True
+        for batch in self.batches():
+            self.learn(batch)
+            if batch.last:
+                self.update(batch.step_samples)
+                if ending := self.between_steps():
+                    return ending
+        return FINISHED
+
+    def end(self, ending: Ending) -> None:
+        """Read the last figures; a finished run draws its samples and saves its model; every run leaves a backup."""
+        while self.ledger.pending:
+            self.exchange({}, newest=True)
+        self.parts.data.loader.close()
+        if ending in (FINISHED, STOPPED_EARLY):
+            if self.config.sample_every:
+                self.do("sample")
+            self.do("save")
+        self.do("backup")
+        self.wishes.stopped()
+        self.report.note(facts.farewell(ending, self.progress.step, str(self.folder.path)))
+        self.report.finished(ending.reason, ending.exit_code)
+
+    # Within a step
+
+    def batches(self) -> Iterator[Batch]:
+        """Micro-batches in the global order from the present position on, epoch after epoch."""
+        while self.progress.step < self.parts.total_steps:
+            stream = self.parts.data.loader.epoch(self.progress.epoch, self.progress.step_in_epoch)
+            while True:
+                began = time.perf_counter()
+                batch = next(stream, None)
+                self.ledger.add_wait(time.perf_counter() - began)
+                if batch is None:
+                    break
+                yield batch
+
+    def learn(self, batch: Batch) -> None:
+        """Add the gradients of a micro-batch, in pieces that have turned out to fit into memory."""
+        for piece in batch.to(self.device, self.parts.precision.weights).split(self.micro_batch_limit):
+            if not self.add_gradients(piece) and piece.last:
+                # the others wait in the reduction: take part with one sample, spoilt, so that all pass over this step
+                self.add_gradients(replace(next(piece.split(1)), last=True))
+
+    def add_gradients(self, batch: Batch) -> bool:
+        """Forward and backward; False where the memory was not enough and the step is therefore spoilt."""
+        torch.manual_seed(int(batch.seeds[0]))  # dropout inside the model, too, is a function of the position
+        reducing = False
+        try:
+            with self.accumulate(batch.last):
+                with self.parts.precision.autocast():
+                    losses = self.parts.family.loss(batch)
+                part = (losses * batch.weights).sum() / batch.step_weight
+                reducing = batch.last and self.replica_count > 1
+                self.parts.precision.scaler.scale(part * (self.replica_count * self.spoil)).backward()
+        except torch.OutOfMemoryError:
+            if reducing:
+                raise  # part of the gradients may be with the other ranks already
+            self.spoil = math.nan
+            self.wishes.out_of_memory = True
+            return False
+        self.ledger.add_loss(part)
+        return True
+
+    def update(self, samples: int) -> None:
+        """One optimizer step with the gradients of `samples` samples."""
+        parts = self.parts
+        factor = learning_rate_factor(self.progress.step, parts.total_steps, self.config)
+        learning_rate = parts.plan.learning_rate * factor
+        set_learning_rate(parts.step.optimizer, learning_rate)
+        norm = parts.step.apply()
+        self.previous, self.progress = self.progress, self.progress.after(samples)
+        if parts.ema is not None:
+            parts.ema.update(self.progress.step)
+        self.ledger.close(self.progress, learning_rate, norm)
+        self.spoil = 1.0
+
+    # Between steps
+
+    def between_steps(self) -> Ending | None:
+        """Agree with all ranks on what is wished for, do what is due, and say whether the run ends here."""
+        agreed = self.exchange(self.wishes.collect())
+        due = {n for n, interval in intervals(self.config).items() if is_due(interval, self.previous, self.progress)}
+        due.update(name for name in ("validate", "sample", "backup", "save") if agreed[name])
+        if agreed["out_of_memory"]:
+            self.use_less_memory()
+        if due:
+            self.attend_to(due)
+        for name, ending in ENDINGS.items():
+            if agreed[name]:
+                return ending
+        if self.progress.step >= self.parts.total_steps:
+            return FINISHED
+        return STOPPED_EARLY if self.patience.exhausted else None
+
+    def exchange(self, wishes: Mapping[str, float], *, newest: bool = False) -> dict[str, float]:
+        """Tell this rank's wishes and figures, and take in what all ranks told a step ago."""
+        agreed, record = self.ledger.exchange(self.agree, wishes, newest=newest)
+        if record is not None:
+            read = replace(self.progress, samples_seen=record.samples_seen)
+            shown = is_due(self.config.log_every, self.logged, read) or bool(self.log_clock.rung())
+            self.logged = read
+            self.report.step(record, shown=shown)
+            self.report.ranks([{f: agreed[f"{f}/{rank}"] for f in FIGURES} for rank in range(self.replica_count)])
+            self.watch_gradient(record)
+        return agreed
+
+    def attend_to(self, due: set[str]) -> None:
+        """Validate, draw samples, back up, save: whatever is due, in this order. A full disk does not end the run."""
+        if "validate" in due and self.parts.data.validation:
+            self.validate()
+        for name in chores.CHORES:
+            if name in due:
+                self.do(name, surviving=True)
+        self.report.phase("training")
+        self.ledger.restart_clock()
+
+    def validate(self) -> None:
+        """The weighted mean loss over all validation pictures and ranks; all see the same, and judge it alike."""
+        self.report.phase("validation")
+        total, weight = chores.validate(self.parts)
+        loss = self.total(total) / self.total(weight)
+        self.report.validation(loss, self.progress.step)
+        self.patience.add(loss)
+
+    def do(self, name: str, *, surviving: bool = False) -> None:
+        """Rank 0 does a chore, once a step, while the others wait. Raises OSError (full disk) unless `surviving`."""
+        if self.done_at.get(name) == self.progress.step:
+            return
+        self.done_at[name] = self.progress.step
+        position = position_of(self.progress, self.parts.plan, self.replica_count, self.patience)
+
+        def work() -> None:
+            try:
+                chores.CHORES[name](self.parts, position, self.report)
+            except OSError as error:
+                if not surviving:
+                    raise
+                self.report.warning(
+                    f"The {name} at step {position.step} could not be written: {error}. Training goes on."
+                )
+
+        self.together(name, work)
+
+    def watch_gradient(self, record: StepRecord) -> None:
+        """Warn of a step that was passed over; raise TrainingError after too many in a row, alike on every rank."""
+        if math.isfinite(record.grad_norm):
+            self.nonfinite_steps = 0
+            return
+        self.nonfinite_steps += 1
+        self.report.warning(
+            f"Step {record.step}: the gradient is not finite, so no rank applied it ({self.nonfinite_steps} in a row)."
+        )
+        if self.nonfinite_steps >= self.config.max_nonfinite_steps:
+            good = chores.newest_backup(self.parts)
+            raise TrainingError(
+                f"{self.nonfinite_steps} steps in a row had a gradient that is not finite (the last was step "
+                f"{record.step}). The last good backup is {good or 'not there yet'}.",
+                "Try a lower learning_rate, more warmup_steps, or bf16 instead of fp16, then --resume latest.",
+            )
+
+    def use_less_memory(self) -> None:
+        """All ranks halve their micro-batches; the effective batch, and so the result, stays the same."""
+        if self.micro_batch_limit == 1:
+            raise TrainingError(
+                "Out of memory with a single sample at a time.",
+                "Try gradient_checkpointing, a lower resolution, precision bf16, or a smaller model.",
+            )
+        self.micro_batch_limit = math.ceil(self.micro_batch_limit / 2)
+        self.report.warning(
+            "Out of memory: the step was passed over on every rank, and micro-batches now hold at most "
+            f"{self.micro_batch_limit} samples. The effective batch stays {self.parts.plan.global_batch_size}; "
+            f"set batch_size to {self.micro_batch_limit} to begin like this."
+        )
+
+    # Before the first step
+
+    def take_over(self, state: TrainingState) -> None:
+        """Go on where a backup stands."""
+        parts, position = self.parts, state.position
+        restore(state, parts.model, parts.ema, parts.step.optimizer, parts.precision.scaler, self.config)
+        self.progress = replace(self.progress, samples_seen=position.samples_seen)
+        self.patience.best = position.best_validation_loss
+        self.patience.without_improvement = position.validations_without_improvement
+        if position.epoch_size != self.progress.epoch_size:
+            self.report.warning(
+                f"The pictures have changed since the backup: an epoch had {position.epoch_size} samples and now has "
+                f"{self.progress.epoch_size}. The run goes on, but not exactly as it would have."
+            )
+        self.report.note(f"Resuming at step {self.progress.step} (the backup was made by {position.world_size} ranks).")
+
+    def announce(self) -> None:
+        """Tell the terminal and the window what is about to be trained."""
+        for line in facts.opening(self.parts, self.replica_count):
+            self.report.note(line)
+        if self.progress.step >= self.parts.total_steps:
+            self.report.note("All steps of this config are done already; raise epochs or max_steps to train further.")
+        self.report.started(
+            facts.started_facts(self.parts, self.replica_count, self.backend),
+            first_step=self.progress.step,
+            total_steps=self.parts.total_steps,
+            total_samples=facts.total_samples(self.parts),
+        )
+
+    # The hooks: what a DistributedTrainer does otherwise
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The surroundings of the whole run: the device, and the agreement of this process with itself."""
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.agreement: Agreement | OwnAgreement = OwnAgreement(agreement_names(self.replica_count))
+        yield
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """The form of the model in which it is trained."""
+        return model
+
+    def accumulate(self, last: bool) -> AbstractContextManager[object]:
+        """Around each micro-batch; gradients are reduced over the ranks only in the `last` one of a step."""
+        return nullcontext()
+
+    def total(self, value: float) -> float:
+        """The sum over all ranks, waited for."""
+        return value
+
+    def agree(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The sums over all ranks of what was told one step ago."""
+        return self.agreement.exchange(values)
+
+    def together(self, name: str, work: Callable[[], None]) -> None:
+        """Rank 0 works, the others meet it."""
+        work()
+
+    def apart(self, name: str, work: Callable[[], None]) -> None:
+        """Every rank works on its part, then all meet."""
+        work()
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """torch.compile's wrapper, which shares the weights of `model`."""
+    return cast(nn.Module, torch.compile(model))
+
+
+def agreement_names(replica_count: int) -> list[str]:
+    """Everything the ranks sum once a step: wishes, the loss, and figures that each rank fills in for itself."""
+    return [*NAMES, "loss", *(f"{figure}/{rank}" for figure in FIGURES for rank in range(replica_count))]

@@ -1,0 +1,52 @@
+"""The trained module on its device, as the config wants it computed."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from modules.config import ConfigError, TrainConfig
+from modules.families.family import Family, family_class
+from modules.training.precision import Precision
+
+AVAILABLE_METHODS = ("fine_tune",)
+SWITCH = "enable_gradient_checkpointing"  # what diffusers and transformers call it
+
+
+def load_family(config: TrainConfig) -> Family:
+    """The config's family with its model on the CPU. Raises ConfigError where family and method do not fit."""
+    kind = family_class(config.family)
+    offered = [method for method in kind.methods if method in AVAILABLE_METHODS]
+    if config.method not in offered:
+        raise ConfigError(
+            f"method is {config.method!r}; the family {config.family!r} offers {', '.join(offered)} in this version."
+        )
+    return kind.load(config)
+
+
+def prepare_model(family: Family, config: TrainConfig, precision: Precision, device: torch.device) -> nn.Module:
+    """`family.model` on `device`, in the precision's format, in training mode."""
+    model = family.model.to(device=device, dtype=precision.weights)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.gradient_checkpointing:
+        _checkpoint_gradients(model, config.family)
+    model.train()
+    family.model = model
+    return model
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that the optimizer changes, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _checkpoint_gradients(model: nn.Module, family: str) -> None:
+    """Compute activations again in the backward instead of keeping them."""
+    able = [getattr(part, SWITCH) for part in model.modules() if hasattr(part, SWITCH)]
+    if not able:
+        raise ConfigError(
+            f"gradient_checkpointing is on, but no part of the family {family!r} supports it; switch it off."
+        )
+    for switch_on in able:
+        switch_on()

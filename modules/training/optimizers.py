@@ -1,0 +1,64 @@
+"""The optimizer that a config names, and a step that passes over non-finite gradients without asking the device."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from modules.config import TrainConfig
+
+
+def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+    """The class that `config.optimizer.target` names, imported only now, with the config's arguments."""
+    module, name = config.optimizer.target.split(":")
+    kind = getattr(importlib.import_module(module), name)
+    optimizer: torch.optim.Optimizer = kind(list(parameters), lr=config.learning_rate, **config.optimizer.arguments())
+    return optimizer
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """The learning rate of the next step, for every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+class GuardedStep:
+    """Clips and applies gradients, unless they are not finite: then the step leaves every weight as it is.
+
+    After the reduction the gradient norm is the same on all ranks, so all of them pass over the same steps.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, max_norm: float | None) -> None:
+        self.optimizer = optimizer
+        self._scaler = scaler
+        self._max_norm = max_norm
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        # fused kernels take `found_inf` and decide on the device; others need to be told by the host
+        self._on_device = all(group.get("fused") for group in optimizer.param_groups)
+
+    def apply(self) -> Tensor:
+        """One optimizer step from the present gradients, then cleared. Returns their norm [] before clipping."""
+        self._scaler.unscale_(self.optimizer)
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients, foreach=True)
+        if self._max_norm is not None:
+            nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
+        if self._scaler.is_enabled():
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+        elif self._on_device:
+            self._step_on_device(norm)
+        elif torch.isfinite(norm):
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _step_on_device(self, norm: Tensor) -> None:
+        found = (~torch.isfinite(norm)).to(torch.float32)
+        self.optimizer.found_inf = found  # type: ignore[attr-defined]  # the protocol of torch.amp.GradScaler
+        self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+        self.optimizer.step()
+        del self.optimizer.found_inf, self.optimizer.grad_scale  # type: ignore[attr-defined]

@@ -1,0 +1,31 @@
+"""Number formats: what the weights are stored in, what the forward computes in, and gradient scaling for fp16."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+
+Name = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+
+AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """The precision of one run on one device."""
+
+    def __init__(self, name: Name, device: torch.device) -> None:
+        self.weights = torch.float64 if name == "fp64" else torch.float32
+        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
+        self._device_type = device.type
+        self._autocast = AUTOCAST.get(name)
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+            torch.backends.cudnn.allow_tf32 = name == "tf32"
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context of every forward: mixed precision where asked for."""
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self._device_type, self._autocast)

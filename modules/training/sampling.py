@@ -1,0 +1,53 @@
+"""Drawing the sample prompts of a config, each picture carrying its settings, and a grid of them all."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from modules.config import ConfigError, TrainConfig
+from modules.families.family import Family, SampleRequest
+from modules.monitoring import Report, grid, save_picture
+
+
+def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
+    """The enabled samples of a config. Raises ConfigError where a side is no multiple of the family's `size_step`."""
+    requests = []
+    for number, sample in enumerate(config.samples):
+        if not sample.enabled:
+            continue
+        width, height = sample.width or config.resolution, sample.height or config.resolution
+        for name, side in (("width", width), ("height", height)):
+            if side % size_step:
+                nearest = max(size_step, round(side / size_step) * size_step)
+                raise ConfigError(
+                    f"samples.{number}.{name} is {side}; {config.family} needs a multiple of {size_step}, "
+                    f"for example {nearest}."
+                )
+        requests.append(
+            SampleRequest(
+                prompt=sample.prompt,
+                negative_prompt=sample.negative_prompt,
+                width=width,
+                height=height,
+                steps=sample.steps,
+                guidance_scale=sample.guidance_scale,
+                seed=sample.seed,
+            )
+        )
+    return requests
+
+
+def draw_samples(family: Family, requests: list[SampleRequest], folder: Path, step: int, report: Report) -> None:
+    """Write step-NNNNNN-K.png for every request and step-NNNNNN-grid.png of them all into `folder`."""
+    drawn = []
+    for number, request in enumerate(requests):
+        report.phase("sampling", number, len(requests))
+        picture = family.sample(request)
+        file = folder / f"step-{step:06d}-{number:02d}.png"
+        save_picture(picture, file, {**asdict(request), "step": step})
+        report.sample(file, request.prompt, step)
+        drawn.append((picture, request.prompt))
+    file = folder / f"step-{step:06d}-grid.png"
+    save_picture(grid(drawn), file, {"prompt": "all samples", "step": step})
+    report.note(f"Step {step}: {len(drawn)} samples in {file}.")

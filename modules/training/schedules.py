@@ -1,0 +1,55 @@
+"""Learning-rate schedules: each a pure function of the share of the run that is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from modules.config import TrainConfig
+
+Schedule = Callable[[float, TrainConfig], float]
+
+
+def learning_rate_factor(step: int, total_steps: int, config: TrainConfig) -> float:
+    """The factor on the learning rate for optimizer step `step` (0-based) of `total_steps`.
+
+    Rises linearly over `warmup_steps`, then follows the schedule from 1 down to `min_learning_rate_factor`.
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / (config.warmup_steps + 1)
+    remaining = max(1, total_steps - config.warmup_steps)
+    done = min(1.0, (step - config.warmup_steps) / remaining)
+    floor = config.min_learning_rate_factor
+    return floor + (1 - floor) * SCHEDULES[config.scheduler](done, config)
+
+
+def _constant(done: float, config: TrainConfig) -> float:
+    return 1.0
+
+
+def _linear(done: float, config: TrainConfig) -> float:
+    return 1.0 - done
+
+
+def _cosine(done: float, config: TrainConfig) -> float:
+    return 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _cosine_with_restarts(done: float, config: TrainConfig) -> float:
+    """SGDR (Loshchilov and Hutter, 2017) with cycles of equal length."""
+    if done >= 1:
+        return 0.0
+    return _cosine(done * config.scheduler_cycles % 1.0, config)
+
+
+def _polynomial(done: float, config: TrainConfig) -> float:
+    return float((1.0 - done) ** config.scheduler_power)
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": _constant,
+    "linear": _linear,
+    "cosine": _cosine,
+    "cosine_with_restarts": _cosine_with_restarts,
+    "polynomial": _polynomial,
+}

@@ -1,0 +1,105 @@
+"""Between a trainer's live objects and a backup's plain tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from modules.checkpoint import (
+    Position,
+    TrainingState,
+    on_disk,
+    pack_optimizer,
+    unpack_optimizer,
+)
+from modules.config import ResumeError, TrainConfig
+from modules.data.progress import Progress
+from modules.training.ema import Ema
+from modules.training.model_setup import trainable
+from modules.training.plan import Plan, plan_run
+from modules.training.validation import Patience
+
+
+def resumed_plan(config: TrainConfig, position: Position) -> Plan:
+    """The plan a run began with, which holds on any number of ranks.
+
+    Raises ResumeError where the config now asks for another effective batch.
+    """
+    if config.global_batch_size not in (None, position.global_batch_size):
+        raise ResumeError(
+            f"global_batch_size is {config.global_batch_size}, but the backup was made with an effective batch of "
+            f"{position.global_batch_size}; leave it out or set it to {position.global_batch_size}, or begin a new run."
+        )
+    factor = position.learning_rate / position.original_learning_rate
+    return Plan(position.global_batch_size, config.learning_rate, config.learning_rate * factor, "")
+
+
+def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | None) -> Plan:
+    """The plan of a new run, or of the run that `resume` continues."""
+    return plan_run(config, world_size) if resume is None else resumed_plan(config, resume.position)
+
+
+def position_of(progress: Progress, plan: Plan, world_size: int, patience: Patience) -> Position:
+    """The position to write into a backup."""
+    return Position(
+        samples_seen=progress.samples_seen,
+        step=progress.step,
+        epoch=progress.epoch,
+        epoch_size=progress.epoch_size,
+        global_batch_size=progress.global_batch_size,
+        world_size=world_size,
+        original_learning_rate=plan.original_learning_rate,
+        learning_rate=plan.learning_rate,
+        best_validation_loss=patience.best,
+        validations_without_improvement=patience.without_improvement,
+    )
+
+
+def capture(
+    position: Position,
+    model: nn.Module,
+    ema: Ema | None,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> TrainingState:
+    """A copy of everything on the CPU; the training may go on while it is written."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    kept = set(trainable(model)) | {name for name, _ in model.named_buffers()}
+    return TrainingState(
+        position=position,
+        weights={name: on_disk(tensor) for name, tensor in model.state_dict().items() if name in kept},
+        ema=None if ema is None else {name: on_disk(tensor) for name, tensor in ema.average.items()},
+        optimizer=pack_optimizer(optimizer, names),
+        scaler=dict(scaler.state_dict()),
+    )
+
+
+def restore(
+    state: TrainingState,
+    model: nn.Module,
+    ema: Ema | None,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    config: TrainConfig,
+) -> None:
+    """Put `state` into live objects. Raises ResumeError where it belongs to another model or optimizer."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    missing = set(trainable(model)) - set(state.weights)
+    unknown = set(state.weights) - set(model.state_dict())
+    if missing or unknown:
+        raise ResumeError(
+            f"resume: the backup holds another model ({len(missing)} weights are missing, {len(unknown)} unknown, "
+            f"such as {sorted(missing | unknown)[0]!r}); use the config that the run began with."
+        )
+    try:
+        model.load_state_dict(state.weights, strict=False)
+        unpack_optimizer(optimizer, state.optimizer, names, {"lr", *config.optimizer.arguments()})
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise ResumeError(
+            f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "
+            "use the family options and the optimizer that the run began with."
+        ) from error
+    if ema is not None:
+        ema.load(state.weights if state.ema is None else state.ema)
+    if scaler.is_enabled() and state.scaler:
+        scaler.load_state_dict(dict(state.scaler))

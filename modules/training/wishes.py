@@ -1,0 +1,107 @@
+"""What this rank would like to happen: signals it got, command files it found, clocks that rang.
+
+A wish is never acted upon by one rank: the trainer hands it to the agreement, and all act at the same step.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from modules.config import TandemError
+from modules.run import Commands, SilentCommands, exit_codes
+from modules.run.commands import INTERRUPTED, TERMINATED
+from modules.training.calendar import Clocks
+
+NAMES = ("stop", "interrupt", "terminate", "backup", "save", "sample", "validate", "out_of_memory")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ends: the reason for the `finished` event, and the process's exit code."""
+
+    reason: str
+    exit_code: int
+
+
+FINISHED = Ending("finished", exit_codes.FINISHED)
+STOPPED_EARLY = Ending("early_stopping", exit_codes.FINISHED)
+ENDINGS = {
+    "terminate": Ending("terminated", exit_codes.TERMINATED),
+    "interrupt": Ending("interrupted", exit_codes.INTERRUPTED),
+    "stop": Ending("stopped", exit_codes.INTERRUPTED),
+}
+
+
+class StoppedBeforeTraining(TandemError):
+    """Asked to stop while loading or caching: there is nothing to back up yet."""
+
+    kind = "stopped"
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__("Stopped before the first step; what was cached is kept.")
+        self.ending = ending
+
+
+class Wishes:
+    """Collects this rank's wishes between two steps."""
+
+    def __init__(self, commands: Commands | SilentCommands, clocks: Clocks | None) -> None:
+        self._commands = commands
+        self._clocks = clocks
+        self._signalled: set[str] = set()
+        self.out_of_memory = False
+
+    def collect(self) -> dict[str, float]:
+        """1.0 for each wish; signals stay wished for until the run ends, the others are told once."""
+        wished = set(self._signalled)
+        for name, reason in self._commands.pending().items():
+            wished.add(_command(name, reason))
+            if name != "stop":
+                self._commands.done(name)
+        if self._clocks is not None:
+            wished.update(self._clocks.rung())
+        if self.out_of_memory:
+            wished.add("out_of_memory")
+            self.out_of_memory = False
+        return dict.fromkeys(wished, 1.0)
+
+    def check_stop(self) -> None:
+        """Between two pictures while caching, before ranks act together: raises StoppedBeforeTraining if so wished."""
+        wished = set(self._signalled)
+        if "stop" in (pending := self._commands.pending()):
+            wished.add(_command("stop", pending["stop"]))
+        for name, ending in ENDINGS.items():
+            if name in wished:
+                raise StoppedBeforeTraining(ending)
+
+    def stopped(self) -> None:
+        """The run has ended as wished: the command file goes."""
+        self._commands.done("stop")
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Inside the block Ctrl-C and SIGTERM become wishes; a second Ctrl-C ends at once."""
+        handled = {signal.SIGINT: "interrupt", signal.SIGTERM: "terminate"}
+        former = {number: signal.signal(number, self._remember) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        name = "interrupt" if number == signal.SIGINT else "terminate"
+        if name == "interrupt" and name in self._signalled:
+            raise KeyboardInterrupt
+        self._signalled.add(name)
+
+
+def _command(name: str, reason: str) -> str:
+    """The supervisor passes Ctrl-C and SIGTERM on as a stop command that says so."""
+    if name == "stop":
+        return {INTERRUPTED: "interrupt", TERMINATED: "terminate"}.get(reason, "stop")
+    return name

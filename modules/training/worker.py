@@ -1,0 +1,187 @@
+"""One process of a run, from its config to its exit code: chooses the trainer and its collaborators."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from modules.checkpoint import Backups, TrainingState, read_backup
+from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, TrainingError
+from modules.distributed import Place, Store, open_store, resolve_backend, spawn
+from modules.monitoring import Report, RunReport, SilentReport
+from modules.run import (
+    Commands,
+    EventLog,
+    Failure,
+    RunFolder,
+    SilentCommands,
+    exit_code_of,
+    record_failure,
+    root_cause,
+    start_rank_log,
+    stop_rank_log,
+)
+from modules.run.resume import LATEST, folder_to_resume
+from modules.training.calendar import Clocks, intervals
+from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
+from modules.training.generic_trainer import GenericTrainer
+from modules.training.wishes import Ending, StoppedBeforeTraining, Wishes
+
+OTHERS_SPEAK_S = 3.0
+
+
+def run_worker(
+    config: TrainConfig,
+    folder: RunFolder,
+    place: Place | None = None,
+    store: Store | None = None,
+    resume: str | None = None,
+    *,
+    supervised: bool = True,
+) -> int:
+    """Train as one rank of a group, or alone where `place` is None. Returns the protocol's exit code.
+
+    A failure is written to log/rank-N.error.json; a supervisor tells it, and without one rank 0 does.
+    """
+    rank = 0 if place is None else place.rank
+    log = start_rank_log(folder, rank)
+    report = _report(config, folder, rank)
+    wishes = _wishes(config, folder, rank)
+    trainer: GenericTrainer | None = None
+    try:
+        with wishes.signals():
+            state = find_resume_state(resume, folder, report)
+            trainer = _trainer(config, folder, report, wishes, state, place, store, supervised=supervised)
+            return _exit_code(trainer.run(), in_supervised_group=supervised and place is not None)
+    except StoppedBeforeTraining as stop:
+        report.note(str(stop))
+        report.finished(stop.ending.reason, stop.ending.exit_code)
+        wishes.stopped()
+        return _exit_code(stop.ending, in_supervised_group=supervised and place is not None)
+    except BaseException as error:  # noqa: BLE001  # the boundary of the process: whatever it was, it is told
+        training = trainer is not None and trainer.training
+        failure = Failure.of(error, rank=rank, traceback=traceback.format_exc(), training=training)
+        record_failure(folder, failure)
+        if not supervised:
+            failure = _cause(folder, failure)
+            report.failed(failure)
+        return exit_code_of(failure.kind)
+    finally:
+        report.close()
+        stop_rank_log(log)
+
+
+def _exit_code(ending: Ending, *, in_supervised_group: bool) -> int:
+    """torchrun takes every other code than 0 for a failure; the supervisor reads the true one from the events."""
+    return 0 if in_supervised_group else ending.exit_code
+
+
+def spawn_workers(config: TrainConfig, folder: RunFolder, world_size: int, port: int, resume: str | None) -> int:
+    """All ranks of this machine without torchrun; the supervisor reads how they ended from the folder."""
+    try:
+        spawn(_spawned_worker, world_size, port, (config, folder, resume))
+    except TrainingError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _spawned_worker(place: Place, config: TrainConfig, folder: RunFolder, resume: str | None) -> None:
+    sys.exit(run_worker(config, folder, place, resume=resume))
+
+
+def shared_run_folder(config: TrainConfig, place: Place, store: Store, resume: str | None) -> RunFolder:
+    """The run folder where torchrun or srun was started by hand: rank 0 makes it and tells the others its path."""
+    if place.rank == 0:
+        try:
+            folder = choose_run_folder(config, resume)
+            store.set("run_folder", str(folder.path))
+        except TandemError:
+            store.set("run_folder", "")
+            raise
+        return folder
+    path = store.get("run_folder").decode()
+    if not path:
+        raise ConfigError("rank 0 could not open the run folder; its message says why.")
+    return RunFolder(Path(path))
+
+
+def choose_run_folder(config: TrainConfig, resume: str | None) -> RunFolder:
+    """A new run's folder, or that of the run to continue."""
+    return RunFolder.create(config) if resume is None else folder_to_resume(config, resume)
+
+
+def find_resume_state(resume: str | None, folder: RunFolder, report: Report) -> TrainingState | None:
+    """The state that --resume asks for; None for a new run, or where a run ended before its first backup.
+
+    Raises ResumeError where the backup is missing or every backup is damaged.
+    """
+    if resume is None:
+        return None
+    if resume != LATEST:
+        return read_backup(Path(resume))
+    newest, damaged = Backups(folder.backup_dir, keep=1).newest_valid()
+    for fault in damaged:
+        report.warning(fault)
+    if newest is not None:
+        return read_backup(newest)
+    if damaged:
+        raise ResumeError(
+            f"resume: no backup in {folder.backup_dir} is undamaged.",
+            "Begin a new run under another --run_name.",
+        )
+    report.note(f"{folder.path} has no backup yet: beginning at the first step.")
+    return None
+
+
+def _trainer(
+    config: TrainConfig,
+    folder: RunFolder,
+    report: Report,
+    wishes: Wishes,
+    state: TrainingState | None,
+    place: Place | None,
+    store: Store | None,
+    *,
+    supervised: bool,
+) -> GenericTrainer:
+    if config.training_mode == "fully_sharded":
+        raise ConfigError("training_mode is 'fully_sharded', which this version does not have yet; use 'distributed'.")
+    if place is not None:
+        _, reason = resolve_backend(config.distributed_backend)
+        if reason and not supervised:  # a supervisor has said so already
+            report.note(reason)
+        store = open_store(place, config.startup_timeout_s) if store is None else store
+        return DistributedTrainer(config, folder, report, wishes, state, place, store)
+    if config.training_mode == "data_parallel":
+        return DataParallelTrainer(config, folder, report, wishes, state)
+    return GenericTrainer(config, folder, report, wishes, state)
+
+
+def _report(config: TrainConfig, folder: RunFolder, rank: int) -> Report:
+    if rank != 0:
+        return SilentReport()
+    return RunReport(EventLog(folder.events_file), folder.tensorboard_dir if config.tensorboard else None)
+
+
+def _wishes(config: TrainConfig, folder: RunFolder, rank: int) -> Wishes:
+    return Wishes(Commands(folder), Clocks(intervals(config))) if rank == 0 else Wishes(SilentCommands(), None)
+
+
+def _cause(folder: RunFolder, own: Failure) -> Failure:
+    """The failure that caused this one; an echo waits a moment for the cause to be written down."""
+    deadline = time.monotonic() + OTHERS_SPEAK_S
+    while own.is_echo and time.monotonic() < deadline:
+        cause = root_cause(folder)
+        if cause is not None and not cause.is_echo:
+            return cause
+        time.sleep(0.1)
+    return root_cause(folder) or own
+
+
+def supervised_by_us() -> bool:
+    """Whether modules.run.supervise started this process, and will tell how it ends."""
+    return "TANDEM_START" in os.environ
