@@ -1,0 +1,1 @@
+"""Thin entry points, each started by its path: python scripts/NAME.py."""
