@@ -16,6 +16,7 @@ The first start sets up .venv. Relative paths are read from the folder you start
   ./train_distributed.sh                              the demo on every GPU
   ./train_distributed.sh 2 my_run.yaml                two GPUs
   ./train_distributed.sh all demo --set epochs=2      a setting of the config replaced
+  ./train_distributed.sh --resume latest              the newest run goes on from its newest backup
 END
 }
 
@@ -24,12 +25,15 @@ has_gpu() {
     "$python" -c 'import sys; from modules.machine import visible_gpus; sys.exit(not visible_gpus())'
 }
 
-gpus=${1-all}
-case $gpus in
+case ${1-} in
 -h | --help)
     usage
     exit 0
     ;;
+-*) set -- all "$@" ;; # only options: ./train_distributed.sh --resume latest
+esac
+gpus=${1-all}
+case $gpus in
 all) ;;
 '' | *[!0-9]* | 0*)
     echo "The first argument is '$gpus'; give a number of GPUs from 1, or all (--help says more)." >&2

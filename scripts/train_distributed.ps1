@@ -5,7 +5,7 @@ $gpus = 'all'
 $config = 'demo'
 $options = [System.Collections.ArrayList]@($args)
 
-if ($options.Count -gt 0) {
+if ($options.Count -gt 0 -and ("$($options[0])" -in '-h', '--help' -or -not "$($options[0])".StartsWith('-'))) {
     $gpus = "$($options[0])"
     $options.RemoveAt(0)
 }

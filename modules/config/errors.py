@@ -18,7 +18,7 @@ class TandemError(Exception):
         self.advice = advice
 
     def __str__(self) -> str:
-        return f"{self.message} {self.advice}".strip()
+        return " ".join(_sentence(text) for text in (self.message, self.advice) if text)
 
     def __reduce__(self) -> tuple[type[TandemError], tuple[str, str]]:
         # Errors cross process borders (spawned ranks); the advice must not get lost on the way.
@@ -59,3 +59,8 @@ class TrainingError(TandemError):
 
     exit_code = 3
     kind = "training"
+
+
+def _sentence(text: str) -> str:
+    """The text with a full stop, where it ends without one."""
+    return text if text.endswith((".", "!", "?", ":", "\n")) else f"{text}."

@@ -134,13 +134,22 @@ def _make(runs_dir: Path, name: str) -> Path:
     try:
         path.mkdir()
     except FileExistsError:
-        if path.is_dir() and not any(path.iterdir()):
+        if path.is_dir() and not _has_trained(RunFolder(path)):
             return path
         raise ConfigError(
             f"the run {name!r} already exists in {runs_dir}",
             f"Continue it with --resume latest --run_name {name}, or choose another --run_name",
         ) from None
     return path
+
+
+def _has_trained(folder: RunFolder) -> bool:
+    """Whether there is anything to lose: a start that ended before its first step leaves nothing but words."""
+    if not folder.events_file.is_file():
+        return any(folder.path.iterdir())
+    events = folder.events_file.read_bytes()
+    # one that has not ended may still be about to begin
+    return b'"type":"started"' in events or b'"type":"finished"' not in events
 
 
 def _make_unique(runs_dir: Path, family: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from modules.config import TrainConfig
 from modules.data.cache import Cache, share_of_work
-from modules.data.examples import CachedExamples
+from modules.data.reading import CachedExamples
 from modules.data.index import Index, index_path, load_index
 from modules.data.indexing import build_index
 from modules.data.loader import Loader, make_loader

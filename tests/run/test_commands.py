@@ -37,9 +37,7 @@ def test_missing_folder_and_unreadable_text_are_no_danger(tmp_path: Path) -> Non
     assert len(commands.pending()["save"]) == 200
 
 
-def test_command_that_cannot_be_removed_is_obeyed_once(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_that_cannot_be_removed_is_obeyed_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, missing_ok: bool = False) -> None:
         raise OSError(30, "Read-only file system")
 

@@ -65,9 +65,7 @@ def test_message_names_rank_host_cause_fix_and_log() -> None:
 
 
 def test_taken_port_is_read_from_the_launchers_own_traceback() -> None:
-    text = (
-        "Traceback\ntorch.distributed.DistNetworkError: failed to listen, name: EADDRINUSE, message: in use\n"
-    )
+    text = "Traceback\ntorch.distributed.DistNetworkError: failed to listen, name: EADDRINUSE, message: in use\n"
     failure = decide_ending(Traces(1, report=parse_launcher_log(text))).failure
     assert failure is not None
     assert failure.kind == "process_group"

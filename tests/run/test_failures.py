@@ -81,9 +81,7 @@ def test_explanations(error: BaseException, kind: str, advice: str) -> None:
 
 
 def test_the_same_time_out_means_a_hang_once_training_runs() -> None:
-    error = error_named(
-        "DistBackendError", "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
-    )
+    error = error_named("DistBackendError", "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)")
     assert explain_exception(error).kind == "process_group"
     assert explain_exception(error, training=True).kind == "timeout"
 

@@ -61,9 +61,7 @@ def plan(count: int = 0, /, *, environment: dict[str, str] | None = None, **sett
         (4, {"num_nodes": 2, "world_size": 4, **MULTI}, "distributed", 2, ""),
     ],
 )
-def test_placement(
-    gpu_count: int, settings: dict[str, object], mode: str, processes: int, reason: str
-) -> None:
+def test_placement(gpu_count: int, settings: dict[str, object], mode: str, processes: int, reason: str) -> None:
     found = place(config(**settings), gpus=gpu_count, cores=2)
     assert (found.mode, found.processes_per_node) == (mode, processes)
     assert bool(found.reasons) == bool(reason)

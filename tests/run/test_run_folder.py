@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from modules.config import ConfigError, TrainConfig, load_config
 from modules.run import RunFolder
+from modules.run.events import EventLog
 from modules.run.run_folder import clean_run_name
 
 
@@ -37,6 +39,18 @@ def test_existing_run_names_both_ways_out(tmp_path: Path) -> None:
         RunFolder.create(config(tmp_path, run_name="a"))
 
 
+def test_run_that_ended_before_its_first_step_leaves_its_name_free(tmp_path: Path) -> None:
+    folder = RunFolder.create(config(tmp_path, run_name="a"))
+    log = EventLog(folder.events_file)
+    log.write("finished", reason="failed", exit_code=2)
+    log.flush()
+    assert RunFolder.create(config(tmp_path, run_name="a")) == folder
+    log.write("started")
+    log.close()
+    with pytest.raises(ConfigError, match="already exists"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
 def test_existing_empty_folder_is_used(tmp_path: Path) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)
     assert RunFolder.create(config(tmp_path, run_name="a")).config_file.is_file()
@@ -60,7 +74,7 @@ def test_existing_empty_folder_is_used(tmp_path: Path) -> None:
 def test_odd_names_are_refused_with_a_clean_one(tmp_path: Path, name: str, clean: str) -> None:
     assert clean_run_name(name) == clean
     assert clean_run_name(clean) == clean
-    with pytest.raises(ConfigError, match=f"Use --run_name {clean}$"):
+    with pytest.raises(ConfigError, match=rf"Use --run_name {re.escape(clean)}\.$"):
         RunFolder.create(config(tmp_path, run_name=name))
     assert not (tmp_path / "runs").exists()
 
@@ -87,7 +101,7 @@ def test_denied_permission_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "mkdir", deny)
-    with pytest.raises(ConfigError, match=r"runs: Permission denied Set runs_dir"):
+    with pytest.raises(ConfigError, match=r"runs: Permission denied\. Set runs_dir"):
         RunFolder.create(config(tmp_path, run_name="a"))
 
 

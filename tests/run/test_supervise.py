@@ -108,9 +108,7 @@ def test_killed_rank_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[st
     assert (error["rank"], error["kind"]) == (1, "killed")
 
 
-def test_stuck_rank_is_ended_soon_after_a_failure(
-    folder: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_stuck_rank_is_ended_soon_after_a_failure(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
     assert supervise(folder, "stubborn", "fail:CUDA out of memory. Tried to allocate 2 GiB") == 3
     assert time.monotonic() - started < 15
@@ -132,9 +130,7 @@ def test_uncaught_error_is_explained_from_the_launcher_log(
     assert str(folder.launcher_log) in message
 
 
-def test_bad_config_is_told_without_talk_of_ranks(
-    folder: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_config_is_told_without_talk_of_ranks(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     argv = [sys.executable, str(WORKER), str(folder.path), "refuse:resolution is 7"]
     assert Supervisor(argv, folder).run() == 2
     message = capfd.readouterr().err

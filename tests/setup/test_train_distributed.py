@@ -81,12 +81,16 @@ def test_options_without_a_config_belong_to_the_demo(checkout: Checkout) -> None
     assert checkout.started("all", "--set", "epochs=2")[-1] == [*TRAIN, "demo", "--set", "epochs=2"]
 
 
+def test_options_alone_are_for_the_demo_on_every_gpu(checkout: Checkout) -> None:
+    assert checkout.started("--resume", "latest")[-1] == [*TRAIN, "demo", "--resume", "latest"]
+
+
 def test_users_own_world_size_comes_last_and_counts(checkout: Checkout) -> None:
     sets = ["--set", "world_size=2", "--set", "world_size=3"]
     assert checkout.started("all", "demo", "--set", "world_size=3", gpu=False)[-1] == [*TRAIN, "demo", *sets]
 
 
-@pytest.mark.parametrize("first", ["0", "-1", "two", "4x", "1.5", "my_run.yaml", "--set", ""])
+@pytest.mark.parametrize("first", ["0", "two", "4x", "1.5", "my_run.yaml", ""])
 def test_first_argument_that_is_no_number(checkout: Checkout, first: str) -> None:
     done = checkout.start(first, "demo")
     assert (done.returncode, done.stdout) == (2, "")
