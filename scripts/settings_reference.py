@@ -38,9 +38,7 @@ def _groups(own: list[Option]) -> dict[str, list[Option]]:
     found: dict[str, list[Option]] = {}
     for option in own:
         item = option.path.partition(".*.")[0] if ".*." in option.path else ""
-        heading = (
-            f"optimizer.name={option.variant}" if option.variant else f"each of `{item}`" if item else ""
-        )
+        heading = f"optimizer.name={option.variant}" if option.variant else f"each of `{item}`" if item else ""
         found.setdefault(heading, []).append(option)
     return dict(sorted(found.items(), key=lambda pair: bool(pair[0])))
 

@@ -89,8 +89,7 @@ class Concept(Section):
     keep_tags: int = setting(
         1,
         title="Tags kept in front",
-        help="So many tags at the beginning keep their place and are never dropped; put the trigger word "
-        "there.",
+        help="So many tags at the beginning keep their place and are never dropped; put the trigger word there.",
         unit="tags",
         advanced=True,
         ge=0,

@@ -16,8 +16,7 @@ BETAS = (
 )
 EPS = "A tiny number that keeps the optimizer from dividing by zero. Rarely worth changing."
 WEIGHT_DECAY = (
-    "Pulls all weights a little towards zero at every step, which works against learning by heart. 0 "
-    "switches it off."
+    "Pulls all weights a little towards zero at every step, which works against learning by heart. 0 switches it off."
 )
 FUSED = "Does the whole update in one piece of code: a little faster; the result differs only by rounding."
 
@@ -101,8 +100,7 @@ class Adafactor(Optimizer):
     beta1: float | None = setting(
         None,
         title="Momentum",
-        help="How much of the last direction is kept, such as 0.9. Empty uses none, which saves the most "
-        "memory.",
+        help="How much of the last direction is kept, such as 0.9. Empty uses none, which saves the most memory.",
         advanced=True,
         ge=0,
         lt=1,
@@ -110,8 +108,7 @@ class Adafactor(Optimizer):
     decay_rate: float = setting(
         -0.8,
         title="Decay rate",
-        help="How fast old steps are forgotten as the run goes on; nearer to 0 forgets sooner. Rarely "
-        "worth changing.",
+        help="How fast old steps are forgotten as the run goes on; nearer to 0 forgets sooner. Rarely worth changing.",
         advanced=True,
         ge=-1,
         lt=0,
@@ -119,8 +116,7 @@ class Adafactor(Optimizer):
     clip_threshold: float = setting(
         1.0,
         title="Update limit",
-        help="Shrinks a step that would change the weights by more than this on average. Smaller is more "
-        "careful.",
+        help="Shrinks a step that would change the weights by more than this on average. Smaller is more careful.",
         advanced=True,
         gt=0,
         le=1000,
@@ -164,8 +160,7 @@ class Prodigy(Optimizer):
     d0: float = setting(
         1e-6,
         title="First step size",
-        help="The step size it begins from before it has found its own. Larger starts faster and may be "
-        "too much.",
+        help="The step size it begins from before it has found its own. Larger starts faster and may be too much.",
         advanced=True,
         gt=0,
         le=1,
@@ -209,8 +204,7 @@ class CAME(Optimizer):
     clip_threshold: float = setting(
         1.0,
         title="Update limit",
-        help="Shrinks a step that would change the weights by more than this on average. Smaller is more "
-        "careful.",
+        help="Shrinks a step that would change the weights by more than this on average. Smaller is more careful.",
         advanced=True,
         gt=0,
         le=1000,

@@ -14,9 +14,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 from modules.config.interval import Interval
 from modules.config.section import Picks, Section, without_none
 
-Kind = Literal[
-    "text", "integer", "number", "switch", "choice", "interval", "integers", "numbers", "mapping", "list"
-]
+Kind = Literal["text", "integer", "number", "switch", "choice", "interval", "integers", "numbers", "mapping", "list"]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ from modules.config.text_formats import Data
 from modules.config.train_config import TrainConfig
 
 
-def resolve_config(
-    source: str | None = None, overrides: Iterable[str] = (), presets: Path = PRESETS
-) -> TrainConfig:
+def resolve_config(source: str | None = None, overrides: Iterable[str] = (), presets: Path = PRESETS) -> TrainConfig:
     """The config of a file or preset (None: the defaults) with the overrides applied; raises ConfigError."""
     assignments = list(overrides)
     data = _data(source, presets)

@@ -50,8 +50,7 @@ class Sample(Section):
     steps: int = setting(
         20,
         title="Drawing steps",
-        help="In how many steps the picture is drawn from noise. More is finer and slower; beyond 50 "
-        "little changes.",
+        help="In how many steps the picture is drawn from noise. More is finer and slower; beyond 50 little changes.",
         unit="steps",
         ge=1,
         le=1000,

@@ -84,9 +84,7 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 
 def _dumper_resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
     ours, usual = _resolvers(), yaml.SafeDumper.yaml_implicit_resolvers
-    return {
-        beginning: [*usual.get(beginning, []), *ours.get(beginning, [])] for beginning in {**usual, **ours}
-    }
+    return {beginning: [*usual.get(beginning, []), *ours.get(beginning, [])] for beginning in {**usual, **ours}}
 
 
 def _scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> object:

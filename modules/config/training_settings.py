@@ -40,8 +40,7 @@ class TrainingSettings(Section):
     batch_size: int = setting(
         1,
         title="Batch size per GPU",
-        help="How many pictures one GPU works on at once. Larger is faster and steadier until the memory "
-        "is full.",
+        help="How many pictures one GPU works on at once. Larger is faster and steadier until the memory is full.",
         unit="pictures",
         ge=1,
         le=65_536,

@@ -61,9 +61,7 @@ def valid(option: Option) -> st.SearchStrategy[Any]:
         "choice": lambda: st.sampled_from(option.choices),
         "interval": lambda: INTERVALS,
         "integers": lambda: st.lists(number(option, whole=True), min_size=1, max_size=4, unique=True),
-        "numbers": lambda: st.lists(
-            number(option, False), min_size=option.length or 0, max_size=option.length
-        ),
+        "numbers": lambda: st.lists(number(option, False), min_size=option.length or 0, max_size=option.length),
         "mapping": lambda: st.dictionaries(TEXT, PLAIN, max_size=3),
         "list": lambda: st.lists(group(f"{option.path}.*."), min_size=1, max_size=2),
     }
@@ -223,9 +221,7 @@ def test_wrong_elements_of_lists_are_named_by_their_place(option: Option) -> Non
 @pytest.mark.parametrize("option", ALL, ids=name_of)
 @given(data=st.data())
 @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-def test_values_far_out_of_bounds_or_of_any_other_type_are_explained(
-    option: Option, data: st.DataObject
-) -> None:
+def test_values_far_out_of_bounds_or_of_any_other_type_are_explained(option: Option, data: st.DataObject) -> None:
     value = data.draw(PLAIN | st.binary(max_size=3) | st.floats() | st.integers(10**20, 10**30))
     try:
         TrainConfig.model_validate(around(option, deepcopy(value)))
@@ -242,9 +238,7 @@ def test_misspelt_names_are_explained_with_the_nearest_known_one(option: Option,
     place = data.draw(st.integers(1, len(name) - 1), label="place")
     letter = data.draw(st.sampled_from(string.ascii_lowercase), label="letter")
     misspelt = data.draw(
-        st.sampled_from(
-            [name[:place] + name[place + 1 :], name[:place] + letter + name[place:], name.upper()]
-        )
+        st.sampled_from([name[:place] + name[place + 1 :], name[:place] + letter + name[place:], name.upper()])
     )
     path = option.path.replace("*", "0")
     known = known_names(TrainConfig, path, option.variant or "adamw")
@@ -277,6 +271,4 @@ def test_a_dropped_letter_leads_back_to_the_name(option: Option) -> None:
         place = place[int(part)] if part.isdigit() else place[part]
     del place[name]
     place[name[:3] + name[4:]] = "x"
-    assert sentences(data) == [
-        f'{group}{dot}{name[:3]}{name[4:]} ("x") is not a known setting; did you mean {path}?'
-    ]
+    assert sentences(data) == [f'{group}{dot}{name[:3]}{name[4:]} ("x") is not a known setting; did you mean {path}?']

@@ -64,9 +64,7 @@ def test_resolve(presets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("x/y", "no preset"),
     ],
 )
-def test_sources_that_are_not_there(
-    presets: Path, monkeypatch: pytest.MonkeyPatch, source: str, part: str
-) -> None:
+def test_sources_that_are_not_there(presets: Path, monkeypatch: pytest.MonkeyPatch, source: str, part: str) -> None:
     monkeypatch.chdir(presets.parent)
     with pytest.raises(ConfigError, match=part):
         resolve_config(source, presets=presets)

@@ -69,9 +69,7 @@ def test_this_computer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "count"), [("150000 100000", 2), ("max 100000", None), ("rubbish", None)])
-def test_container_quota(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, count: int | None
-) -> None:
+def test_container_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, count: int | None) -> None:
     (tmp_path / "cpu.max").write_text(text)
     monkeypatch.setattr(host, "_CGROUP", tmp_path)
     assert host._cgroup_quota() == count

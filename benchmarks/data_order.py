@@ -1,0 +1,127 @@
+"""How long the data side takes at scale: index, its check at the next start, an epoch's order, cache look-up, loader.
+
+python benchmarks/data_order.py [--rows 100000] [--txt] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from modules.config import TrainConfig
+from modules.data.batch import Example
+from modules.data.cache import Cache
+from modules.data.index import Index, load_index
+from modules.data.indexing import build_index
+from modules.data.loader import make_loader
+from modules.data.order import Order
+
+Result = TypeVar("Result")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--txt", action="store_true", help="a caption file beside each picture")
+    parser.add_argument("--folder", type=Path, help="where the pictures are made; default: a temporary folder")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        measure_index(Path(folder), arguments.rows, arguments.txt)
+        measure_loader(Path(folder))
+
+
+def measure_index(folder: Path, rows: int, txt: bool) -> None:
+    """The index of `rows` tiny pictures in 100 folders."""
+    timed(f"make {rows} files", lambda: make_pictures(folder / "pictures", rows, txt))
+    config = TrainConfig.model_validate({"concepts": [{"path": str(folder / "pictures")}], "resolution": 32})
+    index = timed("index, first start", lambda: build_index(config, 8, folder / "cache"))
+    timed("index, next start, folder checked", lambda: build_index(config, 8, folder / "cache"), limit_s=2)
+    timed("index, other ranks", lambda: load_index(index.path))
+    usable = index.width > 0
+    order = timed("order made", lambda: Order.of(index, config, usable, 256))
+    timed("order of an epoch", lambda: order.epoch(1), limit_s=1)
+    timed("500 steps of it", lambda: [order.step(1, step % order.steps_per_epoch) for step in range(500)])
+    print(f"{'index file':<40} {index.path.stat().st_size / 2**20:8.1f} MiB")
+    print(f"{'peak memory of the process':<40} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:8.1f} MiB")
+
+
+def measure_loader(folder: Path, rows: int = 1200, batch_size: int = 16) -> None:
+    """The loader in this process on cached 32 x 32 pixels, beside merely stacking tensors that are in memory."""
+    make_pictures(folder / "small", rows, txt=True)
+    config = TrainConfig.model_validate(
+        {"concepts": [{"path": str(folder / "small")}], "resolution": 32, "loader_workers": 0, "batch_size": batch_size}
+    )
+    index = build_index(config, 8, folder / "cache")
+    cache = Cache(folder / "cache", "benchmark", index, config)
+    timed(f"encode {rows} pictures", lambda: cache.encode(cache.missing(), encode, 0))
+    timed("nothing missing", cache.missing)
+    cached = timed("cache ledger read", cache.load)
+    order = Order.of(index, config, cached.usable, batch_size)
+    loader = make_loader(config, index, cached, order, draw)
+    for name, epoch in (("cold", 0), ("warm", 1), ("warm", 2)):
+        start = time.perf_counter()
+        steps = sum(batch.last for batch in loader.epoch(epoch))
+        print(f"{f'loader, {batch_size} samples, {name}':<40} {(time.perf_counter() - start) / steps * 1e3:8.3f} ms")
+    print(f"{'   of which draw and stack':<40} {draw_and_stack_ms(index, batch_size):8.3f} ms")
+
+
+def draw_and_stack_ms(index: Index, batch_size: int) -> float:
+    """What a hand-written loop pays for the same batch."""
+    cached = {"pixels": torch.zeros(3, 32, 32, dtype=torch.uint8)}
+    generator = torch.Generator()
+    start = time.perf_counter()
+    for _ in range(100):
+        drawn = [draw(cached, "", generator) for _ in range(batch_size)]
+        _ = {name: torch.stack([sample[name] for sample in drawn]) for name in drawn[0]}
+    return (time.perf_counter() - start) * 10
+
+
+def encode(example: Example) -> dict[str, Tensor]:
+    return {"pixels": example.pixels}
+
+
+def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
+    return {**cached, "noise": torch.randn(3, 32, 32, generator=generator)}
+
+
+def make_pictures(folder: Path, count: int, txt: bool) -> None:
+    """`count` files with the bytes of one tiny PNG, in folders of up to 1000."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 40), "teal").save(buffer, "PNG")
+    for n in range(count):
+        path = folder / f"{n // 1000:04}"
+        if n % 1000 == 0:
+            path.mkdir(parents=True)
+        with open(path / f"picture_{n:07}.png", "wb") as file:
+            # Bytes after the end of a PNG are ignored; they give each file a content of its own.
+            file.write(buffer.getvalue() + n.to_bytes(8, "little"))
+        if txt:
+            (path / f"picture_{n:07}.txt").write_text(f"picture number {n}")
+
+
+def timed(name: str, work: Callable[[], Result], limit_s: float | None = None) -> Result:
+    start, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    wall, used = time.perf_counter() - start, time.process_time() - cpu
+    verdict = "" if limit_s is None else f"   (limit {limit_s:g} s: {'ok' if wall < limit_s else 'MISSED'})"
+    print(f"{name:<40} {wall:8.3f} s   cpu {used:8.3f} s{verdict}", flush=True)
+    return result
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,175 @@
+"""Cached examples on disk: safetensors shards written whole or not at all, and a ledger of what each
+holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from modules.config import TandemError
+from modules.data.ledger import LEDGER_NAME, SHARD_PATTERN, Bad, FileRecord, LedgerLine, read_lines
+
+Entry: TypeAlias = dict[str, Tensor]
+
+_SHARD_ENTRIES = 64
+_SHARD_BYTES = 16 << 20
+_SHARD_SECONDS = 30.0
+
+
+def checksum(entry: Mapping[str, Tensor]) -> int:
+    """CRC-32 over names, types, shapes and bytes of an entry's tensors."""
+    value = 0
+    for name in sorted(entry):
+        tensor = entry[name]
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, value)
+    return value
+
+
+class ShardWriter:
+    """Adds shards to one rank's folder; at any kill, what is not yet flushed is lost and nothing else.
+
+    Raises TandemError where the folder cannot be written or another run is writing there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._entries: list[tuple[bytes, Entry]] = []
+        self._line = LedgerLine()
+        self._bytes = 0
+        self._flushed_at = time.monotonic()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(folder)
+            self._next_number = _remove_leftovers(folder)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # Interrupted or failed encoding keeps what it has; only a writer that cannot write need not try
+        # again.
+        try:
+            if not isinstance(error, TandemError):
+                self.flush()
+        finally:
+            os.close(self._lock)
+
+    def add(self, key: bytes, entry: Entry) -> None:
+        """Keep one encoded view."""
+        # A copy of its own: safetensors refuses tensors that share memory, and views would keep whole batches
+        # alive.
+        copy = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in entry.items()}
+        self._entries.append((key, copy))
+        self._bytes += sum(tensor.nbytes for tensor in copy.values())
+
+    def record(self, files: list[FileRecord], bad: Bad | None = None) -> None:
+        """Note the content of files that are done, or why a picture is not; then write a shard if it is
+        time."""
+        self._line.files.extend(files)
+        if bad is not None:
+            self._line.bad.append(bad)
+        waited = time.monotonic() - self._flushed_at
+        if len(self._entries) >= _SHARD_ENTRIES or self._bytes >= _SHARD_BYTES or waited >= _SHARD_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending: the shard first, complete under its final name, then the line that speaks of
+        it."""
+        try:
+            if self._entries:
+                self._write_shard()
+            if self._line.says_something():
+                _append(self._folder / LEDGER_NAME, self._line.dump())
+        except OSError as error:
+            raise _unwritable(self._folder, error) from error
+        self._entries, self._line, self._bytes = [], LedgerLine(), 0
+        self._flushed_at = time.monotonic()
+
+    def _write_shard(self) -> None:
+        name = f"{self._next_number:06d}.safetensors"
+        temporary = self._folder / f".{name}.tmp"
+        save_file({f"{n}.{k}": t for n, (_, entry) in enumerate(self._entries) for k, t in entry.items()}, temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        size = temporary.stat().st_size
+        os.replace(temporary, self._folder / name)
+        _sync_folder(self._folder)
+        self._line.shard, self._line.shard_bytes = name, size
+        self._line.keys = [key.hex() for key, _ in self._entries]
+        self._line.checksums = [checksum(entry) for _, entry in self._entries]
+        self._next_number += 1
+
+
+def _remove_leftovers(folder: Path) -> int:
+    """Delete what a killed run left half done; returns the number of the next shard."""
+    listed = {line.shard: line.shard_bytes for line in read_lines(folder)}
+    highest = max((int(name[:6]) for name in listed if name), default=-1)
+    for path in folder.iterdir():
+        if re.fullmatch(SHARD_PATTERN, path.name):
+            highest = max(highest, int(path.name[:6]))
+            if listed.get(path.name) != path.stat().st_size:
+                path.unlink()
+        elif path.name.endswith(".tmp"):
+            path.unlink()
+    return highest + 1
+
+
+def _append(path: Path, line: str) -> None:
+    with open(path, "ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            # A torn line must not swallow this one.
+            line = line if file.read(1) == b"\n" else "\n" + line
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor that holds the folder's lock until it is closed or the process dies."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        import fcntl
+    except ImportError:  # Windows; two runs at once are then the user's care
+        return descriptor
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise TandemError(
+            f"cache_dir: another run is writing to {str(folder)!r} right now.",
+            "Wait until it has cached its pictures, or give this run a cache_dir of its own.",
+        ) from error
+    return descriptor
+
+
+def _unwritable(folder: Path, error: OSError) -> TandemError:
+    return TandemError(
+        f"cache_dir: {str(folder)!r} cannot be written: {error.strerror or error}.",
+        "Choose a folder you may write to, with space left; what is cached already is kept.",
+    )
