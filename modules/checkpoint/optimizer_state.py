@@ -46,9 +46,11 @@ def unpack_optimizer(
 ) -> None:
     """Put `state` back. Group settings named in `configured` keep the values of the present config.
 
-    Raises KeyError where the state is of other parameters.
+    Raises ValueError where the state is of another optimizer or has another number of groups.
     """
     for group, saved in zip(optimizer.param_groups, state.groups, strict=True):
+        if unknown := sorted(saved.keys() - group.keys()):
+            raise ValueError(f"it is of another optimizer, one with {unknown[0]!r}")
         group.update({key: value for key, value in saved.items() if key not in configured})
     by_parameter: dict[str, dict[str, Tensor | Plain]] = {name: dict(v) for name, v in state.values.items()}
     for path, tensor in state.tensors.items():

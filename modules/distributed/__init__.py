@@ -1,5 +1,7 @@
 """Process groups, agreement between ranks, waiting without time-outs. Knows nothing of diffusion."""
 
+from torch._C._distributed_c10d import Store
+
 from modules.distributed.agreement import Agreement, OwnAgreement
 from modules.distributed.launch import launch_distributed, spawn
 from modules.distributed.meeting import Meeting, PeerLost
@@ -7,7 +9,6 @@ from modules.distributed.place import Place, place_from_environment
 from modules.distributed.process_group import (
     Group,
     GroupError,
-    Store,
     cleanup_distributed,
     open_store,
     process_group,

@@ -41,7 +41,7 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
 
     Raises TrainingError for the first rank that failed, after the others have ended or were killed.
     """
-    context = start_processes(  # type: ignore[no-untyped-call]
+    context = start_processes(
         _at_place,
         args=(world_size, port, function, arguments),
         nprocs=world_size,

@@ -43,14 +43,22 @@ class Meeting:
         self._closing.set()
         self._thread.join()
 
-    def lead(self, name: str, work: Callable[[], None]) -> None:
-        """Rank 0 works, the others wait for it."""
+    def call_off(self, reason: str) -> None:
+        """Tell every rank to leave, now that no step begins any more."""
+        self._store.set("called_off", reason)
+
+    def called_off(self) -> str:
+        """The reason that a rank gave for leaving; empty while nobody did."""
+        return self._store.get("called_off").decode() if self._store.check(["called_off"]) else ""
+
+    def lead(self, name: str, work: Callable[[], None], while_waiting: Callable[[], None]) -> None:
+        """Rank 0 works, the others wait for it; `while_waiting` is called now and then and may raise."""
         key = self._key(name)
         if self._rank == 0:
             work()
             self._store.set(f"{key}/0", "done")
         else:
-            self._wait_for(0, key, name, lambda: None)
+            self._wait_for(0, key, name, while_waiting)
 
     def all(self, name: str, work: Callable[[], None], while_waiting: Callable[[], None]) -> None:
         """Every rank works, then waits for all others; `while_waiting` is called now and then and may raise."""

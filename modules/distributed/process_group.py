@@ -80,7 +80,7 @@ def open_store(place: Place, timeout_s: float) -> Store:
     """
     os.environ.update(place.environment())
     try:
-        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+        store: Store = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s)))[0]
     except (RuntimeError, ValueError) as error:  # DistError and its kinds derive from RuntimeError
         raise _not_formed(place, error) from error
     return store

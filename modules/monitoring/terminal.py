@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from tqdm import tqdm
 
@@ -30,7 +30,7 @@ class Bar:
     """One tqdm bar at the bottom; everything else is written above it."""
 
     def __init__(self) -> None:
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[NoReturn] | None = None
 
     def begin(self, first_step: int, total_steps: int) -> None:
         """Show the bar at `first_step` of `total_steps`."""

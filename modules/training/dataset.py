@@ -10,12 +10,12 @@ from typing import Protocol
 
 from modules.config import TrainConfig
 from modules.data.cache import Cache, share_of_work
-from modules.data.reading import CachedExamples
 from modules.data.index import Index, index_path, load_index
 from modules.data.indexing import build_index
 from modules.data.loader import Loader, make_loader
 from modules.data.order import Order, StepSamples, validation_steps
 from modules.data.problems import write_problems
+from modules.data.reading import CachedExamples
 from modules.data.report import data_report
 from modules.families.family import Family
 from modules.monitoring import Report

@@ -17,7 +17,7 @@ from modules.distributed import Agreement, Meeting, Place, Store, process_group,
 from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training.generic_trainer import GenericTrainer, agreement_names
-from modules.training.wishes import Wishes
+from modules.training.wishes import ENDINGS, StoppedBeforeTraining, Wishes
 
 
 class DistributedTrainer(GenericTrainer):
@@ -52,9 +52,16 @@ class DistributedTrainer(GenericTrainer):
             try:
                 yield
                 self.agreement.settle()
-                dist.barrier(group=self.group.control)  # rank 0 may hold the store: nobody leaves before all are done
+                self.leave_together()
+            except StoppedBeforeTraining:
+                self.leave_together()
+                raise
             finally:
                 self.meeting.close()
+
+    def leave_together(self) -> None:
+        """Rank 0 may hold the store, so nobody leaves before all are done with it."""
+        dist.barrier(group=self.group.control)
 
     def place(self, model: nn.Module) -> nn.Module:
         """DistributedDataParallel, which also gives every rank rank 0's weights."""
@@ -78,10 +85,13 @@ class DistributedTrainer(GenericTrainer):
         Done before the first step, a resumed run adds up exactly as an uninterrupted one. Short time-outs begin here.
         """
         piece = next(batch.to(self.device, self.parts.precision.weights).split(1))
+        averages = [(buffer, buffer.clone()) for buffer in self.parts.model.buffers()]  # BatchNorm's move in a forward
         with self.parts.precision.autocast():
             losses = self.parts.family.loss(piece)
         (losses.sum() * 0).backward()
         self.parts.step.optimizer.zero_grad(set_to_none=True)
+        for buffer, before in averages:
+            buffer.copy_(before)
         self.rehearsed = True
         self.group.expect_steps_within(self.config.step_timeout_s)
 
@@ -93,11 +103,26 @@ class DistributedTrainer(GenericTrainer):
 
     def together(self, name: str, work: Callable[[], None]) -> None:
         """The others wait through the store, for as long as rank 0 is alive."""
-        self.meeting.lead(name, work)
+        self.meeting.lead(name, work, self.while_waiting)
 
     def apart(self, name: str, work: Callable[[], None]) -> None:
-        """Ranks wait for each other through the store, and can be stopped while they wait."""
-        self.meeting.all(name, work, self.wishes.check_stop)
+        """Ranks wait for each other through the store."""
+        self.meeting.all(name, work, self.while_waiting)
+
+    def while_waiting(self) -> None:
+        """Before the first step a run can be stopped at any time; later all ranks agree on it between two steps."""
+        if not self.training:
+            self.check_stop()
+
+    def check_stop(self) -> None:
+        """What one rank finds out, all ranks follow."""
+        if reason := self.meeting.called_off():
+            raise StoppedBeforeTraining(next(e for e in ENDINGS.values() if e.reason == reason))
+        try:
+            super().check_stop()
+        except StoppedBeforeTraining as stop:
+            self.meeting.call_off(stop.ending.reason)
+            raise
 
 
 class DataParallelTrainer(GenericTrainer):

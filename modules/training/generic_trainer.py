@@ -56,7 +56,10 @@ class GenericTrainer:
         """Train from start to end; raises TandemError where that cannot be."""
         with self.session():
             self.start()
-            ending = self.train()
+            try:
+                ending = self.train()
+            finally:
+                self.parts.data.loader.close()
             self.end(ending)
         return ending
 
@@ -65,7 +68,7 @@ class GenericTrainer:
         config = self.config
         self.report.phase("loading")
         plan = plan_for(config, self.replica_count, self.resume)
-        self.parts = assemble(config, self.folder, plan, self.device, self, self.report, self.wishes.check_stop)
+        self.parts = assemble(config, self.folder, plan, self.device, self, self.report, self.check_stop)
         self.ledger = Ledger(self.device, self.replica_index)
         self.patience = Patience(config.early_stopping_patience)
         self.progress = Progress(0, self.parts.data.order.epoch_size, plan.global_batch_size)
@@ -96,7 +99,6 @@ class GenericTrainer:
         """Read the last figures; a finished run draws its samples and saves its model; every run leaves a backup."""
         while self.ledger.pending:
             self.exchange({}, newest=True)
-        self.parts.data.loader.close()
         if ending in (FINISHED, STOPPED_EARLY):
             if self.config.sample_every:
                 self.do("sample")
@@ -123,9 +125,11 @@ class GenericTrainer:
     def learn(self, batch: Batch) -> None:
         """Add the gradients of a micro-batch, in pieces that have turned out to fit into memory."""
         for piece in batch.to(self.device, self.parts.precision.weights).split(self.micro_batch_limit):
-            if not self.add_gradients(piece) and piece.last:
-                # the others wait in the reduction: take part with one sample, spoilt, so that all pass over this step
-                self.add_gradients(replace(next(piece.split(1)), last=True))
+            if self.add_gradients(piece) or not piece.last:
+                continue
+            # the others wait in the reduction: take part with one sample, spoilt, so that all pass over this step
+            if not self.add_gradients(replace(next(piece.split(1)), last=True)):
+                raise not_enough_memory()  # leaving is what ends their waiting
 
     def add_gradients(self, batch: Batch) -> bool:
         """Forward and backward; False where the memory was not enough and the step is therefore spoilt."""
@@ -247,10 +251,7 @@ class GenericTrainer:
     def use_less_memory(self) -> None:
         """All ranks halve their micro-batches; the effective batch, and so the result, stays the same."""
         if self.micro_batch_limit == 1:
-            raise TrainingError(
-                "Out of memory with a single sample at a time.",
-                "Try gradient_checkpointing, a lower resolution, precision bf16, or a smaller model.",
-            )
+            raise not_enough_memory()
         self.micro_batch_limit = math.ceil(self.micro_batch_limit / 2)
         self.report.warning(
             "Out of memory: the step was passed over on every rank, and micro-batches now hold at most "
@@ -304,6 +305,10 @@ class GenericTrainer:
         """Around each micro-batch; gradients are reduced over the ranks only in the `last` one of a step."""
         return nullcontext()
 
+    def check_stop(self) -> None:
+        """Before the first step: raises StoppedBeforeTraining where somebody wishes the run to end."""
+        self.wishes.check_stop()
+
     def total(self, value: float) -> float:
         """The sum over all ranks, waited for."""
         return value
@@ -319,6 +324,14 @@ class GenericTrainer:
     def apart(self, name: str, work: Callable[[], None]) -> None:
         """Every rank works on its part, then all meet."""
         work()
+
+
+def not_enough_memory() -> TrainingError:
+    """The error where no smaller micro-batch is left to try."""
+    return TrainingError(
+        "Out of memory with a single sample at a time.",
+        "Try gradient_checkpointing, a lower resolution, precision bf16, or a smaller model.",
+    )
 
 
 def compiled(model: nn.Module) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from modules.config import TrainConfig
@@ -18,7 +19,7 @@ class Plan:
     explanation: str  # one line for the terminal; empty where nothing was scaled
 
 
-SCALING = {"sqrt": math.sqrt, "linear": float, "none": lambda world_size: 1.0}
+SCALING: dict[str, Callable[[float], float]] = {"sqrt": math.sqrt, "linear": lambda n: n, "none": lambda n: 1.0}
 
 
 def plan_run(config: TrainConfig, world_size: int) -> Plan:
