@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from modules.config import ResumeError
 
 VERSION = 1
 PARTIAL = ".partial-"
+FORMER = f"{PARTIAL}former-"
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,12 @@ class Backups:
         final = self._folder / f"step-{state.position.step:06d}"
         partial = self._folder / f"{PARTIAL}{final.name}"
         shutil.rmtree(partial, ignore_errors=True)
+        self._finish_replacement()
         try:
             partial.mkdir(parents=True)
-            _write_files(partial, state, config_json)
+            _write_files(partial, state, config_json, number=1 + max(map(_number, self._complete()), default=0))
             if final.exists():  # the same step again: the former one stays whole until it can be replaced
-                final.rename(self._folder / f"{PARTIAL}former-{final.name}")
+                final.rename(self._folder / f"{FORMER}{final.name}")
             partial.rename(final)
             _sync(self._folder)
         except (OSError, SafetensorError) as error:
@@ -80,6 +83,7 @@ class Backups:
     def newest_valid(self) -> tuple[Path | None, list[str]]:
         """The newest backup that is complete and undamaged, and one sentence for each newer one that is not."""
         damaged: list[str] = []
+        self._finish_replacement()
         for folder in reversed(self._complete()):
             fault = find_damage(folder)
             if fault is None:
@@ -88,7 +92,16 @@ class Backups:
         return None, damaged
 
     def _complete(self) -> list[Path]:
-        return sorted(self._folder.glob("step-*"), key=lambda path: (len(path.name), path.name))
+        """In the order of writing, which is not that of steps where somebody went back to an earlier backup."""
+        return sorted(self._folder.glob("step-*"), key=lambda path: (_number(path), len(path.name), path.name))
+
+    def _finish_replacement(self) -> None:
+        """Put a backup back whose replacement was killed between its two renames."""
+        for former in self._folder.glob(f"{FORMER}*"):
+            final = self._folder / former.name.removeprefix(FORMER)
+            if not final.exists():
+                with suppress(OSError):  # another rank was faster, or the folder may only be read
+                    former.rename(final)
 
     def _rotate(self) -> None:
         for folder in self._complete()[: -self._keep]:
@@ -135,23 +148,42 @@ def read_backup(folder: Path) -> TrainingState:
         position=Position(**json.loads((folder / "progress.json").read_text("utf-8"))),
         weights=load_file(folder / "weights.safetensors"),
         ema=load_file(folder / "ema.safetensors") if (folder / "ema.safetensors").exists() else None,
-        optimizer=OptimizerState(load_file(folder / "optimizer.safetensors"), structure["values"], structure["groups"]),
+        optimizer=OptimizerState(
+            structure["kind"],
+            load_file(folder / "optimizer.safetensors"),
+            structure["values"],
+            structure["groups"],
+        ),
         scaler=structure["scaler"],
     )
 
 
-def _write_files(folder: Path, state: TrainingState, config_json: str) -> None:
+def _number(folder: Path) -> int:
+    """Which backup of its run this is, counted from 1; 0 where its manifest cannot tell."""
+    try:
+        return int(json.loads((folder / "manifest.json").read_text("utf-8"))["number"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _write_files(folder: Path, state: TrainingState, config_json: str, number: int) -> None:
     save_file(state.weights, folder / "weights.safetensors")
     save_file(state.optimizer.tensors, folder / "optimizer.safetensors")
     if state.ema is not None:
         save_file(state.ema, folder / "ema.safetensors")
-    structure = {"values": state.optimizer.values, "groups": state.optimizer.groups, "scaler": state.scaler}
+    optimizer = state.optimizer
+    structure = {
+        "kind": optimizer.kind,
+        "values": optimizer.values,
+        "groups": optimizer.groups,
+        "scaler": state.scaler,
+    }
     (folder / "optimizer.json").write_text(json.dumps(structure), "utf-8")
     (folder / "progress.json").write_text(json.dumps(asdict(state.position), indent=2), "utf-8")
     (folder / "config.json").write_text(config_json, "utf-8")
     names = sorted(path.name for path in folder.iterdir())
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in names}
-    manifest = {"version": VERSION, "step": state.position.step, "files": files}
+    manifest = {"version": VERSION, "number": number, "step": state.position.step, "files": files}
     for name in names:
         _sync(folder / name)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2), "utf-8")

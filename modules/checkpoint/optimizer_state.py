@@ -15,6 +15,7 @@ Plain = bool | int | float | str | None | list["Plain"]
 class OptimizerState:
     """`tensors` by "parameter name/state name"; `values` per parameter; `groups` holds each group's settings."""
 
+    kind: str  # the optimizer's class: another one would take these for its own
     tensors: dict[str, Tensor]
     values: dict[str, dict[str, Plain]]
     groups: list[dict[str, Plain]]
@@ -35,7 +36,7 @@ def pack_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -
         {key: _plain(value) for key, value in group.items() if key != "params" and _is_plain(value)}
         for group in optimizer.param_groups
     ]
-    return OptimizerState(tensors, values, groups)
+    return OptimizerState(type(optimizer).__name__, tensors, values, groups)
 
 
 def unpack_optimizer(
@@ -48,9 +49,9 @@ def unpack_optimizer(
 
     Raises ValueError where the state is of another optimizer or has another number of groups.
     """
+    if state.kind != type(optimizer).__name__:
+        raise ValueError(f"it is of another optimizer, {state.kind} instead of {type(optimizer).__name__}")
     for group, saved in zip(optimizer.param_groups, state.groups, strict=True):
-        if unknown := sorted(saved.keys() - group.keys()):
-            raise ValueError(f"it is of another optimizer, one with {unknown[0]!r}")
         group.update({key: value for key, value in saved.items() if key not in configured})
     by_parameter: dict[str, dict[str, Tensor | Plain]] = {name: dict(v) for name, v in state.values.items()}
     for path, tensor in state.tensors.items():

@@ -31,11 +31,11 @@ class Concept(Section):
         title="Use this concept",
         help="Switch off to leave these pictures out without removing the entry.",
     )
-    kind: Literal["train", "validation"] = setting(
+    kind: Literal["train", "validation", "test"] = setting(
         "train",
         title="Used for",
         help="train: the model learns from these pictures. validation: it never learns from them; they "
-        "only measure how well it does on pictures it has not seen.",
+        "only measure how well it does on pictures it has not seen. test: measured once, at the end.",
     )
     repeats: float = setting(
         1.0,
@@ -65,7 +65,8 @@ class Concept(Section):
         title="Captions come from",
         help="txt: a text file beside each picture with the same name. file_name or folder_name: the name "
         "itself is the caption. metadata: metadata.jsonl or metadata.csv in the folder. none: no "
-        "captions. auto: the first of these that is found.",
+        "captions. auto: a picture's entry in the metadata, else its text file; the file name only where the "
+        "folder has neither.",
     )
     prompt_prefix: str = setting(
         "",

@@ -61,10 +61,10 @@ def _joined(parts: list[IndexPart]) -> dict[str, Column]:
 
 
 def _with_settings(columns: dict[str, Column], config: TrainConfig, size_step: int) -> dict[str, Column]:
-    """Add the columns that follow from settings: bucket and validation."""
+    """Add the columns that follow from settings: bucket, and validation for all that is not learned from."""
     buckets = make_buckets(config.resolution, size_step, config.aspect_ratio_bucketing)
     bucket = assign_buckets(buckets, columns["width"].astype(np.int32), columns["height"].astype(np.int32))
-    set_aside = np.array([concept.kind == "validation" for concept in config.concepts])
+    set_aside = np.array([concept.kind != "train" for concept in config.concepts])
     chosen = in_validation_split(columns["path_hash"].astype(np.uint64), config.seed, config.validation_split)
     return columns | {"bucket": bucket, "validation": set_aside[columns["concept"].astype(np.int64)] | chosen}
 

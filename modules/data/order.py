@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,17 +152,23 @@ class Order:
 
 
 def validation_steps(
-    index: Index, config: TrainConfig, usable: NDArray[np.bool_], global_batch_size: int
+    index: Index, config: TrainConfig, usable: NDArray[np.bool_], global_batch_size: int, *, test: bool = False
 ) -> list[StepSamples]:
-    """All validation pictures once, always in the same order with the same seeds, whatever else is in the
-    index."""
-    rows = np.flatnonzero(usable & index.validation)
+    """All validation (or `test`) pictures once, always in the same order with the same seeds, whatever else is
+    in the index."""
+    rows = np.flatnonzero(usable & index.validation & (of_test_concepts(index, config) == test))
     rows = rows[np.argsort(index.bucket[rows], kind="stable")]
     seeds = _as_seeds(hash_words(config.seed, _VALIDATION, index.path_hash[rows]))
     return [
         StepSamples(rows[part], seeds[part], np.ones(len(rows[part])))
         for part in (slice(first, first + global_batch_size) for first in range(0, len(rows), global_batch_size))
     ]
+
+
+def of_test_concepts(index: Index, config: TrainConfig) -> NDArray[np.bool_]:
+    """Which rows are kept for the test at the end of a run, [rows]."""
+    is_test = np.array([concept.kind == "test" for concept in config.concepts])
+    return cast("NDArray[np.bool_]", is_test[index.concept])
 
 
 def _rounded(training: TrainingRows, concept: int) -> int:

@@ -19,7 +19,7 @@ class DataReport:
     """Pictures, buckets and steps of a run."""
 
     pictures: int  # to learn from
-    validation_pictures: int
+    validation_pictures: int  # and those for the test
     buckets: dict[str, int]  # "WxH" -> training pictures in it, largest first
     effective_batch: int
     epoch_size: int  # samples per epoch, repeats counted
@@ -29,7 +29,7 @@ class DataReport:
     def lines(self) -> list[str]:
         """The report as text for the terminal, with a histogram of the buckets."""
         pictures = f"{self.pictures} pictures"
-        validation = f", {self.validation_pictures} more for validation" if self.validation_pictures else ""
+        validation = f", {self.validation_pictures} more for validation and test" if self.validation_pictures else ""
         problems = f", {self.problems} problems (see problems.txt)" if self.problems else ""
         steps = f"{self.steps_per_epoch} steps per epoch"
         samples = f"{self.epoch_size} samples, {self.effective_batch} at a time"

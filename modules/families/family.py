@@ -41,6 +41,7 @@ class Family(ABC):
     Options: ClassVar[type[Section]] = NoOptions
     methods: ClassVar[tuple[str, ...]] = ("fine_tune",)
     size_step: ClassVar[int] = 8  # sides of buckets and samples are multiples of it
+    encodes_captions: ClassVar[bool] = False  # whether `encode` looks at captions: the cache then depends on them
 
     model: nn.Module
     encoders: Mapping[str, nn.Module]

@@ -47,7 +47,7 @@ class Report(Protocol):
     def ranks(self, figures: list[dict[str, float]]) -> None: ...
     def sample(self, file: Path, prompt: str, step: int) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
-    def validation(self, loss: float, step: int) -> None: ...
+    def validation(self, name: str, loss: float, step: int) -> None: ...
     def note(self, text: str) -> None: ...
     def warning(self, text: str) -> None: ...
     def failed(self, failure: Failure) -> None: ...
@@ -76,7 +76,7 @@ class SilentReport:
     def backup(self, folder: Path, step: int) -> None:
         """Nothing."""
 
-    def validation(self, loss: float, step: int) -> None:
+    def validation(self, name: str, loss: float, step: int) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:
@@ -168,12 +168,12 @@ class RunReport:
         """A backup is complete."""
         self._events.write("backup", path=str(folder), step=step)
 
-    def validation(self, loss: float, step: int) -> None:
-        """The loss on the validation pictures, on fixed noise and timesteps."""
-        self._events.write("validation", loss=loss, step=step)
+    def validation(self, name: str, loss: float, step: int) -> None:
+        """The loss on pictures that are not learned from, on fixed noise and timesteps; `name` validation or test."""
+        self._events.write("validation", set=name, loss=loss, step=step)
         if self._board is not None:
-            self._board.add_scalar("loss/validation", loss, step)
-        self.note(f"Step {step}: validation loss {loss:.5f}.")
+            self._board.add_scalar(f"loss/{name}", loss, step)
+        self.note(f"Step {step}: {name} loss {loss:.5f}.")
 
     def note(self, text: str) -> None:
         """A line for the person at the terminal."""

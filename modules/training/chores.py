@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from modules.checkpoint import Position, on_disk, save_model
+from modules.data.order import StepSamples
 from modules.monitoring import Report
 from modules.training.assembly import Parts
 from modules.training.sampling import draw_samples
@@ -17,10 +18,10 @@ from modules.training.state import capture
 from modules.training.validation import validation_sums
 
 
-def validate(parts: Parts) -> tuple[float, float]:
-    """This rank's sum of validation losses and of their weights, with the averaged weights where EMA is on."""
+def validate(parts: Parts, steps: list[StepSamples]) -> tuple[float, float]:
+    """This rank's sum of the losses over `steps`, and of their weights, with averaged weights where EMA is on."""
     with _bare(parts):
-        return validation_sums(parts.family, parts.data.loader, parts.data.validation, parts.precision, parts.device)
+        return validation_sums(parts.family, parts.data.loader, steps, parts.precision, parts.device)
 
 
 def sample(parts: Parts, position: Position, report: Report) -> None:

@@ -45,6 +45,7 @@ class Dataset:
     order: Order
     loader: Loader
     validation: list[StepSamples]
+    test: list[StepSamples]
 
 
 def prepare_dataset(
@@ -86,7 +87,10 @@ def prepare_dataset(
         batch_size=config.batch_size,
         min_micro_batches=config.gradient_accumulation_steps if config.global_batch_size else 1,
     )
-    return Dataset(index, cached, order, loader, validation_steps(index, config, cached.usable, global_batch_size))
+    validation, test = (
+        validation_steps(index, config, cached.usable, global_batch_size, test=test) for test in (False, True)
+    )
+    return Dataset(index, cached, order, loader, validation, test)
 
 
 def ignore(result: object) -> None:
@@ -94,7 +98,7 @@ def ignore(result: object) -> None:
 
 
 def _fill_cache(config: TrainConfig, family: Family, index: Index, replicas: Replicas, tell: _Teller) -> CachedExamples:
-    cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config)
+    cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
     work = cache.missing()
     if config.distributed_data_loading:
         mine = share_of_work(work, replicas.replica_index, replicas.replica_count)

@@ -46,13 +46,15 @@ class GuardedStep:
         norm = nn.utils.get_total_norm(gradients, foreach=True)
         if self._max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
-        if self._scaler.is_enabled():
+        if not self.optimizer.state and not torch.isfinite(norm):
+            pass  # fused SGD would take its momentum for set up by a first step that was passed over
+        elif self._scaler.is_enabled():
             self._scaler.step(self.optimizer)
-            self._scaler.update()
         elif self._on_device:
             self._step_on_device(norm)
         elif torch.isfinite(norm):
             self.optimizer.step()
+        self._scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 

@@ -1,0 +1,45 @@
+"""`python -m modules.families.describe NAME`: a family's option declarations as JSON.
+
+The window asks in a child process, so that neither torch nor a user's file is ever imported by the window.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from modules.config import TandemError
+from modules.config.options import options
+from modules.families.family import family_class
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the declarations; exit code 2 and one sentence where there is no such family."""
+    if len(arguments) != 1:
+        print("usage: python -m modules.families.describe NAME", file=sys.stderr)
+        return 2
+    try:
+        print(describe(arguments[0]))
+    except TandemError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def describe(name: str) -> str:
+    """JSON: the family's name, methods, size step and the declarations of its options."""
+    family = family_class(name)
+    declarations = [asdict(option) for option in options(family.Options)]
+    described = {
+        "family": name,
+        "methods": family.methods,
+        "size_step": family.size_step,
+        "options": declarations,
+    }
+    return json.dumps(described, indent=2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
