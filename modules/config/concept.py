@@ -120,7 +120,7 @@ class Concept(Section):
     image_variations: int = setting(
         1,
         title="Variations kept per picture",
-        help="How many different crops and mirrorings of each picture are prepared and kept in the cache. "
+        help="How many differently shifted crops of each picture are prepared and kept in the cache. "
         "More gives variety but takes as many times the disk space and preparation time.",
         unit="variations",
         advanced=True,

@@ -338,7 +338,7 @@ def not_enough_memory() -> TrainingError:
 
 
 def seed_draws(seed: int) -> None:
-    """torch.manual_seed for CPU and CUDA alone: the full one takes 170 us without a GPU, because it keeps the call stack."""
+    """torch.manual_seed for CPU and CUDA only; it takes 170 us where there is no GPU, as it keeps the call stack."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

@@ -50,4 +50,4 @@ def draw_samples(family: Family, requests: list[SampleRequest], folder: Path, st
         drawn.append((picture, request.prompt))
     file = folder / f"step-{step:06d}-grid.png"
     save_picture(grid(drawn), file, {"prompt": "all samples", "step": step})
-    report.note(f"Step {step}: {len(drawn)} samples in {file}.")
+    report.note(f"Step {step}: {len(drawn)} sample{'s' * (len(drawn) > 1)} in {file}.")

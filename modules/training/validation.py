@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -43,7 +44,7 @@ class Patience:
 
     def add(self, loss: float) -> None:
         """Take note of one more validation."""
-        if self.best is None or loss < self.best:
+        if math.isfinite(loss) and (self.best is None or loss < self.best):
             self.best, self.without_improvement = loss, 0
         else:
             self.without_improvement += 1
