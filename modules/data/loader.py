@@ -11,22 +11,24 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from modules.config import DataError, TandemError, TrainConfig
 from modules.data.batch import Batch, Draw, MicroBatch
 from modules.data.hashing import Draws
 from modules.data.index import Index
 from modules.data.order import Order, StepSamples
+from modules.data.parcel import Parcel
 from modules.data.prompts import draw_caption
 from modules.data.reading import MEMORY_BYTES, CachedExamples
 from modules.data.shares import micro_batches
 
 Share: TypeAlias = Callable[[StepSamples], list[MicroBatch]]
-Loading: TypeAlias = "DataLoader[Batch | _Failure]"
+Received: TypeAlias = "Batch | Parcel | _Failure"
+Loading: TypeAlias = "DataLoader[Received]"
 
 
-class TrainingData(Dataset["Batch | _Failure"]):
+class TrainingData(Dataset["Received"]):
     """Makes the batch of a micro-batch order. Validation rows always show view 0 and their first caption."""
 
     def __init__(self, config: TrainConfig, index: Index, cached: CachedExamples, draw: Draw) -> None:
@@ -34,13 +36,14 @@ class TrainingData(Dataset["Batch | _Failure"]):
         self._dropout = config.caption_dropout
         self._index, self._cached, self._draw = index, cached, draw
 
-    def __getitem__(self, order: MicroBatch) -> Batch | _Failure:
+    def __getitem__(self, order: MicroBatch) -> Received:
         # torch raises a worker's error anew from its text alone; handed over as a value, it arrives as it
         # was.
         try:
-            return self.batch(order)
+            batch = self.batch(order)
         except TandemError as error:
             return _Failure(error)
+        return batch if get_worker_info() is None else Parcel.of(batch)
 
     def batch(self, order: MicroBatch) -> Batch:
         """Read, draw and stack the samples of one order."""
@@ -164,7 +167,7 @@ def _received(loading: Loading) -> Iterator[Batch]:
         for item in items:
             if isinstance(item, _Failure):
                 raise item.error
-            yield item
+            yield item.batch() if isinstance(item, Parcel) else item
     except (TandemError, RuntimeError) as failure:
         _end_workers(loading, items)
         if isinstance(failure, TandemError) or "DataLoader worker" not in str(failure):

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from modules.machine import gpu_load, visible_gpus
+from modules.monitoring.board import Board
 from modules.monitoring.terminal import terminal
 from modules.monitoring.throughput import Throughput
 from modules.run import EventLog, Failure, exit_code_of
@@ -107,7 +108,7 @@ class RunReport:
         self._total_samples = 0
         self._on_gpus = bool(visible_gpus())
         self._ranks_told_at = 0.0
-        self._board = _board(tensorboard_dir)
+        self._board = None if tensorboard_dir is None else Board(tensorboard_dir)
 
     def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
         """The run's facts, before its first step."""
@@ -142,9 +143,8 @@ class RunReport:
             eta_s=eta_s,
         )
         if self._board is not None:
-            self._board.add_scalar("loss/train", record.loss, record.step)
-            self._board.add_scalar("lr/model", record.learning_rate, record.step)
-            self._board.add_scalar("gradient/norm", record.grad_norm, record.step)
+            figures = {"loss/train": record.loss, "lr/model": record.learning_rate, "gradient/norm": record.grad_norm}
+            self._board.add_figures(figures, record.step)
 
     def ranks(self, figures: list[dict[str, float]]) -> None:
         """How each rank spends its time, and the state of this machine's GPUs; told every two seconds at most."""
@@ -162,7 +162,7 @@ class RunReport:
         if self._board is not None:
             with Image.open(file) as picture:
                 pixels = np.asarray(picture.convert("RGB"))
-            self._board.add_image(f"samples/{file.stem}", pixels, step, dataformats="HWC")
+            self._board.add_picture(f"samples/{file.stem}", pixels, step)
 
     def backup(self, folder: Path, step: int) -> None:
         """A backup is complete."""
@@ -172,7 +172,7 @@ class RunReport:
         """The loss on pictures that are not learned from, on fixed noise and timesteps; `name` validation or test."""
         self._events.write("validation", set=name, loss=loss, step=step)
         if self._board is not None:
-            self._board.add_scalar(f"loss/{name}", loss, step)
+            self._board.add_figures({f"loss/{name}": loss}, step)
         self.note(f"Step {step}: {name} loss {loss:.5f}.")
 
     def note(self, text: str) -> None:
@@ -215,18 +215,3 @@ class RunReport:
         if self._board is not None:
             self._board.close()
         self._events.close()
-
-
-class _Board(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-    def add_image(self, tag: str, img_tensor: object, global_step: int, *, dataformats: str) -> None: ...
-    def close(self) -> None: ...
-
-
-def _board(folder: Path | None) -> _Board | None:
-    if folder is None:
-        return None
-    from torch.utils.tensorboard import SummaryWriter  # imported only when asked for
-
-    board: _Board = SummaryWriter(str(folder))
-    return board
