@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from modules.checkpoint.optimizer_state import OptimizerState, Plain
+from modules.checkpoint.tensor_file import write_tensors
 from modules.config import ResumeError
 
 VERSION = 1
@@ -84,7 +85,9 @@ class Backups:
         """The newest backup that is complete and undamaged, and one sentence for each newer one that is not."""
         damaged: list[str] = []
         self._finish_replacement()
-        for folder in reversed(self._complete()):
+        candidates = self._complete()[::-1]
+        candidates.sort(key=lambda path: _number(path) > 0)  # an unreadable manifest first: it may be the newest
+        for folder in candidates:
             fault = find_damage(folder)
             if fault is None:
                 return folder, damaged
@@ -167,10 +170,10 @@ def _number(folder: Path) -> int:
 
 
 def _write_files(folder: Path, state: TrainingState, config_json: str, number: int) -> None:
-    save_file(state.weights, folder / "weights.safetensors")
-    save_file(state.optimizer.tensors, folder / "optimizer.safetensors")
+    write_tensors(folder / "weights.safetensors", state.weights)
+    write_tensors(folder / "optimizer.safetensors", state.optimizer.tensors)
     if state.ema is not None:
-        save_file(state.ema, folder / "ema.safetensors")
+        write_tensors(folder / "ema.safetensors", state.ema)
     optimizer = state.optimizer
     structure = {
         "kind": optimizer.kind,

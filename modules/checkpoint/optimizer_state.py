@@ -13,7 +13,7 @@ Plain = bool | int | float | str | None | list["Plain"]
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """`tensors` by "parameter name/state name"; `values` per parameter; `groups` holds each group's settings."""
+    """`tensors` by "parameter name/state name" or "group N/name"; `values` per parameter; each group's settings."""
 
     kind: str  # the optimizer's class: another one would take these for its own
     tensors: dict[str, Tensor]
@@ -22,16 +22,19 @@ class OptimizerState:
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> OptimizerState:
-    """The state of `optimizer` under the parameters' names; `names` maps id(parameter) to its name."""
+    """The live state of `optimizer` under the parameters' names; `names` maps id(parameter) to its name."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, dict[str, Plain]] = {}
     for parameter, state in optimizer.state.items():
         name = names[id(parameter)]
         for key, value in state.items():
             if isinstance(value, Tensor):
-                tensors[f"{name}/{key}"] = on_disk(value)
+                tensors[f"{name}/{key}"] = value.detach()
             else:
                 values.setdefault(name, {})[key] = _plain(value)
+    for number, group in enumerate(optimizer.param_groups):
+        own = {key: value for key, value in group.items() if isinstance(value, Tensor)}  # Prodigy's running sums
+        tensors.update({f"{_group_name(number)}/{key}": value.detach() for key, value in own.items()})
     groups = [
         {key: _plain(value) for key, value in group.items() if key != "params" and _is_plain(value)}
         for group in optimizer.param_groups
@@ -57,16 +60,17 @@ def unpack_optimizer(
     for path, tensor in state.tensors.items():
         name, key = path.rsplit("/", 1)
         by_parameter.setdefault(name, {})[key] = tensor
-    for group in optimizer.param_groups:
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in by_parameter.get(_group_name(number), {}).items():
+            group[key] = value.to(group["params"][0].device) if isinstance(value, Tensor) else value
         for parameter in group["params"]:
             saved_state = by_parameter.get(names[id(parameter)])
             if saved_state is not None:
                 optimizer.state[parameter] = {k: _like(parameter, v) for k, v in saved_state.items()}
 
 
-def on_disk(tensor: Tensor) -> Tensor:
-    """A contiguous copy on the CPU that shares memory with nothing, as safetensors wants it."""
-    return tensor.detach().to("cpu", copy=True).contiguous()
+def _group_name(number: int) -> str:
+    return f"group {number}"  # the space keeps it apart from parameters' names
 
 
 def _like(parameter: Tensor, value: Tensor | Plain) -> Tensor | Plain:

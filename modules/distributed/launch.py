@@ -27,13 +27,13 @@ def launch_distributed(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Run `train_fn(rank, world_size, **kwargs)` in `world_size` processes that already form a process group.
+    """Run `train_fn(rank, world_size, *args, **kwargs)` in `world_size` processes that already form a process group.
 
     `train_fn` must be importable (defined at the top of a module). Returns when all have ended; where one fails, the
     others are ended within seconds and TrainingError names the rank and carries its traceback.
     """
     port = find_free_port(12355)
-    spawn(_in_group, world_size, port, (train_fn, world_size, resolve_backend(backend)[0], kwargs))
+    spawn(_in_group, world_size, port, (train_fn, world_size, resolve_backend(backend)[0], args, kwargs))
 
 
 def spawn(function: Callable[..., None], world_size: int, port: int, arguments: tuple[object, ...]) -> None:
@@ -72,10 +72,15 @@ def _at_place(
 
 
 def _in_group(
-    place: Place, train_fn: Callable[..., None], world_size: int, backend: str, kwargs: dict[str, object]
+    place: Place,
+    train_fn: Callable[..., None],
+    world_size: int,
+    backend: str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> None:
     join_group(place, backend, timeout_s=300)
     try:
-        train_fn(place.rank, world_size, **kwargs)
+        train_fn(place.rank, world_size, *args, **kwargs)
     finally:
         cleanup_distributed()

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from PIL.Image import Image
+from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
 
 from modules.config import ConfigError, Section, TrainConfig
+from modules.config.explain import explain
 from modules.data.batch import Batch, Draw, Example
 
 
@@ -78,6 +80,17 @@ class Family(ABC):
     def blocks(self) -> Sequence[nn.Module]:
         """The units to shard, checkpoint, compile and offload; the whole model where nothing finer is said."""
         return [self.model]
+
+
+Chosen = TypeVar("Chosen", bound=Section)
+
+
+def read_options(kind: type[Chosen], given: Mapping[str, JsonValue]) -> Chosen:
+    """`family_options` as the family declares them; raises ConfigError with a sentence for each fault."""
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError.from_faults("family_options", explain(error, kind)) from error
 
 
 def family_class(name: str) -> type[Family]:

@@ -1,18 +1,15 @@
-"""Pixel diffusion: a small caption-to-picture model trained from scratch on the pixels themselves; needs no download.
-
-Rectified flow (Liu et al. 2022, arXiv:2209.03003; Lipman et al. 2022, arXiv:2210.02747): between a picture x_0 and noise
-x_1 lies the straight line x_t = (1 - t) x_0 + t x_1; the network learns its velocity dx_t/dt = x_1 - x_0.
-"""
+"""Pixel diffusion: a small caption-to-picture model trained from scratch on the pixels; needs no download."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Self
 
 import torch
 from diffusers.configuration_utils import ConfigMixin, register_to_config
@@ -20,25 +17,21 @@ from diffusers.models.modeling_utils import ModelMixin
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
 from PIL import Image
-from pydantic import JsonValue, ValidationError, field_validator
+from pydantic import JsonValue
 from torch import Tensor, nn
 from torch.nn import functional
 
 from modules.config import ConfigError, Section, TrainConfig, setting
-from modules.config.explain import explain
 from modules.data.batch import Batch, Example
-from modules.families.family import Family, SampleRequest
+from modules.families.family import Family, SampleRequest, read_options
+from modules.families.parts.flow_matching import TIMESTEP_SCALE, Distribution, draw_t, integrate
 
-NORM_GROUPS = 8
-TIMESTEP_SCALE = 1000.0  # diffusers' networks and schedulers count t in [0, 1] as 0 to 1000
-SMALLEST_T = 0.05  # trained with; a predicted picture's error counts 1 / t^2, which must stay finite
+SMALLEST_T = 0.05  # of training: an error of x_0 is one of the velocity times t, so it counts 1 / t^2
 PIPELINE_NAME = "PixelDiffusionPipeline"
-SHAPE_OPTIONS = frozenset(
-    {"width", "patch", "layers", "tokens", "vocabulary", "prediction"}
-)  # a trained model cannot change these
+SHAPE_OPTIONS = frozenset({"width", "patch", "tokens", "vocabulary"})  # fixed once a model is trained
 
 
-class Options(Section):
+class PixelOptions(Section):
     """What `family_options` may say for this family."""
 
     width: int = setting(
@@ -46,16 +39,15 @@ class Options(Section):
         ge=8,
         le=512,
         title="Width",
-        help="Channels at full resolution; the lower resolutions have twice as many. Cost grows with its square.",
+        help="How much the network can hold. Twice the width takes about four times as long.",
     )
     patch: int = setting(
         2,
         ge=1,
         le=8,
         title="Patch",
-        help="The network sees squares of so many pixels as one: 2 is about four times as fast as 1, and less sharp.",
+        help="The network sees squares of so many pixels as one: 2 is about four times as fast as 1, but less sharp.",
     )
-    layers: int = setting(1, ge=1, le=4, title="Layers", help="Residual blocks at each of the three resolutions.")
     tokens: int = setting(
         16, ge=1, le=256, title="Words", help="Words of a caption that are read; the rest is cut off."
     )
@@ -64,42 +56,28 @@ class Options(Section):
         ge=16,
         le=1_000_000,
         title="Vocabulary",
-        help="Rows of the word table; words are hashed into it, so more rows mean fewer words that share one.",
+        help="How many words are told apart. Too few, and two words mean the same to the model.",
     )
-    prediction: Literal["picture", "velocity"] = setting(
-        "picture",
-        title="Prediction",
-        help="What the network's output is. A picture without noise is easier to tell for a small network.",
-    )
-    timesteps: Literal["uniform", "logit_normal"] = setting(
+    timesteps: Distribution = setting(
         "logit_normal",
         title="Timesteps",
-        help="How t is drawn: evenly, or more often in the middle (Esser et al. 2024), where shapes are decided.",
+        help="Which noise levels are trained: all alike, or the middle ones, where shapes are decided, more often.",
     )
     shift: float = setting(
-        4.0,
+        3.0,
         ge=0.1,
         le=100,
         title="Shift towards noise",
-        help="Above 1, training and drawing spend more of their steps on noisy pictures, where the caption matters: "
-        "large even shapes show through the noise early.",
+        help="Above 1, training and drawing spend more time on very noisy pictures, where the caption decides.",
     )
 
-    @field_validator("width")
-    @classmethod
-    def _width_fits_groups(cls, width: int) -> int:
-        if width % NORM_GROUPS:
-            lower = width - width % NORM_GROUPS
-            raise ValueError(f"use a multiple of {NORM_GROUPS}, such as {lower} or {lower + NORM_GROUPS}")
-        return width
 
-
-class CaptionEmbedding(ModelMixin, ConfigMixin):
+class CaptionEmbedding(ModelMixin, ConfigMixin):  # type: ignore[misc]  # diffusers' own classes do so too
     """Word numbers [B, T] to one vector per word [B, T, C]; a word's place in the sentence is part of its vector."""
 
-    @register_to_config
+    @register_to_config  # type: ignore[untyped-decorator]
     def __init__(self, vocabulary: int, tokens: int, channels: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.words = nn.Embedding(vocabulary, channels, padding_idx=0)  # no word adds nothing to the sum
         self.places = nn.Embedding(tokens, channels)
 
@@ -110,14 +88,17 @@ class CaptionEmbedding(ModelMixin, ConfigMixin):
 
 
 class CaptionedUNet(nn.Module):
-    """The one module that is trained: the velocity [B, 3, H, W] at x_t, given t [B] and the caption [B, T]."""
+    """The one module that is trained: the velocity [B, 3, H, W] at x_t, given t [B] and the caption [B, T].
 
-    def __init__(self, unet: UNet2DConditionModel, text_embedding: CaptionEmbedding, options: Options) -> None:
+    The U-Net itself tells the picture x_0, from which the velocity follows: a picture without noise is far easier
+    for a small network than the noise (Li & He 2025, arXiv:2511.13720; here the loss was a third lower).
+    """
+
+    def __init__(self, unet: UNet2DConditionModel, text_embedding: CaptionEmbedding, patch: int) -> None:
         super().__init__()
-        self.predicts_picture = options.prediction == "picture"
         self.unet = unet
         self.text_embedding = text_embedding
-        self.patch = options.patch
+        self.patch = patch
 
     def forward(self, x_t: Tensor, t: Tensor, tokens: Tensor) -> Tensor:
         """See the class."""
@@ -129,29 +110,25 @@ class CaptionedUNet(nn.Module):
             class_labels=caption,
             return_dict=False,
         )[0]
-        predicted = functional.pixel_shuffle(patches, self.patch)
-        if self.predicts_picture:  # x_t - x_0 = t (x_1 - x_0); Li & He 2025, arXiv:2511.13720
-            return (x_t - predicted) / t.view(-1, 1, 1, 1)
-        return predicted
+        x_0 = functional.pixel_shuffle(patches, self.patch)
+        return (x_t - x_0) / t.view(-1, 1, 1, 1)  # x_t - x_0 = t (x_1 - x_0)
 
 
 @dataclass(frozen=True)
 class PixelDraw:
     """Draws noise and timestep, and turns the caption into word numbers."""
 
-    options: Options
+    options: PixelOptions
     unmasked_weight: float
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
         """pixels and noise [3, H, W], timestep [], tokens [T]; weights [1, H, W] of mean 1 where there is a mask."""
         pixels = cached["pixels"].to(torch.float32) / 127.5 - 1.0
-        timestep = torch.rand((), generator=generator)
-        if self.options.timesteps == "logit_normal":
-            timestep = torch.sigmoid(torch.randn((), generator=generator))
+        t = draw_t(self.options.timesteps, self.options.shift, generator)
         drawn = {
             "pixels": pixels,
             "noise": torch.randn(pixels.shape, generator=generator),
-            "timestep": shifted(timestep, self.options.shift).clamp_min(SMALLEST_T),
+            "timestep": t.clamp_min(SMALLEST_T),
             "tokens": tokenize(caption, self.options),
         }
         if "mask" in cached:
@@ -164,10 +141,10 @@ class PixelDraw:
 class PixelDiffusion(Family):
     """The family of this file."""
 
-    Options: ClassVar[type[Section]] = Options
-    size_step: ClassVar[int] = 8  # two halvings, and one more to spare
+    Options = PixelOptions
+    model: CaptionedUNet
 
-    def __init__(self, config: TrainConfig, options: Options, model: CaptionedUNet) -> None:
+    def __init__(self, config: TrainConfig, options: PixelOptions, model: CaptionedUNet) -> None:
         self.options = options
         self.model = model
         self.encoders: dict[str, nn.Module] = {}
@@ -177,14 +154,14 @@ class PixelDiffusion(Family):
     @classmethod
     def load(cls, config: TrainConfig) -> Self:
         """From `base_model`, a folder written by `export`, or else from scratch with weights drawn from `seed`."""
-        if config.base_model is not None:
-            folder = Path(config.base_model)
-            options = _options(config.family_options, of_folder=_options_of(folder))
-            return cls(config, options, _load_model(folder, options))
-        options = _options(config.family_options, of_folder={})
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            return cls(config, options, build_model(options))
+            if config.base_model is None:
+                options = read_options(PixelOptions, config.family_options)
+                return cls(config, options, build_model(options))
+            folder = Path(config.base_model)
+            options = read_options(PixelOptions, _options_of(folder, config.family_options))
+            return cls(config, options, _load_model(folder, options))
 
     def fingerprint(self) -> str:
         """Pixels are cached as they are, so only the presence of a mask matters."""
@@ -203,7 +180,7 @@ class PixelDiffusion(Family):
         x_0, x_1, t = (batch.tensors[name] for name in ("pixels", "noise", "timestep"))
         t_over_pixels = t.view(-1, 1, 1, 1)
         x_t = (1 - t_over_pixels) * x_0 + t_over_pixels * x_1
-        velocity = self.model(x_t, t, batch.tensors["tokens"])
+        velocity: Tensor = self.model(x_t, t, batch.tensors["tokens"])
         error = (velocity - (x_1 - x_0)).square()
         if "weights" in batch.tensors:
             error = error * batch.tensors["weights"]
@@ -215,7 +192,7 @@ class PixelDiffusion(Family):
         was_training = self.model.training
         self.model.eval()
         try:
-            pixels = self._integrate(request)
+            pixels = self._x_0(request)
         finally:
             self.model.train(was_training)
         levels = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
@@ -227,73 +204,65 @@ class PixelDiffusion(Family):
             part = {key.removeprefix(name + "."): value for key, value in state.items() if key.startswith(name + ".")}
             _save_part(getattr(self.model, name), part, folder / name)
         FlowMatchEulerDiscreteScheduler(shift=self.options.shift).save_pretrained(folder / "scheduler")
-        index = {
-            "_class_name": PIPELINE_NAME,
-            "options": self.options.model_dump(),
+        parts = {
             "unet": ["diffusers", "UNet2DConditionModel"],
             "text_embedding": [__name__, "CaptionEmbedding"],
             "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
         }
+        index = {"_class_name": PIPELINE_NAME, "options": self.options.model_dump()} | parts
         (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
     def blocks(self) -> Sequence[nn.Module]:
         """The U-Net's down, middle and up blocks."""
         unet = self.model.unet
-        return [*unet.down_blocks, unet.mid_block, *unet.up_blocks]
+        return [*unet.down_blocks.children(), unet.get_submodule("mid_block"), *unet.up_blocks.children()]
 
-    def _integrate(self, request: SampleRequest) -> Tensor:
+    def _x_0(self, request: SampleRequest) -> Tensor:
         weights = next(self.model.parameters())
         guided = request.guidance_scale != 1.0
         captions = [request.prompt, request.negative_prompt] if guided else [request.prompt]
         tokens = torch.stack([tokenize(caption, self.options) for caption in captions]).to(weights.device)
-        # The noise is drawn on the CPU: a GPU's generator would give another picture for the same seed.
+
+        def velocity(x_t: Tensor, t: Tensor) -> Tensor:
+            told: Tensor = self.model(x_t.expand(len(tokens), -1, -1, -1), t.expand(len(tokens)), tokens)
+            # Ho & Salimans 2022, arXiv:2207.12598
+            return told[1:] + request.guidance_scale * (told[:1] - told[1:]) if guided else told
+
+        # Drawn on the CPU: a GPU's generator would give another picture for the same seed.
         generator = torch.Generator().manual_seed(request.seed)
-        x_t = torch.randn(1, 3, request.height, request.width, generator=generator).to(weights)
-        scheduler = FlowMatchEulerDiscreteScheduler(shift=self.options.shift)
-        # By default the last of its steps would only lead from t = 0.001 to 0.
-        scheduler.set_timesteps(sigmas=[1 - step / request.steps for step in range(request.steps)])
-        for timestep in scheduler.timesteps:
-            t = (timestep / TIMESTEP_SCALE).to(weights).expand(len(captions))
-            velocity = self.model(x_t.expand(len(captions), -1, -1, -1), t, tokens)
-            if guided:  # Ho & Salimans 2022, arXiv:2207.12598
-                wanted, unwanted = velocity.chunk(2)
-                velocity = unwanted + request.guidance_scale * (wanted - unwanted)
-            x_t = scheduler.step(velocity, timestep, x_t, return_dict=False)[0]
-        return x_t[0]
+        x_1 = torch.randn(1, 3, request.height, request.width, generator=generator).to(weights)
+        return integrate(velocity, x_1, request.steps, self.options.shift)[0]
 
 
-def shifted(t: Tensor, shift: float) -> Tensor:
-    """t in [0, 1] with its odds t / (1 - t) multiplied by `shift` (Esser et al. 2024, arXiv:2403.03206, eq. 23)."""
-    return shift * t / (1 + (shift - 1) * t)
-
-
-def tokenize(caption: str, options: Options) -> Tensor:
+def tokenize(caption: str, options: PixelOptions) -> Tensor:
     """int64 [tokens]: each word's row in the word table, then 0 for every place without a word."""
     words = re.findall(r"\w+", caption.lower())[: options.tokens]
     rows = [_row_of_word(word, options.vocabulary) for word in words]
     return torch.tensor(rows + [0] * (options.tokens - len(rows)))
 
 
-def build_model(options: Options) -> CaptionedUNet:
-    """The network with fresh weights; it halves the patches' resolution twice and looks at the words at the lower two."""
+def build_model(options: PixelOptions) -> CaptionedUNet:
+    """The network with fresh weights: the patches' resolution is halved twice, and attended to at the lowest."""
     width, channels = options.width, 4 * options.width
     unet = UNet2DConditionModel(
         in_channels=3 * options.patch**2,
         out_channels=3 * options.patch**2,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
         block_out_channels=(width, 2 * width, 2 * width),
-        layers_per_block=options.layers,
-        norm_num_groups=NORM_GROUPS,
+        layers_per_block=1,
+        down_block_types=("DownBlock2D",) * 3,
+        mid_block_type="UNetMidBlock2DCrossAttn",
+        up_block_types=("UpBlock2D",) * 3,
+        norm_num_groups=math.gcd(width, 8),
         attention_head_dim=2,  # the number of heads, in spite of its name (see UNet2DConditionModel)
-        resnet_time_scale_shift="scale_shift",
         cross_attention_dim=channels,
+        # The words' sum also goes to every block, beside t, and scales its channels: colours are learned from there.
         class_embed_type="projection",
         projection_class_embeddings_input_dim=channels,
+        resnet_time_scale_shift="scale_shift",
     )
     # By keyword: diffusers takes positional arguments for defaults and leaves them out of config.json.
     text = CaptionEmbedding(vocabulary=options.vocabulary, tokens=options.tokens, channels=channels)
-    return CaptionedUNet(unet, text, options)
+    return CaptionedUNet(unet, text, options.patch)
 
 
 def _row_of_word(word: str, vocabulary: int) -> int:
@@ -302,52 +271,43 @@ def _row_of_word(word: str, vocabulary: int) -> int:
     return 1 + int.from_bytes(digest, "little") % (vocabulary - 1)
 
 
-def _options(given: dict[str, JsonValue], *, of_folder: dict[str, JsonValue]) -> Options:
-    """The family options, where not given those of the model's folder."""
-    try:
-        options = Options.model_validate(of_folder | given)
-    except ValidationError as error:
-        raise ConfigError.from_faults("family_options", explain(error, Options)) from error
-    for name in SHAPE_OPTIONS & given.keys() & of_folder.keys():
-        if getattr(options, name) != of_folder[name]:
-            raise ConfigError(
-                f"family_options.{name} is {given[name]!r}, but the model in base_model has {of_folder[name]!r}.",
-                f"Leave family_options.{name} out to go on with that model.",
-            )
-    return options
-
-
-def _options_of(folder: Path) -> dict[str, JsonValue]:
+def _options_of(folder: Path, given: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The options that the model in `folder` was trained with, under those that are given."""
     try:
         index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"base_model: there is no model folder {str(folder)!r} ({error}).",
             "Name a folder with a model_index.json, such as the model folder of an earlier run.",
         ) from error
     if index.get("_class_name") != PIPELINE_NAME:
         raise ConfigError(
-            f"base_model: {str(folder)!r} holds a {index.get('_class_name')}, but family pixel_diffusion needs a "
-            f"{PIPELINE_NAME}.",
-            "Choose the family of that model, or a model trained with this one.",
+            f"base_model: {str(folder)!r} holds a {index.get('_class_name')}, not a {PIPELINE_NAME}.",
+            "Choose the family of that model, or a model trained with pixel_diffusion.",
         )
-    options: dict[str, JsonValue] = index["options"]
-    return options
+    trained: dict[str, JsonValue] = index["options"]
+    for name in SHAPE_OPTIONS & given.keys():
+        if given[name] != trained[name]:
+            raise ConfigError(
+                f"family_options.{name} is {given[name]!r}, but the model in base_model has {trained[name]!r}.",
+                f"Leave family_options.{name} out to go on with that model.",
+            )
+    return trained | given
 
 
-def _load_model(folder: Path, options: Options) -> CaptionedUNet:
+def _load_model(folder: Path, options: PixelOptions) -> CaptionedUNet:
     try:
         # low_cpu_mem_usage would need the package accelerate.
         unet = UNet2DConditionModel.from_pretrained(folder / "unet", low_cpu_mem_usage=False)
         text = CaptionEmbedding.from_pretrained(folder / "text_embedding", low_cpu_mem_usage=False)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error
-    return CaptionedUNet(unet, text, options)
+    return CaptionedUNet(unet, text, options.patch)
 
 
-def _save_part(part: ModelMixin, state: Mapping[str, Tensor], folder: Path) -> None:
+def _save_part(part: UNet2DConditionModel | CaptionEmbedding, state: Mapping[str, Tensor], folder: Path) -> None:
     with torch.device("meta"):  # weights come from `state`; drawing new ones would disturb the random state
-        copy = type(part).from_config(part.config)
+        copy: ModelMixin = part.from_config(part.config)
     plain = {name: value.to("cpu", torch.float32).contiguous() for name, value in state.items()}
     copy.load_state_dict(plain, assign=True)
     copy.save_pretrained(folder)

@@ -8,7 +8,6 @@ from torch import nn
 from modules.checkpoint import (
     Position,
     TrainingState,
-    on_disk,
     pack_optimizer,
     unpack_optimizer,
 )
@@ -62,13 +61,13 @@ def capture(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> TrainingState:
-    """A copy of everything on the CPU; the training may go on while it is written."""
+    """Everything as it is now, not copied: write it before the training goes on."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     kept = set(trainable(model)) | {name for name, _ in model.named_buffers()}
     return TrainingState(
         position=position,
-        weights={name: on_disk(tensor) for name, tensor in model.state_dict().items() if name in kept},
-        ema=None if ema is None else {name: on_disk(tensor) for name, tensor in ema.average.items()},
+        weights={name: tensor.detach() for name, tensor in model.state_dict().items() if name in kept},
+        ema=None if ema is None else {name: tensor.detach() for name, tensor in ema.average.items()},
         optimizer=pack_optimizer(optimizer, names),
         scaler=dict(scaler.state_dict()),
     )

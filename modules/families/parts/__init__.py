@@ -1,0 +1,1 @@
+"""What families share by calling it; no family itself."""

@@ -1,0 +1,56 @@
+"""A saved model is the old one or the new one, and says which family it is of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.checkpoint import config_of_saved_model, save_model
+from modules.config import ConfigError, TrainConfig
+
+CONFIG = TrainConfig(family="pixel_diffusion", family_options={"width": 16}, resolution=64)
+
+
+def write(folder: Path) -> None:
+    (folder / "weights").write_text("new")
+
+
+def test_a_saved_model_tells_how_to_load_it(tmp_path: Path) -> None:
+    save_model(write, tmp_path / "model", CONFIG, step=7)
+    config = config_of_saved_model(tmp_path / "model")
+    assert (config.family, config.family_options, config.resolution) == ("pixel_diffusion", {"width": 16}, 64)
+    assert config.base_model == str(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_saving_replaces_the_whole_folder(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "left over").write_text("old")
+    save_model(write, tmp_path / "model", CONFIG, step=7)
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["tandem.json", "weights"]
+
+
+def test_where_saving_fails_the_old_model_stays(tmp_path: Path) -> None:
+    save_model(write, tmp_path / "model", CONFIG, step=7)
+
+    def fail(folder: Path) -> None:
+        (folder / "weights").write_text("half")
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        save_model(fail, tmp_path / "model", CONFIG, step=8)
+    assert (tmp_path / "model" / "weights").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_is_no_model_of_ours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no folder"):
+        config_of_saved_model(tmp_path / "missing")
+    with pytest.raises(ConfigError, match=r"has no tandem\.json"):
+        config_of_saved_model(tmp_path)
+    for text in ("{", "[]", json.dumps({"version": 1})):
+        (tmp_path / "tandem.json").write_text(text)
+        with pytest.raises(ConfigError, match="is damaged"):
+            config_of_saved_model(tmp_path)
