@@ -14,8 +14,10 @@ from modules.config import TrainingError
 from modules.distributed.place import Place
 from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
 from modules.machine import find_free_port
+from modules.run.explanations import SECONDARY_KINDS, explain_exception
 
 GRACE_S = 8.0
+ECHO_WAITS_S = 2.0
 
 P = ParamSpec("P")
 
@@ -82,5 +84,9 @@ def _in_group(
     join_group(place, backend, timeout_s=300)
     try:
         train_fn(place.rank, world_size, *args, **kwargs)
+    except Exception as error:
+        if explain_exception(error, training=True).kind in SECONDARY_KINDS:
+            time.sleep(ECHO_WAITS_S)  # the rank that caused it is to end first, because the first is told
+        raise
     finally:
         cleanup_distributed()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import torch
-from diffusers.configuration_utils import ConfigMixin, register_to_config
 from diffusers.models.modeling_utils import ModelMixin
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
@@ -25,6 +22,7 @@ from modules.config import ConfigError, Section, TrainConfig, setting
 from modules.data.batch import Batch, Example
 from modules.families.family import Family, SampleRequest, read_options
 from modules.families.parts.flow_matching import TIMESTEP_SCALE, Distribution, draw_t, integrate
+from modules.families.parts.words import CaptionEmbedding, tokenize
 
 SMALLEST_T = 0.05  # of training: an error of x_0 is one of the velocity times t, so it counts 1 / t^2
 PIPELINE_NAME = "PixelDiffusionPipeline"
@@ -72,21 +70,6 @@ class PixelOptions(Section):
     )
 
 
-class CaptionEmbedding(ModelMixin, ConfigMixin):  # type: ignore[misc]  # diffusers' own classes do so too
-    """Word numbers [B, T] to one vector per word [B, T, C]; a word's place in the sentence is part of its vector."""
-
-    @register_to_config  # type: ignore[untyped-decorator]
-    def __init__(self, vocabulary: int, tokens: int, channels: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.words = nn.Embedding(vocabulary, channels, padding_idx=0)  # no word adds nothing to the sum
-        self.places = nn.Embedding(tokens, channels)
-
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The words with their places [B, T, C], and the sum of the words alone [B, C]."""
-        words = self.words(tokens)
-        return words + self.places.weight, words.sum(dim=1)
-
-
 class CaptionedUNet(nn.Module):
     """The one module that is trained: the velocity [B, 3, H, W] at x_t, given t [B] and the caption [B, T].
 
@@ -129,7 +112,7 @@ class PixelDraw:
             "pixels": pixels,
             "noise": torch.randn(pixels.shape, generator=generator),
             "timestep": t.clamp_min(SMALLEST_T),
-            "tokens": tokenize(caption, self.options),
+            "tokens": word_numbers(caption, self.options),
         }
         if "mask" in cached:
             inside = cached["mask"].to(torch.float32) / 255.0
@@ -206,7 +189,7 @@ class PixelDiffusion(Family):
         FlowMatchEulerDiscreteScheduler(shift=self.options.shift).save_pretrained(folder / "scheduler")
         parts = {
             "unet": ["diffusers", "UNet2DConditionModel"],
-            "text_embedding": [__name__, "CaptionEmbedding"],
+            "text_embedding": [CaptionEmbedding.__module__, "CaptionEmbedding"],
             "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
         }
         index = {"_class_name": PIPELINE_NAME, "options": self.options.model_dump()} | parts
@@ -221,7 +204,7 @@ class PixelDiffusion(Family):
         weights = next(self.model.parameters())
         guided = request.guidance_scale != 1.0
         captions = [request.prompt, request.negative_prompt] if guided else [request.prompt]
-        tokens = torch.stack([tokenize(caption, self.options) for caption in captions]).to(weights.device)
+        tokens = torch.stack([word_numbers(caption, self.options) for caption in captions]).to(weights.device)
 
         def velocity(x_t: Tensor, t: Tensor) -> Tensor:
             told: Tensor = self.model(x_t.expand(len(tokens), -1, -1, -1), t.expand(len(tokens)), tokens)
@@ -234,11 +217,9 @@ class PixelDiffusion(Family):
         return integrate(velocity, x_1, request.steps, self.options.shift)[0]
 
 
-def tokenize(caption: str, options: PixelOptions) -> Tensor:
-    """int64 [tokens]: each word's row in the word table, then 0 for every place without a word."""
-    words = re.findall(r"\w+", caption.lower())[: options.tokens]
-    rows = [_row_of_word(word, options.vocabulary) for word in words]
-    return torch.tensor(rows + [0] * (options.tokens - len(rows)))
+def word_numbers(caption: str, options: PixelOptions) -> Tensor:
+    """int64 [tokens], 0 where there is no word."""
+    return tokenize(caption, tokens=options.tokens, vocabulary=options.vocabulary)
 
 
 def build_model(options: PixelOptions) -> CaptionedUNet:
@@ -260,15 +241,8 @@ def build_model(options: PixelOptions) -> CaptionedUNet:
         projection_class_embeddings_input_dim=channels,
         resnet_time_scale_shift="scale_shift",
     )
-    # By keyword: diffusers takes positional arguments for defaults and leaves them out of config.json.
     text = CaptionEmbedding(vocabulary=options.vocabulary, tokens=options.tokens, channels=channels)
     return CaptionedUNet(unet, text, options.patch)
-
-
-def _row_of_word(word: str, vocabulary: int) -> int:
-    """1 to vocabulary - 1, the same in every process (Python's own hash is not)."""
-    digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
-    return 1 + int.from_bytes(digest, "little") % (vocabulary - 1)
 
 
 def _options_of(folder: Path, given: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -307,7 +281,7 @@ def _load_model(folder: Path, options: PixelOptions) -> CaptionedUNet:
 
 def _save_part(part: UNet2DConditionModel | CaptionEmbedding, state: Mapping[str, Tensor], folder: Path) -> None:
     with torch.device("meta"):  # weights come from `state`; drawing new ones would disturb the random state
-        copy: ModelMixin = part.from_config(part.config)
+        copy = cast(ModelMixin, part.from_config(part.config))
     plain = {name: value.to("cpu", torch.float32).contiguous() for name, value in state.items()}
     copy.load_state_dict(plain, assign=True)
     copy.save_pretrained(folder)

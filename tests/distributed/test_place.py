@@ -1,0 +1,35 @@
+"""Which process this is, as launchers say it in the environment."""
+
+from __future__ import annotations
+
+from modules.distributed import Place, place_from_environment
+
+
+def test_a_plain_start_has_no_place() -> None:
+    assert place_from_environment({}) is None
+    assert place_from_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) is None
+
+
+def test_torchrun_gives_everything() -> None:
+    given = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29400"}
+    assert place_from_environment(given) == Place(3, 1, 4, "node0", 29400)
+    assert Place(3, 1, 4, "node0", 29400).environment() == given
+
+
+def test_without_a_local_rank_the_rank_counts() -> None:
+    assert place_from_environment({"RANK": "1", "WORLD_SIZE": "2"}, 5000) == Place(1, 1, 2, "127.0.0.1", 5000)
+
+
+def test_srun_gives_the_same_facts_under_other_names() -> None:
+    given = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
+    assert place_from_environment(given) == Place(5, 1, 8, "127.0.0.1", 12355)
+    many = {**given, "SLURM_NNODES": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
+    assert place_from_environment(many, 13000) == Place(5, 1, 8, "10.0.0.7", 13000)
+    assert place_from_environment({**many, "MASTER_ADDR": "node1"}) == Place(5, 1, 8, "node1", 12355)
+
+
+def test_torchrun_inside_an_allocation_wins_over_slurm() -> None:
+    given = {"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "7", "SLURM_NTASKS": "16"}
+    found = place_from_environment(given)
+    assert found is not None
+    assert (found.rank, found.world_size) == (0, 2)

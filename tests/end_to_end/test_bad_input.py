@@ -1,0 +1,172 @@
+"""What people get wrong: each ends with one sentence, the right exit code and no traceback."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import sample, train
+from tests.runs import ROOT, assert_one_sentence, finished, group_settings, tiny_config, train_alone, train_command
+
+pytestmark = pytest.mark.end_to_end
+
+
+def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The command in this process: what goes wrong here goes wrong before torch is imported."""
+    capsys.readouterr()
+    code = train.main(list(arguments))
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+    assert len(captured.err.strip().splitlines()) <= 4, captured.err
+    return code, captured.err
+
+
+def test_without_a_config_it_says_what_to_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = said_by(capsys, "--config", str(tmp_path / "missing.json"))
+    assert code == 2
+    assert "missing.json" in said
+
+
+def test_an_unknown_preset_names_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = said_by(capsys, "--config", "demoo")
+    assert code == 2
+    assert "demoo" in said
+
+
+def test_a_wrong_field_names_it(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = train_command(tiny_config(pictures, tmp_path), tmp_path / "c.json")[2:]
+    code, said = said_by(capsys, *argv, "--set", "batch_siez=4")
+    assert code == 2
+    assert "batch_size" in said
+    code, said = said_by(capsys, *argv, "--set", "batch_size=-1")
+    assert code == 2
+    assert "batch_size" in said
+
+
+def test_a_run_name_with_slashes_is_refused(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = train_command(tiny_config(pictures, tmp_path), tmp_path / "c.json")[2:]
+    code, said = said_by(capsys, *argv, "--run_name", "../up")
+    assert code == 2
+    assert "run_name" in said
+    assert not (tmp_path / "up").exists()
+
+
+def test_a_run_folder_that_cannot_be_written_is_refused(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    config = tiny_config(pictures, tmp_path, runs_dir=str(tmp_path / "file" / "runs"))
+    code, said = said_by(capsys, *train_command(config, tmp_path / "c.json")[2:])
+    assert code == 2
+    assert "runs_dir" in said
+
+
+def test_a_world_larger_than_the_machine_is_refused(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config(pictures, tmp_path, **group_settings(5000))
+    code, said = said_by(capsys, *train_command(config, tmp_path / "c.json")[2:])
+    assert code == 2
+    assert "world_size is 5000" in said
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("resume", ["latest", "nowhere/step-000001"])
+def test_resuming_what_is_not_there_is_refused(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], resume: str
+) -> None:
+    argv = train_command(tiny_config(pictures, tmp_path), tmp_path / "c.json")[2:]
+    code, said = said_by(capsys, *argv, "--resume", resume)
+    assert code == 2
+    assert "resume" in said or "no run" in said
+
+
+@pytest.mark.slow
+def test_resuming_a_damaged_backup_is_refused_by_the_command(pictures: Path, tmp_path: Path) -> None:
+    config = tiny_config(pictures, tmp_path, max_steps=2)
+    _, run = train_alone(config)
+    backup = run.folder.backup_dir / "step-000002"
+    (backup / "weights.safetensors").write_bytes(b"")
+    done = finished(train_command(config, tmp_path / "c.json", "--resume", str(backup)))
+    assert_one_sentence(done, 2, "step-000002", "weights.safetensors is not as it was written")
+
+
+@pytest.mark.slow
+def test_a_folder_of_broken_files_ends_with_code_four(tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(b"not a picture")
+    done = finished(train_command(tiny_config(folder, tmp_path), tmp_path / "c.json"))
+    assert_one_sentence(done, 4, str(folder))
+
+
+def test_an_empty_folder_ends_with_code_four(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    code, run = train_alone(tiny_config(tmp_path / "empty", tmp_path))
+    assert code == 4
+    assert str(tmp_path / "empty") in run.failure(0)
+
+
+def test_a_cache_that_cannot_be_written_is_told(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, run = train_alone(tiny_config(pictures, tmp_path, cache_dir=str(tmp_path / "file" / "cache")))
+    assert code in (2, 3)
+    assert "cache_dir" in run.failure(0)
+
+
+def test_a_sample_size_that_the_family_cannot_draw_is_refused(pictures: Path, tmp_path: Path) -> None:
+    code, run = train_alone(tiny_config(pictures, tmp_path, samples=[{"prompt": "x", "width": 20}]))
+    assert code == 2
+    assert "samples.0.width is 20" in run.failure(0)
+    assert "multiple of 8" in run.failure(0)
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_replaced_and_shown_and_missing_cuda_is_told(pictures: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = tiny_config(pictures, tmp_path, max_steps=1, **group_settings(2, port))
+        done = finished(train_command(config, tmp_path / "c.json", "--backend", "nccl"), CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"instead of {port}, which is in use" in done.stdout
+    assert "gloo instead of nccl" in done.stdout
+
+
+@pytest.mark.slow
+def test_processes_that_cannot_meet_fall_back_to_one_device(pictures: Path, tmp_path: Path) -> None:
+    config = tiny_config(pictures, tmp_path, max_steps=1, **group_settings(2))
+    done = finished(train_command(config, tmp_path / "c.json"), GLOO_SOCKET_IFNAME="doesnotexist")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "one device trains instead" in done.stdout
+    assert "GLOO_SOCKET_IFNAME" in done.stderr
+    shutil.rmtree(tmp_path / "runs")
+    argv = train_command(config, tmp_path / "c.json", "--require_multi_gpu", "--no_torchrun")
+    assert_one_sentence(finished(argv, GLOO_SOCKET_IFNAME="doesnotexist"), 3, "could not form a group")
+
+
+@pytest.mark.slow
+def test_a_saved_model_draws_and_wrong_folders_are_refused(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, run = train_alone(tiny_config(pictures, tmp_path, max_steps=2))
+    argv = [sys.executable, str(ROOT / "scripts" / "sample.py"), "--model", str(run.folder.model_dir)]
+    done = finished([*argv, "--prompt", "a", "--prompt", "b", "--out", str(tmp_path / "out")])
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["grid.png", "sample-00.png", "sample-01.png"]
+    for arguments, said in (
+        (["--model", str(tmp_path)], "tandem.json"),
+        (["--model", str(tmp_path / "missing")], "there is no folder"),
+        (["--model", str(run.folder.model_dir), "--width", "20"], "multiple of 8"),
+        (["--model", str(run.folder.model_dir), "--count", "0"], "--count"),
+        (["--model", str(run.folder.model_dir), "--steps", "0"], "steps"),
+    ):
+        capsys.readouterr()
+        assert sample.main([*arguments, "--prompt", "x"]) == 2
+        assert said in capsys.readouterr().err

@@ -1,0 +1,147 @@
+"""The demo's pictures and the checker that looks at them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modules.families.pixel_diffusion import PixelOptions, word_numbers
+from scripts.check_demo import Answer, ask, grid, look, main, passed, sample_size
+from scripts.demo_shapes import COLOURS, HELD_OUT, OUTLINES, SIZES, Scene, draw_picture, scenes
+from scripts.make_demo_data import STAMP, make_demo_data
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "demo"
+    assert make_demo_data(folder, count=120, seed=3)
+    return folder
+
+
+def scene_of(file: Path) -> Scene:
+    words = file.with_suffix(".txt").read_text(encoding="utf-8").split()
+    return Scene(shape=words[2], colour=words[1], background=words[5])
+
+
+def opened(file: Path) -> Image.Image:
+    with Image.open(file) as picture:
+        return picture.convert("RGB")
+
+
+def test_every_picture_has_its_caption_and_held_out_scenes_are_missing(demo: Path) -> None:
+    files = sorted(demo.glob("*.png"))
+    shown = [scene_of(file) for file in files]
+    assert len(files) == 120
+    assert not set(shown) & set(HELD_OUT)
+    assert set(shown) | set(HELD_OUT) == set(scenes())
+    assert {opened(file).size for file in files} == set(SIZES.values())
+
+
+def test_equal_arguments_give_equal_files_and_a_complete_folder_is_left_alone(demo: Path, tmp_path: Path) -> None:
+    assert not make_demo_data(demo, count=120, seed=3)
+    make_demo_data(tmp_path / "again", count=20, seed=3)
+    make_demo_data(tmp_path / "other", count=20, seed=4)
+    for file in (tmp_path / "again").glob("*.png"):
+        assert file.read_bytes() == (demo / file.name).read_bytes()
+        assert file.read_bytes() != (tmp_path / "other" / file.name).read_bytes()
+
+
+def test_interrupted_or_damaged_folders_are_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    (tmp_path / ".demo.unfinished").mkdir()
+    (tmp_path / ".demo.unfinished" / "00000.png").write_bytes(b"half")
+    assert make_demo_data(folder, count=5)
+    (folder / "00003.png").unlink()
+    assert make_demo_data(folder, count=5)
+    assert len(list(folder.glob("*.png"))) == 5
+    assert make_demo_data(folder, count=6)
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+
+
+def test_nothing_of_a_user_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / "holiday.png").write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        make_demo_data(tmp_path, count=5)
+    folder = tmp_path / "demo"
+    make_demo_data(folder, count=5)
+    (folder / "holiday.png").write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        make_demo_data(folder, count=6)
+    assert (folder / "holiday.png").read_bytes() == b"precious"
+    assert (folder / STAMP).is_file()
+
+
+def test_the_captions_words_are_told_apart() -> None:
+    words = {word for scene in scenes() for word in scene.caption.split()}
+    numbers = {int(word_numbers(word, PixelOptions())[0]) for word in words}
+    assert len(numbers) == len(words)
+
+
+@pytest.mark.parametrize("resolution", [None, 32])
+def test_the_checker_reads_the_real_pictures(demo: Path, resolution: int | None) -> None:
+    files = sorted(demo.glob("*.png"))[::2]
+    assert len(files) == 60
+    for file in files:
+        picture = opened(file)
+        if resolution is not None:
+            picture = picture.resize(sample_size(picture.size, resolution), Image.Resampling.LANCZOS)
+        assert look(picture) == scene_of(file), file.name
+
+
+def real(scene: Scene, width: int, height: int) -> Image.Image:
+    return draw_picture(scene, width, height, (width / 2, height / 2), 0.45 * min(width, height))
+
+
+def test_the_checker_says_yes_to_pictures_of_their_captions() -> None:
+    by_caption = {scene.caption: scene for scene in scenes()}
+    answers = ask(lambda caption, width, height, seed: real(by_caption[caption], width, height), 48, 32, seed=1)
+    assert passed(answers)
+    assert len({answer.asked for answer in answers}) == 48
+    assert {answer.asked.shape for answer in answers} == set(OUTLINES)
+    assert {answer.asked.colour for answer in answers} == set(COLOURS)
+    assert {answer.picture.size for answer in answers} == {(32, 32), (40, 24), (24, 40)}
+
+
+def test_the_checker_says_no_to_noise() -> None:
+    def noise(caption: str, width: int, height: int, seed: int) -> Image.Image:
+        levels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        return Image.fromarray(levels, mode="RGB")
+
+    assert not passed(ask(noise, 48, 32, seed=1))
+
+
+def test_the_checker_says_no_to_empty_pictures() -> None:
+    assert not passed(ask(lambda caption, width, height, seed: Image.new("RGB", (width, height)), 48, 32, seed=1))
+
+
+@pytest.mark.parametrize("part", ["shape", "colour"])
+def test_the_checker_says_no_to_wrong_captions(part: str) -> None:
+    following = {
+        word: next_word
+        for words in (list(OUTLINES), list(COLOURS))
+        for word, next_word in itertools.pairwise([*words, words[0]])
+    }
+
+    def wrong(scene: Scene) -> Answer:
+        shown = Scene(**{**vars(scene), part: following[getattr(scene, part)]})
+        picture = real(shown, 32, 32)
+        return Answer(scene, look(picture), picture)
+
+    assert not passed([wrong(scene) for scene in random.Random(0).sample(scenes(), 48)])
+
+
+def test_the_grid_shows_every_picture() -> None:
+    scene = scenes()[0]
+    picture = real(scene, 40, 24)
+    sheet = grid([Answer(scene, look(picture), picture)] * 9, columns=4, cell=100)
+    assert sheet.size == (400, 3 * 124)
+
+
+def test_a_missing_model_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "nothing")]) == 2
+    assert "there is no model folder" in capsys.readouterr().err

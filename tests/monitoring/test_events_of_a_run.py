@@ -1,0 +1,118 @@
+"""The events, TensorBoard file and logs of a real run hold what the run folder protocol promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.runs import Run, tiny_config, train_alone
+
+FIELDS = {
+    "started": {
+        "config",
+        "world",
+        "backend",
+        "host",
+        "devices",
+        "versions",
+        "trainable_parameters",
+        "global_batch_size",
+        "steps_per_epoch",
+        "total_steps",
+        "original_learning_rate",
+        "learning_rate",
+    },
+    "step": {"step", "epoch", "samples_seen", "loss", "lr", "samples_per_s", "grad_norm", "eta_s"},
+    "ranks": {"ranks"},
+    "sample": {"file", "prompt", "step"},
+    "backup": {"path", "step"},
+    "validation": {"loss", "step", "set"},
+    "warning": {"message"},
+    "finished": {"reason", "exit_code"},
+}
+PHASES = {"loading", "indexing", "caching", "training", "sampling", "saving", "validation"}
+
+
+@pytest.fixture(scope="module")
+def run(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = {
+        "samples": [{"prompt": "a red disc", "steps": 1}, {"prompt": "off", "enabled": False}],
+        "sample_every": "4 steps",
+        "backup_every": "3 steps",
+        "validation_split": 0.2,
+        "validate_every": "2 steps",
+        "tensorboard": True,
+        "family_options": {"faults": ["nan:0:5"]},
+    }
+    code, run = train_alone(tiny_config(pictures, tmp_path_factory.mktemp("events"), **settings))
+    assert code == 0
+    return run
+
+
+def test_every_event_has_exactly_the_fields_of_the_protocol(run: Run) -> None:
+    for event in run.events():
+        assert event["v"] == 1
+        assert isinstance(event["t"], float)
+        kind, fields = str(event["type"]), set(event) - {"v", "t", "type"}
+        if kind == "phase":
+            assert fields in ({"phase"}, {"phase", "done", "total"})
+            assert event["phase"] in PHASES
+        else:
+            assert fields == FIELDS[kind], kind
+    assert {str(event["type"]) for event in run.events()} == {*FIELDS, "phase"}
+
+
+def test_steps_are_told_once_each_in_order_and_finished_comes_last(run: Run) -> None:
+    assert [event["step"] for event in run.events("step")] == [1, 2, 3, 4, 5, 6]
+    assert run.events("step")[0]["samples_seen"] == 8
+    assert run.exit_code == 0
+    assert run.events()[-1]["reason"] == "finished"
+
+
+def test_what_is_due_is_done_at_its_step_and_once(run: Run) -> None:
+    assert [event["step"] for event in run.events("backup")] == [3, 6]
+    assert [event["step"] for event in run.events("sample")] == [4, 6]
+    assert [event["step"] for event in run.events("validation")] == [2, 4, 6]
+    names = sorted(path.name for path in run.folder.samples_dir.iterdir())
+    assert names == [f"step-00000{step}-{kind}.png" for step in (4, 6) for kind in ("00", "grid")]
+
+
+def test_the_events_are_lines_of_json_without_words_that_json_has_not(run: Run) -> None:
+    text = run.folder.events_file.read_text()
+    assert "NaN" not in text
+    assert all(json.loads(line) for line in text.splitlines())
+    assert any(event["grad_norm"] is None for event in run.events("step"))
+
+
+def test_each_rank_tells_how_it_spent_its_time(run: Run) -> None:
+    ranks = run.events("ranks")[0]["ranks"]
+    assert isinstance(ranks, list)
+    assert len(ranks) == 1
+    assert set(ranks[0]) >= {"step_s", "data_s"}
+    assert 0 <= ranks[0]["data_s"] <= ranks[0]["step_s"]
+
+
+def test_tensorboard_holds_loss_rate_and_a_picture(run: Run) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(run.folder.tensorboard_dir))
+    board.Reload()
+    tags = board.Tags()
+    assert {"loss/train", "lr/model", "loss/validation"} <= set(tags["scalars"])
+    assert [scalar.step for scalar in board.Scalars("lr/model")] == [1, 2, 3, 4, 5, 6]
+    assert any(tag.startswith("samples/") for tag in tags["images"])
+
+
+def test_the_log_names_the_rank_in_every_line(run: Run) -> None:
+    lines = run.folder.log_file(0).read_text().splitlines()
+    assert lines
+    assert all(" rank 0 " in line for line in lines)
+
+
+def test_log_every_thins_the_events_and_keeps_the_rest(pictures: Path, tmp_path: Path) -> None:
+    code, run = train_alone(tiny_config(pictures, tmp_path, log_every="3 steps", max_steps=7))
+    assert code == 0
+    assert [event["step"] for event in run.events("step")] == [3, 6]
+    assert not run.folder.tensorboard_dir.exists()

@@ -1,0 +1,73 @@
+"""What a person sees: a bar on a terminal, plain lines in a file."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from modules.monitoring.terminal import Lines
+from modules.monitoring.throughput import Throughput
+from tests.runs import ROOT, environment
+
+PROGRAM = """
+from modules.monitoring.terminal import terminal
+t = terminal()
+t.phase("caching", 1, 2); t.phase("caching", 2, 2); t.line("hello")
+t.begin(5, 10)
+for n in range(6, 11): t.step(n, f"loss {n}")
+t.phase("sampling", 0, 1); t.line("between"); t.close(); t.close(); t.line("after")
+print(type(t).__name__)
+"""
+
+
+def test_lines_have_no_control_characters_and_tell_the_last_step(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    lines.phase("caching", 1, 2)
+    lines.phase("caching", 2, 2)
+    lines.begin(0, 3)
+    for step in (1, 2, 3):
+        lines.step(step, "loss 0.5")
+    lines.line("done")
+    lines.close()
+    assert capsys.readouterr().out == "caching: 2 of 2\nstep 3 of 3, loss 0.5\ndone\n"
+
+
+@pytest.mark.slow
+def test_on_a_terminal_there_is_one_bar_and_notes_stand_above_it() -> None:
+    outer, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (24, 100))
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=inner, env=environment(), cwd=ROOT)
+    os.close(inner)
+    said = b""
+    while True:
+        try:
+            part = os.read(outer, 4096)
+        except OSError:  # Linux says so when the other side is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(outer)
+    text = said.decode()
+    assert program.wait(60) == 0, text
+    assert "caching: 2 of 2" in text
+    assert "10/10 steps" in text
+    assert "loss 10" in text
+    assert "between" in text
+    assert text.rstrip().endswith("Bar")
+
+
+def test_the_speed_is_that_of_the_last_steps_and_the_first_step_does_not_count() -> None:
+    throughput = Throughput()
+    throughput.add(8, 100.0)
+    assert throughput.samples_per_s() == 0
+    assert throughput.eta_s(8) is None
+    for step in range(2, 5):
+        throughput.add(8 * step, 0.5)
+    assert throughput.samples_per_s() == pytest.approx(16)
+    assert throughput.eta_s(32) == pytest.approx(2)

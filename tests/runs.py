@@ -1,0 +1,195 @@
+"""Real small runs for the tests: in this process, in a group of real gloo processes, and by the real command."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from modules.checkpoint import Backups, TrainingState, read_backup
+from modules.config import TrainConfig, save_config
+from modules.distributed import Place, find_free_port, spawn
+from modules.run import Event, RunFolder, read_events
+from modules.training.worker import run_worker
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = str(ROOT / "tests" / "tiny_family.py")
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TANDEM_START")
+
+
+def tiny_config(pictures: Path, place: Path, **settings: object) -> TrainConfig:
+    """A run of six steps of the tiny family; `place` gets runs/ and cache/. family_options may be given, too."""
+    data: dict[str, object] = {
+        "family": TINY,
+        "concepts": [{"path": str(pictures)}],
+        "resolution": 16,
+        "cache_dir": str(place / "cache"),
+        "runs_dir": str(place / "runs"),
+        "run_name": "x",
+        "loader_workers": 0,
+        "pin_memory": False,
+        "max_steps": 6,
+        "epochs": 100,
+        "batch_size": 4,
+        "global_batch_size": 8,
+        "learning_rate": 0.01,
+        "tensorboard": False,
+        "backup_every": "never",
+    }
+    return TrainConfig.model_validate({**data, **settings})
+
+
+def group_settings(world_size: int, port: int | None = None) -> dict[str, object]:
+    """The settings that ask for `world_size` processes."""
+    chosen = {} if port is None else {"initial_port": port}
+    return {"enable_multi_gpu": True, "world_size": world_size, "training_mode": "distributed", **chosen}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left behind."""
+
+    folder: RunFolder
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """All events, or those of one type."""
+        return [event for event in read_events(self.folder.events_file) if kind in (None, event["type"])]
+
+    def failure(self, rank: int) -> str:
+        """What a rank recorded when it failed; empty where it did not."""
+        file = self.folder.failure_file(rank)
+        return str(json.loads(file.read_text())["message"]) if file.exists() else ""
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of every step; nan where it was not finite."""
+        told = [cast("float | None", event["loss"]) for event in self.events("step")]
+        return [math.nan if loss is None else loss for loss in told]
+
+    @property
+    def state(self) -> TrainingState:
+        """The newest backup."""
+        newest, _ = Backups(self.folder.backup_dir, keep=1).newest_valid()
+        assert newest is not None, f"no valid backup in {self.folder.backup_dir}"
+        return read_backup(newest)
+
+    @property
+    def warnings(self) -> str:
+        """All warnings, one a line."""
+        return "\n".join(str(event["message"]) for event in self.events("warning"))
+
+    @property
+    def exit_code(self) -> object:
+        """What the last event says."""
+        last = self.events()[-1]
+        assert last["type"] == "finished", last
+        return last["exit_code"]
+
+
+def train_alone(config: TrainConfig, resume: str | None = None) -> tuple[int, Run]:
+    """Train in this process; the exit code and what was left."""
+    folder = opened(config, resume)
+    return run_worker(config, folder, resume=resume), Run(folder)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a group."""
+
+    config: TrainConfig
+    resume: str | None = None
+
+
+def train_group(world_size: int, jobs: Mapping[str, Job]) -> dict[str, Run]:
+    """Train one job after the other in the same `world_size` real processes (starting them is what takes time)."""
+    folders = {name: opened(job.config, job.resume).path for name, job in jobs.items()}
+    ports = [find_free_port(21000 + 20 * number + os.getpid() % 9000) for number in range(len(jobs) + 1)]
+    spawn(_train_all, world_size, ports[-1], (list(jobs.values()), list(folders.values()), ports))
+    return {name: Run(RunFolder(folder)) for name, folder in folders.items()}
+
+
+def opened(config: TrainConfig, resume: str | None) -> RunFolder:
+    """A new run's folder, or the one that is there."""
+    existing = RunFolder(Path(config.runs_dir) / str(config.run_name))
+    return existing if resume is not None and existing.path.exists() else RunFolder.create(config)
+
+
+def group_exit_codes(run: Run, world_size: int) -> list[int]:
+    """What `run_worker` returned on each rank of `train_group`."""
+    return [int((run.folder.log_dir / f"exit-{rank}").read_text()) for rank in range(world_size)]
+
+
+def _train_all(place: Place, jobs: list[Job], folders: list[Path], ports: list[int]) -> None:
+    torch.set_num_threads(1)
+    for job, path, port in zip(jobs, folders, ports, strict=False):
+        code = run_worker(job.config, RunFolder(path), replace(place, master_port=port), resume=job.resume)
+        (path / "log" / f"exit-{place.rank}").write_text(str(code))
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What one rank's family saw: every sample with its draws, and the sum of the weights at each of its calls."""
+
+    samples: list[tuple[float, ...]]
+    weights: list[float]
+
+
+def recorded(folder: Path, rank: int, *, skip_first_call: bool) -> Computed:
+    """Read the record of a tiny family; a group's first call is a rehearsal."""
+    lines = [json.loads(line) for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines()]
+    kept = [line for line in lines if not (skip_first_call and line[0] == 1)]
+    samples = [tuple(sample) for _, counts, _, *sample in kept if counts]
+    return Computed(samples, list(dict.fromkeys(line[2] for line in kept)))
+
+
+def same_tensors(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    """Whether both hold the same names and the same bits."""
+    return first.keys() == second.keys() and all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def same_state(first: TrainingState, second: TrainingState) -> bool:
+    """Whether weights, average and optimizer are the same to the last bit."""
+    return (
+        same_tensors(first.weights, second.weights)
+        and (first.ema is None) == (second.ema is None)
+        and same_tensors(first.ema or {}, second.ema or {})
+        and same_tensors(first.optimizer.tensors, second.optimizer.tensors)
+        and first.optimizer.values == second.optimizer.values
+    )
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a plain start, whatever this test process has been."""
+    plain = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    return {**plain, "OMP_NUM_THREADS": "1", **more}
+
+
+def train_command(config: TrainConfig, file: Path, *flags: str) -> list[str]:
+    """The command that trains `config`, which is written to `file`."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_config(config, file)
+    return [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(file), *flags]
+
+
+def finished(argv: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=200, check=False, env=environment(**variables), cwd=ROOT
+    )
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], exit_code: int, *parts: str) -> None:
+    """The command failed as people should see it: the code, the words, and no traceback."""
+    said = done.stdout + done.stderr
+    assert done.returncode == exit_code, said
+    assert "Traceback" not in said.replace("Full traceback:", ""), said
+    for part in parts:
+        assert part in said, said

@@ -1,0 +1,168 @@
+"""A family of a few hundred weights for the tests of the trainer, named by its path; its options order faults.
+
+A fault is "KIND:RANK:CALL", for example "out_of_memory:1:5": the fifth training loss that rank 1 computes. Kinds:
+out_of_memory, nan, error, kill (SIGKILL of its own process). "nan:0:5+" means from the fifth on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Self
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from modules.config import Section, TrainConfig, setting
+from modules.data.batch import Batch, Example
+from modules.families.family import Family, SampleRequest
+
+
+class Options(Section):
+    """Faults, and layers that make a difference to resuming and to parity."""
+
+    width: int = setting(6, title="Width", help="Channels.")
+    dropout: float = setting(0.0, title="Dropout", help="Share that is dropped.")
+    batch_norm: bool = setting(False, title="BatchNorm", help="Whether there is one.")
+    faults: tuple[str, ...] = setting((), title="Faults", help="See the module.")
+    record: str = setting("", title="Record", help="A folder for what each rank computes.")
+    slow_encode_s: float = setting(0.0, title="Slow encoding", help="Seconds per picture.")
+    slow_step_s: float = setting(0.0, title="Slow steps", help="Seconds per micro-batch.")
+
+
+class TinyNet(nn.Module):
+    """Two convolutions."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(4, options.width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(options.width) if options.batch_norm else nn.Identity()
+        self.drop = nn.Dropout(options.dropout)
+        self.second = nn.Conv2d(options.width, 3, 3, padding=1)
+        self.recomputed = False
+
+    def enable_gradient_checkpointing(self) -> None:
+        """The switch that the trainer looks for."""
+        self.recomputed = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, 4, H, W] to [B, 3, H, W]."""
+        hidden: Tensor = checkpoint(self.inside, x, use_reentrant=False) if self.recomputed else self.inside(x)
+        out: Tensor = self.second(hidden)
+        return out
+
+    def inside(self, x: Tensor) -> Tensor:
+        """The first half."""
+        hidden: Tensor = self.drop(torch.tanh(self.norm(self.first(x))))
+        return hidden
+
+
+def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
+    """Noise, a timestep, and the caption as a number."""
+    pixels = cached["pixels"].to(torch.float32) / 127.5 - 1
+    number = int.from_bytes(hashlib.sha256(caption.encode()).digest()[:4], "little")
+    return {
+        "pixels": pixels,
+        "noise": torch.randn(pixels.shape, generator=generator),
+        "timestep": torch.rand((), generator=generator),
+        "caption": torch.tensor(number),
+    }
+
+
+class TinyFamily(Family):
+    """Predicts the picture behind the noise."""
+
+    Options: ClassVar[type[Section]] = Options
+    draw = staticmethod(draw)
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.model: nn.Module = TinyNet(options)
+        self.encoders: dict[str, nn.Module] = {}
+        self.calls = 0
+
+    @classmethod
+    def load(cls, config: TrainConfig) -> Self:
+        """Weights from the seed, or from a folder that `export` wrote."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            family = cls(Options.model_validate(dict(config.family_options)))
+        if config.base_model is not None:
+            family.model.load_state_dict(load_file(Path(config.base_model) / "weights.safetensors"))
+        return family
+
+    def fingerprint(self) -> str:
+        """Only pixels are kept."""
+        return "tiny 1"
+
+    def encode(self, example: Example) -> dict[str, Tensor]:
+        """Pixels as they are."""
+        time.sleep(self.options.slow_encode_s)
+        return {"pixels": example.pixels}
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The error of each sample's predicted picture, [B]."""
+        if torch.is_grad_enabled():
+            self.calls += 1
+            self._record(batch)
+            time.sleep(self.options.slow_step_s)
+        pixels, noise = batch.tensors["pixels"], batch.tensors["noise"]
+        t = batch.tensors["timestep"].view(-1, 1, 1, 1)
+        noisy = torch.cat([(1 - t) * pixels + t * noise, t.expand_as(pixels[:, :1])], dim=1)
+        return (self.model(noisy) - pixels).square().mean(dim=(1, 2, 3)) * self._faults()
+
+    @torch.no_grad()
+    def sample(self, request: SampleRequest) -> Image.Image:
+        """One pass over noise."""
+        generator = torch.Generator().manual_seed(request.seed)
+        noise = torch.randn(1, 4, request.height, request.width, generator=generator)
+        weights = next(self.model.parameters())
+        levels = ((self.model(noise.to(weights))[0].float().clamp(-1, 1) + 1) * 127.5).to(torch.uint8)
+        return Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy())
+
+    def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
+        """One file."""
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / "weights.safetensors")
+
+    def _record(self, batch: Batch) -> None:
+        if not self.options.record:
+            return
+        noise, captions = batch.tensors["noise"].double(), batch.tensors["caption"]
+        weights = sum(float(weight.detach().double().sum()) for weight in self.model.parameters())
+        with (Path(self.options.record) / f"rank-{_rank()}.jsonl").open("a") as file:
+            for n in range(len(batch)):
+                sample = [int(batch.ids[n]), int(batch.seeds[n]), float(noise[n].sum()), int(captions[n])]
+                counts = bool(batch.weights[n] > 0)
+                file.write(json.dumps([self.calls, counts, weights, *sample]) + "\n")
+
+    def _faults(self) -> float:
+        if not torch.is_grad_enabled():
+            return 1.0
+        for fault in self.options.faults:
+            kind, rank, call = fault.split(":")
+            first = int(call.rstrip("+"))
+            if int(rank) == _rank() and (self.calls == first or (call.endswith("+") and self.calls > first)):
+                return _strike(kind)
+        return 1.0
+
+
+def _strike(kind: str) -> float:
+    if kind == "nan":
+        return float("nan")
+    if kind == "out_of_memory":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB (as the test ordered).")
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ValueError("a mistake in the family's own code")
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))

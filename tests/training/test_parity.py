@@ -1,0 +1,103 @@
+"""The promise that the number of ranks changes the speed and not the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.training.parity import loss_difference, weight_difference
+from tests.pair_jobs import PARITY, PATIENCE
+from tests.runs import Job, Run, group_settings, recorded, tiny_config, train_alone, train_group
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parity")
+
+
+@pytest.fixture(scope="module")
+def one(pictures: Path, place: Path) -> Run:
+    (place / "one").mkdir()
+    code, run = train_alone(tiny_config(pictures, place, family_options={"record": str(place / "one")}, **PARITY))
+    assert code == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def four(pictures: Path, place: Path) -> dict[str, Run]:
+    (place / "four").mkdir()
+    base = {**group_settings(4), **PATIENCE, "max_steps": 50}
+    exact = {**base, "precision": "fp64", "family_options": {"record": str(place / "four")}}
+    jobs = {
+        "fp64": tiny_config(pictures, place, run_name="four", **exact),
+        "fp64 accumulated": tiny_config(
+            pictures, place, run_name="four-1", **base, precision="fp64", batch_size=1, gradient_accumulation_steps=2
+        ),
+        "fp32": tiny_config(pictures, place, run_name="four-32", **base),
+    }
+    return train_group(4, {name: Job(config) for name, config in jobs.items()})
+
+
+def assert_same_run(first: Run, other: Run, tolerance: float, steps: int = 50) -> None:
+    assert len(first.losses) == steps
+    assert loss_difference(first.losses, other.losses) <= tolerance
+    assert weight_difference(first.state, other.state) <= tolerance
+
+
+def test_a_run_is_the_same_with_smaller_micro_batches(pictures: Path, place: Path, one: Run) -> None:
+    _, other = train_alone(
+        tiny_config(pictures, place, run_name="small", **PARITY, batch_size=3, gradient_accumulation_steps=2)
+    )
+    assert_same_run(one, other, 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fp64", "fp64 accumulated", "knobs", "static graph"])
+def test_two_ranks_train_as_one_does(one: Run, pair: dict[str, Run], name: str) -> None:
+    assert_same_run(one, pair[name], 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fp64", "fp64 accumulated"])
+def test_four_ranks_train_as_one_does(one: Run, four: dict[str, Run], name: str) -> None:
+    assert_same_run(one, four[name], 1e-9)
+
+
+@pytest.mark.slow
+def test_in_single_precision_they_agree_to_its_rounding(
+    pictures: Path, place: Path, pair: dict[str, Run], four: dict[str, Run]
+) -> None:
+    _, alone = train_alone(tiny_config(pictures, place, run_name="one-32", max_steps=50))
+    assert_same_run(alone, pair["fp32"], 1e-4)
+    assert_same_run(alone, four["fp32"], 1e-4)
+
+
+@pytest.mark.slow
+def test_all_see_the_same_samples_with_the_same_draws(
+    place: Path, pair_place: Path, one: Run, pair: dict[str, Run], four: dict[str, Run]
+) -> None:
+    alone = sorted(recorded(place / "one", 0, skip_first_call=False).samples)
+    assert len(alone) == one.state.position.samples_seen
+    for folder, ranks in ((pair_place / "two", 2), (pair_place / "two accumulated", 2), (place / "four", 4)):
+        shares = [recorded(folder, rank, skip_first_call=True).samples for rank in range(ranks)]
+        assert all(shares), "every rank has work"
+        assert sorted(sample for share in shares for sample in share) == alone
+
+
+@pytest.mark.slow
+def test_all_ranks_hold_the_same_weights_after_every_step(place: Path, four: dict[str, Run]) -> None:
+    weights = [recorded(place / "four", rank, skip_first_call=True).weights for rank in range(4)]
+    assert len(weights[0]) == 50
+    assert all(other == weights[0] for other in weights[1:])
+
+
+def test_an_epoch_shows_every_picture_once(place: Path, one: Run) -> None:
+    seen = recorded(place / "one", 0, skip_first_call=False).samples[:41]
+    assert len({sample[0] for sample in seen}) == 41
+    assert one.state.position.epoch_size == 41
+
+
+def test_loss_difference_is_infinite_for_curves_of_unequal_length() -> None:
+    assert loss_difference([1.0, 2.0], [1.0]) == float("inf")
+    assert loss_difference([1.0, 2.0], [1.0, 2.5]) == pytest.approx(0.25)

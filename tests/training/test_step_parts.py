@@ -1,0 +1,172 @@
+"""The guarded step, the average of the weights, the precision and the ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import nn
+
+from modules.config import TrainConfig
+from modules.data.progress import Progress
+from modules.training.ema import Ema
+from modules.training.ledger import Ledger
+from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
+from modules.training.precision import Name, Precision
+
+CPU = torch.device("cpu")
+
+
+def guarded(
+    model: nn.Module, max_norm: float | None = 1.0, precision: Name = "fp32", **optimizer: object
+) -> GuardedStep:
+    config = TrainConfig.model_validate({"optimizer": {"name": "adamw", **optimizer}, "learning_rate": 0.1})
+    return GuardedStep(build_optimizer(model.parameters(), config), Precision(precision, CPU).scaler, max_norm)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("settings", [{"fused": True}, {}, {"name": "sgd", "fused": True}, {"name": "lion"}], ids=str)
+def test_a_gradient_that_is_not_finite_changes_nothing(settings: dict[str, object], bad: float, first: bool) -> None:
+    model = nn.Linear(3, 2)
+    step = guarded(model, **settings)
+    twin = nn.Linear(3, 2)
+    twin.load_state_dict(model.state_dict())
+    undisturbed = guarded(twin, **settings)
+    for number in range(4):
+        if number == (0 if first else 2):
+            model(torch.full((1, 3), bad)).sum().backward()
+            before = [weight.detach().clone() for weight in model.parameters()]
+            assert not math.isfinite(step.apply())
+            assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+        for each, apply in ((model, step), (twin, undisturbed)):
+            each(torch.full((1, 3), number + 1.0)).square().sum().backward()
+            apply.apply()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_the_norm_is_that_before_clipping_and_clipping_limits_the_step() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    step = guarded(model, max_norm=0.5, name="sgd", momentum=0.0)
+    before = model.weight.item()
+    (model.weight * 8).sum().backward()
+    assert step.apply().item() == pytest.approx(8)
+    assert before - model.weight.item() == pytest.approx(0.1 * 0.5, rel=1e-3)
+    assert model.weight.grad is None
+
+
+def test_without_a_limit_nothing_is_clipped() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    step = guarded(model, max_norm=None, name="sgd", momentum=0.0)
+    before = model.weight.item()
+    (model.weight * 8).sum().backward()
+    step.apply()
+    assert before - model.weight.item() == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_fp16_overflow_lowers_the_scale_and_passes_over_the_step(fused: bool) -> None:
+    model = nn.Linear(3, 2)
+    step = guarded(model, precision="fp16", name="sgd", fused=fused)
+    scaler = step._scaler
+    scale = scaler.get_scale()
+    before = model.weight.detach().clone()
+    scaler.scale(model(torch.full((1, 3), math.inf)).sum()).backward()
+    step.apply()
+    assert torch.equal(model.weight, before)
+    assert scaler.get_scale() < scale
+    scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+    step.apply()
+    assert bool(model.weight.isfinite().all())
+    assert not torch.equal(model.weight, before)
+
+
+def test_the_learning_rate_is_set_for_every_group() -> None:
+    optimizer = torch.optim.SGD([{"params": [nn.Parameter(torch.ones(1))]}, {"params": [nn.Parameter(torch.ones(1))]}])
+    set_learning_rate(optimizer, 0.25)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
+def test_the_average_follows_with_a_decay_that_ramps_up() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    ema = Ema({"w": weight}, 0.5)
+    weight.data.fill_(1.0)
+    expected = 0.0
+    for step in range(1, 30):
+        ema.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay)
+        assert ema.average["w"][0].item() == pytest.approx(expected)
+
+
+def test_the_average_stands_in_for_the_weights_and_leaves_them_after_an_error() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    ema = Ema({"w": weight}, 0.9)
+    weight.data.fill_(5.0)
+    inside = []
+
+    def fail() -> None:
+        with ema.in_place():
+            inside.append(weight[0].item())
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        fail()
+    assert inside == [1.0]
+    assert weight[0].item() == 5.0
+
+
+def test_a_saved_average_that_lacks_a_weight_is_refused() -> None:
+    with pytest.raises(KeyError):
+        Ema({"w": torch.ones(1)}, 0.9).load({})
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "inside"),
+    [
+        ("fp32", torch.float32, torch.float32),
+        ("tf32", torch.float32, torch.float32),
+        ("bf16", torch.float32, torch.bfloat16),
+        ("fp16", torch.float32, torch.float16),
+        ("fp64", torch.float64, torch.float64),
+    ],
+)
+def test_a_precision_keeps_weights_and_computes_as_named(name: Name, weights: torch.dtype, inside: torch.dtype) -> None:
+    precision = Precision(name, CPU)
+    layer = nn.Linear(2, 2).to(precision.weights)
+    with precision.autocast():
+        assert layer(torch.ones(1, 2, dtype=weights)).dtype is inside
+    assert precision.weights is weights
+    assert precision.scaler.is_enabled() == (name == "fp16")
+
+
+class OneStepLate:
+    """An agreement of one rank."""
+
+    def __init__(self) -> None:
+        self.told: list[Mapping[str, float]] = []
+
+    def __call__(self, values: Mapping[str, float]) -> dict[str, float]:
+        self.told.append(dict(values))
+        previous = self.told[-2] if len(self.told) > 1 else {}
+        return {name: previous.get(name, 0.0) for name in ("loss", "step_s/0", "data_s/0", "stop")}
+
+
+def test_the_ledger_tells_each_step_once_in_order_and_late() -> None:
+    ledger, agree = Ledger(CPU, rank=0), OneStepLate()
+    progress, records = Progress(0, 41, 8), []
+    for number in range(1, 5):
+        ledger.add_loss(torch.tensor(number / 2, dtype=torch.float64))
+        ledger.add_loss(torch.tensor(number / 2, dtype=torch.float64))
+        progress = progress.after(8)
+        ledger.close(progress, 0.1 * number, torch.tensor(10.0 * number))
+        records.append(ledger.exchange(agree, {"stop": 1.0 if number == 2 else 0.0})[1])
+    assert records[:2] == [None, None]
+    while ledger.pending:
+        records.append(ledger.exchange(agree, {}, newest=True)[1])
+    found = [record for record in records if record is not None]
+    assert [(each.step, each.loss, each.grad_norm) for each in found] == [(n, n, 10.0 * n) for n in (1, 2, 3, 4)]
+    assert [round(each.learning_rate, 6) for each in found] == [0.1, 0.2, 0.3, 0.4]
+    assert agree.told[1]["stop"] == 1.0
