@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,5 +131,12 @@ def _module_from_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"family: {str(path)!r} cannot be loaded as a Python file.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file does, it is that file which is at fault
+        del sys.modules[spec.name]
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        cause = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError(f"family: {str(path)!r}{line} cannot be loaded: {type(error).__name__}: {cause}.") from error
     return module
