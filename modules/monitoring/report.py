@@ -188,14 +188,7 @@ class RunReport:
 
     def failed(self, failure: Failure) -> None:
         """The run has failed, and nobody else will say so: the events and one message on standard error."""
-        self._events.write(
-            "error",
-            rank=failure.rank,
-            host=failure.host,
-            kind=failure.kind,
-            message=failure.message,
-            advice=failure.advice,
-        )
+        self._events.write("error", **failure.event())
         self.finished("failed", exit_code_of(failure.kind))
         print(
             f"Training stopped: rank {failure.rank} on {failure.host} failed.\n"

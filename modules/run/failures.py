@@ -34,6 +34,10 @@ class Failure:
         explanation = explain_exception(error, training=training)
         return cls(rank, hostname(), explanation.kind, explanation.message, explanation.advice, traceback)
 
+    def event(self) -> dict[str, object]:
+        """The fields of the `error` event."""
+        return {name: getattr(self, name) for name in ("rank", "host", "kind", "message", "advice")}
+
     @property
     def is_echo(self) -> bool:
         """Whether another rank's failure most likely caused this one."""

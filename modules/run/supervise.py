@@ -234,14 +234,7 @@ class Supervisor:
             return
         log = EventLog(self._folder.events_file)
         if failure is not None and not is_told:
-            log.write(
-                "error",
-                rank=failure.rank,
-                host=failure.host,
-                kind=failure.kind,
-                message=failure.message,
-                advice=failure.advice,
-            )
+            log.write("error", **failure.event())
         if not is_finished:
             reason = "failed" if failure else self._asked or "finished"
             log.write("finished", reason=reason, exit_code=ending.exit_code)

@@ -7,24 +7,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import nn
 
 from modules.checkpoint import TrainingState
-from modules.config import TrainConfig, TrainingError
+from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.data.order import StepSamples
 from modules.data.progress import Progress
 from modules.distributed import Agreement, OwnAgreement
-from modules.monitoring import Report, StepRecord
+from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training import chores, facts
 from modules.training.assembly import assemble
 from modules.training.calendar import Clocks, intervals, is_due
 from modules.training.ledger import FIGURES, Ledger
+from modules.training.model_setup import compiled, seed_draws
 from modules.training.optimizers import set_learning_rate
+from modules.training.safeguards import GradientWatch, MicroBatchLimit, not_enough_memory
 from modules.training.schedules import learning_rate_factor
 from modules.training.state import plan_for, position_of, restore
 from modules.training.validation import Patience
@@ -77,9 +78,9 @@ class GenericTrainer:
             self.take_over(self.resume)
         self.previous = self.logged = self.progress
         self.log_clock = Clocks({"log": config.log_every})
-        self.micro_batch_limit = config.batch_size
+        self.limit = MicroBatchLimit(config.batch_size, plan.global_batch_size, self.report)
+        self.watch = GradientWatch(config.max_nonfinite_steps, lambda: chores.newest_backup(self.parts), self.report)
         self.spoil = 1.0  # nan while the present step must not be applied
-        self.nonfinite_steps = 0
         self.done_at: dict[str, int] = {}
         self.parts.family.model = self.place(compiled(self.parts.model) if config.compile else self.parts.model)
         self.announce()
@@ -127,7 +128,7 @@ class GenericTrainer:
 
     def learn(self, batch: Batch) -> None:
         """Add the gradients of a micro-batch, in pieces that have turned out to fit into memory."""
-        for piece in batch.to(self.device, self.parts.precision.weights).split(self.micro_batch_limit):
+        for piece in batch.to(self.device, self.parts.precision.weights).split(self.limit.samples):
             if self.add_gradients(piece) or not piece.last:
                 continue
             # the others wait in the reduction: take part with one sample, spoilt, so that all pass over this step
@@ -175,7 +176,7 @@ class GenericTrainer:
         due = {n for n, interval in intervals(self.config).items() if is_due(interval, self.previous, self.progress)}
         due.update(name for name in ("validate", "sample", "backup", "save") if agreed[name])
         if agreed["out_of_memory"]:
-            self.use_less_memory()
+            self.limit.halve()
         if due:
             self.attend_to(due)
         for name, ending in ENDINGS.items():
@@ -194,7 +195,7 @@ class GenericTrainer:
             self.logged = read
             self.report.step(record, shown=shown)
             self.report.ranks([{f: agreed[f"{f}/{rank}"] for f in FIGURES} for rank in range(self.replica_count)])
-            self.watch_gradient(record)
+            self.watch.look(record)
         return agreed
 
     def attend_to(self, due: set[str]) -> None:
@@ -233,34 +234,6 @@ class GenericTrainer:
                 )
 
         self.together(name, work)
-
-    def watch_gradient(self, record: StepRecord) -> None:
-        """Warn of a step that was passed over; raise TrainingError after too many in a row, alike on every rank."""
-        if math.isfinite(record.grad_norm):
-            self.nonfinite_steps = 0
-            return
-        self.nonfinite_steps += 1
-        self.report.warning(
-            f"Step {record.step}: the gradient is not finite, so no rank applied it ({self.nonfinite_steps} in a row)."
-        )
-        if self.nonfinite_steps >= self.config.max_nonfinite_steps:
-            good = chores.newest_backup(self.parts)
-            raise TrainingError(
-                f"{self.nonfinite_steps} steps in a row had a gradient that is not finite (the last was step "
-                f"{record.step}). The last good backup is {good or 'not there yet'}.",
-                "Try a lower learning_rate, more warmup_steps, or bf16 instead of fp16, then --resume latest.",
-            )
-
-    def use_less_memory(self) -> None:
-        """All ranks halve their micro-batches; the effective batch, and so the result, stays the same."""
-        if self.micro_batch_limit == 1:
-            raise not_enough_memory()
-        self.micro_batch_limit = math.ceil(self.micro_batch_limit / 2)
-        self.report.warning(
-            "Out of memory: the step was passed over on every rank, and micro-batches now hold at most "
-            f"{self.micro_batch_limit} samples. The effective batch stays {self.parts.plan.global_batch_size}; "
-            f"set batch_size to {self.micro_batch_limit} to begin like this."
-        )
 
     # Before the first step
 
@@ -327,26 +300,6 @@ class GenericTrainer:
     def apart(self, name: str, work: Callable[[], None]) -> None:
         """Every rank works on its part, then all meet."""
         work()
-
-
-def not_enough_memory() -> TrainingError:
-    """The error where no smaller micro-batch is left to try."""
-    return TrainingError(
-        "Out of memory with a single sample at a time.",
-        "Try gradient_checkpointing, a lower resolution, precision bf16, or a smaller model.",
-    )
-
-
-def seed_draws(seed: int) -> None:
-    """torch.manual_seed for CPU and CUDA only; it takes 170 us where there is no GPU, as it keeps the call stack."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
-
-
-def compiled(model: nn.Module) -> nn.Module:
-    """torch.compile's wrapper, which shares the weights of `model`."""
-    return cast(nn.Module, torch.compile(model))
 
 
 def agreement_names(replica_count: int) -> list[str]:

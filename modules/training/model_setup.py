@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -39,6 +41,18 @@ def prepare_model(family: Family, config: TrainConfig, precision: Precision, dev
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that the optimizer changes, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """torch.compile's wrapper, which shares the weights of `model`."""
+    return cast(nn.Module, torch.compile(model))
+
+
+def seed_draws(seed: int) -> None:
+    """torch.manual_seed for CPU and CUDA only; it takes 170 us where there is no GPU, as it keeps the call stack."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def _checkpoint_gradients(model: nn.Module, family: str) -> None:

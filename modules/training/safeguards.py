@@ -1,0 +1,64 @@
+"""What keeps a run going when a step fails: gradients that are not finite, and memory that is not enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.config import TrainingError
+from modules.monitoring import Report, StepRecord
+
+
+class GradientWatch:
+    """Counts steps in a row that were passed over. The norm is the same on all ranks, so all judge alike."""
+
+    def __init__(self, limit: int, newest_backup: Callable[[], Path | None], report: Report) -> None:
+        self._limit = limit
+        self._newest_backup = newest_backup
+        self._report = report
+        self._in_a_row = 0
+
+    def look(self, record: StepRecord) -> None:
+        """Warn of a step that was passed over; raise TrainingError after too many in a row."""
+        if math.isfinite(record.grad_norm):
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        self._report.warning(
+            f"Step {record.step}: the gradient is not finite, so no rank applied it ({self._in_a_row} in a row)."
+        )
+        if self._in_a_row >= self._limit:
+            raise TrainingError(
+                f"{self._in_a_row} steps in a row had a gradient that is not finite (the last was step "
+                f"{record.step}). The last good backup is {self._newest_backup() or 'not there yet'}.",
+                "Try a lower learning_rate, more warmup_steps, or bf16 instead of fp16, then --resume latest.",
+            )
+
+
+class MicroBatchLimit:
+    """How many samples fit into memory at once; halved by all ranks together, which leaves the result as it is."""
+
+    def __init__(self, samples: int, global_batch_size: int, report: Report) -> None:
+        self.samples = samples
+        self._global_batch_size = global_batch_size
+        self._report = report
+
+    def halve(self) -> None:
+        """After a step for which some rank's memory was not enough. Raises TrainingError at a single sample."""
+        if self.samples == 1:
+            raise not_enough_memory()
+        self.samples = math.ceil(self.samples / 2)
+        self._report.warning(
+            "Out of memory: the step was passed over on every rank, and micro-batches now hold at most "
+            f"{self.samples} samples. The effective batch stays {self._global_batch_size}; "
+            f"set batch_size to {self.samples} to begin like this."
+        )
+
+
+def not_enough_memory() -> TrainingError:
+    """The error where no smaller micro-batch is left to try."""
+    return TrainingError(
+        "Out of memory with a single sample at a time.",
+        "Try gradient_checkpointing, a lower resolution, precision bf16, or a smaller model.",
+    )
