@@ -62,7 +62,7 @@ class PixelOptions(Section):
         help="Which noise levels are trained: all alike, or the middle ones, where shapes are decided, more often.",
     )
     shift: float = setting(
-        3.0,
+        6.0,
         ge=0.1,
         le=100,
         title="Shift towards noise",

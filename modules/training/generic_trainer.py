@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -79,7 +80,7 @@ class GenericTrainer:
         self.previous = self.logged = self.progress
         self.log_clock = Clocks({"log": config.log_every})
         self.limit = MicroBatchLimit(config.batch_size, plan.global_batch_size, self.report)
-        self.watch = GradientWatch(config.max_nonfinite_steps, lambda: chores.newest_backup(self.parts), self.report)
+        self.watch = GradientWatch(config.max_nonfinite_steps, partial(chores.newest_backup, self.parts), self.report)
         self.spoil = 1.0  # nan while the present step must not be applied
         self.done_at: dict[str, int] = {}
         self.parts.family.model = self.place(compiled(self.parts.model) if config.compile else self.parts.model)
