@@ -1,0 +1,102 @@
+"""The demo's world: which shapes, colours and backgrounds there are, and how one picture of them is drawn.
+
+make_demo_data.py draws with these facts and check_demo.py measures against the same ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from PIL import Image, ImageDraw
+
+Colour = tuple[int, int, int]
+Point = tuple[float, float]
+
+COLOURS: dict[str, Colour] = {
+    "red": (220, 30, 35),
+    "orange": (250, 135, 20),
+    "yellow": (250, 220, 40),
+    "green": (30, 160, 60),
+    "cyan": (40, 205, 220),
+    "blue": (35, 70, 220),
+    "purple": (135, 40, 185),
+    "pink": (250, 130, 195),
+}
+BACKGROUNDS: dict[str, Colour] = {"white": (250, 250, 250), "grey": (128, 128, 128), "black": (12, 12, 12)}
+
+# Wide enough apart that a trainer's buckets tell them from each other: 1:1, 5:3 and 3:5.
+SIZES: dict[str, tuple[int, int]] = {"square": (96, 96), "landscape": (120, 72), "portrait": (72, 120)}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a caption says."""
+
+    shape: str
+    colour: str
+    background: str
+
+    @property
+    def caption(self) -> str:
+        """The sentence a picture is trained with and asked for by."""
+        article = "an" if self.colour[0] in "aeiou" else "a"
+        return f"{article} {self.colour} {self.shape} on a {self.background} background"
+
+
+# Never drawn for training: what the model makes of these shows that it combines words and does not recite pictures.
+HELD_OUT = (
+    Scene("circle", "red", "grey"),
+    Scene("square", "blue", "white"),
+    Scene("triangle", "yellow", "black"),
+    Scene("circle", "green", "black"),
+    Scene("square", "orange", "grey"),
+    Scene("triangle", "purple", "white"),
+)
+
+
+def scenes() -> list[Scene]:
+    """Every combination, the held-out ones too."""
+    return [Scene(*words) for words in itertools.product(OUTLINES, COLOURS, BACKGROUNDS)]
+
+
+def draw_picture(scene: Scene, width: int, height: int, centre: Point, scale: float) -> Image.Image:
+    """The scene's shape, its outline enlarged to `scale` pixels and its centre of mass at `centre`."""
+    picture = Image.new("RGB", (width, height), BACKGROUNDS[scene.background])
+    picture.paste(COLOURS[scene.colour], mask=draw_coverage(scene.shape, width, height, centre, scale))
+    return picture
+
+
+def draw_coverage(shape: str, width: int, height: int, centre: Point, scale: float) -> Image.Image:
+    """Grey-scale picture of how much of each pixel the shape covers, 0 to 255."""
+    fine = 8  # drawn this many times larger and averaged, so that edges are smooth
+    canvas = Image.new("L", (width * fine, height * fine), 0)
+    outline = [((centre[0] + x * scale) * fine, (centre[1] + y * scale) * fine) for x, y in OUTLINES[shape]]
+    ImageDraw.Draw(canvas).polygon(outline, fill=255)
+    return canvas.resize((width, height), Image.Resampling.BOX)
+
+
+def reach(shape: str) -> float:
+    """The largest distance of the outline from its centre, at a scale of 1."""
+    return max(math.hypot(x, y) for x, y in OUTLINES[shape])
+
+
+def area(shape: str) -> float:
+    """The area inside the outline, at a scale of 1."""
+    corners = OUTLINES[shape]
+    following = corners[1:] + corners[:1]
+    return abs(sum(x * b - a * y for (x, y), (a, b) in zip(corners, following, strict=True))) / 2
+
+
+def _polygon(corners: int, radius: float, first_angle: float) -> tuple[Point, ...]:
+    angles = [first_angle + 2 * math.pi * corner / corners for corner in range(corners)]
+    return tuple((radius * math.cos(angle), radius * math.sin(angle)) for angle in angles)
+
+
+# Around the centre of mass, y downwards; circle and square are 1 wide.
+OUTLINES: dict[str, tuple[Point, ...]] = {
+    "circle": _polygon(64, 0.5, 0.0),
+    "square": _polygon(4, math.sqrt(0.5), math.pi / 4),
+    "triangle": _polygon(3, 0.7, -math.pi / 2),
+}

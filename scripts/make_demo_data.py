@@ -1,0 +1,88 @@
+"""Draw the demo's training pictures: python scripts/make_demo_data.py [FOLDER] [--count N] [--seed N].
+
+The same arguments always give the same files. A folder that is complete is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that the file can be started by its path
+
+from scripts.demo_shapes import HELD_OUT, SIZES, draw_picture, reach, scenes
+
+STAMP = "made_by_make_demo_data.json"  # written last: a folder that has it is complete
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code 0, or 2 where the folder cannot be written."""
+    parser = argparse.ArgumentParser(description="Draw captioned pictures of coloured shapes for the demo.")
+    parser.add_argument("folder", nargs="?", default="data/demo", type=Path)
+    parser.add_argument("--count", default=1200, type=_count, help="number of pictures, 1 to 99999")
+    parser.add_argument("--seed", default=0, type=int)
+    given = parser.parse_args(arguments)
+    try:
+        made = make_demo_data(given.folder, count=given.count, seed=given.seed)
+    except OSError as error:
+        print(f"{given.folder}: the demo pictures cannot be written ({error}).", file=sys.stderr)
+        return 2
+    print(f"{given.folder}: {given.count} pictures" + ("" if made else " (already there)"))
+    return 0
+
+
+def _count(text: str) -> int:
+    if not (text.isdigit() and 1 <= int(text) <= 99_999):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 99999")
+    return int(text)
+
+
+def make_demo_data(folder: Path, *, count: int = 1200, seed: int = 0) -> bool:
+    """Fill `folder` and return True; False where it already holds exactly these pictures.
+
+    Raises FileExistsError where the folder holds anything else than an earlier demo: nothing of a user's is deleted.
+    """
+    stamp = json.dumps({"version": 1, "count": count, "seed": seed})
+    held = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if held == _names(count) and (folder / STAMP).read_text(encoding="utf-8") == stamp:
+        return False
+    if held and not (STAMP in held and held <= _names(len(held))):
+        raise FileExistsError("it holds other files; name an empty or a new folder")
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    _draw_all(unfinished, count, seed)
+    (unfinished / STAMP).write_text(stamp, encoding="utf-8")
+    if folder.exists():
+        shutil.rmtree(folder)
+    unfinished.rename(folder)
+    return True
+
+
+def _names(count: int) -> set[str]:
+    return {STAMP, *(f"{number:05d}.{kind}" for number in range(count) for kind in ("png", "txt"))}
+
+
+def _draw_all(folder: Path, count: int, seed: int) -> None:
+    shown = [scene for scene in scenes() if scene not in HELD_OUT]
+    sizes = list(SIZES.values())
+    for number in range(count):
+        scene = shown[number % len(shown)]
+        width, height = sizes[(number + number // len(shown)) % len(sizes)]  # another format in every round
+        chance = random.Random(f"{seed}/{number}")  # each picture by itself: a larger count only adds pictures
+        short = min(width, height)
+        scale = short * chance.uniform(0.48, 0.58)
+        room = min(0.07 * short, short / 2 - reach(scene.shape) * scale)  # no shape is cut off
+        centre = (width / 2 + chance.uniform(-room, room), height / 2 + chance.uniform(-room, room))
+        picture = draw_picture(scene, width, height, centre, scale)
+        name = f"{number:05d}"
+        picture.save(folder / f"{name}.png")
+        (folder / f"{name}.txt").write_text(scene.caption + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
