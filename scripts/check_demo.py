@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that the file can be started by its path
 
-from modules.config import TandemError, TrainConfig
+from modules.config import TandemError, TrainConfig, load_preset
 from scripts.demo_shapes import BACKGROUNDS, COLOURS, OUTLINES, SIZES, Colour, Scene, area, draw_coverage, scenes
 
 COLOURS_WANTED = 0.90
@@ -178,10 +178,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=48)
     parser.add_argument("--seed", type=int, default=1, help="another seed asks for other pictures")
     parser.add_argument("--grid", type=Path, help="write all pictures with their captions to this PNG file")
-    parser.add_argument("--resolution", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--guidance", type=float, default=3.0)
-    return parser.parse_args(arguments)
+    preset = load_preset("demo")
+    parser.add_argument("--resolution", type=int, default=preset.resolution)
+    parser.add_argument("--steps", type=int, default=preset.samples[0].steps)
+    parser.add_argument("--guidance", type=float, default=preset.samples[0].guidance_scale)
+    given = parser.parse_args(arguments)
+    if given.samples < 1:
+        parser.error(f"--samples is {given.samples}; ask for at least 1 picture")
+    return given
 
 
 if __name__ == "__main__":

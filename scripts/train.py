@@ -9,9 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
-from modules.run import LaunchPlan, RunFolder
-from modules.run.resume import LATEST, folder_to_resume, newest_run
+from modules.config import ConfigError, DataError, TandemError, TrainConfig, preset_names, resolve_config, save_config
+from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
+from modules.run.console import say
+from modules.run.group_place import place_from_environment, started_by_srun
+from modules.run.resume import LATEST, folder_to_resume, given_backup, newest_run
 from modules.run.start import start_run
 
 
@@ -59,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--backend", choices=("nccl", "gloo"), help="how GPUs talk to each other")
     top.add_argument("--no_torchrun", action="store_true", help="start the processes without torchrun")
     top.add_argument("--single_gpu_data_loading", action="store_true", help="let one process encode all pictures")
-    top.add_argument("--dry_run", action="store_true", help="check everything and show what would be started")
+    top.add_argument("--dry_run", action="store_true", help="check the settings and show what would be started")
     top.add_argument(
         "--verify_parity",
         action="store_true",
@@ -91,7 +93,7 @@ def config_of_resumed_run(options: argparse.Namespace) -> str:
             "For example: python scripts/train.py --config demo",
         )
     if options.resume != LATEST:
-        return str(Path(options.resume) / "config.json")
+        return str(given_backup(options.resume) / "config.json")
     settings = resolve_config(None, options.set)
     name = options.run_name or settings.run_name or newest_run(Path(settings.runs_dir))
     return str(RunFolder.open(settings.runs_dir, name).config_file)
@@ -100,28 +102,37 @@ def config_of_resumed_run(options: argparse.Namespace) -> str:
 def begin(config: TrainConfig, options: argparse.Namespace) -> int:
     """A plain start: make or open the run folder, start the processes, and watch over them."""
     LaunchPlan.from_config(config, config_path="config.json", require_multi_gpu=options.require_multi_gpu)
-    extra: list[str] = []
-    if options.resume is None:
-        folder = RunFolder.create(config)
-    else:
-        folder = folder_to_resume(config, options.resume)
-        save_config(config, folder.config_file)
-        extra = ["--resume", options.resume]
-    print(f"Run folder: {folder.path}", flush=True)
-    return start_run(
-        config,
-        folder,
-        lambda text: print(text, flush=True),
-        extra_args=extra,
-        require_multi_gpu=options.require_multi_gpu,
-    )
+    if options.resume is not None:
+        return resume(config, options)
+    folder = RunFolder.create(config)
+    say(f"Run folder: {folder.path}")
+    return start_run(config, folder, say, require_multi_gpu=options.require_multi_gpu)
+
+
+def resume(config: TrainConfig, options: argparse.Namespace) -> int:
+    """As `begin`, in the folder of the run to continue, whose config is kept where the present one is refused."""
+    folder = folder_to_resume(config, options.resume)
+    former = folder.config_file.read_bytes()
+    save_config(config, folder.config_file)
+    say(f"Run folder: {folder.path}")
+    extra = ["--resume", options.resume]
+    code = start_run(config, folder, say, extra_args=extra, require_multi_gpu=options.require_multi_gpu)
+    if code == BAD_CONFIG:
+        folder.config_file.write_bytes(former)
+    return code
 
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
-    """Show the plan and start nothing."""
+    """Check what can be checked without reading pictures, show the plan, and start nothing."""
+    from modules.training.model_setup import check_available
+
+    check_available(config)
+    for concept in config.concepts:
+        if concept.enabled and not Path(concept.path).is_dir():
+            raise DataError(f"concepts: there is no folder {concept.path!r}.")
     plan = LaunchPlan.from_config(
         config,
-        config_path=options.config or "config.json",
+        config_path=Path(config.runs_dir) / (config.run_name or "NAME") / "config.json",
         extra_args=["--resume", options.resume] if options.resume else [],
         require_multi_gpu=options.require_multi_gpu,
     )
@@ -138,12 +149,12 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
 
 def is_rank_of_a_group() -> bool:
     """Whether torchrun, or srun with several tasks, started this process."""
-    return "RANK" in os.environ or (int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ)
+    return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or started_by_srun(os.environ)
 
 
 def join(config: TrainConfig, options: argparse.Namespace) -> int:
     """One rank of a group that somebody else started: rank 0 makes the run folder, the others are told."""
-    from modules.distributed import open_store, place_from_environment
+    from modules.distributed import open_store
     from modules.training.worker import run_worker, shared_run_folder
 
     place = place_from_environment(os.environ, config.initial_port)
@@ -155,7 +166,6 @@ def join(config: TrainConfig, options: argparse.Namespace) -> int:
 
 def work_in(folder: RunFolder, options: argparse.Namespace) -> int:
     """What a supervisor started: one rank, the only process, or the one that spawns the ranks."""
-    from modules.distributed import place_from_environment
     from modules.training.worker import run_worker, spawn_workers, supervised_by_us
 
     config = resolve_config(options.config, options.set)

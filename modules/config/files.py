@@ -37,6 +37,9 @@ def save_config(config: TrainConfig, path: str | Path) -> None:
             f"{path} cannot be written: {error.strerror or error}.",
             "Choose another place or make room.",
         ) from error
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise ConfigError(f"{path} cannot be written: a text holds {half}, which is no character by itself.") from error
 
 
 def read_data(path: str | Path) -> Data:

@@ -85,7 +85,7 @@ def find_option(model: type[Section], path: str, variant: str | None = None) -> 
 
 def generalise(path: str) -> str:
     """The path with a star for each place in a list."""
-    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+    return ".".join("*" if part.isdecimal() else part for part in path.split("."))
 
 
 def is_active(option: Option, data: Mapping[str, object], index: int = 0) -> bool:
@@ -234,7 +234,7 @@ def _holds(term: str, data: Mapping[str, object]) -> bool:
     for part in path.split("."):
         if isinstance(value, Mapping):
             value = value.get(part)
-        elif isinstance(value, (list, tuple)) and part.isdigit() and int(part) < len(value):
+        elif isinstance(value, (list, tuple)) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         else:
             value = None

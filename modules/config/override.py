@@ -85,7 +85,7 @@ def _known_option(data: Data, path: str) -> Option | None:
 def _is_place_in_list(path: str) -> bool:
     parent, _, last = path.rpartition(".")
     option = find_option(TrainConfig, parent)
-    return last.isdigit() and option is not None and option.type in ("integers", "numbers", "list")
+    return last.isdecimal() and option is not None and option.type in ("integers", "numbers", "list")
 
 
 def _unknown(path: str, variant: str | None) -> str:
@@ -112,7 +112,7 @@ def _enter(place: object, part: str, path: str) -> object:
 
 
 def _position(place: list[object], part: str, path: str) -> int:
-    if not part.isdigit() or int(part) > len(place):
+    if not part.isdecimal() or int(part) > len(place):
         raise ConfigError(f"{path}: the list has {len(place)} items; use a number from 0 to {len(place)}.")
     if int(part) == len(place):
         place.append({})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,4 +31,4 @@ def _data(source: str | None, presets: Path) -> Data:
         raise ConfigError("The config has no name; give a file or a preset.")
     path = Path(source)
     is_file_name = path.suffix.lower() in READERS or path.is_absolute()
-    return read_data(path) if is_file_name or path.exists() else preset_data(source, presets)
+    return read_data(path) if is_file_name or os.path.exists(path) else preset_data(source, presets)

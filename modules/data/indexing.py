@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.config import DataError, TandemError, TrainConfig
+from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.data.buckets import assign_buckets, make_buckets
 from modules.data.concepts import FolderScan, scan_concept
 from modules.data.hashing import Words, fractions, hash_words
@@ -101,7 +102,8 @@ def _store(path: Path, columns: dict[str, Column], facts: Facts) -> None:
         for old in _stored_indexes(path.parent)[_KEPT_INDEXES:]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        raise TandemError(
+        kind = TandemError if error.errno == errno.ENOSPC else ConfigError
+        raise kind(
             f"cache_dir: the index cannot be written to {str(path.parent)!r}: {error.strerror or error}.",
             "Choose a folder you may write to, with space left.",
         ) from error

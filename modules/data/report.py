@@ -28,7 +28,7 @@ class DataReport:
 
     def lines(self) -> list[str]:
         """The report as text for the terminal, with a histogram of the buckets."""
-        pictures = f"{self.pictures} pictures"
+        pictures = f"{self.pictures} picture{'s' * (self.pictures != 1)}"
         validation = f", {self.validation_pictures} more for validation and test" if self.validation_pictures else ""
         problems = f", {self.problems} problems (see problems.txt)" if self.problems else ""
         steps = f"{self.steps_per_epoch} steps per epoch"

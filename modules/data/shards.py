@@ -3,6 +3,7 @@ holds."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -16,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.config import TandemError
+from modules.config import ConfigError, TandemError
 from modules.data.ledger import LEDGER_NAME, SHARD_PATTERN, Bad, FileRecord, LedgerLine, read_lines
 
 Entry: TypeAlias = dict[str, Tensor]
@@ -169,7 +170,8 @@ def _lock(folder: Path) -> int:
 
 
 def _unwritable(folder: Path, error: OSError) -> TandemError:
-    return TandemError(
+    kind = TandemError if error.errno == errno.ENOSPC else ConfigError
+    return kind(
         f"cache_dir: {str(folder)!r} cannot be written: {error.strerror or error}.",
         "Choose a folder you may write to, with space left; what is cached already is kept.",
     )

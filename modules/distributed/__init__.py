@@ -5,7 +5,6 @@ from torch._C._distributed_c10d import Store
 from modules.distributed.agreement import Agreement, OwnAgreement
 from modules.distributed.launch import launch_distributed, spawn
 from modules.distributed.meeting import Meeting, PeerLost
-from modules.distributed.place import Place, place_from_environment
 from modules.distributed.process_group import (
     Group,
     GroupError,
@@ -17,6 +16,7 @@ from modules.distributed.process_group import (
 )
 from modules.distributed.wrapping import wrap_data_parallel
 from modules.machine import find_free_port
+from modules.run.group_place import Place, place_from_environment
 
 __all__ = [
     "Agreement",

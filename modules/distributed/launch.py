@@ -11,10 +11,10 @@ from typing import Concatenate, ParamSpec
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
 from modules.config import TrainingError
-from modules.distributed.place import Place
 from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
 from modules.machine import find_free_port
 from modules.run.explanations import SECONDARY_KINDS, explain_exception
+from modules.run.group_place import Place
 
 GRACE_S = 8.0
 ECHO_WAITS_S = 2.0

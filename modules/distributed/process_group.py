@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed exports them without saying so
 
 from modules.config import TrainingError
-from modules.distributed.place import Place
+from modules.run.group_place import Place
 
 
 class GroupError(TrainingError):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from tqdm import tqdm
+
+from modules.run.console import drop_output
 
 LINE_EVERY_S = 15.0
 
@@ -23,7 +26,44 @@ class Terminal(Protocol):
 
 def terminal() -> Terminal:
     """A bar where standard output is a terminal, lines elsewhere."""
-    return Bar() if sys.stdout.isatty() else Lines()
+    return Steadfast(Bar() if sys.stdout.isatty() else Lines())
+
+
+class Steadfast:
+    """Passes all on until nobody reads any more (`| head`, a closed terminal): the run goes on without it."""
+
+    def __init__(self, inner: Terminal) -> None:
+        self._inner = inner
+        self._is_read = True
+
+    def begin(self, first_step: int, total_steps: int) -> None:
+        """Passed on."""
+        self._show(lambda: self._inner.begin(first_step, total_steps))
+
+    def phase(self, name: str, done: int | None, total: int | None) -> None:
+        """Passed on."""
+        self._show(lambda: self._inner.phase(name, done, total))
+
+    def step(self, step: int, figures: str) -> None:
+        """Passed on."""
+        self._show(lambda: self._inner.step(step, figures))
+
+    def line(self, text: str) -> None:
+        """Passed on."""
+        self._show(lambda: self._inner.line(text))
+
+    def close(self) -> None:
+        """Passed on."""
+        self._show(self._inner.close)
+
+    def _show(self, act: Callable[[], None]) -> None:
+        if not self._is_read:
+            return
+        try:
+            act()
+        except (OSError, ValueError):
+            self._is_read = False
+            drop_output()
 
 
 class Bar:

@@ -26,7 +26,7 @@ from modules.training.calendar import Clocks, intervals, is_due
 from modules.training.ledger import FIGURES, Ledger
 from modules.training.model_setup import compiled, seed_draws
 from modules.training.optimizers import set_learning_rate
-from modules.training.safeguards import GradientWatch, MicroBatchLimit, not_enough_memory
+from modules.training.safeguards import GradientWatch, MicroBatchLimit, not_enough_memory, per_sample
 from modules.training.schedules import learning_rate_factor
 from modules.training.state import plan_for, position_of, restore
 from modules.training.validation import Patience
@@ -143,7 +143,7 @@ class GenericTrainer:
         try:
             with self.accumulate(batch.last):
                 with self.parts.precision.autocast():
-                    losses = self.parts.family.loss(batch)
+                    losses = per_sample(self.parts.family.loss(batch), len(batch))
                 part = (losses * batch.weights).sum() / batch.step_weight
                 reducing = batch.last and self.replica_count > 1
                 self.parts.precision.scaler.scale(part * (self.replica_count * self.spoil)).backward()

@@ -16,14 +16,21 @@ SWITCH = "enable_gradient_checkpointing"  # what diffusers and transformers call
 
 
 def load_family(config: TrainConfig) -> Family:
-    """The config's family with its model on the CPU. Raises ConfigError where family and method do not fit."""
+    """The config's family with its model on the CPU. Raises ConfigError where it cannot do what the config asks."""
+    return check_available(config).load(config)
+
+
+def check_available(config: TrainConfig) -> type[Family]:
+    """The config's family. Raises ConfigError for an unknown one, and for what this version does not have yet."""
+    if config.training_mode == "fully_sharded":
+        raise ConfigError("training_mode is 'fully_sharded', which this version does not have yet; use 'distributed'.")
     kind = family_class(config.family)
     offered = [method for method in kind.methods if method in AVAILABLE_METHODS]
     if config.method not in offered:
         raise ConfigError(
             f"method is {config.method!r}; the family {config.family!r} offers {', '.join(offered)} in this version."
         )
-    return kind.load(config)
+    return kind
 
 
 def prepare_model(family: Family, config: TrainConfig, precision: Precision, device: torch.device) -> nn.Module:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from torch import Tensor
+
 from modules.config import TrainingError
 from modules.monitoring import Report, StepRecord
 
@@ -54,6 +56,17 @@ class MicroBatchLimit:
             f"{self.samples} samples. The effective batch stays {self._global_batch_size}; "
             f"set batch_size to {self.samples} to begin like this."
         )
+
+
+def per_sample(losses: Tensor, samples: int) -> Tensor:
+    """The losses as they came. Raises TrainingError where a family gave a mean, or no loss for each sample."""
+    if isinstance(losses, Tensor) and losses.shape == (samples,):
+        return losses
+    given = f"a tensor of shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+    raise TrainingError(
+        f"The family's loss() returned {given} for {samples} samples; it must return one loss for each, [{samples}].",
+        "Average over pixels only, such as .mean(dim=(1, 2, 3)); the trainer weighs and averages the samples.",
+    )
 
 
 def not_enough_memory() -> TrainingError:

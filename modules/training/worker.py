@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 
 from modules.checkpoint import Backups, TrainingState, read_backup
@@ -25,6 +26,7 @@ from modules.run import (
     stop_rank_log,
 )
 from modules.run.resume import LATEST, folder_to_resume
+from modules.run.run_lock import training_in
 from modules.training.calendar import Clocks, intervals
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
 from modules.training.generic_trainer import GenericTrainer
@@ -52,7 +54,7 @@ def run_worker(
     wishes = _wishes(config, folder, rank)
     trainer: GenericTrainer | None = None
     try:
-        with wishes.signals():
+        with wishes.signals(), training_in(folder) if rank == 0 else nullcontext():
             state = find_resume_state(resume, folder, report)
             trainer = _trainer(config, folder, report, wishes, state, place, store, supervised=supervised)
             return _exit_code(trainer.run(), in_supervised_group=supervised and place is not None)
@@ -103,7 +105,13 @@ def shared_run_folder(config: TrainConfig, place: Place, store: Store, resume: s
             store.set("run_folder", "")
             raise
         return folder
-    path = store.get("run_folder").decode()
+    try:
+        path = store.get("run_folder").decode()
+    except RuntimeError as error:  # torch's DistStoreError and DistNetworkError
+        raise TrainingError(
+            f"rank {place.rank} was not told the run folder by rank 0, which has ended or hangs: {error}",
+            "Look at the message of rank 0.",
+        ) from error
     if not path:
         raise ConfigError("rank 0 could not open the run folder; its message says why.")
     return RunFolder(Path(path))
@@ -148,8 +156,6 @@ def _trainer(
     *,
     supervised: bool,
 ) -> GenericTrainer:
-    if config.training_mode == "fully_sharded":
-        raise ConfigError("training_mode is 'fully_sharded', which this version does not have yet; use 'distributed'.")
     if place is not None:
         _, reason = resolve_backend(config.distributed_backend)
         if reason and not supervised:  # a supervisor has said so already

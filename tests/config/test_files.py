@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from modules.config import ConfigError, TrainConfig, load_config, save_config
+from modules.config import ConfigError, TrainConfig, load_config, resolve_config, save_config
 
 
 def message(path: Path) -> str:
@@ -154,3 +154,15 @@ def test_saving_leaves_pyyaml_as_it_was(tmp_path: Path) -> None:
     save_config(TrainConfig(), tmp_path / "a.yaml")
     assert yaml.safe_load("a: yes") == {"a": True}
     assert yaml.safe_dump("1e-4") == "1e-4\n...\n"
+
+
+def test_half_a_character_cannot_be_written_and_is_told(tmp_path: Path) -> None:
+    config = TrainConfig.model_validate({"family_options": {"text": "\ud800"}})
+    with pytest.raises(ConfigError, match="no character by itself"):
+        save_config(config, tmp_path / "c.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_too_long_for_any_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="preset"):
+        resolve_config("x" * 5000)

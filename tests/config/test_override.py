@@ -115,3 +115,8 @@ def test_settings_inside_broken_data_are_explained() -> None:
             overridden("concepts.0.path=a", data={"concepts": broken})
     with pytest.raises(ConfigError):
         overridden("optimizer.weight_decay=1", data={"optimizer": [1]})
+
+
+def test_a_digit_that_is_no_decimal_is_no_place_in_a_list() -> None:
+    with pytest.raises(ConfigError):
+        override({}, ["concepts.\u00b2.path=x"])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.families.pixel_diffusion import PixelOptions, word_numbers
+from modules.config import load_preset
+from modules.families.pixel_diffusion import PixelDiffusion, PixelOptions, word_numbers
 from scripts.check_demo import Answer, ask, grid, look, main, passed, sample_size
 from scripts.demo_shapes import COLOURS, HELD_OUT, OUTLINES, SIZES, Scene, draw_picture, scenes
 from scripts.make_demo_data import STAMP, make_demo_data
@@ -76,6 +77,18 @@ def test_nothing_of_a_user_is_deleted(tmp_path: Path) -> None:
     assert (folder / STAMP).is_file()
 
 
+def test_the_preset_asks_for_what_there_is() -> None:
+    config = load_preset("demo")
+    asked = {sample.prompt for sample in config.samples}
+    assert asked <= {scene.caption for scene in scenes()}
+    assert asked & {scene.caption for scene in HELD_OUT}
+    assert {(sample.width, sample.height) for sample in config.samples} == {
+        sample_size(size, config.resolution) for size in SIZES.values()
+    }
+    assert config.global_batch_size is not None, "the result must not depend on the number of GPUs"
+    PixelDiffusion.load(config)
+
+
 def test_the_captions_words_are_told_apart() -> None:
     words = {word for scene in scenes() for word in scene.caption.split()}
     numbers = {int(word_numbers(word, PixelOptions())[0]) for word in words}
@@ -94,7 +107,7 @@ def test_the_checker_reads_the_real_pictures(demo: Path, resolution: int | None)
 
 
 def real(scene: Scene, width: int, height: int) -> Image.Image:
-    return draw_picture(scene, width, height, (width / 2, height / 2), 0.45 * min(width, height))
+    return draw_picture(scene, width, height, (width / 2, height / 2), 0.5 * min(width, height))
 
 
 def test_the_checker_says_yes_to_pictures_of_their_captions() -> None:

@@ -21,7 +21,7 @@ t.phase("caching", 1, 2); t.phase("caching", 2, 2); t.line("hello")
 t.begin(5, 10)
 for n in range(6, 11): t.step(n, f"loss {n}")
 t.phase("sampling", 0, 1); t.line("between"); t.close(); t.close(); t.line("after")
-print(type(t).__name__)
+print("end")
 """
 
 
@@ -59,7 +59,7 @@ def test_on_a_terminal_there_is_one_bar_and_notes_stand_above_it() -> None:
     assert "10/10 steps" in text
     assert "loss 10" in text
     assert "between" in text
-    assert text.rstrip().endswith("Bar")
+    assert text.rstrip().endswith("end")
 
 
 def test_the_speed_is_that_of_the_last_steps_and_the_first_step_does_not_count() -> None:
@@ -71,3 +71,16 @@ def test_the_speed_is_that_of_the_last_steps_and_the_first_step_does_not_count()
         throughput.add(8 * step, 0.5)
     assert throughput.samples_per_s() == pytest.approx(16)
     assert throughput.eta_s(32) == pytest.approx(2)
+
+
+@pytest.mark.slow
+def test_a_reader_who_leaves_does_not_end_the_run() -> None:
+    """As in `train.py | head -1`: every later line fails, and so would Python's last flush."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], stdout=write, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment()
+    )
+    os.close(write)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""

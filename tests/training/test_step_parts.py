@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 import pytest
 import torch
 from torch import nn
 
-from modules.config import TrainConfig
+from modules.config import TrainConfig, TrainingError
 from modules.data.progress import Progress
 from modules.training.ema import Ema
 from modules.training.ledger import Ledger
 from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
 from modules.training.precision import Name, Precision
+from modules.training.safeguards import per_sample
 
 CPU = torch.device("cpu")
 
@@ -170,3 +172,13 @@ def test_the_ledger_tells_each_step_once_in_order_and_late() -> None:
     assert [(each.step, each.loss, each.grad_norm) for each in found] == [(n, n, 10.0 * n) for n in (1, 2, 3, 4)]
     assert [round(each.learning_rate, 6) for each in found] == [0.1, 0.2, 0.3, 0.4]
     assert agree.told[1]["stop"] == 1.0
+
+
+def test_a_loss_that_is_no_value_per_sample_is_refused() -> None:
+    losses = torch.ones(3)
+    assert per_sample(losses, 3) is losses
+    for wrong, shape in ((losses.mean(), "[]"), (losses[:1], "[1]"), (losses.expand(2, 3), "[2, 3]")):
+        with pytest.raises(TrainingError, match=re.escape(shape)):
+            per_sample(wrong, 3)
+    with pytest.raises(TrainingError, match="float for 3 samples"):
+        per_sample(1.0, 3)  # type: ignore[arg-type]

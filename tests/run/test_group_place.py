@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
+from modules.config import ConfigError
 from modules.distributed import Place, place_from_environment
 
 
 def test_a_plain_start_has_no_place() -> None:
     assert place_from_environment({}) is None
-    assert place_from_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) is None
+    assert place_from_environment({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) is None
+
+
+def test_the_script_of_an_sbatch_job_is_no_step_of_it() -> None:
+    assert place_from_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None
 
 
 def test_torchrun_gives_everything() -> None:
@@ -21,7 +28,7 @@ def test_without_a_local_rank_the_rank_counts() -> None:
 
 
 def test_srun_gives_the_same_facts_under_other_names() -> None:
-    given = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
+    given = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
     assert place_from_environment(given) == Place(5, 1, 8, "127.0.0.1", 12355)
     many = {**given, "SLURM_NNODES": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
     assert place_from_environment(many, 13000) == Place(5, 1, 8, "10.0.0.7", 13000)
@@ -33,3 +40,18 @@ def test_torchrun_inside_an_allocation_wins_over_slurm() -> None:
     found = place_from_environment(given)
     assert found is not None
     assert (found.rank, found.world_size) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'"),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, "rank 5 of 2"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": ""}, "MASTER_PORT is ''"),
+        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2(x3)"}, "SLURM_NTASKS"),
+    ],
+)
+def test_an_odd_environment_gets_a_sentence(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        place_from_environment(given)
+    assert said in str(caught.value)

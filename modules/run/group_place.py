@@ -1,0 +1,87 @@
+"""Which process of how many this is, as torchrun, Slurm's srun or our own spawn say in the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modules.config import ConfigError
+
+_LAUNCHERS = "torchrun and srun set it; for a plain start unset RANK, WORLD_SIZE and SLURM_PROCID"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process in the group: its rank, its number on this machine, and where rank 0 listens."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+
+    def environment(self) -> dict[str, str]:
+        """The variables of torch's env:// rendezvous for this place."""
+        return {
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self.local_rank),
+            "WORLD_SIZE": str(self.world_size),
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+        }
+
+
+def place_from_environment(environ: Mapping[str, str], default_port: int = 12355) -> Place | None:
+    """The place that the environment gives this process, or None where it was started plainly.
+
+    torchrun sets RANK, LOCAL_RANK and WORLD_SIZE. Under srun the same facts are SLURM_PROCID, SLURM_LOCALID and
+    SLURM_NTASKS.
+    Raises ConfigError where one of them is no number, or the rank is none of the group.
+    """
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        return _checked(
+            Place(
+                rank=_number(environ, "RANK"),
+                local_rank=_number(environ, "LOCAL_RANK", environ["RANK"]),
+                world_size=_number(environ, "WORLD_SIZE"),
+                master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
+                master_port=_number(environ, "MASTER_PORT", str(default_port)),
+            )
+        )
+    if started_by_srun(environ):
+        one_node = environ.get("SLURM_NNODES", "1") == "1"
+        launcher = "127.0.0.1" if one_node else environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+        return _checked(
+            Place(
+                rank=_number(environ, "SLURM_PROCID"),
+                local_rank=_number(environ, "SLURM_LOCALID", "0"),
+                world_size=_number(environ, "SLURM_NTASKS"),
+                master_addr=environ.get("MASTER_ADDR", launcher),
+                master_port=_number(environ, "MASTER_PORT", str(default_port)),
+            )
+        )
+    return None
+
+
+def started_by_srun(environ: Mapping[str, str]) -> bool:
+    """Whether srun started this process as one of several tasks.
+
+    The script of an sbatch job sees SLURM_PROCID and SLURM_NTASKS as well, but it is no step: it lacks SLURM_STEP_ID.
+    """
+    return "SLURM_STEP_ID" in environ and "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", "1") > 1
+
+
+def _number(environ: Mapping[str, str], name: str, default: str = "") -> int:
+    text = environ.get(name, default)
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(
+            f"the environment variable {name} is {text!r}; it must be a whole number", _LAUNCHERS
+        ) from None
+
+
+def _checked(place: Place) -> Place:
+    if not 0 <= place.rank < place.world_size:
+        raise ConfigError(f"this process is rank {place.rank} of {place.world_size}, which cannot be", _LAUNCHERS)
+    return place
