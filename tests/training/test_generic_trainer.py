@@ -135,3 +135,13 @@ def test_data_parallel_on_one_device_trains_the_same(pictures: Path, tmp_path: P
     code, run = train_alone(tiny_config(pictures, tmp_path, training_mode="data_parallel"))
     assert code == 0
     assert same_state(plain.state, run.state)
+
+
+def test_test_pictures_are_measured_once_at_the_end_and_never_learned_from(pictures: Path, tmp_path: Path) -> None:
+    concepts = [{"path": str(pictures)}, {"path": str(pictures), "kind": "test"}]
+    _, plain = train_alone(tiny_config(pictures, tmp_path, run_name="p"))
+    code, run = train_alone(tiny_config(pictures, tmp_path, concepts=concepts))
+    assert code == 0
+    assert [(event["set"], event["step"]) for event in run.events("validation")] == [("test", 6)]
+    assert run.events("started")[0]["steps_per_epoch"] == plain.events("started")[0]["steps_per_epoch"]
+    assert same_state(run.state, plain.state)
