@@ -158,7 +158,7 @@ class RunReport:
 
     def sample(self, file: Path, prompt: str, step: int) -> None:
         """A picture was drawn."""
-        self._events.write("sample", file=str(file), prompt=prompt, step=step)
+        self._events.write("sample", file=str(file.resolve()), prompt=prompt, step=step)
         if self._board is not None:
             with Image.open(file) as picture:
                 pixels = np.asarray(picture.convert("RGB"))
@@ -166,7 +166,7 @@ class RunReport:
 
     def backup(self, folder: Path, step: int) -> None:
         """A backup is complete."""
-        self._events.write("backup", path=str(folder), step=step)
+        self._events.write("backup", path=str(folder.resolve()), step=step)
 
     def validation(self, name: str, loss: float, step: int) -> None:
         """The loss on pictures that are not learned from, on fixed noise and timesteps; `name` validation or test."""

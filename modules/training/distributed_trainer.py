@@ -14,8 +14,10 @@ from modules.checkpoint import TrainingState
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.distributed import Agreement, Meeting, Place, Store, process_group, resolve_backend, wrap_data_parallel
+from modules.machine import hostname
 from modules.monitoring import Report
 from modules.run import RunFolder
+from modules.training import facts
 from modules.training.generic_trainer import GenericTrainer, agreement_names
 from modules.training.wishes import ENDINGS, StoppedBeforeTraining, Wishes
 
@@ -108,6 +110,12 @@ class DistributedTrainer(GenericTrainer):
     def apart(self, name: str, work: Callable[[], None]) -> None:
         """Ranks wait for each other through the store."""
         self.meeting.all(name, work, self.while_waiting)
+
+    def devices(self) -> list[str]:
+        """Each rank tells the store its own, with its host."""
+        name = f"{facts.device_name(self.device)} on {hostname()}"
+        self.group.store.set(f"device/{self.replica_index}", name)
+        return [self.group.store.get(f"device/{rank}").decode() for rank in range(self.replica_count)]
 
     def while_waiting(self) -> None:
         """Before the first step a run can be stopped at any time; later all ranks agree on it between two steps."""

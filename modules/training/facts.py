@@ -11,14 +11,14 @@ from modules.training.assembly import Parts
 from modules.training.wishes import Ending
 
 
-def started_facts(parts: Parts, world_size: int, backend: str) -> dict[str, object]:
-    """What the run is made of, as the `started` event holds it."""
+def started_facts(parts: Parts, devices: list[str], backend: str) -> dict[str, object]:
+    """What the run is made of, as the `started` event holds it; `devices` has one entry for each rank."""
     return {
         "config": parts.config.model_dump(mode="json"),
-        "world": world_size,
+        "world": len(devices),
         "backend": backend,
         "host": hostname(),
-        "devices": [device_name(parts.device)],
+        "devices": devices,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "trainable_parameters": sum(p.numel() for group in parts.step.optimizer.param_groups for p in group["params"]),
         "global_batch_size": parts.plan.global_batch_size,

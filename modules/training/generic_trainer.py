@@ -259,7 +259,7 @@ class GenericTrainer:
         if self.progress.step >= self.parts.total_steps:
             self.report.note("All steps of this config are done already; raise epochs or max_steps to train further.")
         self.report.started(
-            facts.started_facts(self.parts, self.replica_count, self.backend),
+            facts.started_facts(self.parts, self.devices(), self.backend),
             first_step=self.progress.step,
             total_steps=self.parts.total_steps,
             total_samples=facts.total_samples(self.parts),
@@ -281,6 +281,10 @@ class GenericTrainer:
     def accumulate(self, last: bool) -> AbstractContextManager[object]:
         """Around each micro-batch; gradients are reduced over the ranks only in the `last` one of a step."""
         return nullcontext()
+
+    def devices(self) -> list[str]:
+        """The device of every rank."""
+        return [facts.device_name(self.device)]
 
     def check_stop(self) -> None:
         """Before the first step: raises StoppedBeforeTraining where somebody wishes the run to end."""
