@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from modules.config import TrainConfig, load_config
 from modules.data.batch import Batch
 from modules.data.loader import Loader
-from modules.families.pixel_diffusion import Options, build_model
+from modules.families.pixel_diffusion import PixelOptions, build_model
 
 Times = dict[str, list[float]]  # wall and CPU seconds of every step
 
@@ -119,7 +119,7 @@ def main() -> None:
 
 def run_bare(config: TrainConfig, batches: Path, steps: int) -> dict[str, object]:
     """The bare loop alone, for its memory."""
-    model = build_model(Options.model_validate(config.family_options))
+    model = build_model(PixelOptions.model_validate(config.family_options))
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     loop = BareLoop(model, read_batches(batches), config, world_size=1)
