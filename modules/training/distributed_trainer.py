@@ -137,5 +137,5 @@ class DataParallelTrainer(GenericTrainer):
     """One process that splits every micro-batch over several GPUs with torch's DataParallel."""
 
     def place(self, model: nn.Module) -> nn.Module:
-        """Replicas on all chosen devices; without a GPU the wrapper only passes calls on."""
-        return DataParallel(model, device_ids=list(self.config.device_ids) if self.config.device_ids else None)
+        """Replicas on all visible devices (the launch plan hides the others); without a GPU it only passes calls on."""
+        return DataParallel(model)
