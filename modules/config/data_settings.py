@@ -42,6 +42,13 @@ class DataSettings(Section):
         picks="folder",
         min_length=1,
     )
+    cache_only: bool = setting(
+        False,
+        title="Only prepare the pictures",
+        help="Fills the cache and ends without training, for example on a cheaper machine; the training that "
+        "follows starts at once.",
+        advanced=True,
+    )
     validation_split: float = setting(
         0.0,
         title="Validation share",

@@ -9,6 +9,7 @@ from pydantic import Field
 from modules.config.section import Section, setting
 
 DeviceId = Annotated[int, Field(ge=0, le=65_535)]
+ProcessCount = Annotated[int, Field(ge=1, le=1024)]
 
 
 class MultiGpuSettings(Section):
@@ -87,6 +88,34 @@ class MultiGpuSettings(Section):
         depends_on="enable_multi_gpu",
         ge=1,
         le=16_384,
+    )
+    processes_per_node: tuple[ProcessCount, ...] | None = setting(
+        None,
+        title="Processes on each machine",
+        help="How many GPUs each machine brings, machine 0 first, such as [4, 2]; a single number holds for all. "
+        "Empty: every machine uses all of its GPUs.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+        min_length=1,
+    )
+    rendezvous: Literal["static", "elastic"] = setting(
+        "static",
+        title="How machines meet",
+        help="static: each machine has its number and all must come. elastic: a machine that failed may come "
+        "back, and the run goes on from its newest backup.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    max_restarts: int = setting(
+        0,
+        title="Restarts after a failure",
+        help="How often torchrun starts all processes again after one has failed. Each time training goes on "
+        "from the newest backup.",
+        unit="restarts",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+        ge=0,
+        le=1000,
     )
     node_rank: int = setting(
         0,
@@ -168,6 +197,57 @@ class MultiGpuSettings(Section):
         title="Compress the exchange",
         help="Sends less between the GPUs, for slow networks. none: exact. fp16 and bf16 send half with a "
         "little rounding; powersgd sends far less and changes the training slightly.",
+        advanced=True,
+        depends_on="enable_multi_gpu",
+    )
+    powersgd_rank: int = setting(
+        2,
+        title="Rank of PowerSGD",
+        help="How many rows and columns stand for each matrix of gradients. More is closer to the exact exchange "
+        "and sends more.",
+        advanced=True,
+        depends_on="enable_multi_gpu & gradient_compression=powersgd",
+        ge=1,
+        le=256,
+    )
+    powersgd_start_step: int = setting(
+        100,
+        title="First step with PowerSGD",
+        help="Steps before this one exchange the full gradients, which change too fast at first to be compressed.",
+        unit="steps",
+        advanced=True,
+        depends_on="enable_multi_gpu & gradient_compression=powersgd",
+        ge=2,
+        le=1_000_000,
+    )
+    fsdp_reshard_after_forward: bool = setting(
+        True,
+        title="Give weights back after the forward",
+        help="fully_sharded only. On: each GPU drops the others' weights after the forward and fetches them again "
+        "for the backward, which saves memory. Off: faster, needs more memory.",
+        advanced=True,
+        depends_on="enable_multi_gpu & training_mode=fully_sharded",
+    )
+    fsdp_cpu_offload: bool = setting(
+        False,
+        title="Keep weights in main memory",
+        help="fully_sharded only. Weights, gradients and optimizer state rest in main memory and visit the GPU "
+        "when needed: the least GPU memory, much slower.",
+        advanced=True,
+        depends_on="enable_multi_gpu & training_mode=fully_sharded",
+    )
+    fsdp_reduce_precision: Literal["fp32", "bf16"] = setting(
+        "fp32",
+        title="Precision of the summed gradients",
+        help="fully_sharded only. fp32 sums gradients exactly; bf16 sends half as much and rounds.",
+        advanced=True,
+        depends_on="enable_multi_gpu & training_mode=fully_sharded",
+    )
+    debug_distributed: bool = setting(
+        False,
+        title="Record how processes talk",
+        help="Turns on the detailed logs of NCCL and torch.distributed and gathers them in the run's log folder. "
+        "For finding the cause of a hang; slower.",
         advanced=True,
         depends_on="enable_multi_gpu",
     )

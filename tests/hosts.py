@@ -1,0 +1,119 @@
+"""Two hosts on one machine: network namespaces with a cable (a veth pair) between them, and host names of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[1]
+_TOOLS = ("ip", "unshare", "hostname")
+
+
+def why_not() -> str:
+    """Why this machine cannot play two hosts; empty where it can."""
+    if sys.platform != "linux":
+        return "network namespaces exist only on Linux"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
+        return f"{', '.join(missing)} not installed"
+    tried = subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True, text=True, check=False)
+    return "" if tried.returncode == 0 else f"no network namespaces here: {tried.stderr.strip()}"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One of the two: its name, its address, and the namespace in which its programs run."""
+
+    name: str
+    address: str
+    namespace: str
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """`argv` as a program of this host."""
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name, *argv]
+        return ["ip", "netns", "exec", self.namespace, *named]
+
+    def start(
+        self, argv: Sequence[str], environment: Mapping[str, str], *, output: int | IO[str] = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
+        """Start a program on this host, in a session of its own, stdout and stderr together in `output`."""
+        return subprocess.Popen(
+            self.command(argv),
+            env=dict(environment),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    def processes(self) -> list[int]:
+        """The ids of all processes that run on this host."""
+        found = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False)
+        return [int(word) for word in found.stdout.split()]
+
+    def power_off(self) -> None:
+        """Kill everything that runs on this host, as a power cut would."""
+        for _ in range(3):  # a process may start another while we look
+            for pid in self.processes():
+                try:
+                    os.kill(pid, 9)
+                except ProcessLookupError:
+                    continue
+
+    def unplug(self) -> None:
+        """Take the network cable out: packets vanish without a word."""
+        _ip("-n", self.namespace, "link", "set", "cable", "down")
+
+    def plug_in(self) -> None:
+        """Put the cable back."""
+        _ip("-n", self.namespace, "link", "set", "cable", "up")
+
+
+@contextmanager
+def two_hosts(*, rate: str | None = None, number: int | None = None) -> Iterator[tuple[Host, Host]]:
+    """Hosts "alpha" and "beta" that reach each other at 10.77.N.1 and .2; `rate` such as "100mbit" slows the cable.
+
+    Whatever still runs on them is killed at the end.
+    """
+    number = os.getpid() % 250 + 1 if number is None else number
+    hosts = tuple(
+        Host(name, f"10.77.{number}.{place}", f"tandem-{os.getpid()}-{name}")
+        for place, name in enumerate(("alpha", "beta"), start=1)
+    )
+    alpha, beta = hosts
+    try:
+        for host in hosts:
+            _ip("netns", "add", host.namespace)
+            _ip("-n", host.namespace, "link", "set", "lo", "up")
+        _ip("-n", alpha.namespace, "link", "add", "cable", "type", "veth", "peer", "cable", "netns", beta.namespace)
+        for host in hosts:
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "cable")
+            _ip("-n", host.namespace, "link", "set", "cable", "up")
+            if rate is not None:
+                shape = ["tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
+                netns = ["ip", "netns", "exec", host.namespace]
+                _run(*netns, "tc", "qdisc", "add", "dev", "cable", "root", *shape)
+        yield alpha, beta
+    finally:
+        for host in hosts:
+            host.power_off()
+            subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True, check=False)
+
+
+def _ip(*arguments: str) -> None:
+    _run("ip", *arguments)
+
+
+def _run(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
