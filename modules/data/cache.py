@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from modules.config import TrainConfig
 from modules.data.encoding import Encode, Encoder
+from modules.data.hashing import Words, hash_path, hash_words
 from modules.data.index import Index, ProgressCallback, silent
 from modules.data.index_part import mask_file
 from modules.data.keys import NO_MASK, WHOLE_MASK, ViewKeys
@@ -82,6 +83,20 @@ class Cache:
         cached.problems.extend(self._reason(row, ledger) for row in np.flatnonzero(~cached.usable).tolist())
         return cached
 
+    def words(self) -> Words:
+        """[rows]: 64 bits for each row over path, contents, caption and use; 0 where it cannot be used.
+
+        Two machines train on the same pictures where these are the same, whatever the dates of their files.
+        """
+        index, ledger = self._index, Ledger(self._cache_dir)
+        usable = self.load().usable
+        contents = np.zeros(len(index), dtype=np.uint64)
+        for row, content, mask in self._contents(ledger):
+            text = index.caption_texts[row]
+            contents[row] = hash_path(content + mask + text) if usable[row] else 0
+        use = index.concept.astype(np.int64) * 2 + index.validation
+        return np.where(contents, hash_words(index.path_hash, use, contents), np.uint64(0))
+
     def _index_rows_known(self, ledger: Ledger) -> Iterator[int]:
         """Rows with nothing left to do: all views cached, or a file that was bad and has not changed
         since."""
@@ -123,11 +138,11 @@ class Cache:
         return Problem(path, reason)
 
 
-def share_of_work(work: Rows, rank: int, world: int) -> Rows:
-    """One rank's part of the work: every world-th row of the index.
+def share_of_work(work: Rows, position: int, count: int) -> Rows:
+    """The part of one of `count` ranks that fill a cache together: every count-th row of the index.
 
     By row, not by place in the list: a rank that asks late, when others have begun to write, finds fewer rows
     missing, and still takes the same ones.
     """
-    mine: Rows = work[work % world == rank]
+    mine: Rows = work[work % count == position]
     return mine

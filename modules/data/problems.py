@@ -21,12 +21,10 @@ class Problem:
         return f"{readable}: {self.what}".replace("\r", "\\r").replace("\n", "\\n")
 
 
-def write_problems(problems: Iterable[Problem], path: Path) -> int:
-    """Write one line per problem to `path` and return how many there were; no file is left where there are
-    none."""
+def write_problems(problems: Iterable[Problem], path: Path) -> None:
+    """Write one line per problem to `path`; no file is left where there are none."""
     lines = [problem.line() for problem in problems]
     if not lines:
         path.unlink(missing_ok=True)
-        return 0
+        return
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return len(lines)

@@ -3,8 +3,10 @@
 from torch._C._distributed_c10d import Store
 
 from modules.distributed.agreement import Agreement, OwnAgreement
+from modules.distributed.delivery import deliver_folder
 from modules.distributed.launch import launch_distributed, spawn
 from modules.distributed.meeting import Meeting, PeerLost
+from modules.distributed.neighbours import Neighbours, find_neighbours
 from modules.distributed.process_group import (
     Group,
     GroupError,
@@ -23,12 +25,15 @@ __all__ = [
     "Group",
     "GroupError",
     "Meeting",
+    "Neighbours",
     "OwnAgreement",
     "PeerLost",
     "Place",
     "Store",
     "cleanup_distributed",
+    "deliver_folder",
     "find_free_port",
+    "find_neighbours",
     "launch_distributed",
     "open_store",
     "place_from_environment",

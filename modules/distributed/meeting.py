@@ -68,6 +68,14 @@ class Meeting:
         for rank in range(self._world_size):
             self._wait_for(rank, key, name, while_waiting)
 
+    def gather(self, name: str, text: str, while_waiting: Callable[[], None]) -> list[str]:
+        """What every rank has to say, in the order of ranks; all wait for all."""
+        key = self._key(name)
+        self._store.set(f"{key}/{self._rank}", text)
+        for rank in range(self._world_size):
+            self._wait_for(rank, key, name, while_waiting)
+        return [self._store.get(f"{key}/{rank}").decode() for rank in range(self._world_size)]
+
     def _key(self, name: str) -> str:
         self._round += 1
         return f"meeting/{self._round}/{name}"

@@ -17,8 +17,11 @@ from modules.data.order import Order, StepSamples, validation_steps
 from modules.data.problems import write_problems
 from modules.data.reading import CachedExamples
 from modules.data.report import data_report
+from modules.distributed import Neighbours
 from modules.families.family import Family
+from modules.machine import hostname
 from modules.monitoring import Report
+from modules.training.same_pictures import check_same_pictures, tell_of_folders
 
 TELL_EVERY_S = 0.5
 
@@ -28,6 +31,12 @@ class Replicas(Protocol):
 
     replica_index: int
     replica_count: int
+
+    def neighbours(self, name: str, folder: Path) -> Neighbours:
+        """The ranks that see the same `folder`."""
+
+    def gather(self, name: str, text: str) -> list[str]:
+        """What every rank has to say, in the order of ranks."""
 
     def together(self, name: str, work: Callable[[], None]) -> None:
         """Rank 0 works, the others meet it."""
@@ -57,21 +66,29 @@ def prepare_dataset(
     problems_file: Path,
     check_stop: Callable[[], None],
 ) -> Dataset:
-    """Index and cache what is new, then lay out the global order.
+    """Index and cache what is new, once for each cache folder that ranks share, then lay out the global order.
 
     Raises DataError where nothing is usable, and what `check_stop` raises while pictures are encoded.
     """
     cache_dir = Path(config.cache_dir)
     tell = _Teller(report, check_stop)
-    replicas.together(
-        "index",
-        lambda: ignore(build_index(config, family.size_step, cache_dir, tell.counting("indexing", 1))),
-    )
+    near = replicas.neighbours("cache_dir", cache_dir)
+    tell_of_folders(near, replicas.gather("hosts", hostname()), report)
+
+    def bring_index_up_to_date() -> None:
+        if near.is_first:
+            build_index(config, family.size_step, cache_dir, tell.counting("indexing", 1))
+
+    replicas.apart("index", bring_index_up_to_date)
     index = load_index(index_path(config, family.size_step, cache_dir))
-    cached = _fill_cache(config, family, index, replicas, tell)
+    cache = Cache(cache_dir, family.fingerprint(), index, config, family.encodes_captions)
+    _fill_cache(cache, config, family, near, replicas, tell)
+    if not near.is_shared:
+        check_same_pictures(index, cache.words(), near, replicas.gather)
+    cached = cache.load()
     order = Order.of(index, config, cached.usable, global_batch_size)
     problems = [*index.problems(), *cached.problems]
-    replicas.together("problems", lambda: ignore(write_problems(problems, problems_file)))
+    replicas.together("problems", lambda: write_problems(problems, problems_file))
     for line in data_report(index, cached, order).lines():
         report.note(line)
     if problems:
@@ -93,21 +110,19 @@ def prepare_dataset(
     return Dataset(index, cached, order, loader, validation, test)
 
 
-def ignore(result: object) -> None:
-    """Drop a result: work that ranks do together returns nothing."""
+def _fill_cache(
+    cache: Cache, config: TrainConfig, family: Family, near: Neighbours, replicas: Replicas, tell: _Teller
+) -> None:
+    """The ranks that share a cache folder encode what it lacks: all of them, or only their first."""
+    helpers = len(near.ranks) if config.distributed_data_loading else 1
+    mine = share_of_work(cache.missing(), near.position, helpers)
+    counting = tell.counting("caching", helpers)
 
+    def encode_own_part() -> None:
+        if near.position < helpers:
+            cache.encode(mine, family.encode, replicas.replica_index, counting)
 
-def _fill_cache(config: TrainConfig, family: Family, index: Index, replicas: Replicas, tell: _Teller) -> CachedExamples:
-    cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
-    work = cache.missing()
-    if config.distributed_data_loading:
-        mine = share_of_work(work, replicas.replica_index, replicas.replica_count)
-        counting = tell.counting("caching", replicas.replica_count)
-        replicas.apart("caching", lambda: cache.encode(mine, family.encode, replicas.replica_index, counting))
-    else:
-        counting = tell.counting("caching", 1)
-        replicas.together("caching", lambda: cache.encode(work, family.encode, 0, counting))
-    return cache.load()
+    replicas.apart("caching", encode_own_part)
 
 
 class _Teller:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,11 +14,22 @@ from torch.nn.parallel import DataParallel
 from modules.checkpoint import TrainingState
 from modules.config import TrainConfig
 from modules.data.batch import Batch
-from modules.distributed import Agreement, Meeting, Place, Store, process_group, resolve_backend, wrap_data_parallel
+from modules.distributed import (
+    Agreement,
+    Meeting,
+    Neighbours,
+    Place,
+    Store,
+    find_neighbours,
+    process_group,
+    resolve_backend,
+    wrap_data_parallel,
+)
 from modules.machine import hostname
 from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training import facts
+from modules.training.common_backup import common_state
 from modules.training.generic_trainer import GenericTrainer, agreement_names
 from modules.training.wishes import ENDINGS, StoppedBeforeTraining, Wishes
 
@@ -31,7 +43,7 @@ class DistributedTrainer(GenericTrainer):
         folder: RunFolder,
         report: Report,
         wishes: Wishes,
-        resume: TrainingState | None,
+        resume: Path | None,
         place: Place,
         store: Store,
     ) -> None:
@@ -111,11 +123,21 @@ class DistributedTrainer(GenericTrainer):
         """Ranks wait for each other through the store."""
         self.meeting.all(name, work, self.while_waiting)
 
+    def gather(self, name: str, text: str) -> list[str]:
+        """Through the store, too."""
+        return self.meeting.gather(name, text, self.while_waiting)
+
+    def neighbours(self, name: str, folder: Path) -> Neighbours:
+        """Machines may share a folder or have one each: the disk knows."""
+        return find_neighbours(name, folder, self.replica_index, self.gather)
+
+    def former_state(self) -> TrainingState | None:
+        """The newest backup that any rank holds, sent to those that do not see its folder."""
+        return common_state(self.backup, self.folder, self, self.group)
+
     def devices(self) -> list[str]:
-        """Each rank tells the store its own, with its host."""
-        name = f"{facts.device_name(self.device)} on {hostname()}"
-        self.group.store.set(f"device/{self.replica_index}", name)
-        return [self.group.store.get(f"device/{rank}").decode() for rank in range(self.replica_count)]
+        """Each rank's own, with its host."""
+        return self.gather("devices", f"{facts.device_name(self.device)} on {hostname()}")
 
     def while_waiting(self) -> None:
         """Before the first step a run can be stopped at any time; later all ranks agree on it between two steps."""

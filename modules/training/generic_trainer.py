@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from modules.checkpoint import TrainingState
+from modules.checkpoint import TrainingState, read_backup
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.data.order import StepSamples
 from modules.data.progress import Progress
-from modules.distributed import Agreement, OwnAgreement
+from modules.distributed import Agreement, Neighbours, OwnAgreement
 from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training import chores, facts
@@ -46,13 +47,13 @@ class GenericTrainer:
         folder: RunFolder,
         report: Report,
         wishes: Wishes,
-        resume: TrainingState | None = None,
+        resume: Path | None = None,
     ) -> None:
         self.config = config
         self.folder = folder
         self.report = report
         self.wishes = wishes
-        self.resume = resume
+        self.backup = resume
         self.training = False  # whether the first step has begun
 
     def run(self) -> Ending:
@@ -70,13 +71,14 @@ class GenericTrainer:
         """Load the model, prepare the data, take over a backup, and tell what is going to happen."""
         config = self.config
         self.report.phase("loading")
-        plan = plan_for(config, self.replica_count, self.resume)
+        former = self.former_state()
+        plan = plan_for(config, self.replica_count, former)
         self.parts = assemble(config, self.folder, plan, self.device, self, self.report, self.check_stop)
         self.ledger = Ledger(self.device, self.replica_index)
         self.patience = Patience(config.early_stopping_patience)
         self.progress = Progress(0, self.parts.data.order.epoch_size, plan.global_batch_size)
-        if self.resume is not None:
-            self.take_over(self.resume)
+        if former is not None:
+            self.take_over(former)
         self.previous = self.logged = self.progress
         self.log_clock = Clocks({"log": config.log_every})
         self.limit = MicroBatchLimit(config.batch_size, plan.global_batch_size, self.report)
@@ -273,6 +275,18 @@ class GenericTrainer:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.agreement: Agreement | OwnAgreement = OwnAgreement(agreement_names(self.replica_count))
         yield
+
+    def former_state(self) -> TrainingState | None:
+        """The state of the backup to go on from."""
+        return None if self.backup is None else read_backup(self.backup)
+
+    def neighbours(self, name: str, folder: Path) -> Neighbours:
+        """The ranks that see the same `folder`."""
+        return Neighbours(0, ((0,),))
+
+    def gather(self, name: str, text: str) -> list[str]:
+        """What every rank has to say, in the order of ranks."""
+        return [text]
 
     def place(self, model: nn.Module) -> nn.Module:
         """The form of the model in which it is trained."""

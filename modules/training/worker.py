@@ -9,7 +9,7 @@ import traceback
 from contextlib import nullcontext
 from pathlib import Path
 
-from modules.checkpoint import Backups, TrainingState, read_backup
+from modules.checkpoint import Backups
 from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, TrainingError
 from modules.distributed import Place, Store, open_store, resolve_backend, spawn
 from modules.monitoring import Report, RunReport, SilentReport
@@ -55,8 +55,8 @@ def run_worker(
     trainer: GenericTrainer | None = None
     try:
         with wishes.signals(), training_in(folder) if rank == 0 else nullcontext():
-            state = find_resume_state(resume, folder, report)
-            trainer = _trainer(config, folder, report, wishes, state, place, store, supervised=supervised)
+            backup = find_backup(resume, folder, report, rank)
+            trainer = _trainer(config, folder, report, wishes, backup, place, store, supervised=supervised)
             return _exit_code(trainer.run(), in_supervised_group=supervised and place is not None)
     except StoppedBeforeTraining as stop:
         report.note(str(stop))
@@ -122,20 +122,21 @@ def choose_run_folder(config: TrainConfig, resume: str | None) -> RunFolder:
     return RunFolder.create(config) if resume is None else folder_to_resume(config, resume)
 
 
-def find_resume_state(resume: str | None, folder: RunFolder, report: Report) -> TrainingState | None:
-    """The state that --resume asks for; None for a new run, or where a run ended before its first backup.
+def find_backup(resume: str | None, folder: RunFolder, report: Report, rank: int = 0) -> Path | None:
+    """The backup that --resume asks for; None for a new run, or where a run ended before its first backup.
 
-    Raises ResumeError where the backup is missing or every backup is damaged.
+    Ranks on other machines than rank 0 need not have it: they get it sent. Raises ResumeError where every backup is
+    damaged.
     """
     if resume is None:
         return None
     if resume != LATEST:
-        return read_backup(Path(resume))
+        return Path(resume) if rank == 0 or Path(resume).is_dir() else None
     newest, damaged = Backups(folder.backup_dir, keep=1).newest_valid()
     for fault in damaged:
         report.warning(fault)
     if newest is not None:
-        return read_backup(newest)
+        return newest
     if damaged:
         raise ResumeError(
             f"resume: no backup in {folder.backup_dir} is undamaged.",
@@ -150,7 +151,7 @@ def _trainer(
     folder: RunFolder,
     report: Report,
     wishes: Wishes,
-    state: TrainingState | None,
+    backup: Path | None,
     place: Place | None,
     store: Store | None,
     *,
@@ -161,10 +162,10 @@ def _trainer(
         if reason and not supervised:  # a supervisor has said so already
             report.note(reason)
         store = open_store(place, config.startup_timeout_s) if store is None else store
-        return DistributedTrainer(config, folder, report, wishes, state, place, store)
+        return DistributedTrainer(config, folder, report, wishes, backup, place, store)
     if config.training_mode == "data_parallel":
-        return DataParallelTrainer(config, folder, report, wishes, state)
-    return GenericTrainer(config, folder, report, wishes, state)
+        return DataParallelTrainer(config, folder, report, wishes, backup)
+    return GenericTrainer(config, folder, report, wishes, backup)
 
 
 def _report(config: TrainConfig, folder: RunFolder, rank: int) -> Report:

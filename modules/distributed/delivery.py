@@ -1,0 +1,94 @@
+"""Sending the files of one rank's folder to ranks that do not see that folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Store
+
+_CHUNK_BYTES = 16 << 20
+PARTIAL = ".partial-"
+
+
+def deliver_folder(
+    source: Path | None, target: Path | None, sender: int, *, name: str, store: Store, group: dist.ProcessGroup
+) -> None:
+    """Copy the files in `source` of rank `sender` to the folder `target` of every rank where it is not None.
+
+    Every rank of `group` calls it; the others' `source` is not looked at; `name` is used once. `target` appears whole
+    or not at all. Raises OSError where a file cannot be read, or not be written here; the others then still get theirs.
+    """
+    if dist.get_rank() == sender:
+        assert source is not None, "the sender has something to send"
+        files = {path.name: path.stat().st_size for path in sorted(source.iterdir()) if path.is_file()}
+        store.set(f"delivery/{name}", json.dumps(files))
+        pieces = _read(source, files)
+    else:
+        files = json.loads(store.get(f"delivery/{name}"))
+        pieces = _room(files)
+    copy = _Copy(target)
+    for file, piece in pieces:
+        dist.broadcast(piece, src=sender, group=group)
+        copy.add(file, piece)
+    copy.finish()
+
+
+def _read(folder: Path, files: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
+    """(file name, its next bytes) as uint8 [at most _CHUNK_BYTES]."""
+    for name, size in files.items():
+        with (folder / name).open("rb") as file:
+            for piece in _pieces(size):
+                if file.readinto(piece.numpy().data) != len(piece):
+                    raise OSError(f"{folder / name} became shorter while it was sent")
+                yield name, piece
+
+
+def _room(files: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
+    """The same, to be filled."""
+    for name, size in files.items():
+        for piece in _pieces(size):
+            yield name, piece
+
+
+def _pieces(size: int) -> Iterator[Tensor]:
+    for start in range(0, size, _CHUNK_BYTES):
+        yield torch.empty(min(_CHUNK_BYTES, size - start), dtype=torch.uint8)
+
+
+class _Copy:
+    """Writes beside `target` and renames at the end; an error waits until then, because the others go on."""
+
+    def __init__(self, target: Path | None) -> None:
+        self._target = target
+        self._error: OSError | None = None
+        if target is not None:
+            self._partial = target.with_name(f"{PARTIAL}{target.name}")
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def add(self, name: str, piece: Tensor) -> None:
+        """The next bytes of a file."""
+        if self._target is None or self._error is not None:
+            return
+        try:
+            self._partial.mkdir(parents=True, exist_ok=True)
+            with (self._partial / name).open("ab") as file:
+                file.write(piece.numpy().data)
+        except OSError as error:
+            self._error = error
+
+    def finish(self) -> None:
+        """All files have come. Raises the first error of `add`, after removing what was written."""
+        if self._target is None:
+            return
+        if self._error is not None:
+            shutil.rmtree(self._partial, ignore_errors=True)
+            raise self._error
+        if self._target.exists():
+            shutil.rmtree(self._target)
+        self._partial.rename(self._target)
