@@ -5,7 +5,7 @@ set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
 python=$root/.venv/bin/python
-system_packages='' # Debian packages that tests need; none so far, the window's will need xvfb and python3-tk
+system_packages='xvfb xdotool python3-tk' # Debian packages that tests need
 failed=
 
 install_system_packages() {
