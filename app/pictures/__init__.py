@@ -1,0 +1,1 @@
+"""The pictures of the concepts: what the folders hold, thumbnails, captions."""
