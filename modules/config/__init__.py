@@ -1,6 +1,7 @@
 """The config of a run: declarations, files, overrides, presets, messages; loads neither torch nor numpy."""
 
 from modules.config.concept import Concept
+from modules.config.effective import effective_batch, learning_rate_scale
 from modules.config.errors import ConfigError, DataError, ResumeError, TandemError, TrainingError
 from modules.config.explain import Fault, allowed, explain, faults
 from modules.config.files import dump, load_config, save_config, validate
@@ -34,10 +35,12 @@ __all__ = [
     "TrainingError",
     "allowed",
     "dump",
+    "effective_batch",
     "explain",
     "faults",
     "find_option",
     "is_active",
+    "learning_rate_scale",
     "load_config",
     "load_preset",
     "nearest",

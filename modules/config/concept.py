@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from modules.config.section import Section, setting
+
+# The files of a concept's folder that Tandem opens.
+PICTURE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+CAPTION_SUFFIXES: Final = frozenset({".txt", ".csv", ".jsonl"})
 
 
 class Concept(Section):

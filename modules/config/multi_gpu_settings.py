@@ -73,8 +73,8 @@ class MultiGpuSettings(Section):
     initial_port: int = setting(
         12355,
         title="Port",
-        help="The network port on which the processes find each other. On one machine the next free port "
-        "is taken and shown if this one is in use.",
+        help="The network port on which the processes find each other; machines join on the one after it. If it is "
+        "in use, the next free one is taken and shown.",
         advanced=True,
         depends_on="enable_multi_gpu",
         ge=1024,
@@ -83,7 +83,7 @@ class MultiGpuSettings(Section):
     num_nodes: int = setting(
         1,
         title="Machines",
-        help="How many machines train together. Each is started with the same settings and its own number.",
+        help="How many machines train together. The first one shows a line by which each of the others joins.",
         unit="machines",
         depends_on="enable_multi_gpu",
         ge=1,
@@ -120,7 +120,8 @@ class MultiGpuSettings(Section):
     node_rank: int = setting(
         0,
         title="This machine's number",
-        help="0 for the first machine, whose address the others use, then 1, 2 and so on.",
+        help="0 for the first machine, whose address the others use, then 1, 2 and so on. A machine that joins by the "
+        "line of the first gets its number there.",
         depends_on="enable_multi_gpu",
         ge=0,
         le=16_383,
@@ -128,8 +129,8 @@ class MultiGpuSettings(Section):
     master_addr: str = setting(
         "localhost",
         title="Address of the first machine",
-        help="The name or IP address under which the other machines reach machine 0. localhost is right "
-        "for one machine.",
+        help="The name or IP address under which the other machines reach machine 0. With localhost, machine 0 takes "
+        "its own address in the network and shows it.",
         depends_on="enable_multi_gpu",
         min_length=1,
     )
@@ -144,8 +145,8 @@ class MultiGpuSettings(Section):
     find_unused_parameters: bool = setting(
         False,
         title="Look for unused weights",
-        help="Needed only if parts of the model take no part in some steps; an error message then asks "
-        "for it. Costs some speed.",
+        help="Needed only if parts of the model take no part in some steps; an error message then names them "
+        "and asks for it. Costs some speed.",
         advanced=True,
         depends_on="enable_multi_gpu",
     )
@@ -161,7 +162,7 @@ class MultiGpuSettings(Section):
         25,
         title="Transfer size",
         help="How much is gathered before it is sent to the other GPUs. Larger suits fast links, smaller "
-        "lets sending begin earlier.",
+        "lets sending begin earlier. Where only small additions such as LoRA are trained, all is sent at once.",
         unit="MiB",
         advanced=True,
         depends_on="enable_multi_gpu",
@@ -196,7 +197,8 @@ class MultiGpuSettings(Section):
         "none",
         title="Compress the exchange",
         help="Sends less between the GPUs, for slow networks. none: exact. fp16 and bf16 send half with a "
-        "little rounding; powersgd sends far less and changes the training slightly.",
+        "little rounding; powersgd sends far less of large matrices and changes the training slightly, but hardly "
+        "shrinks what LoRA sends, which is small already.",
         advanced=True,
         depends_on="enable_multi_gpu",
     )
@@ -240,6 +242,14 @@ class MultiGpuSettings(Section):
         "fp32",
         title="Precision of the summed gradients",
         help="fully_sharded only. fp32 sums gradients exactly; bf16 sends half as much and rounds.",
+        advanced=True,
+        depends_on="enable_multi_gpu & training_mode=fully_sharded",
+    )
+    fsdp_whole_gradients: bool = setting(
+        False,
+        title="Keep whole gradients while accumulating",
+        help="fully_sharded only. On: accumulated batches are summed over the GPUs once a step instead of once a "
+        "batch, which is faster, but each GPU then needs room for the gradients of the whole model.",
         advanced=True,
         depends_on="enable_multi_gpu & training_mode=fully_sharded",
     )

@@ -28,6 +28,7 @@ class Optimizer(Section):
     """What every optimizer has: the implementing class as "module:Class" and its keyword arguments."""
 
     target: ClassVar[str]
+    divisible: ClassVar[bool] = False  # whether each number changes by its own history alone, whatever is beside it
 
     def arguments(self) -> dict[str, object]:
         """The keyword arguments for the class in `target`, without the parameters and the learning rate."""
@@ -39,6 +40,7 @@ class AdamW(Optimizer):
 
     section_title: ClassVar[str] = "AdamW"
     target: ClassVar[str] = "torch.optim:AdamW"
+    divisible: ClassVar[bool] = True
 
     name: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True)
@@ -52,6 +54,7 @@ class Adam(Optimizer):
 
     section_title: ClassVar[str] = "Adam"
     target: ClassVar[str] = "torch.optim:Adam"
+    divisible: ClassVar[bool] = True
 
     name: Literal["adam"] = "adam"
     betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True)
@@ -65,6 +68,7 @@ class SGD(Optimizer):
 
     section_title: ClassVar[str] = "SGD"
     target: ClassVar[str] = "torch.optim:SGD"
+    divisible: ClassVar[bool] = True
 
     name: Literal["sgd"] = "sgd"
     momentum: float = setting(
@@ -144,6 +148,7 @@ class Lion(Optimizer):
 
     section_title: ClassVar[str] = "Lion"
     target: ClassVar[str] = "pytorch_optimizer:Lion"
+    divisible: ClassVar[bool] = True
 
     name: Literal["lion"] = "lion"
     betas: tuple[Beta, Beta] = setting((0.9, 0.99), title="Betas", help=BETAS, advanced=True)

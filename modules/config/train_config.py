@@ -50,7 +50,7 @@ class TrainConfig(
 
     @model_validator(mode="after")
     def _settings_fit_each_other(self) -> Self:
-        rules = [*_device_rules(self), *_validation_rules(self)]
+        rules = [*_device_rules(self), *_process_rules(self), *_sharding_rules(self), *_validation_rules(self)]
         if rules:
             raise broken_rules(rules)
         return self
@@ -71,6 +71,36 @@ def _device_rules(config: TrainConfig) -> list[tuple[str, str]]:
                 f"is {world_size}, but device_ids names {len(ids)} GPUs{machines}; leave one of them empty",
             )
         )
+    return rules
+
+
+def _process_rules(config: TrainConfig) -> list[tuple[str, str]]:
+    counts, num_nodes = config.processes_per_node, config.num_nodes
+    if counts is None:
+        return []
+    if len(counts) not in {1, num_nodes}:
+        sentence = f"is {list(counts)}, but num_nodes is {num_nodes}; give a number for each machine, or one for all"
+        return [("processes_per_node", sentence)]
+    total = sum(counts) if len(counts) == num_nodes else counts[0] * num_nodes
+    if config.world_size in {None, total}:
+        return []
+    sentence = f"is {config.world_size}, but processes_per_node adds up to {total}; leave one of them empty"
+    return [("world_size", sentence)]
+
+
+def _sharding_rules(config: TrainConfig) -> list[tuple[str, str]]:
+    """What cannot be done with parts of weights, or would give another result than with whole ones."""
+    if config.training_mode != "fully_sharded":
+        return []
+    rules = []
+    if not config.optimizer.divisible:
+        named = f"is {config.optimizer.name}, which looks at whole matrices or at all weights at once"
+        rules.append(("optimizer", f"{named}; training_mode fully_sharded divides them: use adamw, adam, sgd or lion"))
+    if config.gradient_compression != "none":
+        named = f"is {config.gradient_compression}, which is for training_mode distributed"
+        rules.append(("gradient_compression", f"{named}; fully_sharded has fsdp_reduce_precision"))
+    if config.channels_last:
+        rules.append(("channels_last", "is true; training_mode fully_sharded keeps weights flat: set it to false"))
     return rules
 
 

@@ -85,9 +85,16 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     data["node_rank"] = min(data["node_rank"], data["num_nodes"] - 1)
     if data["device_ids"] is not None and data["world_size"] is not None:
         data["world_size"] = len(data["device_ids"]) * data["num_nodes"]
+    if data["processes_per_node"] is not None:
+        data["processes_per_node"] = data["processes_per_node"][:1]
+        data["world_size"] = None
     if data["early_stopping_patience"] is not None:
         data["validate_every"] = "1 epoch"
         data["validation_split"] = max(data["validation_split"], 0.1)
+    if data["training_mode"] == "fully_sharded":
+        data["channels_last"], data["gradient_compression"] = False, "none"
+        if data["optimizer"]["name"] in ("adafactor", "prodigy", "came"):
+            data["training_mode"] = "distributed"
     if data["optimizer"].get("momentum") == 0:
         data["optimizer"]["nesterov"] = False
     return data

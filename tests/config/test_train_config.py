@@ -58,6 +58,12 @@ def test_rules_between_settings() -> None:
         "world_size is 3, but device_ids names 2 GPUs; leave one of them empty."
     ]
     assert len(sentences(device_ids=[0, 1], world_size=2, num_nodes=2)) == 1
+    assert sentences(processes_per_node=[1, 2], num_nodes=3) == [
+        "processes_per_node is [1, 2], but num_nodes is 3; give a number for each machine, or one for all."
+    ]
+    assert sentences(processes_per_node=[1, 2], num_nodes=2, world_size=4) == [
+        "world_size is 4, but processes_per_node adds up to 3; leave one of them empty."
+    ]
     assert sentences(optimizer={"name": "sgd", "momentum": 0, "nesterov": True}) == [
         "optimizer.nesterov is true; it needs a momentum above 0, such as 0.9."
     ]
@@ -77,6 +83,8 @@ def test_early_stopping_needs_something_to_look_at() -> None:
     [
         {"device_ids": [0, 1], "world_size": 2},
         {"device_ids": [0, 1], "world_size": 4, "num_nodes": 2},
+        {"processes_per_node": [1, 2], "num_nodes": 2, "world_size": 3},
+        {"processes_per_node": [2], "num_nodes": 3, "world_size": 6},
         {"early_stopping_patience": 3, "validate_every": "1 epoch", "validation_split": 0.1},
         {"early_stopping_patience": 3, "validate_every": "1 epoch", "concepts": [VALIDATION]},
         {"concepts": [{"path": "same"}, {"path": "same"}]},
