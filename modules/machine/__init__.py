@@ -1,6 +1,7 @@
 """What this computer has: GPUs, processors, memory, disk, addresses and ports; never imports torch."""
 
 from modules.machine.devices import Gpu, GpuLoad, gpu_load, visible_gpus
+from modules.machine.health import GpuHealth, driver_version, gpu_health
 from modules.machine.host import (
     cpu_count,
     free_disk_mib,
@@ -9,19 +10,33 @@ from modules.machine.host import (
     memory_mib,
     torch_version,
 )
+from modules.machine.links import Link, gpu_links, link_table, without_peer_access
 from modules.machine.ports import find_free_port, port_is_free
+from modules.machine.routes import Route, is_loopback_name, own_addresses, route_of_group, route_to
 
 __all__ = [
     "Gpu",
+    "GpuHealth",
     "GpuLoad",
+    "Link",
+    "Route",
     "cpu_count",
+    "driver_version",
     "find_free_port",
     "free_disk_mib",
+    "gpu_health",
+    "gpu_links",
     "gpu_load",
     "hostname",
+    "is_loopback_name",
+    "link_table",
     "local_addresses",
     "memory_mib",
+    "own_addresses",
     "port_is_free",
+    "route_of_group",
+    "route_to",
     "torch_version",
     "visible_gpus",
+    "without_peer_access",
 ]

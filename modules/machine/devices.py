@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class GpuLoad:
 
 def visible_gpus(environment: Mapping[str, str] | None = None) -> list[Gpu]:
     """The GPUs that CUDA_VISIBLE_DEVICES allows, in its order; [] without a driver."""
-    with _nvml() as nvml:
+    with open_nvml() as nvml:
         if nvml is None:
             return []
         present = [_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -41,12 +44,12 @@ def visible_gpus(environment: Mapping[str, str] | None = None) -> list[Gpu]:
 
 def gpu_load(gpus: list[Gpu]) -> list[GpuLoad]:
     """The present load of each given GPU, in the same order; [] without a driver."""
-    with _nvml() as nvml:
+    with open_nvml() as nvml:
         return [] if nvml is None else [_measure(nvml, gpu.index) for gpu in gpus]
 
 
 @contextmanager
-def _nvml() -> Iterator[ModuleType | None]:
+def open_nvml() -> Iterator[ModuleType | None]:
     """NVML for the time of one question; None where there is no NVIDIA driver."""
     try:
         nvml = importlib.import_module("pynvml")
@@ -67,31 +70,35 @@ def _nvml() -> Iterator[ModuleType | None]:
 def _describe(nvml: ModuleType, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20
-    return Gpu(index, _text(nvml.nvmlDeviceGetName(handle)), memory, _text(nvml.nvmlDeviceGetUUID(handle)))
+    return Gpu(index, driver_text(nvml.nvmlDeviceGetName(handle)), memory, driver_text(nvml.nvmlDeviceGetUUID(handle)))
 
 
 def _measure(nvml: ModuleType, index: int) -> GpuLoad:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def ask(question: Callable[[], float]) -> float | None:
-        # Laptop and virtual GPUs answer "not supported" to single questions.
-        try:
-            return question()
-        except nvml.NVMLError:
-            return None
-
-    utilization = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    used = ask(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20)
-    temperature = ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-    power = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
-    return GpuLoad(index, _whole(utilization), _whole(used), _whole(temperature), power)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+    utilization = ask_driver(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = ask_driver(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    temperature = ask_driver(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+    power_mw = ask_driver(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+    return GpuLoad(
+        index,
+        utilization_percent=None if utilization is None else int(utilization.gpu),
+        memory_used_mib=None if memory is None else int(memory.used) >> 20,
+        temperature_c=None if temperature is None else int(temperature),
+        power_w=None if power_mw is None else power_mw / 1000,
+    )
 
 
-def _text(value: str | bytes) -> str:
+def ask_driver(nvml: ModuleType, question: Callable[..., T], *arguments: object) -> T | None:
+    """The answer of NVML; None where this GPU or driver has none, as laptop and virtual ones for single questions."""
+    try:
+        return question(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def driver_text(value: str | bytes) -> str:
+    """Text of NVML, which older bindings give as bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
