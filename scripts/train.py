@@ -9,20 +9,37 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from modules.config import ConfigError, DataError, TandemError, TrainConfig, preset_names, resolve_config, save_config
+from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import say
-from modules.run.group_place import place_from_environment, started_by_srun
+from modules.run.folder_guard import remove_if_refused
+from modules.run.group_place import place_from_environment
+from modules.run.invitation import Invitation, invitation_by_number
+from modules.run.join import join_run
+from modules.run.launch_environment import add_network_cards
+from modules.run.pause import hold_back_pause
+from modules.run.preview import absolute_if_a_file, as_given, preview
 from modules.run.resume import LATEST, folder_to_resume, given_backup, newest_run
-from modules.run.start import start_run
+from modules.run.run_lock import check_not_training, supervising_in
+from modules.run.slurm_environment import check_gpus_of_step, started_by_srun
+from modules.run.start import check_start, start_run
+
+# What a displayed command repeats of the one that asked for it.
+GIVEN_ON = (
+    *("set", "run_name", "resume", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
+    "single_gpu_data_loading",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and train; returns the exit code of the run folder protocol."""
+    hold_back_pause()
     options = parser().parse_args(arguments)
     try:
         if options.run_folder is not None:
             return work_in(RunFolder(Path(options.run_folder)), options)
+        if options.join is not None:
+            return join_run(invitation(options), say)
         config = config_of(options)
         if options.verify_parity:
             from modules.training.parity import verify_parity
@@ -31,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.dry_run:
             return dry_run(config, options)
         if is_rank_of_a_group():
-            return join(config, options)
+            return take_place(config, options)
         return begin(config, options)
     except TandemError as error:
         print(f"Training did not start: {error}", file=sys.stderr)
@@ -67,7 +84,21 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="train 20 steps on 1 and on several processes, and compare",
     )
-    for internal in ("--run_folder", "--spawn", "--port"):  # how a supervisor starts the processes of a run
+    top.add_argument(
+        "--join",
+        metavar="HOST[:PORT]",
+        help="join the run that machine 0 shows the line of; needs no config, takes only this machine's own settings",
+    )
+    top.add_argument(
+        "--token", metavar="WORD", help="the secret of a run on several machines; machine 0 makes one if none is given"
+    )
+    top.add_argument(
+        "--allow_differences",
+        action="store_true",
+        help="with --join: train although code or package versions differ from machine 0's",
+    )
+    # how a supervisor starts the processes of a run, and the window a run whose folder it has made
+    for internal in ("--run_folder", "--spawn", "--port", "--start_in"):
         top.add_argument(internal, help=argparse.SUPPRESS)
     return top
 
@@ -99,51 +130,61 @@ def config_of_resumed_run(options: argparse.Namespace) -> str:
     return str(RunFolder.open(settings.runs_dir, name).config_file)
 
 
+def invitation(options: argparse.Namespace) -> Invitation:
+    """What `--join` and its companions say. Raises ConfigError where a flag belongs to machine 0."""
+    own = {"join", "token", "set", "allow_differences"}
+    others = [name for name, value in vars(options).items() if name not in own and value not in (None, False, [])]
+    if others:
+        raise ConfigError(f"--{others[0]} does not go with --join: machine 0 decides it for the whole run")
+    return Invitation.of(
+        options.join, options.token, settings=tuple(options.set), allow_differences=options.allow_differences
+    )
+
+
 def begin(config: TrainConfig, options: argparse.Namespace) -> int:
     """A plain start: make or open the run folder, start the processes, and watch over them."""
-    LaunchPlan.from_config(config, config_path="config.json", require_multi_gpu=options.require_multi_gpu)
+    check_start(config, require_multi_gpu=options.require_multi_gpu, token=options.token)
+    if config.num_nodes > 1 and config.node_rank > 0:
+        return join_run(invitation_by_number(config, options.token), say)
     if options.resume is not None:
         return resume(config, options)
-    folder = RunFolder.create(config)
+    folder = RunFolder.create(config) if options.start_in is None else RunFolder(Path(options.start_in))
     say(f"Run folder: {folder.path}")
-    return start_run(config, folder, say, require_multi_gpu=options.require_multi_gpu)
+    code = start_run(config, folder, say, require_multi_gpu=options.require_multi_gpu, token=options.token)
+    if config.run_name is None and options.start_in is None:
+        remove_if_refused(folder)
+    return code
 
 
 def resume(config: TrainConfig, options: argparse.Namespace) -> int:
     """As `begin`, in the folder of the run to continue, whose config is kept where the present one is refused."""
-    folder = folder_to_resume(config, options.resume)
-    former = folder.config_file.read_bytes()
-    save_config(config, folder.config_file)
-    say(f"Run folder: {folder.path}")
+    folder = folder_to_resume(config, options.resume) if options.start_in is None else RunFolder(Path(options.start_in))
+    check_not_training(folder)
     extra = ["--resume", options.resume]
-    code = start_run(config, folder, say, extra_args=extra, require_multi_gpu=options.require_multi_gpu)
-    if code == BAD_CONFIG:
-        folder.config_file.write_bytes(former)
+    with supervising_in(folder):  # before the config is touched, which another start may be about to read
+        former = folder.config_file.read_bytes()
+        save_config(config, folder.config_file)
+        say(f"Run folder: {folder.path}")
+        code = start_run(
+            config, folder, say, extra_args=extra, require_multi_gpu=options.require_multi_gpu, token=options.token
+        )
+        if code == BAD_CONFIG:
+            folder.config_file.write_bytes(former)
     return code
 
 
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without reading pictures, show the plan, and start nothing."""
-    from modules.training.model_setup import check_available
+    from modules.training.checks import check_startable
 
-    check_available(config)
-    for concept in config.concepts:
-        if concept.enabled and not Path(concept.path).is_dir():
-            raise DataError(f"concepts: there is no folder {concept.path!r}.")
+    check_startable(config)
     plan = LaunchPlan.from_config(
         config,
-        config_path=Path(config.runs_dir) / (config.run_name or "NAME") / "config.json",
-        extra_args=["--resume", options.resume] if options.resume else [],
+        config_path=absolute_if_a_file(options.config or config_of_resumed_run(options)),
+        extra_args=as_given({name: getattr(options, name) for name in GIVEN_ON}),
         require_multi_gpu=options.require_multi_gpu,
     )
-    for reason in plan.reasons:
-        print(f"Note: {reason}.")
-    processes = "one process" if plan.world_size == 1 else f"{plan.world_size} processes ({plan.backend})"
-    batch = config.global_batch_size or config.batch_size * plan.world_size * config.gradient_accumulation_steps
-    print(f"Would train {config.family} in {processes}, {config.precision}, effective batch {batch}, with:")
-    for name, value in plan.environment().items():
-        print(f"  {name}={value}")
-    print(f"  {plan.command_line()}")
+    print("\n".join(preview(config, plan)))
     return 0
 
 
@@ -152,14 +193,18 @@ def is_rank_of_a_group() -> bool:
     return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or started_by_srun(os.environ)
 
 
-def join(config: TrainConfig, options: argparse.Namespace) -> int:
+def take_place(config: TrainConfig, options: argparse.Namespace) -> int:
     """One rank of a group that somebody else started: rank 0 makes the run folder, the others are told."""
     from modules.distributed import open_store
     from modules.training.worker import run_worker, shared_run_folder
 
     place = place_from_environment(os.environ, config.initial_port)
     assert place is not None, "is_rank_of_a_group() says so"
-    store = open_store(place, config.startup_timeout_s)
+    add_network_cards(os.environ, place.master_addr)
+    note = check_gpus_of_step(os.environ, config.distributed_backend)
+    if note and place.rank == 0:
+        say(f"Note: {note}.")
+    store = open_store(place, config.startup_timeout_s, say)
     folder = shared_run_folder(config, place, store, options.resume)
     return run_worker(config, folder, place, store, options.resume, supervised=False)
 
@@ -172,6 +217,8 @@ def work_in(folder: RunFolder, options: argparse.Namespace) -> int:
     if options.spawn is not None:
         return spawn_workers(config, folder, int(options.spawn), int(options.port), options.resume)
     place = place_from_environment(os.environ, config.initial_port) if is_rank_of_a_group() else None
+    if place is not None:
+        add_network_cards(os.environ, place.master_addr)
     return run_worker(config, folder, place, resume=options.resume, supervised=supervised_by_us())
 
 

@@ -22,3 +22,10 @@ def drop_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def warn(text: str) -> None:
+    """Write a line to standard error, which may be gone as well."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,34 +13,51 @@ from pathlib import Path
 from typing import Final, Literal
 
 from modules.config import ConfigError, TrainConfig
-from modules.machine import Gpu, cpu_count, find_free_port, port_is_free, torch_version, visible_gpus
-from modules.run.placement import Mode, Placement, place
-from modules.run.run_folder import CONFIG_FILE_NAME
+from modules.machine import (
+    Gpu,
+    cpu_count,
+    find_free_port,
+    is_loopback_name,
+    own_addresses,
+    port_is_free,
+    torch_version,
+    visible_gpus,
+)
+from modules.run.launch_environment import GROUP_MODES, LaunchEnvironment, launch_environment
+from modules.run.placement import Mode, place
+from modules.run.run_folder import RunFolder
 
 Backend = Literal["nccl", "gloo"]
 Launcher = Literal["none", "spawn", "torchrun"]
+Rendezvous = Literal["static", "elastic"]
 
-TRAIN_SCRIPT: Final = Path(__file__).resolve().parents[2] / "scripts" / "train.py"
+ROOT: Final = Path(__file__).resolve().parents[2]
+TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
 TORCHRUN_MODULE: Final = "torch.distributed.run"
 _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What to start for one config on one node; `reasons` are sentences to print before it is started."""
+    """What to start for one config on every machine; `reasons` are sentences to print before it is started.
+
+    `process_counts` has one number for each machine; None where only that machine can count its GPUs.
+    """
 
     mode: Mode
     launcher: Launcher
-    processes_per_node: int
-    num_nodes: int
+    process_counts: tuple[int | None, ...]
     node_rank: int
     backend: Backend
     master_addr: str
     port: int
     reasons: tuple[str, ...]
     script_argv: tuple[str, ...]
+    rendezvous: Rendezvous = "static"
+    max_restarts: int = 0
+    run_id: str = "tandem"
     startup_timeout_s: int = 1800
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: LaunchEnvironment = field(default_factory=LaunchEnvironment)
 
     @classmethod
     def from_config(
@@ -57,69 +74,128 @@ class LaunchPlan:
     ) -> LaunchPlan:
         """Plan the start of `config`; raises ConfigError where this machine cannot do what it asks.
 
-        `gpus`, `environment` and `cores` are this machine's unless given. `run_folder` None means the folder
-        of `config_path` when that is a run's own config.json, and no run folder otherwise.
+        `gpus`, `environment` and `cores` are this machine's unless given. Without a `run_folder` rank 0 makes one.
         """
         environment = os.environ if environment is None else environment
         cores = cpu_count() if cores is None else cores
         usable, reasons = _usable_gpus(config, gpus, environment)
         placement = place(config, gpus=len(usable), cores=cores, require_multi_gpu=require_multi_gpu)
-        is_group = placement.mode in {"distributed", "fully_sharded"}
+        is_group = placement.mode in GROUP_MODES
         backend, backend_reasons = _choose_backend(config, len(usable)) if is_group else ("gloo", ())
         port, port_reasons = _choose_port(config, port_is_free) if is_group else (config.initial_port, ())
-        config_path = Path(config_path)
-        if run_folder is None and config_path.name == CONFIG_FILE_NAME:
-            run_folder = config_path.parent
+        master_addr, address_reasons = _choose_address(config)
+        machine_reasons = (*address_reasons, *_unknown_world(placement.process_counts))
         return cls(
             mode=placement.mode,
             launcher=_choose_launcher(config) if is_group else "none",
-            processes_per_node=placement.processes_per_node,
-            num_nodes=placement.num_nodes,
-            node_rank=config.node_rank if placement.num_nodes > 1 else 0,
+            process_counts=placement.process_counts,
+            node_rank=config.node_rank,
             backend=backend,
-            master_addr=_LOOPBACK if placement.num_nodes == 1 else config.master_addr,
+            master_addr=master_addr,
             port=port,
-            reasons=(*reasons, *placement.reasons, *backend_reasons, *port_reasons, *_lonely_master(config)),
+            reasons=(*reasons, *placement.reasons, *backend_reasons, *port_reasons, *machine_reasons),
             script_argv=_script_argv(config_path, run_folder, extra_args),
+            rendezvous=config.rendezvous,
+            max_restarts=config.max_restarts,
+            run_id=_run_id(config, run_folder),
             startup_timeout_s=config.startup_timeout_s,
-            variables=_variables(config, placement, usable, cores, environment),
+            variables=launch_environment(
+                config,
+                placement,
+                usable,
+                cores=cores,
+                environment=environment,
+                master_addr=master_addr,
+                log_dir=None if run_folder is None else RunFolder(Path(run_folder)).log_dir,
+            ),
         )
 
     @property
-    def world_size(self) -> int:
-        """Processes on all nodes together."""
-        return self.processes_per_node * self.num_nodes
+    def num_nodes(self) -> int:
+        """Machines that take part."""
+        return len(self.process_counts)
+
+    @property
+    def world_size(self) -> int | None:
+        """Processes on all machines together; None before all machines have counted their GPUs."""
+        known = [count for count in self.process_counts if count is not None]
+        return sum(known) if len(known) == self.num_nodes else None
+
+    @property
+    def processes_here(self) -> int:
+        """Processes on this machine."""
+        return self.process_counts[self.node_rank] or 1
 
     def ranks(self, node_rank: int | None = None) -> range:
-        """The ranks that run on a node (default: this one)."""
-        first = (self.node_rank if node_rank is None else node_rank) * self.processes_per_node
-        return range(first, first + self.processes_per_node)
+        """The ranks on a machine (default: this one). Raises ValueError while a count before it is unknown."""
+        node_rank = self.node_rank if node_rank is None else node_rank
+        before, here = self.process_counts[:node_rank], self.process_counts[node_rank]
+        if here is None or None in before:
+            raise ValueError(f"the ranks of machine {node_rank} are known only after all machines have come")
+        first = sum(count or 0 for count in before)
+        return range(first, first + here)
 
-    def environment(self) -> dict[str, str]:
-        """The variables to set for the processes; of the user's own only a narrower choice of GPUs."""
-        return dict(self.variables)
+    def environment(self, node_rank: int | None = None) -> dict[str, str]:
+        """The variables to set for the processes; on another machine those that are right everywhere."""
+        is_here = node_rank in {None, self.node_rank}
+        return dict(self.variables.added if is_here else self.variables.everywhere)
 
     def argv(self, node_rank: int | None = None) -> list[str]:
-        """The command for a node (default: this one): torchrun, or just the script without a launcher."""
+        """The command for a machine (default: this one): torchrun, or just the script without a launcher."""
         if self.launcher == "none":
             return [sys.executable, *self.script_argv]
         if self.launcher == "spawn":
-            group = ["--spawn", str(self.processes_per_node), "--port", str(self.port)]
+            group = ["--spawn", str(self.processes_here), "--port", str(self.port)]
             return [sys.executable, *self.script_argv, *group]
-        rendezvous = [f"--nnodes={self.num_nodes}", f"--nproc_per_node={self.processes_per_node}"]
-        if self.num_nodes > 1:
-            # Machines are rarely started in the same minute; torchrun itself would give up after ten.
-            rendezvous += [
-                f"--node_rank={self.node_rank if node_rank is None else node_rank}",
-                f"--rdzv_conf=timeout={self.startup_timeout_s}",
-            ]
-        rendezvous += [f"--master_addr={self.master_addr}", f"--master_port={self.port}"]
-        return [sys.executable, "-m", TORCHRUN_MODULE, *rendezvous, *self.script_argv]
+        node_rank = self.node_rank if node_rank is None else node_rank
+        count = self.process_counts[node_rank]
+        # torchrun's own word for all GPUs of the machine it runs on; without GPUs each machine has one process.
+        everyone = "gpu" if self.backend == "nccl" else "1"
+        torchrun = [f"--nnodes={self.num_nodes}", f"--nproc_per_node={everyone if count is None else count}"]
+        if self.max_restarts:
+            torchrun.append(f"--max-restarts={self.max_restarts}")
+        torchrun += self._elastic(node_rank) if self.rendezvous == "elastic" else self._static(node_rank)
+        return [sys.executable, "-m", TORCHRUN_MODULE, *torchrun, *self.script_argv]
 
     def command_line(self, node_rank: int | None = None) -> str:
-        """`argv` as one line to paste into a shell of this operating system."""
-        argv = self.argv(node_rank)
-        return subprocess.list2cmdline(argv) if sys.platform == "win32" else shlex.join(argv)
+        """`argv` with `environment` as one line to paste into a shell of this operating system."""
+        argv, variables = self.argv(node_rank), self.environment(node_rank)
+        if sys.platform == "win32":
+            return "".join(f'set "{k}={v}" && ' for k, v in variables.items()) + subprocess.list2cmdline(argv)
+        return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(argv)])
+
+    def join_line(self, port: int, token: str) -> str:
+        """What to start, in Tandem's folder, on each machine that is to join this run at `port`."""
+        python = Path(sys.executable)
+        # Every machine has Tandem in a folder of its own, but in it the same .venv.
+        is_ours = python.is_relative_to(ROOT)
+        own = [python.relative_to(ROOT).as_posix() if is_ours else "python", TRAIN_SCRIPT.relative_to(ROOT).as_posix()]
+        return shlex.join([*own, "--join", f"{_bracketed(self.master_addr)}:{port}", "--token", token])
+
+    def _static(self, node_rank: int) -> list[str]:
+        parts = [f"--master_addr={_bracketed(self.master_addr)}", f"--master_port={self.port}"]
+        if self.num_nodes == 1:
+            return parts
+        # Machines are rarely started in the same minute; torchrun itself would give up after ten.
+        return [f"--node_rank={node_rank}", f"--rdzv_conf=timeout={self.startup_timeout_s}", *parts]
+
+    def _elastic(self, node_rank: int) -> list[str]:
+        # torchrun gives out ranks in the alphabetical order of --local-addr (dynamic_rendezvous.py). Only that of
+        # rank 0 is ever used as an address, and "~" comes after all letters: so machine 0, which has the run folder,
+        # keeps rank 0, and the others keep their order, also after a restart.
+        name = self.master_addr if node_rank == 0 else f"~machine-{node_rank:05}"
+        conf = {
+            "is_host": int(node_rank == 0),
+            "join_timeout": self.startup_timeout_s,
+            "read_timeout": self.startup_timeout_s,
+        }
+        return [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={_bracketed(self.master_addr)}:{self.port}",
+            f"--rdzv-id={self.run_id}",
+            f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
+            f"--local-addr={name}",
+        ]
 
 
 def _usable_gpus(
@@ -157,11 +233,6 @@ def _choose_port(config: TrainConfig, is_free: Callable[[int], bool]) -> tuple[i
     wanted = config.initial_port
     if config.node_rank != 0 or is_free(wanted):
         return wanted, ()
-    if config.num_nodes > 1:
-        raise ConfigError(
-            f"initial_port is {wanted}, which is in use on this machine",
-            "Set the same other port on every machine, or end the program that uses it",
-        )
     try:
         port = find_free_port(wanted + 1)
     except OSError as error:
@@ -169,10 +240,23 @@ def _choose_port(config: TrainConfig, is_free: Callable[[int], bool]) -> tuple[i
     return port, (f"port {port} instead of {wanted}, which is in use",)
 
 
-def _lonely_master(config: TrainConfig) -> tuple[str, ...]:
-    if config.num_nodes == 1 or config.master_addr not in {"localhost", _LOOPBACK}:
+def _choose_address(config: TrainConfig) -> tuple[str, tuple[str, ...]]:
+    """Where the others find machine 0. Its own machine may name itself; any other must be told."""
+    if config.num_nodes == 1:
+        return _LOOPBACK, ()
+    if not is_loopback_name(config.master_addr):
+        return config.master_addr, ()
+    own = own_addresses() if config.node_rank == 0 else []
+    if not own:
+        return config.master_addr, (f"master_addr is {config.master_addr}, which only this machine can reach",)
+    others = f" (its other addresses: {', '.join(own[1:])})" if own[1:] else ""
+    return own[0], (f"the other machines are to find this one at {own[0]}{others}; set master_addr to change that",)
+
+
+def _unknown_world(counts: tuple[int | None, ...]) -> tuple[str, ...]:
+    if None not in counts:
         return ()
-    return (f"master_addr is {config.master_addr}, which only processes on this machine can reach",)
+    return ("each machine uses all of its GPUs, so the number of processes is known only after all machines have come",)
 
 
 def _choose_launcher(config: TrainConfig) -> Launcher:
@@ -183,47 +267,25 @@ def _choose_launcher(config: TrainConfig) -> Launcher:
             f"use_torchrun is off, but num_nodes is {config.num_nodes}",
             "Several machines are started with torchrun: turn use_torchrun on",
         )
+    if config.rendezvous == "elastic" or config.max_restarts:
+        wish = "rendezvous is elastic" if config.rendezvous == "elastic" else f"max_restarts is {config.max_restarts}"
+        raise ConfigError(f"use_torchrun is off, but {wish}", "Only torchrun restarts processes: turn use_torchrun on")
     return "spawn"
 
 
-def _script_argv(config_path: Path, run_folder: str | Path | None, extra_args: Sequence[str]) -> tuple[str, ...]:
+def _run_id(config: TrainConfig, run_folder: str | Path | None) -> str:
+    """What the torchruns of one run know each other by; the same on every machine."""
+    name = config.run_name if run_folder is None else Path(run_folder).name
+    if name is not None:
+        return f"tandem-{name}"
+    shared = config.model_copy(update={"node_rank": 0, "device_ids": None})
+    return f"tandem-{hashlib.sha256(shared.model_dump_json().encode()).hexdigest()[:12]}"
+
+
+def _script_argv(config_path: str | Path, run_folder: str | Path | None, extra_args: Sequence[str]) -> tuple[str, ...]:
     folder = () if run_folder is None else ("--run_folder", str(run_folder))
     return (str(TRAIN_SCRIPT), "--config", str(config_path), *folder, *extra_args)
 
 
-def _variables(
-    config: TrainConfig,
-    placement: Placement,
-    usable: Sequence[Gpu],
-    cores: int,
-    environment: Mapping[str, str],
-) -> dict[str, str]:
-    wanted: dict[str, str] = {}
-    if "CUDA_VISIBLE_DEVICES" not in environment:
-        # Without it CUDA counts the fastest GPU first, and its numbers are not those of nvidia-smi.
-        wanted["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    if placement.mode in {"distributed", "fully_sharded"}:
-        wanted["OMP_NUM_THREADS"] = str(max(1, cores // placement.processes_per_node))
-        if sys.platform == "win32":
-            # PyTorch's Windows builds lack libuv, which its store wants by default.
-            wanted["USE_LIBUV"] = "0"
-        if placement.num_nodes == 1 and sys.platform == "linux" and _has_loopback():
-            # A laptop's own host name may resolve to an address of a network that is gone.
-            wanted["GLOO_SOCKET_IFNAME"] = "lo"
-    # A native crash then leaves its Python stack in log/launcher.txt.
-    wanted["PYTHONFAULTHANDLER"] = "1"
-    missing = {name: value for name, value in wanted.items() if name not in environment}
-    if config.device_ids is not None and usable:
-        chosen = usable[:1] if placement.mode == "single" else usable
-        missing["CUDA_VISIBLE_DEVICES"] = ",".join(_cuda_name(gpu, environment) for gpu in chosen)
-    return missing
-
-
-def _cuda_name(gpu: Gpu, environment: Mapping[str, str]) -> str:
-    """The GPU's number, or its uuid where the user set an order in which numbers mean something else."""
-    is_numbered = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
-    return str(gpu.index) if is_numbered and "CUDA_VISIBLE_DEVICES" not in environment else gpu.uuid
-
-
-def _has_loopback() -> bool:
-    return any(name == "lo" for _, name in socket.if_nameindex())
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -15,21 +15,19 @@ _MOST_PROCESSES_PER_CORE: Final = 8
 
 @dataclass(frozen=True)
 class Placement:
-    """The mode that will really be used, its processes, and why it is not the one asked for."""
+    """The mode that will really be used, and why it is not the one asked for.
+
+    `process_counts` has one number for each machine; None where a machine uses all of its GPUs, which only it can
+    count.
+    """
 
     mode: Mode
-    processes_per_node: int = 1
-    num_nodes: int = 1
+    process_counts: tuple[int | None, ...] = (1,)
     reasons: tuple[str, ...] = ()
-
-    @property
-    def world_size(self) -> int:
-        """Processes on all nodes together."""
-        return self.processes_per_node * self.num_nodes
 
 
 def place(config: TrainConfig, *, gpus: int, cores: int, require_multi_gpu: bool = False) -> Placement:
-    """Mode and processes on a node with so many usable GPUs and cores; ConfigError where it cannot be."""
+    """Mode and processes, where this machine has so many usable GPUs and cores; ConfigError where it cannot be."""
     wanted = _wanted_mode(config)
     if config.num_nodes > 1 and wanted in {"single", "data_parallel"}:
         raise ConfigError(
@@ -68,44 +66,54 @@ def _data_parallel(gpus: int) -> Placement:
 
 
 def _distributed(config: TrainConfig, mode: Mode, gpus: int, cores: int) -> Placement:
-    per_node = _processes_per_node(config, gpus)
-    most = gpus or cores * _MOST_PROCESSES_PER_CORE
-    if per_node > most:
-        raise ConfigError(_too_many(config, per_node, gpus, cores))
+    counts = _process_counts(config)
+    here = counts[config.node_rank]
+    here = max(1, gpus) if here is None else here
+    if here > (gpus or cores * _MOST_PROCESSES_PER_CORE):
+        raise ConfigError(_too_many(config, here, gpus, cores))
     # One process that was asked for by number is a group of one, which is how distributed code is tried out.
-    is_chosen = config.training_mode != "auto" and config.world_size == 1
-    if per_node * config.num_nodes == 1 and not is_chosen:
+    is_chosen = config.training_mode != "auto" and counts == (1,)
+    if config.num_nodes == 1 and here == 1 and not is_chosen:
         return Placement("single", reasons=(_why_single(config, gpus),))
-    return Placement(mode, per_node, config.num_nodes)
+    return Placement(mode, (*counts[: config.node_rank], here, *counts[config.node_rank + 1 :]))
 
 
-def _processes_per_node(config: TrainConfig, gpus: int) -> int:
+def _process_counts(config: TrainConfig) -> tuple[int | None, ...]:
+    """What the config says about each machine, None where it leaves that to the machine."""
+    given = config.processes_per_node
+    if given is not None:
+        return given if len(given) == config.num_nodes else given * config.num_nodes
     if config.world_size is None:
-        return max(1, gpus)
+        return (None,) * config.num_nodes
     per_node, rest = divmod(config.world_size, config.num_nodes)
     if rest or not per_node:
         raise ConfigError(
             f"world_size is {config.world_size}; it does not divide evenly by num_nodes={config.num_nodes}",
-            "Use a multiple of num_nodes, or leave world_size empty for every GPU of every machine",
+            "Say in processes_per_node how many each machine has, such as [2, 1], or leave world_size empty for "
+            "every GPU of every machine",
         )
-    return per_node
+    return (per_node,) * config.num_nodes
 
 
-def _too_many(config: TrainConfig, per_node: int, gpus: int, cores: int) -> str:
-    where = "this machine" if config.num_nodes == 1 else "each machine"
-    if gpus:
-        limit = f"{_found(gpus)}; use at most {gpus * config.num_nodes}"
+def _too_many(config: TrainConfig, here: int, gpus: int, cores: int) -> str:
+    most = gpus or cores * _MOST_PROCESSES_PER_CORE
+    limit = _found(gpus)
+    if not gpus:
+        limit = f"without a GPU at most {_MOST_PROCESSES_PER_CORE} processes per core are of use"
+    if config.processes_per_node is not None:
+        name, where, on_all = "processes_per_node", f"machine {config.node_rank}", 1
     else:
-        limit = (
-            f"without a GPU at most {_MOST_PROCESSES_PER_CORE} processes per core are of use; "
-            f"use at most {cores * _MOST_PROCESSES_PER_CORE * config.num_nodes}"
-        )
-    return f"world_size is {config.world_size}, which is {per_node} processes on {where}, but {limit}"
+        name, on_all = "world_size", config.num_nodes
+        where = "this machine" if config.num_nodes == 1 else "each machine"
+    value = config.world_size if name == "world_size" else list(config.processes_per_node or ())
+    return f"{name} is {value}, which is {here} processes on {where}, but {limit}; use at most {most * on_all}"
 
 
 def _why_single(config: TrainConfig, gpus: int) -> str:
     if config.world_size == 1:
         return "world_size=1: training on one device"
+    if config.processes_per_node is not None:
+        return "processes_per_node=[1]: training on one device"
     advice = "" if gpus else " (world_size=2 would start two processes on the CPU)"
     return f"several GPUs were asked for, but {_found(gpus)}: training on one device{advice}"
 

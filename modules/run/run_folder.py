@@ -15,9 +15,13 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of one run; making one touches no disk."""
+    """The paths of one run; making one touches no disk.
+
+    `machine` is the number of the machine whose supervisor asks: the folder may be on a disk that they share.
+    """
 
     path: Path
+    machine: int = 0
 
     @property
     def name(self) -> str:
@@ -26,8 +30,8 @@ class RunFolder:
 
     @property
     def config_file(self) -> Path:
-        """The validated config of the run."""
-        return self.path / CONFIG_FILE_NAME
+        """The validated config of the run; a joined machine's has its own folders and number."""
+        return self.path / (f"machine-{self.machine}.json" if self.machine else CONFIG_FILE_NAME)
 
     @property
     def events_file(self) -> Path:
@@ -67,7 +71,7 @@ class RunFolder:
     @property
     def launcher_log(self) -> Path:
         """What torchrun, and the workers' standard error, had to say."""
-        return self.log_dir / "launcher.txt"
+        return self.log_dir / (f"launcher-{self.machine}.txt" if self.machine else "launcher.txt")
 
     def log_file(self, rank: int) -> Path:
         """The log of one rank."""
@@ -93,6 +97,19 @@ class RunFolder:
             save_config(config, folder.config_file)
         except OSError as error:
             raise not_writable(runs_dir, error) from error
+        return folder
+
+    @classmethod
+    def of_machine(cls, config: TrainConfig, run_name: str) -> Self:
+        """The folder of a joined machine, made where it is not there. Raises ConfigError for a folder not writable."""
+        check_run_name(run_name)
+        folder = cls(Path(config.runs_dir) / run_name, config.node_rank)
+        try:
+            for directory in (folder.commands_dir, folder.samples_dir, folder.backup_dir, folder.log_dir):
+                directory.mkdir(parents=True, exist_ok=True)
+            save_config(config, folder.config_file)
+        except OSError as error:
+            raise not_writable(folder.path, error) from error
         return folder
 
     @classmethod

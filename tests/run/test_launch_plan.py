@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
 import sys
 from pathlib import Path
@@ -28,7 +27,8 @@ def config(**settings: object) -> TrainConfig:
 def plan(count: int = 0, /, *, environment: dict[str, str] | None = None, **settings: object) -> LaunchPlan:
     return LaunchPlan.from_config(
         config(**settings),
-        config_path="runs/a b/config.json",
+        config_path=Path("runs/a b/config.json"),
+        run_folder=Path("runs/a b"),
         extra_args=("--resume", "latest"),
         gpus=gpus(count),
         environment=environment or {},
@@ -56,16 +56,34 @@ def plan(count: int = 0, /, *, environment: dict[str, str] | None = None, **sett
         (4, {"training_mode": "fully_sharded"}, "fully_sharded", 4, ""),
         (4, {"training_mode": "data_parallel"}, "data_parallel", 1, ""),
         (1, {"training_mode": "data_parallel"}, "single", 1, "data_parallel needs two"),
-        (2, {"num_nodes": 2, **MULTI}, "distributed", 2, ""),
-        (0, {"num_nodes": 2, **MULTI}, "distributed", 1, ""),
-        (4, {"num_nodes": 2, "world_size": 4, **MULTI}, "distributed", 2, ""),
+        (4, {"processes_per_node": [2], **MULTI}, "distributed", 2, ""),
+        (4, {"processes_per_node": [1], **MULTI}, "single", 1, "processes_per_node=[1]"),
+        (1, {"training_mode": "distributed", "processes_per_node": [1]}, "distributed", 1, ""),
     ],
 )
 def test_placement(gpu_count: int, settings: dict[str, object], mode: str, processes: int, reason: str) -> None:
     found = place(config(**settings), gpus=gpu_count, cores=2)
-    assert (found.mode, found.processes_per_node) == (mode, processes)
+    assert (found.mode, found.process_counts) == (mode, (processes,))
     assert bool(found.reasons) == bool(reason)
     assert reason in " ".join(found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("gpu_count", "settings", "counts"),
+    [
+        (2, {}, (2, None)),
+        (0, {}, (1, None)),
+        (2, {"node_rank": 1}, (None, 2)),
+        (4, {"world_size": 4}, (2, 2)),
+        (4, {"processes_per_node": [1, 3]}, (1, 3)),
+        (4, {"processes_per_node": [1, 3], "node_rank": 1, "world_size": 4}, (1, 3)),
+        (4, {"processes_per_node": [3]}, (3, 3)),
+        (1, {"processes_per_node": [1]}, (1, 1)),
+    ],
+)
+def test_placement_on_two_machines(gpu_count: int, settings: dict[str, object], counts: tuple[int | None, ...]) -> None:
+    found = place(config(num_nodes=2, **settings, **MULTI), gpus=gpu_count, cores=2)
+    assert (found.mode, found.process_counts, found.reasons) == ("distributed", counts, ())
 
 
 @pytest.mark.parametrize(
@@ -75,6 +93,8 @@ def test_placement(gpu_count: int, settings: dict[str, object], mode: str, proce
         (2, {"world_size": 8, "num_nodes": 2, **MULTI}, "4 processes on each machine, .*use at most 4"),
         (0, {"world_size": 17, **MULTI}, "8 processes per core.*use at most 16"),
         (2, {"world_size": 3, "num_nodes": 2, **MULTI}, "does not divide evenly by num_nodes=2"),
+        (2, {"processes_per_node": [4, 1], "num_nodes": 2, **MULTI}, "4 processes on machine 0.*use at most 2"),
+        (2, {"processes_per_node": [4, 3], "num_nodes": 2, "node_rank": 1, **MULTI}, "3 processes on machine 1"),
         (2, {"num_nodes": 2}, "num_nodes is 2, but one process.*--multi_gpu"),
     ],
 )
@@ -107,35 +127,104 @@ def test_one_node_command() -> None:
         *("--run_folder", str(Path("runs/a b"))),
         *("--resume", "latest"),
     ]
-    assert shlex.split(made.command_line()) == made.argv()
     assert (made.backend, made.launcher, made.world_size, made.reasons) == ("nccl", "torchrun", 2, ())
     assert made.ranks() == range(2)
 
 
 def test_each_node_gets_its_own_command() -> None:
-    made = plan(4, num_nodes=3, node_rank=1, master_addr="10.0.0.5", startup_timeout_s=60, **MULTI)
+    made = plan(4, num_nodes=3, world_size=12, node_rank=1, master_addr="10.0.0.5", startup_timeout_s=60, **MULTI)
     assert made.world_size == 12
     assert made.ranks() == range(4, 8)
     assert "--node_rank=1" in made.argv()
     assert "--node_rank=2" in made.argv(2)
     assert {"--nnodes=3", "--master_addr=10.0.0.5", "--rdzv_conf=timeout=60"} < set(made.argv(0))
-    assert "GLOO_SOCKET_IFNAME" not in made.environment()
-    assert any("localhost" in reason for reason in plan(4, num_nodes=2, **MULTI).reasons)
+    assert made.reasons == ()
+
+
+def test_machines_with_differing_counts() -> None:
+    made = plan(4, num_nodes=3, processes_per_node=[1, 2, 4], master_addr="10.0.0.5", **MULTI)
+    assert (made.world_size, made.processes_here) == (7, 1)
+    assert [made.ranks(node) for node in range(3)] == [range(1), range(1, 3), range(3, 7)]
+    assert [f"--nproc_per_node={count}" in made.argv(node) for node, count in enumerate([1, 2, 4])] == [True] * 3
+
+
+def test_machines_that_count_their_own_gpus() -> None:
+    made = plan(4, num_nodes=3, master_addr="10.0.0.5", **MULTI)
+    assert (made.world_size, made.ranks()) == (None, range(4))
+    assert "known only after all machines have come" in " ".join(made.reasons)
+    with pytest.raises(ValueError, match="known only after all machines have come"):
+        made.ranks(1)
+    assert "--nproc_per_node=4" in made.argv()
+    assert "--nproc_per_node=gpu" in made.argv(1), "torchrun counts on each machine by itself"
+    assert "--nproc_per_node=1" in plan(0, num_nodes=2, master_addr="10.0.0.5", **MULTI).argv(1)
+
+
+def test_elastic_meeting() -> None:
+    made = plan(
+        2,
+        num_nodes=2,
+        rendezvous="elastic",
+        max_restarts=3,
+        world_size=4,
+        master_addr="zeus",
+        startup_timeout_s=60,
+        run_name="x",
+        **MULTI,
+    )
+    first, second = made.argv(0), made.argv(1)
+    assert {
+        "--nnodes=2",
+        "--max-restarts=3",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=zeus:{made.port}",
+        "--rdzv-id=tandem-a b",
+        "--local-addr=zeus",
+    } < set(first)
+    assert "--rdzv-conf=is_host=1,join_timeout=60,read_timeout=60" in first
+    assert "--rdzv-conf=is_host=0,join_timeout=60,read_timeout=60" in second
+    assert not any("node_rank" in word or "master" in word for word in first)
+    # torchrun sorts machines by this name to give out ranks
+    names = [next(word for word in made.argv(node) if word.startswith("--local-addr")) for node in (0, 1)]
+    assert names == sorted(names)
+    assert made.environment(1)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    alone = plan(2, rendezvous="elastic", **MULTI)
+    assert f"--rdzv-endpoint=127.0.0.1:{alone.port}" in alone.argv()
+    assert "--max-restarts=2" in plan(2, max_restarts=2, **MULTI).argv()
+
+
+def test_the_run_id_is_the_same_on_every_machine() -> None:
+    def run_id(**settings: object) -> str:
+        made = config(num_nodes=2, master_addr="10.0.0.5", initial_port=24_000, **settings, **MULTI)
+        return LaunchPlan.from_config(made, config_path="my.yaml", gpus=gpus(2)).run_id
+
+    assert run_id(node_rank=1) == run_id(node_rank=0, device_ids=[0, 1])
+    assert run_id(seed=5) != run_id(seed=6)
+    assert run_id(run_name="n", seed=5) == run_id(run_name="n", seed=6) == "tandem-n"
+
+
+def test_the_first_machine_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.run.launch_plan.own_addresses", lambda: ["10.0.0.5", "192.168.0.5"])
+    made = plan(4, num_nodes=2, **MULTI)
+    assert made.master_addr == "10.0.0.5"
+    assert "to find this one at 10.0.0.5 (its other addresses: 192.168.0.5)" in made.reasons[0]
+    other = plan(4, num_nodes=2, node_rank=1, **MULTI)
+    assert other.master_addr == "localhost"
+    assert "only this machine can reach" in other.reasons[0]
+    assert "--master_addr=[fe80::1]" in plan(4, num_nodes=2, master_addr="fe80::1", **MULTI).argv()
 
 
 def test_single_and_spawn_need_no_torchrun() -> None:
     assert "torch.distributed.run" not in plan(1).argv()
     spawned = plan(2, use_torchrun=False, **MULTI)
     assert (spawned.launcher, spawned.argv()[1]) == ("spawn", spawned.script_argv[0])
-    with pytest.raises(ConfigError, match="turn use_torchrun on"):
-        plan(2, use_torchrun=False, num_nodes=2, **MULTI)
+    for wish in ({"num_nodes": 2}, {"rendezvous": "elastic"}, {"max_restarts": 1}):
+        with pytest.raises(ConfigError, match="turn use_torchrun on"):
+            plan(2, use_torchrun=False, **wish, **MULTI)
 
 
-def test_config_elsewhere_has_no_run_folder() -> None:
-    made = LaunchPlan.from_config(config(), config_path="my.yaml", gpus=[])
+def test_without_a_run_folder_rank_0_makes_one() -> None:
+    made = LaunchPlan.from_config(config(), config_path="config.json", gpus=[])
     assert "--run_folder" not in made.argv()
-    made = LaunchPlan.from_config(config(), config_path="my.yaml", run_folder="runs/a", gpus=[])
-    assert made.argv()[-2:] == ["--run_folder", "runs/a"]
 
 
 def test_nccl_without_cuda_becomes_gloo() -> None:
@@ -152,7 +241,29 @@ def test_environment_respects_the_user() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in plan(4, **MULTI).environment()
     assert "OMP_NUM_THREADS" not in plan(4).environment()
     user = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-    assert set(plan(4, environment=user, **MULTI).environment()) == {"PYTHONFAULTHANDLER"}
+    made = plan(4, environment=user, **MULTI)
+    assert set(made.environment()) == {"PYTHONFAULTHANDLER", "TORCH_FR_BUFFER_SIZE"}
+    said = made.variables.sentences()
+    assert said[0] == "Set for the processes: PYTHONFAULTHANDLER=1 TORCH_FR_BUFFER_SIZE=2000"
+    assert said[1].startswith("Kept as you have set it: OMP_NUM_THREADS=1")
+
+
+def test_debugging_is_gathered_in_the_run_folder() -> None:
+    made = plan(2, debug_distributed=True, **MULTI).environment()
+    assert made["NCCL_DEBUG"] == "INFO"
+    assert Path(made["NCCL_DEBUG_FILE"]) == Path("runs/a b/log").absolute() / "nccl-%h-%p.txt"
+    assert (made["TORCH_DISTRIBUTED_DEBUG"], made["TORCH_CPP_LOG_LEVEL"]) == ("INFO", "INFO")
+    assert "NCCL_DEBUG" not in plan(2, **MULTI).environment()
+    assert "NCCL_DEBUG" not in plan(2, debug_distributed=True).environment(), "one process talks to nobody"
+
+
+def test_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    made = plan(2, **MULTI)
+    assert made.backend == "gloo"
+    assert made.environment()["USE_LIBUV"] == "0"
+    assert "GLOO_SOCKET_IFNAME" not in made.environment()
+    assert 'set "USE_LIBUV=0" && ' in made.command_line()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the loopback is called lo only there")
@@ -179,8 +290,9 @@ def test_port_in_use() -> None:
         made = plan(2, initial_port=taken, **MULTI)
         assert made.port > taken
         assert f"port {made.port} instead of {taken}, which is in use" in made.reasons
-        with pytest.raises(ConfigError, match=f"initial_port is {taken}, which is in use"):
-            plan(2, initial_port=taken, num_nodes=2, **MULTI)
+        first = plan(2, initial_port=taken, num_nodes=2, master_addr="a", **MULTI)
+        assert first.port > taken
+        assert f"--master_port={first.port}" in first.argv(1), "shown and told to every machine"
         other_node = plan(2, initial_port=taken, num_nodes=2, node_rank=1, master_addr="a", **MULTI)
         assert other_node.port == taken
         assert plan(2, initial_port=taken).reasons == (), "one process needs no port"

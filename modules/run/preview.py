@@ -1,0 +1,61 @@
+"""What a start would do, as text: for `--dry_run`, which starts nothing."""
+
+from __future__ import annotations
+
+import os
+
+from modules.config import TrainConfig, effective_batch
+from modules.run.launch_plan import LaunchPlan
+
+
+def preview(config: TrainConfig, plan: LaunchPlan) -> list[str]:
+    """The lines that show a plan: what is noteworthy, the processes, the variables, and a command for each machine."""
+    lines = [f"Note: {reason}." for reason in plan.reasons]
+    lines.append(
+        f"Would train {config.family} in {_processes(plan)}, {config.precision}, {_batch(config, plan)}, with:"
+    )
+    lines += [f"  {name}={value}" for name, value in plan.environment().items()]
+    lines += [f"  (as you have set it) {name}={value}" for name, value in plan.variables.kept.items()]
+    if plan.num_nodes == 1:
+        return [*lines, f"  {plan.command_line()}"]
+    lines.append(f"One command for each machine, to be started in {os.getcwd()}:")
+    for node in range(plan.num_nodes):
+        lines += ["", f"Machine {node}:", f"  {plan.command_line(node)}"]
+    return [
+        *lines,
+        "",
+        "Or start only machine 0, as you have just done but without --dry_run: it shows a line that needs no config "
+        "file, by which the others join, and checks that all have the same code, versions and pictures.",
+    ]
+
+
+def absolute_if_a_file(source: str) -> str:
+    """A config file so that any folder will do to start from; the name of a preset as it is."""
+    return os.path.abspath(source) if os.path.isfile(source) else source
+
+
+def as_given(flags: dict[str, object]) -> list[str]:
+    """The words of a command line that mean `flags`: {"set": ["a=1"], "multi_gpu": True} is --set a=1 --multi_gpu."""
+    words: list[str] = []
+    for name, value in flags.items():
+        if isinstance(value, list):
+            words += [word for item in value for word in (f"--{name}", str(item))]
+        elif value is True:
+            words.append(f"--{name}")
+        elif value not in {None, False}:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def _processes(plan: LaunchPlan) -> str:
+    if plan.world_size == 1:
+        return "one process"
+    counts = " + ".join("?" if count is None else str(count) for count in plan.process_counts)
+    where = f" on {plan.num_nodes} machines ({counts})" if plan.num_nodes > 1 else ""
+    return f"{'several' if plan.world_size is None else plan.world_size} processes{where} ({plan.backend})"
+
+
+def _batch(config: TrainConfig, plan: LaunchPlan) -> str:
+    if plan.world_size is None and not config.global_batch_size:
+        return f"effective batch {effective_batch(config, 1)} for each process"
+    return f"effective batch {effective_batch(config, plan.world_size or 1)}"

@@ -1,0 +1,334 @@
+"""Training on two machines, by the real commands: two hosts with names, addresses and a cable of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.config import TrainConfig
+from modules.run import RunFolder
+from tests.conftest import draw_pictures
+from tests.hosts import ROOT, Host, two_hosts, why_not
+from tests.runs import Run, environment, tiny_config, train_command
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "possible"),
+]
+
+GUARD_S = 150
+JOIN_LINE = re.compile(r"^  (\S+ scripts/train\.py --join \S+ --token \w+)$", re.MULTILINE)
+
+
+class Terminal:
+    """A command on a host, and what a person there reads."""
+
+    def __init__(self, host: Host, argv: list[str], file: Path, cwd: Path = ROOT, **variables: str) -> None:
+        self._file = file
+        with file.open("w") as output:
+            shell = ["sh", "-c", f"cd {shlex.quote(str(cwd))} && exec {shlex.join(argv)}"]
+            self.process = host.start(shell, environment(**variables), output=output)
+
+    def text(self) -> str:
+        return self._file.read_text()
+
+    def wait_for(self, pattern: str | re.Pattern[str]) -> re.Match[str]:
+        """Wait until something like this was said."""
+        deadline = time.monotonic() + GUARD_S
+        while (match := re.search(pattern, self.text())) is None:
+            assert self.process.poll() is None, f"ended before {pattern!r}:\n{self.text()}"
+            assert time.monotonic() < deadline, f"never said {pattern!r}:\n{self.text()}"
+            time.sleep(0.05)
+        return match
+
+    def wait_for_step(self, run: Run, step: int) -> None:
+        """Wait until so many steps are told."""
+        deadline = time.monotonic() + GUARD_S
+        while not run.folder.events_file.exists() or len(run.losses) < step:
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.1)
+
+    def end(self, exit_code: int) -> str:
+        """Wait for the end with this exit code; everything that was said."""
+        try:
+            code = self.process.wait(GUARD_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running:\n{self.text()}") from None
+        assert code == exit_code, f"exit code {code}:\n{self.text()}"
+        said = self.text()
+        assert "Traceback" not in said.replace("Full traceback:", ""), said
+        return said
+
+
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    """Alpha and beta."""
+    with two_hosts() as both:
+        yield both
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Open]:
+    """Opens a terminal on a host and starts a command there."""
+    opened: list[Terminal] = []
+
+    def begin(host: Host, argv: list[str], **more: object) -> Terminal:
+        file = tmp_path / f"{host.name}-{len(opened)}.txt"
+        opened.append(Terminal(host, argv, file, **more))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield begin
+    for each in opened:
+        each.process.kill()
+        each.process.wait()
+
+
+@pytest.fixture
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven pictures."""
+    return draw_pictures(tmp_path_factory.mktemp("few"), 11)
+
+
+def two_machines(pictures: Path, place: Path, **settings: object) -> TrainConfig:
+    """Three steps on two machines with one process each."""
+    made = {"num_nodes": 2, "enable_multi_gpu": True, "processes_per_node": [1, 1], "max_steps": 3, **settings}
+    return tiny_config(pictures, place, **made)
+
+
+def run_of(config: TrainConfig) -> Run:
+    return Run(RunFolder(Path(config.runs_dir) / str(config.run_name)))
+
+
+def words(line: str, *more: str) -> list[str]:
+    return [*shlex.split(line), *more]
+
+
+def own_folders(place: Path) -> list[str]:
+    """What a machine says that does not share the disk with machine 0."""
+    return [word for name in ("runs_dir", "cache_dir") for word in ("--set", f"{name}={place / 'beta' / name}")]
+
+
+def alive(*hosts: Host) -> list[int]:
+    """Processes that are still there, after a moment in which zombies are collected."""
+    deadline = time.monotonic() + 5
+    while (left := [pid for host in hosts for pid in host.processes()]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def test_one_line_joins_and_everything_else_is_refused(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
+) -> None:
+    """Wrong token, setting, pictures and code; then the right line, with unequal counts (1 + 2) and no shared disk."""
+    alpha, beta = hosts
+    config = two_machines(few, tmp_path, processes_per_node=[1, 2], global_batch_size=6)
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    line = first.wait_for(JOIN_LINE)[1]
+    assert f"--join {alpha.address}:12356" in line
+
+    said = terminal(beta, words(re.sub(r"\w+$", "0" * 24, line))).end(2)
+    assert f"the token is not that of the run at {alpha.address}:12356" in said
+    first.wait_for(f"Somebody at {beta.address} was not let in: the token was wrong")
+
+    said = terminal(beta, words(line, "--set", "learning_rate=1")).end(2)
+    assert "learning_rate belongs to the whole run, so machine 0 decides it" in said
+
+    other = tmp_path / "other pictures"
+    shutil.copytree(few, other)
+    (other / "03.txt").write_text("another caption")
+    (other / "04.png").unlink()
+    said = terminal(beta, words(line, "--set", f"concepts.0.path={other}")).end(4)
+    assert "2 files differ: 03.txt, 04.png (missing on beta)" in said
+    first.wait_for(rf"beta \({beta.address}\) was not let in: the data set .* 04.png \(missing on beta\)")
+
+    copy = tmp_path / "copy"
+    for part in ("modules", "scripts"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    os.symlink(ROOT / ".venv", copy / ".venv")
+    with (copy / "modules" / "config" / "interval.py").open("a") as file:
+        file.write("# changed\n")
+    said = terminal(beta, words(line), cwd=copy).end(3)
+    assert "Tandem's code on beta differs from machine 0's in modules/config/interval.py" in said
+
+    second = terminal(beta, words(line, *own_folders(tmp_path)))
+    second.wait_for("All machines are here")
+    said = first.end(0)
+    assert f"beta ({beta.address}) has joined as machine 1 with 2 processes" in said
+    assert "All 2 machines are here: 1 + 2 processes." in said
+    assert "GLOO_SOCKET_IFNAME=cable" in said
+    others = second.end(0)
+    assert "alpha (machine 0) has let this machine in as machine 1 of 2, for the run 'x'" in others
+    assert "on this machine ranks 1 to 2" in others
+    run = run_of(config)
+    assert run.exit_code == 0
+    assert len(run.losses) == 3
+    assert len(run.events("started")[0]["devices"]) == 3  # type: ignore[arg-type]
+    logs = {file.name for file in (tmp_path / "beta" / "runs_dir" / "x" / "log").iterdir()}
+    assert "launcher-1.txt" in logs
+    assert list((tmp_path / "beta" / "cache_dir").iterdir()), "beta has encoded for itself"
+    assert alive(alpha, beta) == []
+
+
+@pytest.mark.parametrize("rendezvous", ["static", "elastic"])
+def test_displayed_commands_are_pasted(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path, rendezvous: str
+) -> None:
+    """What --dry_run shows on machine 0 is typed by hand on both, in a folder with an odd name."""
+    alpha, beta = hosts
+    place = tmp_path / "it's a place"
+    place.mkdir()
+    config = two_machines(few, place, rendezvous=rendezvous, debug_distributed=True)
+    shown = terminal(alpha, train_command(config, place / "c.json", "--dry_run")).end(0)
+    commands = re.findall(r"^Machine (\d):\n  (.+)$", shown, re.MULTILINE)
+    assert [number for number, _ in commands] == ["0", "1"]
+    typed = [
+        terminal(host, ["sh", "-c", command])
+        for host, (_, command) in reversed(list(zip(hosts, commands, strict=True)))
+    ]
+    for each in typed:
+        assert each.process.wait(GUARD_S) == 0, each.text()
+    run = run_of(config)
+    assert run.exit_code == 0
+    assert len(run.losses) == 3
+    assert run.events("started")[0]["host"] == "alpha", "machine 0 has rank 0"
+    assert alive(alpha, beta) == []
+
+
+def test_a_machine_loses_power_and_comes_back(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
+) -> None:
+    """Elastic: the line is started again, and the run goes on from its newest backup to its end."""
+    alpha, beta = hosts
+    config = two_machines(
+        few,
+        tmp_path,
+        rendezvous="elastic",
+        max_restarts=2,
+        max_steps=60,
+        backup_every="5 steps",
+        family_options={"slow_step_s": 0.2},
+    )
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    line = first.wait_for(JOIN_LINE)[1]
+    terminal(beta, words(line))
+    run = run_of(config)
+    first.wait_for_step(run, 12)
+    beta.power_off()
+    first.wait_for(rf"beta \({beta.address}\), machine 1, has gone .* It may come back with the same line")
+    again = terminal(beta, words(line))
+    said = first.end(0)
+    assert again.end(0)
+    assert "Resuming at step" in said
+    assert run.exit_code == 0
+    steps = [event["step"] for event in run.events("step")]
+    assert steps[-1] == 60
+    assert len(steps) > 60, "some steps were done twice"
+    assert alive(alpha, beta) == []
+
+
+@pytest.mark.parametrize("fault", ["error", "power cut"])
+def test_a_failure_on_the_other_machine_is_named_on_both(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path, fault: str
+) -> None:
+    """The machines share no disk, so machine 0 has to be told."""
+    alpha, beta = hosts
+    options = {"faults": ["error:1:4"]} if fault == "error" else {"slow_step_s": 0.2}
+    config = two_machines(few, tmp_path, max_steps=1000, family_options=options)
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    second = terminal(beta, words(first.wait_for(JOIN_LINE)[1], *own_folders(tmp_path)))
+    if fault == "power cut":
+        first.wait_for_step(run_of(config), 3)
+        beta.power_off()
+        said = first.end(3)
+        assert "rank 1 on beta failed" in said
+        assert f"Machine 1, beta ({beta.address}), can no longer be reached" in said
+    else:
+        said = first.end(3)
+        assert "rank 1 on beta failed while training" in said
+        assert "a mistake in the family's own code" in said
+        others = second.end(3)
+        assert "a mistake in the family's own code" in others
+    assert len(re.findall("Training stopped", said)) == 1
+    assert alive(alpha, beta) == []
+
+
+def test_the_absent_machine_is_named(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
+    alpha, beta = hosts
+    config = two_machines(few, tmp_path, num_nodes=3, processes_per_node=[1], startup_timeout_s=10)
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    second = terminal(beta, words(first.wait_for(JOIN_LINE)[1]))
+    said = first.end(3)
+    assert f"(joined: machine 1 = beta ({beta.address}); missing: machine 2)" in said
+    assert "clients joined" not in said
+    assert "missing: machine 2" in second.end(3)
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    first.wait_for(JOIN_LINE)  # the name of a run that never began is free
+
+
+def test_ctrl_c_while_waiting_is_told_to_all(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
+) -> None:
+    alpha, beta = hosts
+    config = two_machines(few, tmp_path, num_nodes=3, processes_per_node=[1])
+    first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+    line = first.wait_for(JOIN_LINE)[1]
+    second = terminal(beta, words(line))
+    second.wait_for("Waiting for machine 2")
+    interrupt(beta)
+    assert "Stopped; machine 0 has been told." in second.end(130)
+    first.wait_for(rf"beta \({beta.address}\), machine 1, has left: it was stopped. Still missing: machines 1 and 2")
+    second = terminal(beta, words(line))
+    second.wait_for("Waiting for machine 2")
+    interrupt(alpha)
+    assert "Stopped while waiting for machines" in first.end(130)
+    assert "machine 0) has ended: it was stopped" in second.end(3)
+    assert alive(alpha, beta) == []
+
+
+def test_numbered_machines_share_a_token_of_their_own(
+    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
+) -> None:
+    """The same command on every machine, with its own number; another config is refused by the setting's name."""
+    alpha, beta = hosts
+    config = two_machines(few, tmp_path, master_addr=alpha.address)
+    token = ["--token", "a-secret-of-our-own"]
+    command = train_command(config, tmp_path / "c.json", *token)
+    numbered = [*command, "--set", "node_rank=1"]
+    said = terminal(beta, [word for word in numbered if word not in token]).end(2)
+    assert "node_rank is 1, but --token is missing" in said
+    second = terminal(beta, numbered)  # earlier than machine 0: it waits
+    second.wait_for("Joining the run")
+    first = terminal(alpha, command)
+    wrong = terminal(beta, [*numbered, "--set", "seed=9"])
+    said = wrong.end(2)
+    assert "the settings are not the same: seed is 9 on beta" in said
+    for each in (first, second):
+        each.end(0)
+    assert len(run_of(config).losses) == 3
+    more = ["--resume", "latest", "--set", "max_steps=5"]
+    both = [terminal(alpha, [*command, *more]), terminal(beta, [*numbered, *more])]
+    assert "Resuming at step 3" in both[0].end(0)
+    both[1].end(0)
+    assert [event["step"] for event in run_of(config).events("step")] == [1, 2, 3, 4, 5]
+
+
+def interrupt(host: Host) -> None:
+    """Ctrl-C on the terminal of a host where nothing but train.py runs."""
+    for pid in host.processes():
+        name = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+        if "scripts/train.py" in name and name.split()[0].endswith("python"):
+            os.kill(pid, signal.SIGINT)
