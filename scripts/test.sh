@@ -5,7 +5,7 @@ set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
 python=$root/.venv/bin/python
-system_packages='xvfb xdotool python3-tk' # Debian packages that tests need
+system_packages='xvfb xdotool python3-tk slurm-wlm munge' # Debian packages that tests need
 failed=
 
 install_system_packages() {

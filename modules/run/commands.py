@@ -11,6 +11,7 @@ NAMES = ("stop", "backup", "save", "sample")
 # The reasons a `stop` may carry when a signal is behind it; any other text is a wish of the user.
 INTERRUPTED = "interrupted"
 TERMINATED = "terminated"
+PAUSED = "paused"
 
 _LONGEST_REASON = 200
 

@@ -9,9 +9,10 @@ BAD_CONFIG: Final = 2
 FAILED: Final = 3
 NO_DATA: Final = 4
 INTERRUPTED: Final = 130
+PAUSED: Final = 138  # 128 + SIGUSR1: whoever sent it means to go on with --resume latest
 TERMINATED: Final = 143
 
-DECIDED: Final = frozenset({FINISHED, BAD_CONFIG, FAILED, NO_DATA, INTERRUPTED, TERMINATED})
+DECIDED: Final = frozenset({FINISHED, BAD_CONFIG, FAILED, NO_DATA, INTERRUPTED, PAUSED, TERMINATED})
 
 _BY_KIND: Final[Mapping[str, int]] = MappingProxyType(
     {

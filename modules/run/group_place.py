@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modules.config import ConfigError
+from modules.run.slurm_environment import (
+    local_rank_of_step,
+    master_of_step,
+    number,
+    port_of_job,
+    started_by_srun,
+    tasks_of_step,
+)
 
-_LAUNCHERS = "torchrun and srun set it; for a plain start unset RANK, WORLD_SIZE and SLURM_PROCID"
+_LAUNCHERS = "torchrun and srun set these numbers; for a plain start unset RANK, WORLD_SIZE and SLURM_PROCID"
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ def place_from_environment(environ: Mapping[str, str], default_port: int = 12355
     """The place that the environment gives this process, or None where it was started plainly.
 
     torchrun sets RANK, LOCAL_RANK and WORLD_SIZE. Under srun the same facts are SLURM_PROCID, SLURM_LOCALID and
-    SLURM_NTASKS.
+    SLURM_STEP_NUM_TASKS; MASTER_ADDR and MASTER_PORT are respected there, and found out where they are missing.
     Raises ConfigError where one of them is no number, or the rank is none of the group.
     """
     if "RANK" in environ and "WORLD_SIZE" in environ:
@@ -49,36 +57,21 @@ def place_from_environment(environ: Mapping[str, str], default_port: int = 12355
             )
         )
     if started_by_srun(environ):
-        one_node = environ.get("SLURM_NNODES", "1") == "1"
-        launcher = "127.0.0.1" if one_node else environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+        port = port_of_job(environ, default_port)
         return _checked(
             Place(
                 rank=_number(environ, "SLURM_PROCID"),
-                local_rank=_number(environ, "SLURM_LOCALID", "0"),
-                world_size=_number(environ, "SLURM_NTASKS"),
-                master_addr=environ.get("MASTER_ADDR", launcher),
-                master_port=_number(environ, "MASTER_PORT", str(default_port)),
+                local_rank=local_rank_of_step(environ),
+                world_size=tasks_of_step(environ),
+                master_addr=environ.get("MASTER_ADDR") or master_of_step(environ),
+                master_port=_number(environ, "MASTER_PORT", str(port)),
             )
         )
     return None
 
 
-def started_by_srun(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this process as one of several tasks.
-
-    The script of an sbatch job sees SLURM_PROCID and SLURM_NTASKS as well, but it is no step: it lacks SLURM_STEP_ID.
-    """
-    return "SLURM_STEP_ID" in environ and "SLURM_PROCID" in environ and _number(environ, "SLURM_NTASKS", "1") > 1
-
-
 def _number(environ: Mapping[str, str], name: str, default: str = "") -> int:
-    text = environ.get(name, default)
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(
-            f"the environment variable {name} is {text!r}; it must be a whole number", _LAUNCHERS
-        ) from None
+    return number(name, environ.get(name, default))
 
 
 def _checked(place: Place) -> Place:

@@ -13,10 +13,11 @@ from types import FrameType
 
 from modules.config import TandemError
 from modules.run import Commands, SilentCommands, exit_codes
-from modules.run.commands import INTERRUPTED, TERMINATED
+from modules.run.commands import INTERRUPTED, PAUSED, TERMINATED
+from modules.run.pause import PAUSE_SIGNAL, pause_let_through
 from modules.training.calendar import Clocks
 
-NAMES = ("stop", "interrupt", "terminate", "backup", "save", "sample", "validate", "out_of_memory")
+NAMES = ("stop", "interrupt", "terminate", "pause", "backup", "save", "sample", "validate", "out_of_memory")
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,27 @@ class Ending:
 
 FINISHED = Ending("finished", exit_codes.FINISHED)
 STOPPED_EARLY = Ending("early_stopping", exit_codes.FINISHED)
+CACHED = Ending("cached", exit_codes.FINISHED)
 ENDINGS = {
     "terminate": Ending("terminated", exit_codes.TERMINATED),
     "interrupt": Ending("interrupted", exit_codes.INTERRUPTED),
+    "pause": Ending("paused", exit_codes.PAUSED),
     "stop": Ending("stopped", exit_codes.INTERRUPTED),
 }
+SIGNALS = {signal.SIGINT: "interrupt", signal.SIGTERM: "terminate", PAUSE_SIGNAL: "pause"}
 
 
 class StoppedBeforeTraining(TandemError):
-    """Asked to stop while loading or caching: there is nothing to back up yet."""
+    """The run ends before its first step, as asked: there is nothing to back up yet."""
 
     kind = "stopped"
 
     def __init__(self, ending: Ending) -> None:
-        super().__init__("Stopped before the first step; what was cached is kept.")
+        super().__init__(
+            "The pictures are prepared and nothing was trained, as cache_only asks; training will start at once."
+            if ending == CACHED
+            else "Stopped before the first step; what was cached is kept."
+        )
         self.ending = ending
 
 
@@ -84,24 +92,24 @@ class Wishes:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Inside the block Ctrl-C and SIGTERM become wishes; a second Ctrl-C ends at once."""
-        handled = {signal.SIGINT: "interrupt", signal.SIGTERM: "terminate"}
-        former = {number: signal.signal(number, self._remember) for number in handled}
+        """Inside the block Ctrl-C, SIGTERM and SIGUSR1 become wishes; a second Ctrl-C ends at once."""
+        former = {number: signal.signal(number, self._remember) for number in SIGNALS if number}
         try:
-            yield
+            with pause_let_through():
+                yield
         finally:
             for number, handler in former.items():
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        name = "interrupt" if number == signal.SIGINT else "terminate"
+        name = SIGNALS[number]
         if name == "interrupt" and name in self._signalled:
             raise KeyboardInterrupt
         self._signalled.add(name)
 
 
 def _command(name: str, reason: str) -> str:
-    """The supervisor passes Ctrl-C and SIGTERM on as a stop command that says so."""
+    """The supervisor passes signals on as a stop command that says so."""
     if name == "stop":
-        return {INTERRUPTED: "interrupt", TERMINATED: "terminate"}.get(reason, "stop")
+        return {INTERRUPTED: "interrupt", TERMINATED: "terminate", PAUSED: "pause"}.get(reason, "stop")
     return name

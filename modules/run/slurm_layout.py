@@ -1,0 +1,183 @@
+"""What is asked of Slurm for a job: how many nodes, how many processes on each, and whether they are shared."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from modules.config import ConfigError
+from modules.run.slurm_environment import expand_nodes
+
+_TIME = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<parts>\d+(?::\d+){0,2}))")
+_UNLIMITED = {"unlimited", "infinite"}
+_EARLY_S = 60  # man sbatch, --signal
+_TIME_FORMS = "minutes, HOURS:MINUTES:SECONDS, DAYS-HOURS or DAYS-HOURS:MINUTES:SECONDS"
+
+
+@dataclass(frozen=True)
+class SlurmRequest:
+    """What a person asks for; None leaves the choice to Tandem or to the cluster."""
+
+    gpus: int
+    cache_gpus: int | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    gpu_type: str | None = None
+    cpu: bool = False
+    cpus_per_gpu: int | None = None
+    partition: str | None = None
+    time: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    mem: str | None = None
+    constraint: str | None = None
+    nodelist: str | None = None
+    exclusive: bool | None = None
+    requeue: bool = True
+    warn_s: int = 120
+    sbatch_lines: tuple[str, ...] = ()
+    setup_lines: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What one process runs on."""
+        return "CPU process" if self.cpu else "GPU"
+
+    def check(self) -> None:
+        """Raise ConfigError for the first thing that Slurm would misunderstand."""
+        for name in ("gpus", "cache_gpus", "nodes", "gpus_per_node", "cpus_per_gpu"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name} is {value}; it must be 1 or more")
+        for name in ("partition", "account", "qos", "mem", "constraint", "nodelist", "gpu_type"):
+            value = getattr(self, name)
+            if value is not None and (not value or re.search(r"\s", value)):
+                raise ConfigError(f"--{name} is {value!r}; it must be one word")
+        for name in ("sbatch_lines", "setup_lines"):
+            if any("\n" in line for line in getattr(self, name)):
+                raise ConfigError(
+                    f"--{name.removesuffix('s')} holds a line break", "Give the option once for each line"
+                )
+        self._check_times()
+
+    def _check_times(self) -> None:
+        limit_s = None if self.time is None else time_limit_s(self.time)
+        if not 0 < self.warn_s <= 65_535:  # the limits of sbatch --signal
+            raise ConfigError(f"--warn_s is {self.warn_s}; it must be between 1 and 65535 seconds")
+        if limit_s is not None and limit_s <= self.warn_s + _EARLY_S:
+            raise ConfigError(
+                f"--time is {self.time}, which is {limit_s} s, and --warn_s is {self.warn_s}: the job would be told to "
+                f"end before it has trained, as Slurm may tell it {_EARLY_S} s early",
+                f"Ask for more than {self.warn_s + _EARLY_S} s of --time, or lower --warn_s",
+            )
+
+
+@dataclass(frozen=True)
+class SlurmLayout:
+    """Nodes and processes of one job; `warnings` are sentences to print."""
+
+    nodes: int
+    per_node: int
+    exclusive: bool
+    nodelist: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def processes(self) -> int:
+        """All nodes together."""
+        return self.nodes * self.per_node
+
+
+def lay_out(request: SlurmRequest, processes: int, option: str = "--gpus", *, nodes: int | None = None) -> SlurmLayout:
+    """Spread `processes`, which `option` asked for, evenly over as few nodes as can be, or over `nodes`.
+
+    Raises ConfigError where that cannot be.
+    """
+    size = request.gpus_per_node
+    fewest = 1 if size is None else -(-processes // size)
+    named = [] if request.nodelist is None else expand_nodes(request.nodelist)
+    warnings = []
+    if nodes is None and size is None and len(named) > 1:
+        nodes = len(named)
+    elif nodes is None and len(named) > fewest:
+        warnings.append(_needless_list(request, processes, fewest, named))
+        named = named[:fewest]
+    count = fewest if nodes is None else nodes
+    if len(named) > count:
+        raise ConfigError(
+            f"--nodelist names {len(named)} nodes, but --nodes is {count}: Slurm gives a job every node that it names",
+            f"Name {count} of them, or leave out --nodelist",
+        )
+    per_node = _even_share(request, processes, option, count)
+    if count > fewest:
+        warnings.append(_needless_nodes(request, processes, per_node, count, fewest))
+    exclusive = request.exclusive if request.exclusive is not None else size is not None and per_node == size
+    return SlurmLayout(count, per_node, exclusive, ",".join(named) or None, tuple(warnings))
+
+
+def _even_share(request: SlurmRequest, processes: int, option: str, nodes: int) -> int:
+    per_node, rest = divmod(processes, nodes)
+    if not per_node or rest:
+        allowed = " or ".join(str(each * nodes) for each in (per_node, per_node + 1) if each)
+        raise ConfigError(
+            f"{option} is {processes}, which does not spread evenly over {nodes} nodes; use {allowed}",
+            "Or choose another number of --nodes",
+        )
+    size = request.gpus_per_node
+    if size is not None and per_node > size:
+        raise ConfigError(
+            f"{option} is {processes} and --nodes is {nodes}, which is {per_node} on each, but --gpus_per_node says "
+            f"that a node has {size}",
+            f"Use --nodes {-(-processes // size)}, or leave it out",
+        )
+    return per_node
+
+
+def _needless_list(request: SlurmRequest, processes: int, fewest: int, named: list[str]) -> str:
+    return (
+        f"{_fits(request, processes, fewest)}, but --nodelist names {len(named)} nodes, and Slurm would give the job "
+        f"all of them: only {', '.join(named[:fewest])} is asked for. Use --nodes {len(named)} to spread over all."
+    )
+
+
+def _needless_nodes(request: SlurmRequest, processes: int, per_node: int, nodes: int, fewest: int) -> str:
+    if request.gpus_per_node is None:
+        fits = f"If one node of this cluster has {counted(processes, request.unit)}, one node is enough"
+    else:
+        fits = _fits(request, processes, fewest)
+    return (
+        f"{fits}, but the job asks for {nodes} nodes with {per_node} on each: gradients then travel over the network, "
+        "which is slower, and the job may wait longer. Use --nodes 1 unless no node has enough free."
+        if fewest == 1
+        else f"{fits}, but the job asks for {nodes}: leave out --nodes unless they are not free."
+    )
+
+
+def _fits(request: SlurmRequest, processes: int, fewest: int) -> str:
+    where = "one node" if fewest == 1 else f"{fewest} nodes"
+    return (
+        f"{counted(processes, request.unit)} fit on {where}" if processes > 1 else f"1 {request.unit} fits on one node"
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 GPU`, `2 GPUs`, `2 CPU processes`."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
+
+
+def time_limit_s(text: str) -> int | None:
+    """The seconds of a limit as Slurm writes it; None for no limit. Raises ConfigError where it is none."""
+    if text.lower() in _UNLIMITED:
+        return None
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"--time is {text!r}; write it as {_TIME_FORMS}, such as 90 or 1-12:00:00")
+    if found["parts"] is None:
+        days, hours, minutes, seconds = (int(found[name] or 0) for name in "dhms")
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    numbers = [int(part) for part in found["parts"].split(":")]
+    if len(numbers) < 3:  # MINUTES or MINUTES:SECONDS
+        numbers = [0, *numbers, 0][:3]
+    hours, minutes, seconds = numbers
+    return (hours * 60 + minutes) * 60 + seconds

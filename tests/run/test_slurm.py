@@ -1,0 +1,201 @@
+"""From a request to batch scripts: layout, warnings, refusals, and what bash reads in a script."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig
+from modules.run import RunFolder
+from modules.run.slurm import plan_jobs, render
+from modules.run.slurm_layout import SlurmRequest, lay_out, time_limit_s
+from modules.run.slurm_submit import SubmitError, submit
+
+
+def script(request: SlurmRequest, *, folder: Path = Path("/runs/x"), **settings: object) -> str:
+    [*_, job] = plan_jobs(TrainConfig.model_validate(settings), request)
+    return render(job, request, RunFolder(folder), Path("/work"), python="/venv/bin/python")
+
+
+def directives(text: str) -> list[str]:
+    return [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "per_node", "exclusive", "warning"),
+    [
+        ({"gpus": 4}, 1, 4, False, ""),
+        ({"gpus": 4, "gpus_per_node": 8}, 1, 4, False, ""),
+        ({"gpus": 8, "gpus_per_node": 8}, 1, 8, True, ""),
+        ({"gpus": 8, "gpus_per_node": 8, "exclusive": False}, 1, 8, False, ""),
+        ({"gpus": 2, "exclusive": True}, 1, 2, True, ""),
+        ({"gpus": 16, "gpus_per_node": 8}, 2, 8, True, ""),
+        ({"gpus": 6, "gpus_per_node": 4}, 2, 3, False, ""),
+        ({"gpus": 4, "nodes": 2, "gpus_per_node": 4}, 2, 2, False, "4 GPUs fit on one node, but the job asks for 2"),
+        ({"gpus": 4, "nodes": 2}, 2, 2, False, "If one node of this cluster has 4 GPUs"),
+        ({"gpus": 8, "nodes": 4, "gpus_per_node": 4}, 4, 2, False, "8 GPUs fit on 2 nodes"),
+        ({"gpus": 4, "nodelist": "a,b", "gpus_per_node": 4}, 1, 4, True, "--nodelist names 2 nodes.*only a is"),
+        ({"gpus": 4, "nodelist": "n[1-2]", "nodes": 2, "gpus_per_node": 4}, 2, 2, False, "use --nodes 1|Use --nodes 1"),
+        ({"gpus": 4, "nodelist": "n[1-2]"}, 2, 2, False, "If one node of this cluster has 4 GPUs"),
+        ({"gpus": 4, "nodelist": "n1"}, 1, 4, False, ""),
+    ],
+)
+def test_layout(asked: dict[str, int], nodes: int, per_node: int, exclusive: bool, warning: str) -> None:
+    request = SlurmRequest(**asked)  # type: ignore[arg-type]
+    found = lay_out(request, request.gpus, nodes=request.nodes)
+    assert (found.nodes, found.per_node, found.exclusive) == (nodes, per_node, exclusive)
+    assert bool(found.warnings) == bool(warning)
+    if warning:
+        with pytest.raises(AssertionError, match=warning):
+            raise AssertionError(*found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"gpus": 0}, "--gpus is 0; it must be 1 or more"),
+        ({"gpus": 6, "nodes": 4}, "--gpus is 6, which does not spread evenly over 4 nodes; use 4 or 8"),
+        ({"gpus": 1, "nodes": 2}, "--gpus is 1, .*over 2 nodes; use 2"),
+        ({"gpus": 16, "nodes": 1, "gpus_per_node": 8}, "16 on each, but --gpus_per_node says .* 8.*Use --nodes 2"),
+        ({"gpus": 4, "nodes": 2, "nodelist": "n[1-3]"}, "--nodelist names 3 nodes, but --nodes is 2"),
+        ({"gpus": 4, "cache_gpus": 0}, "--cache_gpus is 0"),
+        ({"gpus": 4, "time": "soon"}, "--time is 'soon'; write it as"),
+        ({"gpus": 4, "time": "3"}, "--time is 3, which is 180 s, and --warn_s is 120"),
+        ({"gpus": 4, "warn_s": 0}, "--warn_s is 0"),
+        ({"gpus": 4, "partition": "a b"}, "--partition is 'a b'; it must be one word"),
+        ({"gpus": 4, "setup_lines": ("a\nb",)}, "--setup_line holds a line break"),
+    ],
+)
+def test_requests_that_cannot_be(asked: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan_jobs(TrainConfig(), SlurmRequest(**asked))  # type: ignore[arg-type]
+
+
+def test_one_process_cannot_be_many() -> None:
+    with pytest.raises(ConfigError, match=r"training_mode is single, .* but 4 are asked for"):
+        plan_jobs(TrainConfig(training_mode="single"), SlurmRequest(4))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5400), ("1:30", 90), ("2:00:00", 7200), ("1-0", 86_400), ("1-2:03:04", 93_784), ("unlimited", None)],
+)
+def test_time_limits(text: str, seconds: int | None) -> None:
+    assert time_limit_s(text) == seconds
+
+
+def test_a_whole_node_is_asked_for_as_a_whole() -> None:
+    request = SlurmRequest(8, gpus_per_node=8, gpu_type="a100", time="1-0", partition="gpu", cpus_per_gpu=6)
+    text = script(request)
+    asked = directives(text)
+    assert {"nodes=1", "ntasks-per-node=8", "gres=gpu:a100:8", "cpus-per-task=6", "exclusive", "mem=0"} < set(asked)
+    assert {"time=1-0", "partition=gpu", "requeue", "signal=USR1@120", "open-mode=append"} < set(asked)
+    assert 'MASTER_ADDR="${MASTER_ADDR:-127.0.0.1}"' in text
+    assert "--config /runs/x/config.json" in text
+    assert "scontrol requeue" in text
+
+
+def test_several_nodes_meet_at_the_first() -> None:
+    text = script(SlurmRequest(8, nodes=2), initial_port=20000)
+    assert '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)' in text
+    assert "$((20000 + SLURM_JOB_ID % 1000))" in text
+    assert "--ntasks=8 --ntasks-per-node=4" in text
+    assert "GLOO_SOCKET_IFNAME" not in text
+
+
+def test_what_was_not_asked_for_is_not_there() -> None:
+    text = script(SlurmRequest(1, cpu=True, requeue=False))
+    names = [line.split("=")[0] for line in directives(text)]
+    assert names == [
+        *("job-name", "nodes", "ntasks-per-node", "cpus-per-task"),
+        *("no-requeue", "signal", "output", "open-mode"),
+    ]
+    assert "scontrol requeue" not in text
+    assert "CUDA" not in text
+    assert "MASTER_ADDR" not in text, "one process needs no meeting point"
+
+
+def test_caching_has_a_job_and_a_layout_of_its_own() -> None:
+    config = TrainConfig(device_ids=(0, 1), num_nodes=2, master_addr="a")
+    caching, training = plan_jobs(config, SlurmRequest(8, nodes=2, cache_gpus=2))
+    assert (caching.layout.nodes, caching.layout.per_node) == (1, 2)
+    assert (caching.config.cache_only, caching.config.world_size, caching.config.num_nodes) == (True, 2, 1)
+    assert (training.config.cache_only, training.config.world_size, training.config.num_nodes) == (False, 8, 2)
+    assert training.config.device_ids is None
+    [only] = plan_jobs(TrainConfig(cache_only=True), SlurmRequest(1))
+    assert only.purpose == "caching"
+    assert TrainConfig.model_validate(training.config.model_dump()) == training.config, "the job can read it"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="batch scripts are for bash")
+@pytest.mark.parametrize(
+    "request_", [SlurmRequest(4), SlurmRequest(2, cpu=True, requeue=False), SlurmRequest(8, nodes=2)]
+)
+def test_bash_runs_the_script_and_srun_gets_the_words(request_: SlurmRequest, tmp_path: Path) -> None:
+    odd = tmp_path / 'it\'s a "dir" $(100%)'
+    odd.mkdir()
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, body in {
+        "srun": f'for word; do echo "$word"; done > {shlex.quote(str(tmp_path / "words"))}; exit 138',
+        "scontrol": 'echo "scontrol $*"',
+    }.items():
+        (commands / name).write_text(f"#!/bin/bash\n{body}\n")
+        (commands / name).chmod(0o755)
+    [job] = plan_jobs(TrainConfig(), request_)
+    file = tmp_path / "script.sh"
+    file.write_text(render(job, request_, RunFolder(odd / "x"), odd, python=str(odd / "python")))
+    environ = {
+        "PATH": f"{commands}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "1042",
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURM_CPUS_PER_TASK": "3",
+    }
+    done = subprocess.run(["bash", str(file)], env=environ, capture_output=True, text=True, check=False)
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[words.index("--config") + 1] == str(odd / "x" / "config.json")
+    assert words[words.index("--export=ALL") + 1] == str(odd / "python")
+    assert words[-4:] == ["--run_name", "x", "--resume", "latest"]
+    assert done.returncode == (0 if request_.requeue else 138), done.stderr
+    assert ("scontrol requeue 1042" in done.stdout) == request_.requeue
+    assert done.stderr == "" if request_.requeue else "Go on with:  sbatch" in done.stderr
+
+
+def fake_sbatch(folder: Path, said: str) -> dict[str, str]:
+    (folder / "sbatch").write_text(f"#!/bin/sh\necho {shlex.quote(said)} >&2\nexit 1\n")
+    (folder / "sbatch").chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("Batch job submission failed: Invalid partition name specified", "Choose another --partition"),
+        (
+            "Batch job submission failed: Invalid account or account/partition combination specified",
+            "another --account",
+        ),
+        ("Batch job submission failed: Invalid qos specification", "--qos"),
+        ("Invalid generic resource (gres) specification", "--cpu asks for none"),
+        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", "less --time"),
+        ("Batch job submission failed: Invalid node name specified", "Correct --nodelist"),
+        ("Memory specification can not be satisfied", "less --mem"),
+        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", "scontrol ping"),
+        ("something new", "sinfo"),
+    ],
+)
+def test_a_refusal_is_told_in_sbatch_s_own_words(said: str, advice: str, tmp_path: Path) -> None:
+    with pytest.raises(SubmitError) as caught:
+        submit(tmp_path / "x.sh", environ=fake_sbatch(tmp_path, f"sbatch: error: {said}"))
+    assert f"sbatch refused the job: {said}" in str(caught.value)
+    assert advice in str(caught.value)
+
+
+def test_no_sbatch(tmp_path: Path) -> None:
+    with pytest.raises(SubmitError, match=r"no command sbatch on this computer.*--dry_run"):
+        submit(tmp_path / "x.sh", environ={"PATH": str(tmp_path)})
