@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,16 +13,23 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed exports them without saying so
+from torch._C._distributed_c10d import (  # torch.distributed exports them without saying so
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
-from modules.config import TrainingError
-from modules.run.group_place import Place
+from modules.distributed.sign_in import GroupError, Member, Say, by_host, did_not_come, members, sign_in
+from modules.machine import hostname
+from modules.run.group_place import Place, place_from_environment
 
+log = logging.getLogger("tandem")
 
-class GroupError(TrainingError):
-    """The processes could not form a group; before the first step Tandem may go on with one device instead."""
-
-    kind = "process_group"
+# All processes are there when they begin to connect, so this is no waiting for machines that start late.
+CONNECT_WITHIN_S = 300.0
+PROBE_S = 3.0
+LAST_CALLBACKS_S = 0.02
+STORE_OF_LAUNCHER = "TANDEM_STORE_PORT"
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class Group:
     device: torch.device
     store: Store
     control: dist.ProcessGroup  # always gloo, so that agreement never waits for the GPU
+    members: tuple[Member, ...]  # who is where, by rank
 
     def expect_steps_within(self, seconds: float) -> None:
         """From now on a collective that takes longer than `seconds` fails: the second phase of the time-outs."""
@@ -60,40 +71,65 @@ def setup_distributed(
 ) -> Group:
     """Join the process group and choose this rank's device; call it once in every process.
 
-    What is not given is read from RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+    Without `rank` and `world_size` everything is read from what torchrun or srun has set.
     Raises GroupError, with the address, where the group does not form within `timeout_s`.
     """
-    place = Place(
-        rank=int(os.environ["RANK"]) if rank is None else rank,
-        local_rank=int(os.environ.get("LOCAL_RANK", rank or 0)) if local_rank is None else local_rank,
-        world_size=int(os.environ["WORLD_SIZE"]) if world_size is None else world_size,
-        master_addr=os.environ.get("MASTER_ADDR", master_addr),
-        master_port=int(os.environ.get("MASTER_PORT", master_port)),
-    )
+    if rank is None or world_size is None:
+        place = place_from_environment(os.environ, master_port)
+        if place is None:
+            raise GroupError(
+                "setup_distributed: neither RANK and WORLD_SIZE nor srun's variables are set.",
+                "Start the program with torchrun or srun, or let launch_distributed start the processes.",
+            )
+    else:
+        place = Place(
+            rank=rank,
+            local_rank=int(os.environ.get("LOCAL_RANK", rank)) if local_rank is None else local_rank,
+            world_size=world_size,
+            master_addr=os.environ.get("MASTER_ADDR", master_addr),
+            master_port=int(os.environ.get("MASTER_PORT", master_port)),
+        )
     return join_group(place, resolve_backend(backend)[0], timeout_s)
 
 
-def open_store(place: Place, timeout_s: float) -> Store:
+def open_store(place: Place, timeout_s: float, say: Say = log.warning) -> Store:
     """The key-value store that all processes share, at `place.master_addr:master_port`; open it once a process.
 
-    Raises GroupError where rank 0 cannot be reached within `timeout_s` seconds.
+    Returns when all processes have come; `say` tells now and then who is missing. Raises GroupError with their names
+    after `timeout_s` seconds.
     """
     os.environ.update(place.environment())
+    deadline = time.monotonic() + timeout_s
+    hosts_store = place.rank == 0 and not _launcher_holds_store(place)
+    if not hosts_store:
+        _wait_until_open(place, timeout_s, say)
     try:
-        store: Store = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s)))[0]
+        store = TCPStore(
+            place.master_addr,
+            place.master_port,
+            is_master=hosts_store,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+            multi_tenant=True,
+            use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+        )
     except (RuntimeError, ValueError) as error:  # DistError and its kinds derive from RuntimeError
-        raise _not_formed(place, error) from error
-    return store
+        raise _no_store(place, error) from error
+    return sign_in(store, place, max(0.0, deadline - time.monotonic()), say)
 
 
-def join_group(place: Place, backend: str, timeout_s: float, store: Store | None = None) -> Group:
-    """Join the group of `place.world_size` processes, which meet in `store`.
+def join_group(
+    place: Place, backend: str, timeout_s: float, store: Store | None = None, say: Say = log.warning
+) -> Group:
+    """Join the group of `place.world_size` processes, which meet in `store` (one of `open_store`).
 
-    Raises GroupError where it does not form within `timeout_s` seconds.
+    Ends with a first tiny collective, which proves that all ranks reach each other before any long work starts.
+    Raises GroupError where the group does not form within `timeout_s` seconds.
     """
-    store = open_store(place, timeout_s) if store is None else store
-    device = _device_of(place)
-    limit = timedelta(seconds=timeout_s)
+    store = open_store(place, timeout_s, say) if store is None else store
+    everyone = members(store, place.world_size)
+    device = device_of(place)
+    limit = timedelta(seconds=min(timeout_s, CONNECT_WITHIN_S))
     try:
         dist.init_process_group(
             backend,
@@ -104,17 +140,21 @@ def join_group(place: Place, backend: str, timeout_s: float, store: Store | None
             device_id=device if backend == "nccl" else None,
         )
         control = dist.new_group(backend="gloo", timeout=limit)
-        _first_meeting(control, place.world_size)
+        group = Group(place, backend, device, PrefixStore("tandem", store), control, everyone)
+        _first_meeting(group)
     except (RuntimeError, ValueError) as error:
         cleanup_distributed()
-        raise _not_formed(place, error) from error
-    return Group(place, backend, device, PrefixStore("tandem", store), control)
+        raise _not_connected(everyone, backend, error) from error
+    group.expect_steps_within(timeout_s)
+    return group
 
 
 @contextmanager
-def process_group(place: Place, backend: str, timeout_s: float, store: Store | None = None) -> Iterator[Group]:
+def process_group(
+    place: Place, backend: str, timeout_s: float, store: Store | None = None, say: Say = log.warning
+) -> Iterator[Group]:
     """The group for the length of a `with` block; left in every case, also after an error."""
-    group = join_group(place, backend, timeout_s, store)
+    group = join_group(place, backend, timeout_s, store, say)
     try:
         yield group
     finally:
@@ -124,10 +164,21 @@ def process_group(place: Place, backend: str, timeout_s: float, store: Store | N
 def cleanup_distributed() -> None:
     """Leave the process group; does nothing where there is none."""
     if dist.is_initialized():
+        # gloo's own threads need the interpreter to drop the last Python callbacks of compressed exchanges; destroyed
+        # before they got it, group and thread would wait for each other for ever
+        time.sleep(LAST_CALLBACKS_S)
         dist.destroy_process_group()
 
 
-def _device_of(place: Place) -> torch.device:
+def _launcher_holds_store(place: Place) -> bool:
+    """Whether torchrun or `spawn` does: a store that outlives every rank."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or os.environ.get(STORE_OF_LAUNCHER) == str(
+        place.master_port
+    )
+
+
+def device_of(place: Place) -> torch.device:
+    """The device of this rank, which becomes the current one."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     # several gloo ranks may share a GPU (that is how one GPU tests the distributed code)
@@ -136,18 +187,68 @@ def _device_of(place: Place) -> torch.device:
     return device
 
 
-def _first_meeting(control: dist.ProcessGroup, world_size: int) -> None:
-    """A first tiny collective: proves that all ranks reach each other before any long work starts."""
-    here = torch.ones(1)
-    dist.all_reduce(here, group=control)
-    if here.item() != world_size:
-        raise RuntimeError(f"the first all-reduce counted {here.item():.0f} of {world_size} processes")
+def _first_meeting(group: Group) -> None:
+    """All ranks count themselves, over the control group and over the backend that carries the gradients."""
+    for here, over in ((torch.ones(1), group.control), (torch.ones(1, device=group.device), dist.group.WORLD)):
+        dist.all_reduce(here, group=over)
+        if here.item() != group.place.world_size:
+            raise RuntimeError(f"the first all-reduce counted {here.item():.0f} of {group.place.world_size} processes")
 
 
-def _not_formed(place: Place, error: Exception) -> GroupError:
-    cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+def _wait_until_open(place: Place, timeout_s: float, say: Say) -> None:
+    """Until rank 0's machine listens. torch would wait as well, but silently, and give up with a stack of C++."""
+    deadline, tell_at = time.monotonic() + timeout_s, time.monotonic() + 5.0
+    where = f"{place.master_addr}:{place.master_port}"
+    while True:
+        try:
+            socket.create_connection((place.master_addr, place.master_port), PROBE_S).close()
+        except OSError as error:
+            cause = _why_unreachable(error)
+        else:
+            return
+        now = time.monotonic()
+        if now >= deadline:
+            missing = f"rank 0 at {where} did not come ({cause}); here: rank {place.rank} on {hostname()}"
+            raise did_not_come(missing, timeout_s)
+        if now >= tell_at:
+            tell_at = now + 30.0
+            say(f"Waiting for rank 0 at {where} ({deadline - now:.0f} s more at most): {cause}.")
+        time.sleep(0.2)
+
+
+def _why_unreachable(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "that name is unknown here"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there yet"
+    if isinstance(error, TimeoutError):
+        return "no answer: a firewall, or the wrong address"
+    return error.strerror or str(error)
+
+
+def _no_store(place: Place, error: Exception) -> GroupError:
+    where = f"{place.master_addr}:{place.master_port}"
+    if "EADDRINUSE" in str(error) or "in use" in str(error):
+        return GroupError(
+            f"port {place.master_port} is in use on {hostname()}, so the processes cannot meet there.",
+            "Set initial_port (MASTER_PORT) to another number on every machine, or end the program that uses it.",
+        )
     return GroupError(
-        f"{place.world_size} processes could not form a group at {place.master_addr}:{place.master_port}: {cause}",
-        "Check that the port is free and reachable, that every process was started, and that the network "
-        "interface is right (GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME).",
+        f"{place.world_size} processes could not meet at {where}: {_first_line(error)}",
+        "Check that the address is that of rank 0's machine and that no other program listens on the port.",
     )
+
+
+def _not_connected(everyone: tuple[Member, ...], backend: str, error: Exception) -> GroupError:
+    chosen = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+    said = ", ".join(f"{name} is {value or 'not set'}" for name, value in chosen.items())
+    return GroupError(
+        f"all {len(everyone)} processes came ({by_host(everyone)}), but could not form a group over {backend}: "
+        f"{_first_line(error)}",
+        f"Check that the network interface is the one that the machines share ({said}) and that no firewall closes "
+        "the ports between them; scripts/preflight.py tries every pair.",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from PIL import Image
 
-from modules.machine import gpu_load, visible_gpus
+from modules.monitoring.advice import Advice, RankFigures
 from modules.monitoring.board import Board
 from modules.monitoring.terminal import terminal
 from modules.monitoring.throughput import Throughput
@@ -24,6 +23,7 @@ from modules.run import EventLog, Failure, exit_code_of
 log = logging.getLogger("tandem")
 
 RANKS_EVERY_S = 2.0
+Reading: TypeAlias = Mapping[str, float | None]  # a figure of a device, named with its unit -> its value
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Report(Protocol):
     def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None: ...
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
     def step(self, record: StepRecord, *, shown: bool) -> None: ...
-    def ranks(self, figures: list[dict[str, float]]) -> None: ...
+    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]]) -> None: ...
     def sample(self, file: Path, prompt: str, step: int) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
     def validation(self, name: str, loss: float, step: int) -> None: ...
     def note(self, text: str) -> None: ...
     def warning(self, text: str) -> None: ...
+    def waiting(self, rows: Sequence[Mapping[str, object]]) -> None: ...
     def failed(self, failure: Failure) -> None: ...
     def finished(self, reason: str, exit_code: int) -> None: ...
     def close(self) -> None: ...
@@ -68,7 +69,7 @@ class SilentReport:
     def step(self, record: StepRecord, *, shown: bool) -> None:
         """Nothing."""
 
-    def ranks(self, figures: list[dict[str, float]]) -> None:
+    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]]) -> None:
         """Nothing."""
 
     def sample(self, file: Path, prompt: str, step: int) -> None:
@@ -87,6 +88,9 @@ class SilentReport:
         """Into log/rank-N.txt."""
         log.warning(text)
 
+    def waiting(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Nothing."""
+
     def failed(self, failure: Failure) -> None:
         """Nothing."""
 
@@ -100,13 +104,19 @@ class SilentReport:
 class RunReport:
     """The report of rank 0: one progress bar, events.jsonl, TensorBoard scalars and pictures."""
 
-    def __init__(self, events: EventLog, tensorboard_dir: Path | None, first_rank_log: logging.Logger = log) -> None:
+    def __init__(
+        self,
+        events: EventLog,
+        tensorboard_dir: Path | None,
+        first_rank_log: logging.Logger = log,
+        advice: Advice | None = None,
+    ) -> None:
         self._events = events
         self._log = first_rank_log
         self._terminal = terminal()
         self._throughput = Throughput()
         self._total_samples = 0
-        self._on_gpus = bool(visible_gpus())
+        self._advice = advice
         self._ranks_told_at = 0.0
         self._board = None if tensorboard_dir is None else Board(tensorboard_dir)
 
@@ -146,15 +156,16 @@ class RunReport:
             figures = {"loss/train": record.loss, "lr/model": record.learning_rate, "gradient/norm": record.grad_norm}
             self._board.add_figures(figures, record.step)
 
-    def ranks(self, figures: list[dict[str, float]]) -> None:
-        """How each rank spends its time, and the state of this machine's GPUs; told every two seconds at most."""
+    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]]) -> None:
+        """How each rank spent the step, and the newest `readings` of its device; an event every two seconds at most."""
+        for text in self._advice.look(figures) if self._advice else []:
+            self.warning(text)
         now = time.monotonic()
         if now - self._ranks_told_at < RANKS_EVERY_S:
             return
         self._ranks_told_at = now
-        loads = gpu_load(visible_gpus()) if self._on_gpus else []
-        rows = [{**own, **(asdict(load) if load else {})} for own, load in zip_longest(figures, loads[: len(figures)])]
-        self._events.write("ranks", ranks=rows)
+        latest = readings()
+        self._events.write("ranks", ranks=[{**asdict(each), **latest.get(each.rank, {})} for each in figures])
 
     def sample(self, file: Path, prompt: str, step: int) -> None:
         """A picture was drawn."""
@@ -185,6 +196,10 @@ class RunReport:
         self._log.warning(text)
         self._events.write("warning", message=text)
         self._terminal.line(f"Warning: {text}")
+
+    def waiting(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Ranks have waited for others for a while, which is no fault as such; may be called from any thread."""
+        self._events.write("waiting", ranks=rows)
 
     def failed(self, failure: Failure) -> None:
         """The run has failed, and nobody else will say so: the events and one message on standard error."""

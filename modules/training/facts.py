@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import platform
+from collections.abc import Mapping
 
-import torch
-
+from modules.config import TrainConfig
+from modules.distributed import Roster, device_name, roster_lines, roster_warnings
 from modules.machine import hostname
+from modules.monitoring import RankFigures, Report
 from modules.training.assembly import Parts
+from modules.training.ledger import FIGURES
 from modules.training.wishes import Ending
 
 
-def started_facts(parts: Parts, devices: list[str], backend: str) -> dict[str, object]:
-    """What the run is made of, as the `started` event holds it; `devices` has one entry for each rank."""
+def started_facts(parts: Parts, roster: Roster, backend: str) -> dict[str, object]:
+    """What the run is made of, as the `started` event holds it; `devices` and `ranks` have one entry for each rank."""
     return {
         "config": parts.config.model_dump(mode="json"),
-        "world": len(devices),
+        "world": len(roster.rows),
         "backend": backend,
         "host": hostname(),
-        "devices": devices,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "trainable_parameters": sum(p.numel() for group in parts.step.optimizer.param_groups for p in group["params"]),
+        "devices": [f"{row.model} on {row.host}" for row in roster.rows],
+        "ranks": [row.event() for row in roster.rows],
+        "versions": dict(roster.rows[0].versions),
+        "trainable_parameters": parts.weights.count,
         "global_batch_size": parts.plan.global_batch_size,
         "steps_per_epoch": parts.data.order.steps_per_epoch,
         "total_steps": parts.total_steps,
@@ -35,21 +38,31 @@ def total_samples(parts: Parts) -> int:
     return epochs * parts.data.order.epoch_size + steps * parts.data.order.global_batch_size
 
 
-def device_name(device: torch.device) -> str:
-    """The GPU's model, or the processor's kind."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
+def rank_figures(agreed: Mapping[str, float], roster: Roster) -> list[RankFigures]:
+    """Each rank's figures of a step, from what all ranks have summed."""
+    return [
+        RankFigures(row.rank, row.host, **{name: agreed[f"{name}/{row.rank}"] for name in FIGURES})
+        for row in roster.rows
+    ]
+
+
+def tell_roster(roster: Roster, config: TrainConfig, report: Report) -> None:
+    """The start-up report: what every rank runs on, and what is odd about it."""
+    for line in roster_lines(roster):
+        report.note(line)
+    for text in roster_warnings(roster, config.global_batch_size):
+        report.warning(text)
 
 
 def opening(parts: Parts, world_size: int) -> list[str]:
     """The lines that a person reads before the first step."""
-    count = sum(p.numel() for group in parts.step.optimizer.param_groups for p in group["params"])
     ranks = "one process" if world_size == 1 else f"{world_size} processes"
     lines = [
-        f"Training {count / 1e6:.2f} M parameters in {ranks} on {device_name(parts.device)}, "
+        f"Training {parts.weights.count / 1e6:.2f} M parameters in {ranks} on {device_name(parts.device)}, "
         f"{parts.config.precision}; effective batch {parts.plan.global_batch_size}, "
         f"{parts.total_steps} steps of {parts.data.order.steps_per_epoch} an epoch."
     ]
-    return [*lines, parts.plan.explanation] if parts.plan.explanation else lines
+    return [*lines, *(line for line in (parts.weights.opening(), parts.plan.explanation) if line)]
 
 
 def farewell(ending: Ending, step: int, folder: str) -> str:
@@ -59,6 +72,7 @@ def farewell(ending: Ending, step: int, folder: str) -> str:
         "early_stopping": f"Ended early at step {step}: validation no longer improves. Everything is in {folder}.",
         "stopped": f"Stopped as asked at step {step}, after a backup. Continue with --resume latest.",
         "interrupted": f"Interrupted at step {step}, after a backup. Continue with --resume latest.",
+        "paused": f"Paused at step {step} by SIGUSR1, after a backup. Continue with --resume latest.",
         "terminated": f"Terminated at step {step}, after a backup. Continue with --resume latest.",
     }
     return sentences[ending.reason]

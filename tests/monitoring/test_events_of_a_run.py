@@ -16,6 +16,7 @@ FIELDS = {
         "backend",
         "host",
         "devices",
+        "ranks",
         "versions",
         "trainable_parameters",
         "global_batch_size",
@@ -90,8 +91,9 @@ def test_each_rank_tells_how_it_spent_its_time(run: Run) -> None:
     ranks = run.events("ranks")[0]["ranks"]
     assert isinstance(ranks, list)
     assert len(ranks) == 1
-    assert set(ranks[0]) >= {"step_s", "data_s"}
-    assert 0 <= ranks[0]["data_s"] <= ranks[0]["step_s"]
+    assert set(ranks[0]) >= {"rank", "host", "step_s", "data_s", "own_s", "samples"}
+    assert 0 <= ranks[0]["data_s"] <= ranks[0]["own_s"] <= ranks[0]["step_s"]
+    assert ranks[0]["samples"] == 8
 
 
 def test_tensorboard_holds_loss_rate_and_a_picture(run: Run) -> None:

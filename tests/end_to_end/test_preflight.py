@@ -1,0 +1,219 @@
+"""scripts/preflight.py as a person starts it: alone, under torchrun, on two hosts, and with something broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from modules.config import save_config
+from modules.run.checkup import Cell, Checkup
+from tests.hosts import Host, two_hosts, why_not
+from tests.runs import ROOT, environment, tiny_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
+
+PREFLIGHT = str(ROOT / "scripts" / "preflight.py")
+needs_hosts = pytest.mark.skipif(bool(why_not()), reason=why_not() or "never")
+HANGS_AFTER_S = 150
+
+
+@pytest.fixture
+def config(pictures: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "config.json"
+    save_config(tiny_config(pictures, tmp_path), file)
+    return file
+
+
+def cells(file: Path) -> list[Cell]:
+    return list(Checkup.parse(file.read_text()).cells)
+
+
+def by_check(found: list[Cell]) -> dict[str, str]:
+    """The worst colour of each check."""
+    order = ["grey", "green", "yellow", "red"]
+    worst: dict[str, str] = {}
+    for cell in found:
+        worst[cell.check] = max(worst.get(cell.check, "grey"), cell.colour, key=order.index)
+    return worst
+
+
+def run(argv: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=HANGS_AFTER_S, check=False, env=environment(**variables)
+    )
+
+
+def test_alone_with_two_processes_and_all_tests(config: Path, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    argv = [sys.executable, PREFLIGHT, "--config", str(config), "--set", "world_size=2", "--test", "all"]
+    done = run([*argv, "--json", str(result)], COLUMNS="80")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("Ready to train.")
+    table = done.stdout[done.stdout.index("Preflight of 2 processes") :]
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert by_check(cells(result)) == {
+        "group": "green",
+        "versions": "green",
+        "ports": "grey",
+        "all-reduce": "green",
+        "pairs": "green",
+        "GPUs": "grey",
+        "disk runs_dir": "green",
+        "disk cache_dir": "green",
+        "pictures": "green",
+        "loader": "green",
+    }
+    data = json.loads(result.read_text())
+    assert (data["verdict"], data["exit_code"], data["complete"]) == ("Ready to train.", 0, True)
+    assert not (tmp_path / "cache").exists()  # the loader's small cache is gone, and the real one not begun
+    assert not list(tmp_path.glob(".tandem-preflight-*"))
+
+
+def test_under_torchrun_a_red_cell_makes_it_fail(config: Path, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    missing = ["--set", f"concepts.0.path={tmp_path / 'nowhere'}"]
+    done = run([*torchrun, PREFLIGHT, "--config", str(config), *missing])
+    assert done.returncode != 0
+    assert "NOT ready: pictures" in done.stdout, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout
+    assert done.stdout.count("Preflight of 2 processes") == 1
+
+
+def test_bad_settings_are_one_sentence() -> None:
+    done = run([sys.executable, PREFLIGHT, "--set", "world_size=0"])
+    assert done.returncode == 2
+    assert "The preflight did not start: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_process_that_is_killed_is_a_red_cell(config: Path, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    argv = [sys.executable, PREFLIGHT, "--test", "all", "--set", "world_size=2", "--json", str(result)]
+    started = subprocess.Popen(
+        [*argv, "--patience", "8"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    with ended(started):
+        wait_until(lambda: "ports" in by_check(partial(result)), started)
+        victim = next(child for child in psutil.Process(started.pid).children() if child.environ().get("RANK") == "1")
+        victim.send_signal(signal.SIGKILL)
+        out, error = started.communicate(timeout=HANGS_AFTER_S)
+    assert started.returncode == 3, out + error
+    assert "rank 1" in out
+    assert "was killed (signal SIGKILL)" in " ".join(out.split())
+    assert "Traceback" not in out + error
+    assert by_check(cells(result))["disk runs_dir"] == "green"  # who is alive is checked on
+
+
+def starts(
+    hosts: tuple[Host, Host], folder: Path, *flags: str, of_beta: tuple[str, ...] = ()
+) -> list[subprocess.Popen[str]]:
+    """The command on both hosts, with a JSON file each."""
+    group = ["--set", "num_nodes=2", "--set", "processes_per_node=[1,1]", "--set", f"master_addr={hosts[0].address}"]
+    return [
+        host.start(
+            [
+                *(sys.executable, PREFLIGHT, *group, "--set", f"node_rank={number}", *flags),
+                *("--json", str(folder / f"{host.name}.json"), *(of_beta if number else ())),
+            ],
+            environment(),
+        )
+        for number, host in enumerate(hosts)
+    ]
+
+
+@needs_hosts
+def test_two_hosts_on_a_slow_cable(config: Path, tmp_path: Path) -> None:
+    with two_hosts(rate="100mbit") as hosts:
+        both = starts(hosts, tmp_path, "--config", str(config))
+        said = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    found = cells(tmp_path / "alpha.json")
+    assert by_check(found) == {
+        "group": "green",
+        "versions": "green",
+        "clocks": "green",
+        "ports": "green",
+        "all-reduce": "green",
+        "pairs": "yellow",
+        "GPUs": "grey",
+        "disk runs_dir": "green",
+        "disk cache_dir": "green",
+        "pictures": "green",
+        "loader": "grey",
+    }
+    (pair,) = [cell for cell in found if cell.check == "pairs"]
+    shown = pair.value.split("at least ")[1].split(" MB/s")[0]
+    assert 5 < float(shown) < 14  # 100 Mbit are 12.5 MB, and a burst
+    assert any(cell.value == "one folder, shared by all hosts" for cell in found)
+    assert all(text.rstrip().endswith("Ready to train (1 note).") for text in said)  # both hosts show the table
+
+
+@needs_hosts
+def test_two_hosts_that_differ_and_lose_each_other(config: Path, pictures: Path, tmp_path: Path) -> None:
+    others = shutil.copytree(pictures, tmp_path / "others")
+    (others / "03.txt").write_text("another caption of another length")
+    differ = ("--set", f"concepts.0.path={others}", "--set", "epochs=7", "--set", f"cache_dir={tmp_path / 'own'}")
+    (tmp_path / "own").mkdir()
+    with two_hosts() as hosts:
+        flags = ("--config", str(config), "--patience", "6", "--test", "all")
+        both = starts(hosts, tmp_path, *flags, of_beta=differ)
+        wait_until(lambda: "pictures" in by_check(partial(tmp_path / "alpha.json")), both[0])
+        hosts[0].unplug()
+        said = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
+    assert [each.returncode for each in both] == [3, 3], said
+    assert "Traceback" not in "".join(said)
+    found = cells(tmp_path / "alpha.json")
+    red = {cell.check: cell for cell in found if cell.colour == "red"}
+    assert (red["versions"].where, "settings differ from alpha: epochs" in red["versions"].value) == ("beta", True)
+    assert (red["pictures"].where, "03.txt" in red["pictures"].value) == ("beta", True)
+    assert (red["loader"].where, "gave no answer within" in red["loader"].value) == ("rank 1 on beta", True)
+    assert any(c.where == "beta" and "a folder of their own" in c.value for c in found if c.check == "disk cache_dir")
+    assert "can no longer be reached" in " ".join(said[1].split())
+
+
+@needs_hosts
+def test_a_host_that_never_comes_is_named(tmp_path: Path) -> None:
+    with two_hosts() as hosts:
+        hosts[0].unplug()
+        both = starts(hosts, tmp_path, "--wait", "8")
+        said = [" ".join(each.communicate(timeout=HANGS_AFTER_S)[0].split()) for each in both]
+    assert [each.returncode for each in both] == [3, 3], said
+    assert "rank 1 (machine 1) did not come; here: rank 0 on alpha" in said[0]
+    assert f"rank 0 at {hosts[0].address}:12355 did not come" in said[1]
+    assert "here: rank 1 on beta" in said[1]
+    assert all("NOT ready: group" in text and "Traceback" not in text for text in said)
+
+
+def partial(result: Path) -> list[Cell]:
+    """What is known so far."""
+    return cells(result) if result.exists() else []
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + HANGS_AFTER_S
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill what still runs after a failed test."""
+    try:
+        yield
+    finally:
+        for child in [*psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []:
+            os.kill(child.pid, signal.SIGKILL)
+        process.kill()
