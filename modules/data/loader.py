@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
-from modules.config import DataError, TandemError, TrainConfig
+from modules.config import TandemError, TrainConfig, TrainingError
 from modules.data.batch import Batch, Draw, MicroBatch
 from modules.data.hashing import Draws
 from modules.data.index import Index
@@ -22,10 +22,17 @@ from modules.data.parcel import Parcel
 from modules.data.prompts import draw_caption
 from modules.data.reading import MEMORY_BYTES, CachedExamples
 from modules.data.shares import micro_batches
+from modules.data.worker_signals import obey_only_the_trainer
 
 Share: TypeAlias = Callable[[StepSamples], list[MicroBatch]]
 Received: TypeAlias = "Batch | Parcel | _Failure"
 Loading: TypeAlias = "DataLoader[Received]"
+
+
+class LoaderLost(TrainingError):
+    """One of the processes that read pictures has ended."""
+
+    kind = "loader"
 
 
 class TrainingData(Dataset["Received"]):
@@ -112,6 +119,7 @@ def make_loader(
     replica_count: int = 1,
     batch_size: int | None = None,
     min_micro_batches: int = 1,
+    equally_many: bool = False,
 ) -> Loader:
     """The loader of one rank with the settings of `config`; `batch_size` (per rank) may differ from the
     config's."""
@@ -125,6 +133,7 @@ def make_loader(
         replica_count=replica_count,
         batch_size=size,
         min_micro_batches=min_micro_batches,
+        equally_many=equally_many,
     )
     return Loader(config, data, order, share)
 
@@ -157,6 +166,7 @@ def _data_loader(config: TrainConfig, data: TrainingData, orders: _Orders, keep_
         pin_memory=config.pin_memory and torch.cuda.is_available(),
         prefetch_factor=config.prefetch_factor if workers else None,
         persistent_workers=keep_workers and workers > 0,
+        worker_init_fn=obey_only_the_trainer,
         generator=torch.Generator(),  # else torch would draw the workers' seeds from the global one
     )
 
@@ -172,7 +182,7 @@ def _received(loading: Loading) -> Iterator[Batch]:
         _end_workers(loading, items)
         if isinstance(failure, TandemError) or "DataLoader worker" not in str(failure):
             raise
-        raise DataError(
+        raise LoaderLost(
             f"A loader process ended unexpectedly: {failure}",
             "Most often memory ran out: lower loader_workers or prefetch_factor, or set loader_workers to 0.",
         ) from failure

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+from modules.config.concept import PICTURE_SUFFIXES
+
+SUFFIXES = PICTURE_SUFFIXES
 # Pictures to a person, but not to Tandem: listed in the report, so that nobody wonders why they are missing.
 UNREAD_SUFFIXES = frozenset(
     {".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jp2", ".svg", ".psd", ".ico", ".tga"}

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-from torch import nn
 
 from modules.checkpoint import Backups
 from modules.config import TrainConfig
+from modules.distributed import Weights
 from modules.families.family import Family, SampleRequest
 from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training.dataset import Dataset, Replicas, prepare_dataset
 from modules.training.ema import Ema
-from modules.training.model_setup import load_family, prepare_model, trainable
+from modules.training.model_setup import load_family, prepare_model
 from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.plan import Plan
 from modules.training.precision import Precision
 from modules.training.sampling import sample_requests
 
 
+class Placing(Replicas, Protocol):
+    """What building the parts needs of a trainer."""
+
+    scaler_class: type[torch.amp.GradScaler]
+
+    def place(self, family: Family) -> Weights:
+        """Bring `family.model` into the form in which it is trained."""
+
+
 @dataclass(frozen=True)
 class Parts:
-    """What one rank trains with. `model` is the bare module; `family.model` becomes its wrapped form."""
+    """What one rank trains with. `weights.model` is the bare module; `family.model` may be a wrapper around it."""
 
     config: TrainConfig
     folder: RunFolder
@@ -32,7 +42,7 @@ class Parts:
     device: torch.device
     precision: Precision
     family: Family
-    model: nn.Module
+    weights: Weights
     data: Dataset
     step: GuardedStep
     ema: Ema | None
@@ -51,19 +61,20 @@ def assemble(
     folder: RunFolder,
     plan: Plan,
     device: torch.device,
-    replicas: Replicas,
+    replicas: Placing,
     report: Report,
     check_stop: Callable[[], None],
 ) -> Parts:
     """All parts, ready for a backup to be restored into. Raises TandemError where config or data cannot be used."""
-    precision = Precision(config.precision, device)
+    precision = Precision(config.precision, device, replicas.scaler_class)
     family = load_family(config)
     requests = sample_requests(config, family.size_step)
-    model = prepare_model(family, config, precision, device)
+    prepare_model(family, config, precision)
     data = prepare_dataset(
         config, family, plan.global_batch_size, replicas, report, folder.log_dir / "problems.txt", check_stop
     )
-    weights = trainable(model)
+    weights = replicas.place(family)
+    optimizer = build_optimizer(weights.own.values(), config)
     return Parts(
         config=config,
         folder=folder,
@@ -71,10 +82,10 @@ def assemble(
         device=device,
         precision=precision,
         family=family,
-        model=model,
+        weights=weights,
         data=data,
-        step=GuardedStep(build_optimizer(weights.values(), config), precision.scaler, config.max_grad_norm),
-        ema=Ema(weights, config.ema_decay) if config.ema else None,
+        step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
+        ema=Ema(weights.own, config.ema_decay) if config.ema else None,
         backups=Backups(folder.backup_dir, config.backups_kept),
         requests=requests,
     )

@@ -1,19 +1,25 @@
 """What is done between steps: validating, drawing samples, backing up, saving. All of it uses the bare model.
 
 The wrapped model must not be called here: its forward may begin a collective that other ranks do not take part in.
+A chore is a row of deeds, such as writing a file. What a deed writes is computed before it, maybe by all ranks; only
+rank 0 does the deeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+
+from PIL.Image import Image
 
 from modules.checkpoint import Position, on_disk, save_model
 from modules.data.order import StepSamples
+from modules.families.family import SampleRequest
 from modules.monitoring import Report
 from modules.training.assembly import Parts
-from modules.training.sampling import draw_samples
+from modules.training.sampling import Deeds, draw_samples
 from modules.training.state import capture
 from modules.training.validation import validation_sums
 
@@ -24,29 +30,40 @@ def validate(parts: Parts, steps: list[StepSamples]) -> tuple[float, float]:
         return validation_sums(parts.family, parts.data.loader, steps, parts.precision, parts.device)
 
 
-def sample(parts: Parts, position: Position, report: Report) -> None:
-    """Draw every requested sample, with the averaged weights where EMA is on. Raises OSError."""
-    if parts.requests:
+def sample(parts: Parts, position: Position, report: Report) -> Deeds:
+    """Draw every requested sample, with the averaged weights where EMA is on. The deeds raise OSError."""
+
+    def draw(request: SampleRequest) -> Image:
         with _bare(parts), parts.precision.autocast():
-            draw_samples(parts.family, parts.requests, parts.folder.samples_dir, position.step, report)
+            return parts.family.sample(request)
+
+    return draw_samples(draw, parts.requests, parts.folder.samples_dir, position.step, report)
 
 
-def back_up(parts: Parts, position: Position, report: Report) -> None:
-    """Write a backup and say so. Raises OSError."""
+def back_up(parts: Parts, position: Position, report: Report) -> Deeds:
+    """Write a backup and say so. The deed raises OSError."""
     report.phase("saving")
-    state = capture(position, parts.model, parts.ema, parts.step.optimizer, parts.precision.scaler)
-    folder = parts.backups.write(state, parts.config.model_dump_json(indent=2))
-    report.backup(folder, position.step)
+    state = capture(position, parts.weights, parts.ema, parts.step.optimizer, parts.precision.scaler)
+
+    def write() -> None:
+        folder = parts.backups.write(state, parts.config.model_dump_json(indent=2))
+        report.backup(folder, position.step)
+
+    yield write
 
 
-def save(parts: Parts, position: Position, report: Report) -> None:
-    """Save the model as a diffusers folder, with the averaged weights where EMA is on. Raises OSError."""
+def save(parts: Parts, position: Position, report: Report) -> Deeds:
+    """Save the model as a diffusers folder, with the averaged weights where EMA is on. The deed raises OSError."""
     report.phase("saving")
     folder = parts.folder.model_dir
     with _bare(parts):
-        weights = {name: on_disk(tensor) for name, tensor in parts.model.state_dict().items()}
-        save_model(lambda target: parts.family.export(weights, target), folder, parts.config, position.step)
-    report.note(f"Step {position.step}: the model is saved in {folder}.")
+        weights = {name: on_disk(tensor) for name, tensor in parts.weights.whole_model().items()}
+
+        def write() -> None:
+            save_model(partial(parts.family.export, weights), folder, parts.config, position.step)
+            report.note(f"Step {position.step}: the model is saved in {folder}.")
+
+        yield write
 
 
 def newest_backup(parts: Parts) -> Path | None:
@@ -54,7 +71,7 @@ def newest_backup(parts: Parts) -> Path | None:
     return parts.backups.newest_valid()[0]
 
 
-CHORES: dict[str, Callable[[Parts, Position, Report], None]] = {
+CHORES: dict[str, Callable[[Parts, Position, Report], Deeds]] = {
     "sample": sample,
     "backup": back_up,
     "save": save,
@@ -64,12 +81,10 @@ CHORES: dict[str, Callable[[Parts, Position, Report], None]] = {
 @contextmanager
 def _bare(parts: Parts) -> Iterator[None]:
     """The family holds the bare module inside the block, with averaged weights where there are some."""
-    wrapped, parts.family.model = parts.family.model, parts.model
+    wrapped, parts.family.model = parts.family.model, parts.weights.model
     try:
-        if parts.ema is None:
+        with nullcontext() if parts.ema is None else parts.ema.in_place():
             yield
-        else:
-            with parts.ema.in_place():
-                yield
     finally:
+        parts.weights.settle()
         parts.family.model = wrapped

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor
 from torch.nn.parallel import DataParallel
 
 from modules.checkpoint import TrainingState
@@ -16,18 +16,26 @@ from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.distributed import (
     Agreement,
+    Compression,
     Meeting,
     Neighbours,
     Place,
     Store,
+    Watchdog,
+    Weights,
+    check_unused,
+    compress_gradients,
     find_neighbours,
     process_group,
+    readings,
     resolve_backend,
+    take_roster,
+    told_by_name,
     wrap_data_parallel,
 )
-from modules.machine import hostname
+from modules.families.family import Family
 from modules.monitoring import Report
-from modules.run import RunFolder
+from modules.run import Failure, RunFolder
 from modules.training import facts
 from modules.training.common_backup import common_state
 from modules.training.generic_trainer import GenericTrainer, agreement_names
@@ -53,34 +61,48 @@ class DistributedTrainer(GenericTrainer):
         self.replica_index = place.rank
         self.replica_count = place.world_size
         self.rehearsed = False
+        self.compression = Compression()
+        self.last_words: Callable[[Failure], None] | None = None  # where no supervisor tells how it ended
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """The process group from before the first work to after the last, left in every case."""
         self.backend, _ = resolve_backend(self.config.distributed_backend)
         timeout_s = self.config.startup_timeout_s
-        with process_group(self.own_place, self.backend, timeout_s, self.store) as self.group:
+        with (
+            process_group(self.own_place, self.backend, timeout_s, self.store, self.report.note) as self.group,
+            Watchdog(
+                self.group,
+                self.folder,
+                wished=(StoppedBeforeTraining,),
+                tell_waiting=self.report.waiting if self.replica_index == 0 else None,
+                last_words=self.last_words,
+            ) as watchdog,
+        ):
             self.device = self.group.device
             self.agreement = Agreement(agreement_names(self.replica_count), self.group.control)
-            self.meeting = Meeting(self.group.store, self.replica_index, self.replica_count)
+            self.meeting = Meeting(self.group.store, self.replica_index, self.replica_count, watchdog)
             try:
-                yield
+                self.roster = take_roster(self.group, self.config, self.gather)
+                facts.tell_roster(self.roster, self.config, self.report)
+                with readings(self.roster, self.replica_index, self.group.store) as self.readings:
+                    yield
                 self.agreement.settle()
                 self.leave_together()
             except StoppedBeforeTraining:
                 self.leave_together()
                 raise
-            finally:
-                self.meeting.close()
 
     def leave_together(self) -> None:
         """Rank 0 may hold the store, so nobody leaves before all are done with it."""
         dist.barrier(group=self.group.control)
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def place(self, family: Family) -> Weights:
         """DistributedDataParallel, which also gives every rank rank 0's weights."""
-        self.wrapped = wrap_data_parallel(model, self.config, self.group)
-        return self.wrapped
+        weights = super().place(family)
+        family.model = self.wrapped = wrap_data_parallel(family.model, self.config, self.group)
+        self.compression = compress_gradients(self.wrapped, self.config)
+        return weights
 
     def accumulate(self, last: bool) -> AbstractContextManager[object]:
         """Gradients stay local until the last micro-batch of a step."""
@@ -90,7 +112,8 @@ class DistributedTrainer(GenericTrainer):
         """As on one device, after one rehearsal."""
         if not self.rehearsed:
             self.rehearse(batch)
-        super().learn(batch)
+        with told_by_name(self.parts.weights.model):
+            super().learn(batch)
 
     def rehearse(self, batch: Batch) -> None:
         """One backward whose gradients are thrown away.
@@ -99,15 +122,29 @@ class DistributedTrainer(GenericTrainer):
         Done before the first step, a resumed run adds up exactly as an uninterrupted one. Short time-outs begin here.
         """
         piece = next(batch.to(self.device, self.parts.precision.weights).split(1))
-        averages = [(buffer, buffer.clone()) for buffer in self.parts.model.buffers()]  # BatchNorm's move in a forward
+        model = self.parts.weights.model
+        averages = [(buffer, buffer.clone()) for buffer in model.buffers()]  # BatchNorm's move in a forward
         with self.parts.precision.autocast():
             losses = self.parts.family.loss(piece)
+        self.look_for_unused(losses)
         (losses.sum() * 0).backward()
-        self.parts.step.optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         for buffer, before in averages:
             buffer.copy_(before)
+        self.compression.begin_at(self.progress.step)
         self.rehearsed = True
         self.group.expect_steps_within(self.config.step_timeout_s)
+
+    def look_for_unused(self, losses: Tensor) -> None:
+        """Raises ConfigError, on every rank, where weights take no part and the config does not allow for it."""
+        if note := check_unused(self.parts.weights.leaves(), losses, self.config, self.group.control):
+            self.report.warning(note)
+
+    def do(self, name: str, *, surviving: bool = False) -> None:
+        """A backup does not hold what compression keeps on each rank, so that begins anew for those who go on, too."""
+        super().do(name, surviving=surviving)
+        if name == "backup":
+            self.compression.begin_at(self.progress.step)
 
     def total(self, value: float) -> float:
         """One all-reduce on the CPU group."""
@@ -135,10 +172,6 @@ class DistributedTrainer(GenericTrainer):
         """The newest backup that any rank holds, sent to those that do not see its folder."""
         return common_state(self.backup, self.folder, self, self.group)
 
-    def devices(self) -> list[str]:
-        """Each rank's own, with its host."""
-        return self.gather("devices", f"{facts.device_name(self.device)} on {hostname()}")
-
     def while_waiting(self) -> None:
         """Before the first step a run can be stopped at any time; later all ranks agree on it between two steps."""
         if not self.training:
@@ -158,6 +191,8 @@ class DistributedTrainer(GenericTrainer):
 class DataParallelTrainer(GenericTrainer):
     """One process that splits every micro-batch over several GPUs with torch's DataParallel."""
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def place(self, family: Family) -> Weights:
         """Replicas on all visible devices (the launch plan hides the others); without a GPU it only passes calls on."""
-        return DataParallel(model)
+        weights = super().place(family)
+        family.model = DataParallel(family.model)
+        return weights

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from modules.checkpoint import TrainingState, read_backup
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.data.order import StepSamples
 from modules.data.progress import Progress
-from modules.distributed import Agreement, Neighbours, OwnAgreement
+from modules.distributed import Agreement, Neighbours, OwnAgreement, Weights, own_roster, readings
+from modules.families.family import Family
 from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training import chores, facts
@@ -28,10 +28,20 @@ from modules.training.ledger import FIGURES, Ledger
 from modules.training.model_setup import compiled, seed_draws
 from modules.training.optimizers import set_learning_rate
 from modules.training.safeguards import GradientWatch, MicroBatchLimit, not_enough_memory, per_sample
+from modules.training.sampling import Deeds
 from modules.training.schedules import learning_rate_factor
 from modules.training.state import plan_for, position_of, restore
 from modules.training.validation import Patience
-from modules.training.wishes import ENDINGS, FINISHED, NAMES, STOPPED_EARLY, Ending, Wishes
+from modules.training.wishes import (
+    CACHED,
+    ENDINGS,
+    FINISHED,
+    NAMES,
+    STOPPED_EARLY,
+    Ending,
+    StoppedBeforeTraining,
+    Wishes,
+)
 
 
 class GenericTrainer:
@@ -40,6 +50,8 @@ class GenericTrainer:
     replica_index = 0
     replica_count = 1
     backend = "none"
+    meets_in_forward = False  # whether ranks wait for each other in every forward, so that all need as many
+    scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
 
     def __init__(
         self,
@@ -74,6 +86,8 @@ class GenericTrainer:
         former = self.former_state()
         plan = plan_for(config, self.replica_count, former)
         self.parts = assemble(config, self.folder, plan, self.device, self, self.report, self.check_stop)
+        if config.cache_only:
+            raise StoppedBeforeTraining(CACHED)
         self.ledger = Ledger(self.device, self.replica_index)
         self.patience = Patience(config.early_stopping_patience)
         self.progress = Progress(0, self.parts.data.order.epoch_size, plan.global_batch_size)
@@ -85,7 +99,6 @@ class GenericTrainer:
         self.watch = GradientWatch(config.max_nonfinite_steps, partial(chores.newest_backup, self.parts), self.report)
         self.spoil = 1.0  # nan while the present step must not be applied
         self.done_at: dict[str, int] = {}
-        self.parts.family.model = self.place(compiled(self.parts.model) if config.compile else self.parts.model)
         self.announce()
 
     def train(self) -> Ending:
@@ -148,6 +161,8 @@ class GenericTrainer:
                     losses = per_sample(self.parts.family.loss(batch), len(batch))
                 part = (losses * batch.weights).sum() / batch.step_weight
                 reducing = batch.last and self.replica_count > 1
+                if batch.last:
+                    self.ledger.before_reduction()
                 self.parts.precision.scaler.scale(part * (self.replica_count * self.spoil)).backward()
         except torch.OutOfMemoryError:
             if reducing:
@@ -155,7 +170,7 @@ class GenericTrainer:
             self.spoil = math.nan
             self.wishes.out_of_memory = True
             return False
-        self.ledger.add_loss(part)
+        self.ledger.add_loss(part, len(batch))
         return True
 
     def update(self, samples: int) -> None:
@@ -197,7 +212,7 @@ class GenericTrainer:
             shown = is_due(self.config.log_every, self.logged, read) or bool(self.log_clock.rung())
             self.logged = read
             self.report.step(record, shown=shown)
-            self.report.ranks([{f: agreed[f"{f}/{rank}"] for f in FIGURES} for rank in range(self.replica_count)])
+            self.report.ranks(facts.rank_figures(agreed, self.roster), self.readings.latest)
             self.watch.look(record)
         return agreed
 
@@ -225,10 +240,13 @@ class GenericTrainer:
             return
         self.done_at[name] = self.progress.step
         position = position_of(self.progress, self.parts.plan, self.replica_count, self.patience)
+        deeds = self.computed(chores.CHORES[name](self.parts, position, self.report))
 
         def work() -> None:
             try:
-                chores.CHORES[name](self.parts, position, self.report)
+                with closing(deeds):
+                    for deed in deeds:
+                        deed()
             except OSError as error:
                 if not surviving:
                     raise
@@ -243,7 +261,7 @@ class GenericTrainer:
     def take_over(self, state: TrainingState) -> None:
         """Go on where a backup stands."""
         parts, position = self.parts, state.position
-        restore(state, parts.model, parts.ema, parts.step.optimizer, parts.precision.scaler, self.config)
+        restore(state, parts.weights, parts.ema, parts.step.optimizer, parts.precision.scaler, self.config)
         self.progress = replace(self.progress, samples_seen=position.samples_seen)
         self.patience.best = position.best_validation_loss
         self.patience.without_improvement = position.validations_without_improvement
@@ -261,7 +279,7 @@ class GenericTrainer:
         if self.progress.step >= self.parts.total_steps:
             self.report.note("All steps of this config are done already; raise epochs or max_steps to train further.")
         self.report.started(
-            facts.started_facts(self.parts, self.devices(), self.backend),
+            facts.started_facts(self.parts, self.roster, self.backend),
             first_step=self.progress.step,
             total_steps=self.parts.total_steps,
             total_samples=facts.total_samples(self.parts),
@@ -273,8 +291,10 @@ class GenericTrainer:
     def session(self) -> Iterator[None]:
         """The surroundings of the whole run: the device, and the agreement of this process with itself."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.roster = own_roster(self.device)
         self.agreement: Agreement | OwnAgreement = OwnAgreement(agreement_names(self.replica_count))
-        yield
+        with readings(self.roster, self.replica_index) as self.readings:
+            yield
 
     def former_state(self) -> TrainingState | None:
         """The state of the backup to go on from."""
@@ -288,17 +308,15 @@ class GenericTrainer:
         """What every rank has to say, in the order of ranks."""
         return [text]
 
-    def place(self, model: nn.Module) -> nn.Module:
-        """The form of the model in which it is trained."""
-        return model
+    def place(self, family: Family) -> Weights:
+        """Bring the family's model into the form in which it is trained; the weights as this rank holds them."""
+        model = family.model.to(self.device)
+        family.model = compiled(model) if self.config.compile else model
+        return Weights(model)
 
     def accumulate(self, last: bool) -> AbstractContextManager[object]:
         """Around each micro-batch; gradients are reduced over the ranks only in the `last` one of a step."""
         return nullcontext()
-
-    def devices(self) -> list[str]:
-        """The device of every rank."""
-        return [facts.device_name(self.device)]
 
     def check_stop(self) -> None:
         """Before the first step: raises StoppedBeforeTraining where somebody wishes the run to end."""
@@ -311,6 +329,10 @@ class GenericTrainer:
     def agree(self, values: Mapping[str, float]) -> dict[str, float]:
         """The sums over all ranks of what was told one step ago."""
         return self.agreement.exchange(values)
+
+    def computed(self, deeds: Deeds) -> Deeds:
+        """What a chore writes, computed by rank 0 alone, one deed after the other."""
+        return deeds
 
     def together(self, name: str, work: Callable[[], None]) -> None:
         """Rank 0 works, the others meet it."""

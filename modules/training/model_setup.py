@@ -22,8 +22,6 @@ def load_family(config: TrainConfig) -> Family:
 
 def check_available(config: TrainConfig) -> type[Family]:
     """The config's family. Raises ConfigError for an unknown one, and for what this version does not have yet."""
-    if config.training_mode == "fully_sharded":
-        raise ConfigError("training_mode is 'fully_sharded', which this version does not have yet; use 'distributed'.")
     kind = family_class(config.family)
     offered = [method for method in kind.methods if method in AVAILABLE_METHODS]
     if config.method not in offered:
@@ -33,21 +31,15 @@ def check_available(config: TrainConfig) -> type[Family]:
     return kind
 
 
-def prepare_model(family: Family, config: TrainConfig, precision: Precision, device: torch.device) -> nn.Module:
-    """`family.model` on `device`, in the precision's format, in training mode."""
-    model = family.model.to(device=device, dtype=precision.weights)
+def prepare_model(family: Family, config: TrainConfig, precision: Precision) -> None:
+    """`family.model`, still on the CPU, in the precision's format and in training mode."""
+    model = family.model.to(precision.weights)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.gradient_checkpointing:
         _checkpoint_gradients(model, config.family)
     model.train()
     family.model = model
-    return model
-
-
-def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that the optimizer changes, by name."""
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def compiled(model: nn.Module) -> nn.Module:
@@ -64,7 +56,8 @@ def seed_draws(seed: int) -> None:
 
 def _checkpoint_gradients(model: nn.Module, family: str) -> None:
     """Compute activations again in the backward instead of keeping them."""
-    able = [getattr(part, SWITCH) for part in model.modules() if hasattr(part, SWITCH)]
+    parts = [part for part in model.modules() if hasattr(part, SWITCH)]
+    able = [getattr(part, SWITCH) for part in parts if getattr(part, "_supports_gradient_checkpointing", True)]
     if not able:
         raise ConfigError(
             f"gradient_checkpointing is on, but no part of the family {family!r} supports it; switch it off."

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.config import TrainConfig
+from modules.distributed import Weights
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
@@ -31,8 +32,15 @@ class GuardedStep:
     After the reduction the gradient norm is the same on all ranks, so all of them pass over the same steps.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, max_norm: float | None) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        weights: Weights,
+        scaler: torch.amp.GradScaler,
+        max_norm: float | None,
+    ) -> None:
         self.optimizer = optimizer
+        self._weights = weights
         self._scaler = scaler
         self._max_norm = max_norm
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -41,9 +49,10 @@ class GuardedStep:
 
     def apply(self) -> Tensor:
         """One optimizer step from the present gradients, then cleared. Returns their norm [] before clipping."""
+        self._weights.take_gradients()
         self._scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients, foreach=True)
+        norm = self._weights.total_norm(nn.utils.get_total_norm(gradients, foreach=True))
         if self._max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
         if not self.optimizer.state and not torch.isfinite(norm):

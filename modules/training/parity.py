@@ -85,7 +85,8 @@ def comparable(config: TrainConfig, ranks: int) -> TrainConfig:
 
 def variants(base: TrainConfig, ranks: int) -> list[Variant]:
     """The first is the one that the others are compared with."""
-    group = {"enable_multi_gpu": True, "training_mode": "distributed", "world_size": ranks}
+    mode = "fully_sharded" if base.training_mode == "fully_sharded" else "distributed"
+    group = {"enable_multi_gpu": True, "training_mode": mode, "world_size": ranks}
     alone = {"enable_multi_gpu": False, "training_mode": "single", "world_size": None}
     smaller = max(1, base.batch_size // 2)
     return [
@@ -95,7 +96,7 @@ def variants(base: TrainConfig, ranks: int) -> list[Variant]:
             f"1 process, micro-batches of {smaller}",
             {**alone, "batch_size": smaller, "gradient_accumulation_steps": 2},
         ),
-        Variant("group", f"{ranks} processes", group),
+        Variant("group", f"{ranks} processes" + ", fully sharded" * (mode == "fully_sharded"), group),
     ]
 
 

@@ -15,9 +15,11 @@ AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float1
 class Precision:
     """The precision of one run on one device."""
 
-    def __init__(self, name: Name, device: torch.device) -> None:
+    def __init__(
+        self, name: Name, device: torch.device, scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
+    ) -> None:
         self.weights = torch.float64 if name == "fp64" else torch.float32
-        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
+        self.scaler = scaler_class(device.type, enabled=name == "fp16")
         self._device_type = device.type
         self._autocast = AUTOCAST.get(name)
         if device.type == "cuda":

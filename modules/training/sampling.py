@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
+from PIL.Image import Image
+
 from modules.config import ConfigError, TrainConfig
-from modules.families.family import Family, SampleRequest
+from modules.families.family import SampleRequest
 from modules.monitoring import Report, grid, save_picture
+
+Deeds = Generator[Callable[[], None], None, None]
 
 
 def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
@@ -38,16 +44,25 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
     return requests
 
 
-def draw_samples(family: Family, requests: list[SampleRequest], folder: Path, step: int, report: Report) -> None:
-    """Write step-NNNNNN-K.png for every request and step-NNNNNN-grid.png of them all into `folder`."""
+def draw_samples(
+    draw: Callable[[SampleRequest], Image], requests: list[SampleRequest], folder: Path, step: int, report: Report
+) -> Deeds:
+    """Deeds that write step-NNNNNN-K.png for every request and step-NNNNNN-grid.png of them all into `folder`."""
     drawn = []
     for number, request in enumerate(requests):
         report.phase("sampling", number, len(requests))
-        picture = family.sample(request)
-        file = folder / f"step-{step:06d}-{number:02d}.png"
-        save_picture(picture, file, {**asdict(request), "step": step})
-        report.sample(file, request.prompt, step)
+        picture = draw(request)
         drawn.append((picture, request.prompt))
-    file = folder / f"step-{step:06d}-grid.png"
+        yield partial(_keep, picture, folder / f"step-{step:06d}-{number:02d}.png", request, step, report)
+    if drawn:
+        yield partial(_keep_grid, drawn, folder / f"step-{step:06d}-grid.png", step, report)
+
+
+def _keep(picture: Image, file: Path, request: SampleRequest, step: int, report: Report) -> None:
+    save_picture(picture, file, {**asdict(request), "step": step})
+    report.sample(file, request.prompt, step)
+
+
+def _keep_grid(drawn: list[tuple[Image, str]], file: Path, step: int, report: Report) -> None:
     save_picture(grid(drawn), file, {"prompt": "all samples", "step": step})
     report.note(f"Step {step}: {len(drawn)} sample{'s' * (len(drawn) > 1)} in {file}.")

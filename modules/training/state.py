@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import torch
-from torch import nn
+from torch import Tensor
 
 from modules.checkpoint import (
     Position,
@@ -13,8 +16,8 @@ from modules.checkpoint import (
 )
 from modules.config import ResumeError, TrainConfig
 from modules.data.progress import Progress
+from modules.distributed import Weights
 from modules.training.ema import Ema
-from modules.training.model_setup import trainable
 from modules.training.plan import Plan, plan_run
 from modules.training.validation import Patience
 
@@ -56,49 +59,62 @@ def position_of(progress: Progress, plan: Plan, world_size: int, patience: Patie
 
 def capture(
     position: Position,
-    model: nn.Module,
+    weights: Weights,
     ema: Ema | None,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> TrainingState:
-    """Everything as it is now, not copied: write it before the training goes on."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    kept = set(trainable(model)) | {name for name, _ in model.named_buffers()}
+    """Everything as it is now, whole, and not copied where it need not be: write it before the training goes on."""
+    packed = pack_optimizer(optimizer, {id(own): name for name, own in weights.own.items()})
+    buffers = {name for name, _ in weights.model.named_buffers()}
+    kept = {name: buffer for name, buffer in weights.model.state_dict().items() if name in buffers}
     return TrainingState(
         position=position,
-        weights={name: tensor.detach() for name, tensor in model.state_dict().items() if name in kept},
-        ema=None if ema is None else {name: tensor.detach() for name, tensor in ema.average.items()},
-        optimizer=pack_optimizer(optimizer, names),
+        weights={**_whole(weights, weights.own), **kept},
+        ema=None if ema is None else _whole(weights, ema.average),
+        optimizer=replace(packed, tensors={key: weights.whole(_of(key), own) for key, own in packed.tensors.items()}),
         scaler=dict(scaler.state_dict()),
     )
 
 
 def restore(
     state: TrainingState,
-    model: nn.Module,
+    weights: Weights,
     ema: Ema | None,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     config: TrainConfig,
 ) -> None:
     """Put `state` into live objects. Raises ResumeError where it belongs to another model or optimizer."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    missing = set(trainable(model)) - set(state.weights)
-    unknown = set(state.weights) - set(model.state_dict())
+    missing = weights.own.keys() - state.weights.keys()
+    unknown = state.weights.keys() - weights.model.state_dict().keys()
     if missing or unknown:
         raise ResumeError(
             f"resume: the backup holds another model ({len(missing)} weights are missing, {len(unknown)} unknown, "
             f"such as {sorted(missing | unknown)[0]!r}); use the config that the run began with."
         )
     try:
-        model.load_state_dict(state.weights, strict=False)
-        unpack_optimizer(optimizer, state.optimizer, names, {"lr", *config.optimizer.arguments()})
+        weights.load(state.weights)
+        kept = {key: weights.part(_of(key), whole) for key, whole in state.optimizer.tensors.items()}
+        names = {id(own): name for name, own in weights.own.items()}
+        settings = {"lr", *config.optimizer.arguments()}
+        unpack_optimizer(optimizer, replace(state.optimizer, tensors=kept), names, settings)
     except (RuntimeError, KeyError, ValueError) as error:
         raise ResumeError(
             f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "
             "use the family options and the optimizer that the run began with."
         ) from error
     if ema is not None:
-        ema.load(state.weights if state.ema is None else state.ema)
+        average = state.weights if state.ema is None else state.ema
+        ema.load({name: weights.part(name, average[name]) for name in ema.average})
     if scaler.is_enabled() and state.scaler:
         scaler.load_state_dict(dict(state.scaler))
+
+
+def _whole(weights: Weights, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weights.whole(name, tensor.detach()) for name, tensor in tensors.items()}
+
+
+def _of(key: str) -> str:
+    """The weight to which a tensor of the optimizer's state belongs."""
+    return key.rsplit("/", 1)[0]

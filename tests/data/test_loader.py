@@ -13,7 +13,7 @@ from torch import Tensor
 
 from modules.config import DataError
 from modules.data.batch import Batch
-from modules.data.loader import make_loader
+from modules.data.loader import LoaderLost, make_loader
 from modules.data.order import validation_steps
 from modules.data.report import data_report
 from tests.data.helpers import Prepared, config_for, draw, picture, prepare
@@ -147,7 +147,7 @@ def failing_draw(cached: dict[str, Tensor], caption: str, generator: torch.Gener
 def test_a_killed_worker_is_one_sentence(prepared: Prepared) -> None:
     config = prepared.config.model_copy(update={"loader_workers": 1})
     loader = make_loader(config, prepared.index, prepared.cached, prepared.order, failing_draw)
-    with pytest.raises(DataError, match="loader process ended") as caught:
+    with pytest.raises(LoaderLost, match="loader process ended") as caught:
         list(loader.epoch(0))
     assert "loader_workers" in caught.value.advice
 

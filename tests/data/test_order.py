@@ -107,6 +107,27 @@ def check_share(batches: list[MicroBatch], bucket: np.ndarray, batch_size: int, 
         assert (batch.step_weight, batch.step_samples) == (step.weights.sum(), len(step))
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    bucket=st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    world=st.integers(1, 9),
+    batch_size=st.integers(1, 6),
+    least=st.integers(1, 4),
+)
+def test_where_forwards_meet_every_rank_has_as_many(bucket: list[int], world: int, batch_size: int, least: int) -> None:
+    buckets = np.array(bucket, dtype=np.int32)
+    step = StepSamples(np.arange(len(bucket)), np.arange(len(bucket)), np.full(len(bucket), 0.5))
+    ranks = [micro_batches(step, buckets, rank, world, batch_size, least, equally_many=True) for rank in range(world)]
+    assert len({len(rank) for rank in ranks}) == 1
+    for rank in ranks:
+        check_share(rank, buckets, batch_size, 1, step)
+        assert all(len(batch.rows) == 1 for batch in rank if 0.0 in batch.weights)
+    seen = [row for rank in ranks for batch in rank for row, w in zip(batch.rows, batch.weights, strict=True) if w]
+    assert sorted(seen) == list(range(len(bucket)))
+    unequal = shares(step, buckets, world, batch_size, least)
+    assert len(ranks[0]) == max(len(rank) for rank in unequal)
+
+
 def test_micro_batches_are_balanced() -> None:
     bucket = np.zeros(9, dtype=np.int32)
     step = StepSamples(np.arange(9), np.arange(9), np.ones(9))

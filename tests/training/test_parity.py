@@ -6,9 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from modules.config import TrainConfig
 from modules.training.parity import loss_difference, weight_difference
 from tests.pair_jobs import PARITY, PATIENCE
-from tests.runs import Job, Run, group_settings, recorded, tiny_config, train_alone, train_group
+from tests.runs import ROOT, Job, Run, group_settings, recorded, tiny_config, train_alone, train_group
+
+# five channels: on four ranks the last two hold no row of most weights
+BLOCKS: dict[str, object] = {"family": str(ROOT / "tests" / "block_family.py"), "family_options": {"width": 5}}
+SHARDED: dict[str, object] = {**PARITY, **BLOCKS, "training_mode": "fully_sharded"}
+MANY: dict[str, dict[str, object]] = {
+    "fp64": PARITY,
+    "fp64 accumulated": {**PARITY, "batch_size": 1, "gradient_accumulation_steps": 2},
+    "not compressed yet": {**PARITY, "gradient_compression": "powersgd", "powersgd_start_step": 100},
+    "fp32": {"max_steps": 50},
+    "sharded": SHARDED,
+    "sharded accumulated": {**SHARDED, "batch_size": 1, "fsdp_whole_gradients": True},
+    "sharded and kept": {**SHARDED, "batch_size": 2, "fsdp_reshard_after_forward": False},
+    "sharded fp32": {**SHARDED, "precision": "fp32"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +40,27 @@ def one(pictures: Path, place: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
+def one_of_blocks(pictures: Path, place: Path) -> Run:
+    code, run = train_alone(tiny_config(pictures, place, run_name="one-of-blocks", **{**PARITY, **BLOCKS}))
+    assert code == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def three(pictures: Path, place: Path) -> dict[str, Run]:
+    return train_group(3, {name: Job(job(pictures, place, 3, name, settings)) for name, settings in MANY.items()})
+
+
+@pytest.fixture(scope="module")
 def four(pictures: Path, place: Path) -> dict[str, Run]:
     (place / "four").mkdir()
-    base = {**group_settings(4), **PATIENCE, "max_steps": 50}
-    exact = {**base, "precision": "fp64", "family_options": {"record": str(place / "four")}}
-    jobs = {
-        "fp64": tiny_config(pictures, place, run_name="four", **exact),
-        "fp64 accumulated": tiny_config(
-            pictures, place, run_name="four-1", **base, precision="fp64", batch_size=1, gradient_accumulation_steps=2
-        ),
-        "fp32": tiny_config(pictures, place, run_name="four-32", **base),
-    }
-    return train_group(4, {name: Job(config) for name, config in jobs.items()})
+    recorded = {**MANY, "fp64": {**PARITY, "family_options": {"record": str(place / "four")}}}
+    return train_group(4, {name: Job(job(pictures, place, 4, name, settings)) for name, settings in recorded.items()})
+
+
+def job(pictures: Path, place: Path, ranks: int, name: str, settings: dict[str, object]) -> TrainConfig:
+    named = {"run_name": f"{ranks}-{name.replace(' ', '-')}", **group_settings(ranks), **PATIENCE}
+    return tiny_config(pictures, place, **{**named, **settings})
 
 
 def assert_same_run(first: Run, other: Run, tolerance: float, steps: int = 50) -> None:
@@ -59,18 +83,33 @@ def test_two_ranks_train_as_one_does(one: Run, pair: dict[str, Run], name: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fp64", "fp64 accumulated"])
-def test_four_ranks_train_as_one_does(one: Run, four: dict[str, Run], name: str) -> None:
+@pytest.mark.parametrize("name", ["fp64", "fp64 accumulated", "not compressed yet"])
+def test_three_and_four_ranks_train_as_one_does(
+    one: Run, three: dict[str, Run], four: dict[str, Run], name: str
+) -> None:
+    assert_same_run(one, three[name], 1e-9)
     assert_same_run(one, four[name], 1e-9)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["sharded", "sharded accumulated", "sharded and kept"])
+def test_three_and_four_ranks_that_divide_the_model_do_so_too(
+    one_of_blocks: Run, three: dict[str, Run], four: dict[str, Run], name: str
+) -> None:
+    assert_same_run(one_of_blocks, three[name], 1e-9)
+    assert_same_run(one_of_blocks, four[name], 1e-9)
+
+
+@pytest.mark.slow
 def test_in_single_precision_they_agree_to_its_rounding(
-    pictures: Path, place: Path, pair: dict[str, Run], four: dict[str, Run]
+    pictures: Path, place: Path, pair: dict[str, Run], three: dict[str, Run], four: dict[str, Run]
 ) -> None:
     _, alone = train_alone(tiny_config(pictures, place, run_name="one-32", max_steps=50))
-    assert_same_run(alone, pair["fp32"], 1e-4)
-    assert_same_run(alone, four["fp32"], 1e-4)
+    _, of_blocks = train_alone(tiny_config(pictures, place, run_name="one-32-of-blocks", max_steps=50, **BLOCKS))
+    for many in (pair, three, four):
+        assert_same_run(alone, many["fp32"], 1e-4)
+    for many in (three, four):
+        assert_same_run(of_blocks, many["sharded fp32"], 1e-4)
 
 
 @pytest.mark.slow

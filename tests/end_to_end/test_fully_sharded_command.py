@@ -1,0 +1,71 @@
+"""The real command, the real family and a divided model: commands, stopping, and going on in another mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.run import request_command
+from modules.training.parity import weight_difference
+from tests.end_to_end.conftest import Started
+from tests.runs import finished, group_settings, tiny_config, train_alone, train_command
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+
+SETTINGS = {
+    "family": "pixel_diffusion",
+    "family_options": {"width": 8, "tokens": 4, "vocabulary": 65},
+    "precision": "fp64",
+    "ema": True,
+    "epochs": 1_000_000,
+    "samples": [{"prompt": "a red disc", "steps": 1, "width": 16, "height": 16}],
+}
+DIVIDED = {**SETTINGS, **group_settings(2), "training_mode": "fully_sharded"}
+
+
+def test_it_obeys_commands_stops_and_goes_on_whole(
+    start: Callable[..., Started], pictures: Path, tmp_path: Path
+) -> None:
+    training = start(tiny_config(pictures, tmp_path, max_steps=100_000, **DIVIDED))
+    training.wait_for_step(3)
+    run = training.run
+    for name, is_done in (
+        ("sample", lambda: bool(run.events("sample"))),
+        ("save", lambda: (run.folder.model_dir / "tandem.json").exists()),
+        ("stop", lambda: bool(run.events("finished"))),
+    ):
+        request_command(run.folder, name)
+        training.wait_for(is_done, name)
+    code, said = training.end()
+    assert code == 130, said
+    assert "Fully sharded in 8 units" in said
+    assert training.left() == []
+    last = run.state.position.step
+    whole = tiny_config(pictures, tmp_path, **{**SETTINGS, **group_settings(2), "max_steps": last + 3})
+    done = finished(train_command(whole, tmp_path / "whole.json", "--resume", "latest"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Resuming at step {last}" in done.stdout
+    _, alone = train_alone(tiny_config(pictures, tmp_path, **{**SETTINGS, "run_name": "alone", "max_steps": last + 3}))
+    assert weight_difference(alone.state, run.state) <= 1e-9
+
+
+def test_verify_parity_divides_the_model_where_the_config_does(pictures: Path, tmp_path: Path) -> None:
+    config = tiny_config(pictures, tmp_path, **group_settings(2), precision="fp64", max_grad_norm=0.1)
+    config = config.model_copy(update={"training_mode": "fully_sharded"})
+    done = finished(train_command(config, tmp_path / "c.json", "--verify_parity"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 processes, fully sharded" in done.stdout
+    assert "Parity holds" in done.stdout
+
+
+def test_a_dry_run_shows_what_would_be_started(pictures: Path, tmp_path: Path) -> None:
+    done = finished(train_command(tiny_config(pictures, tmp_path, **DIVIDED), tmp_path / "c.json", "--dry_run"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 processes (gloo)" in done.stdout
+    refused = finished(
+        train_command(tiny_config(pictures, tmp_path, **DIVIDED), tmp_path / "c.json", "--set", "optimizer=came")
+    )
+    assert refused.returncode == 2
+    assert "optimizer is came" in refused.stderr
