@@ -154,7 +154,7 @@ def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: 
                 write_batches(batches, arguments.batches)
             if arguments.mode == "turns":
                 for name in ("bare", "bare again"):
-                    others[name] = BareLoop(copy.deepcopy(self.parts.model), batches, self.config, world_size)
+                    others[name] = BareLoop(copy.deepcopy(self.parts.weights.model), batches, self.config, world_size)
             if not arguments.real_loader and arguments.mode != "batches":
                 kept = batches if arguments.mode == "turns" else read_batches(arguments.batches)
                 self.parts = replace(self.parts, data=replace(self.parts.data, loader=MemoryLoader(kept)))

@@ -10,6 +10,7 @@ import pytest
 
 from modules.config import TrainingError
 from modules.distributed import OwnAgreement, find_free_port, launch_distributed, resolve_backend, spawn
+from modules.machine import hostname
 from tests.distributed import rank_programs
 
 pytestmark = pytest.mark.slow
@@ -53,6 +54,16 @@ def test_a_slow_leader_whose_heart_beats_is_waited_for(agreed: list[dict[str, An
     assert agreed[1]["looks"] > 0
 
 
+def test_who_waits_for_whom_is_told(agreed: list[dict[str, Any]]) -> None:
+    (row,) = agreed[0]["waited"]
+    assert (row["rank"], row["for"], row["in"]) == (1, [0], "rank 0 (slow)")
+    assert "rank_programs.py" in row["at"]["0"]
+
+
+def test_every_rank_hears_what_every_rank_tells(agreed: list[dict[str, Any]]) -> None:
+    assert [facts["gathered"] for facts in agreed] == [["rank 0", "rank 1"]] * 2
+
+
 def test_what_one_rank_calls_off_all_know(agreed: list[dict[str, Any]]) -> None:
     assert [facts["called_off"] for facts in agreed] == ["stopped", "stopped"]
 
@@ -63,13 +74,17 @@ def test_the_group_is_left_and_leaving_twice_does_no_harm(agreed: list[dict[str,
 
 
 def test_a_group_that_does_not_form_names_the_address(agreed: list[dict[str, Any]]) -> None:
-    assert all("2 processes could not form a group at 127.0.0.1:" in facts["alone"] for facts in agreed)
+    for facts in agreed:
+        assert "Not all processes came within 1 s: rank 0 at 127.0.0.1:" in facts["alone"]
+        assert f"did not come (nothing listens there yet); here: rank 1 on {hostname()}" in facts["alone"]
 
 
 def test_a_killed_peer_is_noticed_and_the_launcher_names_it(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="rank 1 ended with exit code -9"):
         spawn(rank_programs.left_alone, 2, find_free_port(24500), (tmp_path,))
-    assert "rank 0 waited for rank 1 (caching)" in told(tmp_path, 0)["said"]
+    said = told(tmp_path, 0)["said"]
+    assert "rank 0 waited for rank 1 (caching), but The process of rank 1" in said
+    assert "has ended in the middle of the run" in said
 
 
 def test_one_process_agrees_with_itself_one_exchange_late_too() -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
 
+from modules.distributed import Group, Place
+from modules.distributed.wrapping import with_synchronised_batch_norm
 from modules.run import root_cause
 from modules.training.parity import weight_difference
 from tests.runs import Run, group_exit_codes, tiny_config, train_alone
@@ -13,7 +19,7 @@ from tests.runs import Run, group_exit_codes, tiny_config, train_alone
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", ["fp16 exchange", "powersgd"])
+@pytest.mark.parametrize("name", ["fp16 exchange", "bf16 exchange", "powersgd"])
 def test_compressed_gradients_train_nearly_alike(
     pictures: Path, tmp_path: Path, pair: dict[str, Run], name: str
 ) -> None:
@@ -28,24 +34,33 @@ def test_fp16_exchange_really_rounds(pictures: Path, tmp_path: Path, pair: dict[
     assert weight_difference(exact.state, pair["fp16 exchange"].state) > 1e-7
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("bf16 exchange", "gradient_compression is 'bf16', which the backend gloo cannot send"),
-        ("sync_batch_norm", "sync_batch_norm is on, but it works on CUDA devices only"),
-    ],
-)
-def test_settings_that_cannot_work_here_are_refused(pair: dict[str, Run], name: str, said: str) -> None:
-    assert 2 in group_exit_codes(pair[name], 2)
-    assert not pair[name].events("step")
+def test_a_setting_that_cannot_work_here_is_refused(pair: dict[str, Run]) -> None:
+    run = pair["sync_batch_norm"]
+    assert 2 in group_exit_codes(run, 2)
+    assert not run.events("step")
     # a slower rank may see only that the faster one has left; what is told is the cause
-    cause = root_cause(pair[name].folder)
+    cause = root_cause(run.folder)
     assert cause is not None
     assert cause.kind == "config"
-    assert said in cause.message
+    assert "sync_batch_norm is on, but it works on CUDA devices only" in cause.message
 
 
 @pytest.mark.parametrize("name", ["knobs", "static graph", "bf16", "fp16"])
 def test_the_other_settings_train(pair: dict[str, Run], name: str) -> None:
     assert pair[name].exit_code == 0
     assert pair[name].losses[-1] < pair[name].losses[0]
+
+
+def test_shared_batch_norm_keeps_weights_names_and_what_a_saved_model_computes() -> None:
+    # only the conversion: the layer itself computes on CUDA devices only, see scripts/gpu_check.py
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    weights, names = list(model.parameters()), list(model.state_dict())
+    x = torch.randn(2, 3, 5, 5)
+    before = model.eval()(x)
+    place = Place(0, 0, 1, "127.0.0.1", 1)
+    on_gpu = Group(place, "nccl", torch.device("cuda", 0), dist.HashStore(), cast(dist.ProcessGroup, None), ())
+    converted = with_synchronised_batch_norm(model, on_gpu)
+    assert isinstance(converted[1], nn.SyncBatchNorm)
+    assert all(now is then for now, then in zip(converted.parameters(), weights, strict=True))
+    assert list(converted.state_dict()) == names
+    assert torch.equal(converted.eval()(x), before)
