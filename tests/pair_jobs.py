@@ -30,7 +30,7 @@ JOBS: dict[str, dict[str, object]] = {
     },
     "static graph": {**PARITY, "static_graph": True},
     "fp16 exchange": {"gradient_compression": "fp16"},
-    "powersgd": {"gradient_compression": "powersgd"},
+    "powersgd": {"gradient_compression": "powersgd", "powersgd_start_step": 2},
     "bf16 exchange": {"gradient_compression": "bf16"},
     "sync_batch_norm": {"sync_batch_norm": True},
     "bf16": {"precision": "bf16"},
@@ -59,6 +59,12 @@ JOBS: dict[str, dict[str, object]] = {
     "scaled": {"global_batch_size": None, "batch_size": 2, "lr_scaling": "linear", "max_steps": 3},
     "one encodes": {"distributed_data_loading": False, "max_steps": 1, "cache_dir": "cache of one"},
     "drop_last": {"drop_last": True, "max_steps": None, "epochs": 2},
+    "slow rank": {
+        "max_steps": 115,
+        "family_options": {"faults": ["slow:1:1+", "loader_slow:0:1+", "loader_slow:1:1+"]},
+        "batch_size": 1,
+        "global_batch_size": 2,
+    },
     "late": {**PARITY, "max_steps": 20, "cache_dir": "cache of two"},
 }
 

@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -108,11 +108,16 @@ class Job:
     resume: str | None = None
 
 
-def train_group(world_size: int, jobs: Mapping[str, Job]) -> dict[str, Run]:
-    """Train one job after the other in the same `world_size` real processes (starting them is what takes time)."""
+def train_group(
+    world_size: int, jobs: Mapping[str, Job], afterwards: Callable[[Place], None] | None = None
+) -> dict[str, Run]:
+    """Train one job after the other in the same `world_size` real processes (starting them is what takes time).
+
+    They call `afterwards` at the end, with a place whose port is free.
+    """
     folders = {name: opened(job.config, job.resume).path for name, job in jobs.items()}
     ports = [find_free_port(21000 + 20 * number + os.getpid() % 9000) for number in range(len(jobs) + 1)]
-    spawn(_train_all, world_size, ports[-1], (list(jobs.values()), list(folders.values()), ports))
+    spawn(_train_all, world_size, ports[-1], (list(jobs.values()), list(folders.values()), ports, afterwards))
     return {name: Run(RunFolder(folder)) for name, folder in folders.items()}
 
 
@@ -127,11 +132,19 @@ def group_exit_codes(run: Run, world_size: int) -> list[int]:
     return [int((run.folder.log_dir / f"exit-{rank}").read_text()) for rank in range(world_size)]
 
 
-def _train_all(place: Place, jobs: list[Job], folders: list[Path], ports: list[int]) -> None:
+def _train_all(
+    place: Place,
+    jobs: list[Job],
+    folders: list[Path],
+    ports: list[int],
+    afterwards: Callable[[Place], None] | None,
+) -> None:
     torch.set_num_threads(1)
     for job, path, port in zip(jobs, folders, ports, strict=False):
         code = run_worker(job.config, RunFolder(path), replace(place, master_port=port), resume=job.resume)
         (path / "log" / f"exit-{place.rank}").write_text(str(code))
+    if afterwards is not None:
+        afterwards(place)
 
 
 @dataclass(frozen=True)

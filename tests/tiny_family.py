@@ -1,7 +1,8 @@
 """A family of a few hundred weights for the tests of the trainer, named by its path; its options order faults.
 
 A fault is "KIND:RANK:CALL", for example "out_of_memory:1:5": the fifth training loss that rank 1 computes. Kinds:
-out_of_memory, nan, error, kill (SIGKILL of its own process). "nan:0:5+" means from the fifth on.
+the names in `STRIKES`, and nan. "nan:0:5+" means from the fifth on. A kind that begins with "loader_" strikes where
+samples are drawn, and CALL counts those of one process. "FIRST:error:1:5" strikes only in torchrun's first start.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
+import torch.distributed as dist
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -85,6 +88,8 @@ class TinyFamily(Family):
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        if any("loader_" in fault for fault in options.faults):
+            self.draw = partial(draw_unless_struck, options.faults)  # type: ignore[misc]
         self.model: nn.Module = TinyNet(options)
         self.encoders: dict[str, nn.Module] = {}
         self.calls = 0
@@ -94,7 +99,7 @@ class TinyFamily(Family):
         """Weights from the seed, or from a folder that `export` wrote."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            family = cls(Options.model_validate(dict(config.family_options)))
+            family = cls(cls.Options.model_validate(dict(config.family_options)))
         if config.base_model is not None:
             family.model.load_state_dict(load_file(Path(config.base_model) / "weights.safetensors"))
         return family
@@ -144,24 +149,136 @@ class TinyFamily(Family):
                 file.write(json.dumps([self.calls, counts, weights, *sample]) + "\n")
 
     def _faults(self) -> float:
-        if not torch.is_grad_enabled():
-            return 1.0
-        for fault in self.options.faults:
-            kind, rank, call = fault.split(":")
-            first = int(call.rstrip("+"))
-            if int(rank) == _rank() and (self.calls == first or (call.endswith("+") and self.calls > first)):
-                return _strike(kind)
-        return 1.0
+        return _strike(self.options.faults, self.calls) if torch.is_grad_enabled() else 1.0
 
 
-def _strike(kind: str) -> float:
-    if kind == "nan":
-        return float("nan")
-    if kind == "out_of_memory":
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB (as the test ordered).")
-    if kind == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+drawn = 0
+
+
+def draw_unless_struck(
+    faults: tuple[str, ...], cached: dict[str, Tensor], caption: str, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """`draw`, with the faults of the loader."""
+    global drawn
+    drawn += 1
+    _strike(tuple(fault.replace("loader_", "") for fault in faults if "loader_" in fault), drawn)
+    return draw(cached, caption, generator)
+
+
+def _strike(faults: tuple[str, ...], calls: int) -> float:
+    for fault in faults:
+        if fault.startswith("FIRST:") and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+            continue
+        kind, rank, call = fault.removeprefix("FIRST:").split(":")
+        if kind.startswith("loader_"):
+            continue
+        first = int(call.rstrip("+"))
+        if int(rank) == _rank() and (calls == first or (call.endswith("+") and calls > first)):
+            if kind == "nan":
+                return float("nan")
+            if "TANDEM_TEST_STRUCK" in os.environ:
+                Path(os.environ["TANDEM_TEST_STRUCK"]).touch()
+            STRIKES[kind]()
+    return 1.0
+
+
+def out_of_memory() -> None:
+    """As torch says it."""
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB (as the test ordered).")
+
+
+def error() -> None:
+    """A programmer's mistake."""
     raise ValueError("a mistake in the family's own code")
+
+
+def kill() -> None:
+    """As the system does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave() -> None:
+    """Without an error."""
+    os._exit(0)
+
+
+def stop() -> None:
+    """As Ctrl-Z, a debugger or a job scheduler does."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def slow() -> None:
+    """As a GPU that is too hot, or a disk far away."""
+    time.sleep(0.03)
+
+
+def hang() -> None:
+    """For longer than any test waits."""
+    time.sleep(3600)
+
+
+def other_size() -> None:
+    """A collective where the others call one of another size."""
+    dist.all_reduce(torch.ones(3))
+
+
+def other_call() -> None:
+    """Another collective than the others."""
+    dist.barrier()
+
+
+def other_group() -> None:
+    """A collective of another group than the others."""
+    dist.all_reduce(torch.ones(7), group=_control_group())
+
+
+def kill_parent() -> None:
+    """torchrun, the process that spawned this one, or a loader's rank."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(3600)
+
+
+def stop_parent() -> None:
+    """The same process as above, with the store in it."""
+    os.kill(os.getppid(), signal.SIGSTOP)
+
+
+def fill_disk() -> None:
+    """To the last byte: the run folder's disk is the test's own."""
+    folder = Path(os.environ["TANDEM_TEST_DISK"])
+    with (folder / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 10, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    raise OSError(28, "No space left on device", str(folder / "x"))
+
+
+STRIKES: dict[str, Callable[[], None]] = {
+    strike.__name__: strike
+    for strike in (
+        out_of_memory,
+        error,
+        kill,
+        leave,
+        stop,
+        slow,
+        hang,
+        other_size,
+        other_call,
+        other_group,
+        kill_parent,
+        stop_parent,
+        fill_disk,
+    )
+}
+
+
+def _control_group() -> dist.ProcessGroup:
+    groups = dist.distributed_c10d._world.pg_map
+    return next(group for group in groups if group is not dist.group.WORLD)
 
 
 def _rank() -> int:

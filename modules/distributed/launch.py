@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
-from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
+from torch._C._distributed_c10d import TCPStore
+from torch.multiprocessing.spawn import (
+    ProcessExitedException,
+    ProcessRaisedException,
+    _prctl_pr_set_pdeathsig,
+    start_processes,
+)
 
 from modules.config import TrainingError
-from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
-from modules.machine import find_free_port
+from modules.distributed.process_group import STORE_OF_LAUNCHER, cleanup_distributed, join_group, resolve_backend
+from modules.machine import find_free_port, hostname
 from modules.run.explanations import SECONDARY_KINDS, explain_exception
 from modules.run.group_place import Place
 
@@ -43,6 +50,8 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
 
     Raises TrainingError for the first rank that failed, after the others have ended or were killed.
     """
+    # A store in this process outlives every rank: one that is killed or stopped does not take it along.
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=sys.platform != "win32")
     context = start_processes(
         _at_place,
         args=(world_size, port, function, arguments),
@@ -56,19 +65,30 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
         while not context.join(grace_period=GRACE_S):
             time.sleep(0.1)
     except ProcessExitedException as error:
-        # the same two lines that torchrun prints, so that the supervisor reads both launchers alike
-        print(f"  rank      : {error.error_index}", file=sys.stderr)
-        print(f"  exitcode  : {error.exit_code} (pid: {error.error_pid})", file=sys.stderr, flush=True)
+        # as torchrun prints it, so that the supervisor reads both launchers alike
+        now = time.strftime("%Y-%m-%d_%H:%M:%S")
+        print(
+            f"Root Cause (first observed failure):\n  time      : {now}\n  host      : {hostname()}\n"
+            f"  rank      : {error.error_index} (local_rank: {error.error_index})\n"
+            f"  exitcode  : {error.exit_code} (pid: {error.error_pid})",
+            file=sys.stderr,
+            flush=True,
+        )
         raise TrainingError(f"rank {error.error_index} ended with exit code {error.exit_code}.") from error
     except ProcessRaisedException as error:
         raise TrainingError(f"rank {error.error_index} failed: {error.msg}") from error
+    finally:
+        del store
 
 
 def _at_place(
     rank: int, world_size: int, port: int, function: Callable[..., None], arguments: tuple[object, ...]
 ) -> None:
     place = Place(rank, rank, world_size, "127.0.0.1", port)
+    # torch has the system send SIGINT when the parent dies, which would pass for somebody's wish to stop
+    _prctl_pr_set_pdeathsig(signal.SIGKILL)
     os.environ.update(place.environment())
+    os.environ[STORE_OF_LAUNCHER] = str(port)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     function(place, *arguments)
 

@@ -30,6 +30,7 @@ class GpuLoad:
     memory_used_mib: int | None
     temperature_c: int | None
     power_w: float | None
+    memory_total_mib: int | None = None
 
 
 def visible_gpus(environment: Mapping[str, str] | None = None) -> list[Gpu]:
@@ -86,6 +87,7 @@ def _measure(nvml: ModuleType, index: int) -> GpuLoad:
         memory_used_mib=None if memory is None else int(memory.used) >> 20,
         temperature_c=None if temperature is None else int(temperature),
         power_w=None if power_mw is None else power_mw / 1000,
+        memory_total_mib=None if memory is None else int(memory.total) >> 20,
     )
 
 

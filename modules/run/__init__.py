@@ -12,7 +12,15 @@ from modules.run.exit_codes import (
     exit_code_of,
 )
 from modules.run.explanations import Explanation, explain_exception
-from modules.run.failures import Failure, forget_failures, read_failures, record_failure, root_cause
+from modules.run.failures import (
+    Failure,
+    forget_failures,
+    give_room_back,
+    read_failures,
+    record_failure,
+    reserve_room,
+    root_cause,
+)
 from modules.run.launch_plan import LaunchPlan
 from modules.run.rank_log import start_rank_log, stop_rank_log
 from modules.run.run_folder import RunFolder
@@ -38,10 +46,12 @@ __all__ = [
     "exit_code_of",
     "explain_exception",
     "forget_failures",
+    "give_room_back",
     "read_events",
     "read_failures",
     "record_failure",
     "request_command",
+    "reserve_room",
     "root_cause",
     "start_rank_log",
     "stop_rank_log",

@@ -9,15 +9,16 @@ from typing import Final
 
 from modules.machine import hostname
 from modules.run.commands import INTERRUPTED as ASKED_INTERRUPT
+from modules.run.commands import PAUSED as ASKED_PAUSE
 from modules.run.commands import TERMINATED as ASKED_TERMINATE
 from modules.run.events import Event
-from modules.run.exit_codes import DECIDED, FAILED, FINISHED, INTERRUPTED, TERMINATED, exit_code_of
-from modules.run.explanations import explain_text
+from modules.run.exit_codes import DECIDED, FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED, exit_code_of
+from modules.run.explanations import explain_kind, explain_text
 from modules.run.failures import Failure
 from modules.run.launcher_log import LauncherReport, WorkerExit
 from modules.run.run_folder import RunFolder
 
-_ASKED_CODES: Final = {ASKED_INTERRUPT: INTERRUPTED, ASKED_TERMINATE: TERMINATED}
+_ASKED_CODES: Final = {ASKED_INTERRUPT: INTERRUPTED, ASKED_TERMINATE: TERMINATED, ASKED_PAUSE: PAUSED}
 _KINDS_BEFORE_START: Final = frozenset({"config", "resume", "data"})
 _CODE_KINDS: Final = {exit_code_of(kind): kind for kind in ("config", "data", "interrupted", "terminated")}
 # A process that gets one of these is where it began. SIGABRT is missing on purpose: NCCL's watchdog ends a
@@ -37,6 +38,8 @@ class Traces:
     asked: str = ""
     was_cut_short: bool = False
     victims: frozenset[int] = frozenset()
+    launcher: str = ""  # what started the ranks, where that is a process of its own
+    launcher_id: int = 0
     ranks: range = field(default_factory=lambda: range(1))
 
 
@@ -51,17 +54,23 @@ class Ending:
 
 def decide_ending(traces: Traces) -> Ending:
     """Trust what the run itself said last, then recorded failures, then torchrun, then the bare exit code."""
-    phase = _last_phase(traces.events)
+    phase = _last_phase(traces.events) or ("starting" if 0 in traces.ranks else "")
     if traces.was_cut_short:
         return Ending(_ASKED_CODES.get(traces.asked, FAILED), None, phase)
     said = said_exit_code(traces.events)
-    if said is None and traces.returncode == 0:
+    if said is None and traces.returncode == 0 and not _left_in_the_middle(traces):
         return Ending(_ASKED_CODES.get(traces.asked, FINISHED), None, phase)
-    if said in {FINISHED, INTERRUPTED, TERMINATED}:
+    if said in {FINISHED, INTERRUPTED, PAUSED, TERMINATED}:
         return Ending(said, None, phase)
     failure = _root_failure(traces)
     code = exit_code_of(failure.kind) if said is None else said
     return Ending(code, None if code in {INTERRUPTED, TERMINATED} else failure, phase)
+
+
+def _left_in_the_middle(traces: Traces) -> bool:
+    """Whether rank 0 was at work and said nothing of an end."""
+    started = next((at for at, event in enumerate(traces.events) if event["type"] == "started"), None)
+    return started is not None and not traces.asked
 
 
 def said_exit_code(events: Sequence[Event]) -> int | None:
@@ -78,19 +87,29 @@ def ending_message(ending: Ending, folder: RunFolder) -> str:
     failure = ending.failure
     if failure is None:
         return ""
-    if failure.kind in _KINDS_BEFORE_START and ending.phase not in {"training", "sampling", "saving"}:
+    refused = is_refusal(ending)
+    if refused:
         lines = [f"Training did not start: {failure.message}"]
     else:
-        when, kind = f"while {ending.phase or 'starting'}", failure.kind.replace("_", " ")
+        when, kind = ending.phase and f" while {ending.phase}", failure.kind.replace("_", " ")
+        who = "the launcher" if failure.kind == "launcher" else f"rank {failure.rank}"
         lines = [
-            f"Training stopped: rank {failure.rank} on {failure.host} failed {when} ({kind}).",
+            f"Training stopped: {who} on {failure.host} failed{when} ({kind}).",
             f"  What happened: {failure.message}",
         ]
     if failure.advice:
         lines.append(f"  What to try: {failure.advice}")
     log = folder.log_file(failure.rank) if failure.traceback else folder.launcher_log
-    lines.append(f"  Full traceback: {log}")
+    if not refused:
+        lines.append(f"  Full traceback: {log}")
     return "\n".join(lines)
+
+
+def is_refusal(ending: Ending) -> bool:
+    """Whether the run ended before it began, for a reason that the message says whole."""
+    failure = ending.failure
+    is_known = failure is not None and failure.kind in _KINDS_BEFORE_START
+    return is_known and ending.phase not in {"training", "sampling", "saving"}
 
 
 def _root_failure(traces: Traces) -> Failure:
@@ -104,7 +123,12 @@ def _root_failure(traces: Traces) -> Failure:
         # no rule of explanations.py knows.
         return _failure_of_exit(sudden, traces)
     if primary is not None:
-        return primary
+        # The others saw only that it was gone; the launcher knows how it ended.
+        exits = (each for each in traces.report.exits if each.rank == primary.rank and each.pid not in traces.victims)
+        seen = next(exits, None) if primary.kind == "gone" else None
+        return primary if seen is None else _failure_of_exit(seen, traces)
+    if traces.launcher and traces.returncode < 0 and traces.launcher_id not in traces.victims:
+        return _failure_of_launcher(traces)
     own = [each for each in unrecorded if each.exit_code != _SIGTERM]
     if own:
         return _failure_of_exit(own[0], traces)
@@ -117,6 +141,13 @@ def _root_failure(traces: Traces) -> Failure:
 
 def _failure_of_exit(worker: WorkerExit, traces: Traces) -> Failure:
     host = worker.host if worker.host not in {"", "localhost"} else hostname()
+    if worker.exit_code == -signal.SIGABRT and traces.report.native_error:
+        kind, message, advice = explain_text(traces.report.native_error, training=True)
+        if kind == "mismatch":
+            message = "The ranks called collectives that do not match each other: another rank sent more than this one "
+            message += f"had room for. Its stack is in log/launcher.txt ({traces.report.native_error})"
+        if advice:
+            return Failure(worker.rank, host, kind, message, advice)
     if worker.exit_code < 0 or worker.exit_code > 255:
         kind, message, advice = _explain_signal(worker.exit_code)
         return Failure(worker.rank, host, kind, message, advice)
@@ -140,6 +171,10 @@ def _failure_of_event(traces: Traces) -> Failure | None:
 def _failure_of_launcher(traces: Traces) -> Failure:
     """No rank is known to have failed: the launcher itself did, or the only process there was."""
     rank, code = traces.ranks.start, traces.returncode
+    if traces.launcher and code < 0 and traces.launcher_id not in traces.victims:
+        text = f"The process that started the ranks ({traces.launcher}, process {traces.launcher_id}) was ended from "
+        text += f"outside ({_signal_name(code)}), and the ranks with it."
+        return Failure(rank, hostname(), "launcher", text, explain_kind("launcher"))
     line = traces.report.error_line(rank)
     if code < 0 or code > 255:
         kind, message, advice = _explain_signal(code)
@@ -147,7 +182,8 @@ def _failure_of_launcher(traces: Traces) -> Failure:
     if line:
         return Failure(rank, hostname(), *explain_text(line))
     kind = _CODE_KINDS.get(code, "error")
-    return Failure(rank, hostname(), kind, f"The process ended with exit code {code}.")
+    where = " in the middle of the run, without an error" if code == 0 else ""
+    return Failure(rank, hostname(), kind, f"The process ended with exit code {code}{where}.")
 
 
 def _explain_signal(code: int) -> tuple[str, str, str]:

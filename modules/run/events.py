@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 PROTOCOL_VERSION: Final = 1
 Event = dict[str, object]
@@ -24,6 +24,9 @@ _RETRY_PAUSE_S = 5.0
 # About 12 MiB of steps: what is kept in memory while the disk takes nothing.
 _MOST_WAITING = 50_000
 _READ_AT_ONCE_BYTES = 4 << 20
+# No event is nearly as long; a file without line ends must not be taken into memory.
+_LONGEST_LINE_BYTES = 8 << 20
+_HEAD_BYTES = 96  # of the first event, with its time
 
 
 class EventLog:
@@ -100,6 +103,8 @@ class EventLog:
             self._lost = 0
         data = b"".join(self._lines)
         try:
+            if self._file is not None and os.fstat(self._file).st_nlink == 0:
+                self._let_go()  # somebody deleted it: what is written to it now would be lost
             if self._file is None:
                 self._file = _open(self._path, repair=not self._has_written)
             written = os.write(self._file, data)
@@ -148,26 +153,57 @@ class SilentEventLog:
 class EventReader:
     """Follows a growing event file; what is not an event, and a torn last line, does no harm."""
 
-    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+    def __init__(self, path: Path, *, from_end: bool = False, at_once_bytes: int = _READ_AT_ONCE_BYTES) -> None:
         self._path = path
-        self._offset = _size(path) if from_end else 0
+        self._at_once_bytes = at_once_bytes
+        self._offset = 0
+        self._head = b""
+        self._is_passing_over = False  # the rest of a line that is longer than any event
+        self.restarts = 0  # how often the file turned out to be another one, which is then read from its beginning
+        if from_end:
+            with suppress(OSError), path.open("rb") as file:
+                self._notice_replacement(file)
+                self._offset = os.fstat(file.fileno()).st_size
 
     def new(self) -> list[Event]:
-        """The events since the last call, at most 4 MiB of them, so that a window stays quick; [] = none."""
+        """The events since the last call, about `at_once_bytes` of them, so that a window stays quick; [] = none."""
         try:
             with self._path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    # The file was replaced by a shorter one: another run of the same name.
-                    self._offset = 0
-                file.seek(self._offset)
-                data = file.read(_READ_AT_ONCE_BYTES)
-                if b"\n" not in data and len(data) == _READ_AT_ONCE_BYTES:
-                    data += file.readline()
+                self._notice_replacement(file)
+                while lines := self._whole_lines(file):
+                    if events := list(parse_events(lines)):
+                        return events
         except OSError:
-            return []
-        complete = data[: data.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        return list(_parse(complete))
+            pass
+        return []
+
+    def _notice_replacement(self, file: BinaryIO) -> None:
+        """Begin anew where the file is shorter, or begins otherwise, than before: another run of the same name."""
+        head = file.read(_HEAD_BYTES)
+        if os.fstat(file.fileno()).st_size < self._offset or not head.startswith(self._head):
+            self._offset, self._is_passing_over = 0, False
+            self.restarts += 1
+        self._head = head
+
+    def _whole_lines(self, file: BinaryIO) -> bytes:
+        """The next complete lines; b"" at the end of what is written."""
+        while True:
+            file.seek(self._offset)
+            data = file.read(self._at_once_bytes)
+            if b"\n" not in data and len(data) == self._at_once_bytes and not self._is_passing_over:
+                data += file.readline(max(1, _LONGEST_LINE_BYTES - len(data)))
+            whole = data[: data.rfind(b"\n") + 1]
+            if self._is_passing_over:
+                self._is_passing_over = not whole
+                begin = whole.find(b"\n") + 1
+                self._offset += len(whole) or len(data)
+                if whole[begin:] or not data:
+                    return whole[begin:]
+            elif not whole and len(data) >= _LONGEST_LINE_BYTES:
+                self._is_passing_over = True
+            else:
+                self._offset += len(whole)
+                return whole
 
 
 def read_events(path: Path) -> list[Event]:
@@ -206,18 +242,12 @@ def _lost_warning(count: int) -> bytes:
     return json.dumps(event).encode() + b"\n"
 
 
-def _parse(data: bytes) -> Iterator[Event]:
+def parse_events(data: bytes) -> Iterator[Event]:
+    """The events of whole lines; what is none is passed over."""
     for line in data.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict) and isinstance(event.get("type"), str):
             yield event
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -8,6 +8,26 @@ from typing import Final, NamedTuple
 
 from modules.config import TandemError
 
+# What to try where a rank did not say itself what was wrong, but others found out.
+_ADVICE_OF_KINDS: Final = {
+    "gone": "Look at the end of log/launcher.txt and of its own log. If it was killed, `dmesg` tells whether memory "
+    "ran out. Continue with --resume latest.",
+    "stopped": "Somebody or something stopped it: Ctrl-Z, a debugger, `kill -STOP`, a hanging network drive, or a "
+    "machine that has no memory left. Continue with --resume latest.",
+    "lost": "Look whether that machine runs and can be reached over the network, then continue with --resume latest.",
+    "hang": "The stacks of all ranks are in its log. In the loader, look at the disk or network drive of the pictures "
+    "and try loader_workers=0; in your own code, look at that line. If the step is really that slow, raise "
+    "step_timeout_s.",
+    "mismatch": "All ranks must call the same collectives in the same order: look for code that only some ranks run, "
+    "such as `if rank == 0` or a condition on the data, and try find_unused_parameters=true.",
+    "launcher": "If nobody did it, memory may have run out: `dmesg` tells. Continue with --resume latest.",
+}
+
+
+def explain_kind(kind: str) -> str:
+    """What to try after a failure of this kind; empty where there is no general advice."""
+    return _ADVICE_OF_KINDS.get(kind, "")
+
 
 class Explanation(NamedTuple):
     """`kind` is one word for programs, `message` says what happened, `advice` what to try."""
@@ -56,7 +76,12 @@ _HOST_MEMORY = _Rule(
 _SHARED_MEMORY = _Rule(
     "host_memory",
     "The shared memory (/dev/shm) is full: in a container start it with --shm-size=8g, or set loader_workers=0.",
-    texts=("unable to open shared memory", "dataloader worker (pid", "insufficient shared memory"),
+    texts=("unable to open shared memory", "killed by signal: bus error", "insufficient shared memory"),
+)
+_LOADER = _Rule(
+    "loader",
+    "Most often memory ran out: lower loader_workers or prefetch_factor, or set loader_workers to 0.",
+    texts=("dataloader worker (pid",),
 )
 _PORT = _Rule(
     "process_group",
@@ -135,7 +160,22 @@ _PERMISSION = _Rule(
 )
 _INTERRUPT = _Rule("interrupted", "Start again with --resume latest to continue.", names=("KeyboardInterrupt",))
 
-_ALWAYS = (_INTERRUPT, _MEMORY, _SHARED_MEMORY, _HOST_MEMORY, _PORT, _DISK, _PERMISSION, _NETWORK_CARD)
+_MISMATCH = _Rule(
+    "mismatch", explain_kind("mismatch"), texts=("collective mismatch", "detected mismatch between collectives")
+)
+
+_ALWAYS = (
+    _INTERRUPT,
+    _MISMATCH,
+    _MEMORY,
+    _SHARED_MEMORY,
+    _LOADER,
+    _HOST_MEMORY,
+    _PORT,
+    _DISK,
+    _PERMISSION,
+    _NETWORK_CARD,
+)
 # The first that applies wins. A lost peer comes before NCCL and time-outs, which carry its words inside.
 _STARTING = (*_ALWAYS, _PEER, _JOIN, _NCCL_INIT, _DRIVER)
 _TRAINING = (*_ALWAYS, _PEER, _HANG, _NCCL_INIT, _DRIVER)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Self
+from pathlib import Path
+from typing import Final, Self
 
 from modules.machine import hostname
 from modules.run.explanations import SECONDARY_KINDS, explain_exception
 from modules.run.rank_log import rank_lines
 from modules.run.run_folder import RunFolder
+
+# More than the longest traceback.
+_RESERVED_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -44,24 +49,71 @@ class Failure:
         return self.kind in SECONDARY_KINDS
 
 
-def record_failure(folder: RunFolder, failure: Failure) -> None:
-    """Write log/rank-N.error.json atomically, the traceback into the rank's log; never raises OSError."""
+def record_failure(folder: RunFolder, failure: Failure, *, unless_there: bool = False) -> None:
+    """Write log/rank-N.error.json atomically, the traceback into the rank's log; never raises OSError.
+
+    `unless_there` keeps what somebody has recorded of this rank before.
+    """
     target = folder.failure_file(failure.rank)
-    try:
+    if unless_there and target.exists():
+        return
+    text = json.dumps(asdict(failure), indent=1)
+    with suppress(OSError):
         folder.log_dir.mkdir(parents=True, exist_ok=True)
-        if failure.traceback:
-            with folder.log_file(failure.rank).open("a", encoding="utf-8", errors="backslashreplace") as log:
-                log.write(rank_lines(failure.rank, failure.traceback, failure.time))
-        temporary = target.with_suffix(".partial")
-        temporary.write_text(json.dumps(asdict(failure), indent=1), encoding="utf-8")
+    with suppress(OSError):
+        _append_traceback(folder, failure)
+    # Other ranks may write the same at the same time.
+    temporary = target.with_suffix(f".{os.getpid()}.partial")
+    try:
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
     except OSError as error:
-        # The failure may well be a full disk; standard error is what remains.
-        with suppress(OSError, ValueError):
-            print(
-                f"{target} cannot be written: {error}\n{failure.traceback or failure.message}",
-                file=sys.stderr,
-            )
+        # The failure may well be a full disk: then there is the reserve, and at last standard error.
+        with suppress(OSError):
+            temporary.unlink()
+        if not _use_reserve(folder, failure.rank, text):
+            _say_instead(f"{target} cannot be written: {error}\n{failure.traceback or failure.message}")
+
+
+def reserve_room(folder: RunFolder, rank: int) -> None:
+    """Keep room on the disk for this rank's last words, in case it will be full by then."""
+    with suppress(OSError):
+        _reserve(folder, rank).write_bytes(os.urandom(_RESERVED_BYTES))  # zeros might be kept as nothing
+
+
+def give_room_back(folder: RunFolder, ranks: Iterable[int]) -> None:
+    """The run has ended, and what had to be said was said."""
+    for rank in ranks:
+        with suppress(OSError):
+            _reserve(folder, rank).unlink(missing_ok=True)
+
+
+def _reserve(folder: RunFolder, rank: int) -> Path:
+    return folder.log_dir / f"rank-{rank}.reserve"
+
+
+def _use_reserve(folder: RunFolder, rank: int, text: str) -> bool:
+    """Write over the bytes that are there already; whether there were any."""
+    reserve = _reserve(folder, rank)
+    try:
+        with reserve.open("r+b") as file:
+            file.write(text.encode()[:_RESERVED_BYTES])
+            file.truncate()
+        reserve.replace(folder.failure_file(rank))
+    except OSError:
+        return False
+    return True
+
+
+def _append_traceback(folder: RunFolder, failure: Failure) -> None:
+    if failure.traceback:
+        with folder.log_file(failure.rank).open("a", encoding="utf-8", errors="backslashreplace") as log:
+            log.write(rank_lines(failure.rank, failure.traceback, failure.time))
+
+
+def _say_instead(text: str) -> None:
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr)
 
 
 def read_failures(folder: RunFolder) -> list[Failure]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
 # Only these know torchrun's wording (2.13); without a match every reader still works, just less precisely.
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
@@ -19,6 +21,8 @@ _ENTRY = re.compile(
 )
 _ROOT_TITLE = "Root Cause (first observed failure)"
 _ERROR_LINE = re.compile(r"^(?:\[rank(?P<rank>\d+)\]: *)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)(?:: .*)?)$")
+# What C++ says of an exception that nobody caught, before the process aborts.
+_NATIVE_ERROR = re.compile(r"^\s*what\(\):\s+(.+)$", re.MULTILINE)
 _LAUNCHERS_OWN_ERRORS = ("ChildFailedError", "SignalException")
 
 
@@ -40,6 +44,7 @@ class LauncherReport:
 
     exits: tuple[WorkerExit, ...] = ()
     error_lines: tuple[tuple[int, str], ...] = ()
+    native_error: str = ""
 
     def error_line(self, rank: int) -> str:
         """The last error this rank printed, else the last that names no rank, else an empty text."""
@@ -47,10 +52,52 @@ class LauncherReport:
         return by_rank.get(rank, by_rank.get(-1, ""))
 
 
+class LauncherLogFile:
+    """log/launcher.txt, of which only the part of the present start counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start = self._seen = 0
+
+    def open(self, first_line: str) -> BinaryIO:
+        """Begin a new part with a line that says what is started; raises OSError."""
+        log = self._path.open("ab")
+        self._start = self._seen = log.tell()
+        log.write(f"{first_line}\n".encode())
+        log.flush()
+        return log
+
+    def begin_anew(self) -> None:
+        """What was written so far was of a start that has failed."""
+        self._start += len(self._bytes(self._start))
+        self._seen = self._start
+
+    def text(self) -> str:
+        """All of this start."""
+        return self._bytes(self._start).decode(errors="replace")
+
+    def shows_failure(self) -> bool:
+        """Whether torchrun said, since the last look, that a rank failed."""
+        news = self._bytes(self._seen)
+        whole_lines = news[: news.rfind(b"\n") + 1]
+        self._seen += len(whole_lines)
+        return shows_failure(whole_lines.decode(errors="replace"))
+
+    def _bytes(self, start: int) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(start)
+                return file.read()
+        except OSError:
+            return b""
+
+
 def parse_launcher_log(text: str, first_rank: int = 0) -> LauncherReport:
     """Read one start's part of log/launcher.txt; `first_rank` is the node's first."""
     exits = _exits_of_report(text) or _exits_of_signs(text, first_rank)
-    return LauncherReport(tuple(sorted(exits, key=lambda each: not each.is_first)), _error_lines(text))
+    native = _NATIVE_ERROR.search(text)
+    by_order = tuple(sorted(exits, key=lambda each: not each.is_first))
+    return LauncherReport(by_order, _error_lines(text), native[1] if native else "")
 
 
 def shows_failure(text: str) -> bool:

@@ -22,8 +22,9 @@ class ProcessFamily:
     process group nor the parent's number would find them all.
     """
 
-    def __init__(self) -> None:
-        self._token = secrets.token_hex(8)
+    def __init__(self, token: str | None = None) -> None:
+        """A new family, or with its `token` one that somebody else started."""
+        self._token = token or secrets.token_hex(8)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -55,10 +56,26 @@ class ProcessFamily:
 
     def _owns(self, process: psutil.Process) -> bool:
         try:
-            return process.environ().get(_MARK) == self._token and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, OSError):
-            # Somebody else's process, or one that ended just now.
-            return False
+            return variable(process, _MARK) == self._token and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False  # it ended just now
+
+
+def tokens_of(processes: Iterable[psutil.Process]) -> set[str]:
+    """The families that these processes belong to."""
+    found = set()
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            found.add(process.environ().get(_MARK, ""))
+    return found - {""}
+
+
+def variable(process: psutil.Process, name: str) -> str:
+    """What a variable was when the process began; empty where it was not set, or the process has ended."""
+    try:
+        return process.environ().get(name, "")
+    except (psutil.Error, OSError):
+        return ""
 
 
 def signal_children(pid: int, signal_number: signal.Signals) -> None:

@@ -31,6 +31,7 @@ class Replicas(Protocol):
 
     replica_index: int
     replica_count: int
+    meets_in_forward: bool
 
     def neighbours(self, name: str, folder: Path) -> Neighbours:
         """The ranks that see the same `folder`."""
@@ -103,6 +104,7 @@ def prepare_dataset(
         replica_count=replicas.replica_count,
         batch_size=config.batch_size,
         min_micro_batches=config.gradient_accumulation_steps if config.global_batch_size else 1,
+        equally_many=replicas.meets_in_forward,
     )
     validation, test = (
         validation_steps(index, config, cached.usable, global_batch_size, test=test) for test in (False, True)

@@ -31,10 +31,12 @@ class GradientWatch:
             f"Step {record.step}: the gradient is not finite, so no rank applied it ({self._in_a_row} in a row)."
         )
         if self._in_a_row >= self._limit:
+            backup = self._newest_backup()
             raise TrainingError(
                 f"{self._in_a_row} steps in a row had a gradient that is not finite (the last was step "
-                f"{record.step}). The last good backup is {self._newest_backup() or 'not there yet'}.",
-                "Try a lower learning_rate, more warmup_steps, or bf16 instead of fp16, then --resume latest.",
+                f"{record.step}). {f'The last good backup is {backup}' if backup else 'There is no backup yet'}.",
+                "Try a lower learning_rate, more warmup_steps, or bf16 instead of fp16, then "
+                f"{'--resume latest' if backup else 'begin anew'}.",
             )
 
 

@@ -7,12 +7,13 @@ import sys
 import time
 import traceback
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from modules.checkpoint import Backups
 from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, TrainingError
 from modules.distributed import Place, Store, open_store, resolve_backend, spawn
-from modules.monitoring import Report, RunReport, SilentReport
+from modules.monitoring import Advice, Report, RunReport, SilentReport
 from modules.run import (
     Commands,
     EventLog,
@@ -20,15 +21,20 @@ from modules.run import (
     RunFolder,
     SilentCommands,
     exit_code_of,
+    forget_failures,
+    give_room_back,
     record_failure,
+    reserve_room,
     root_cause,
     start_rank_log,
     stop_rank_log,
 )
+from modules.run.restarts import folder_of_this_start, remember_folder, restarts_left, resume_of_restart
 from modules.run.resume import LATEST, folder_to_resume
 from modules.run.run_lock import training_in
 from modules.training.calendar import Clocks, intervals
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
+from modules.training.fully_sharded_trainer import FullyShardedTrainer
 from modules.training.generic_trainer import GenericTrainer
 from modules.training.wishes import Ending, StoppedBeforeTraining, Wishes
 
@@ -53,9 +59,12 @@ def run_worker(
     report = _report(config, folder, rank)
     wishes = _wishes(config, folder, rank)
     trainer: GenericTrainer | None = None
+    if not supervised:
+        forget_failures(folder, [rank])
+    reserve_room(folder, rank)
     try:
         with wishes.signals(), training_in(folder) if rank == 0 else nullcontext():
-            backup = find_backup(resume, folder, report, rank)
+            backup = find_backup(resume_of_restart(resume, folder), folder, report, rank)
             trainer = _trainer(config, folder, report, wishes, backup, place, store, supervised=supervised)
             return _exit_code(trainer.run(), in_supervised_group=supervised and place is not None)
     except StoppedBeforeTraining as stop:
@@ -66,14 +75,27 @@ def run_worker(
     except BaseException as error:  # noqa: BLE001  # the boundary of the process: whatever it was, it is told
         training = trainer is not None and trainer.training
         failure = Failure.of(error, rank=rank, traceback=traceback.format_exc(), training=training)
-        record_failure(folder, failure)
+        record_failure(folder, failure, unless_there=True)
         if not supervised:
-            failure = _cause(folder, failure)
-            report.failed(failure)
+            _tell(_cause(folder, failure), folder, report, rank)
         return exit_code_of(failure.kind)
     finally:
+        give_room_back(folder, [rank])
         report.close()
         stop_rank_log(log)
+
+
+def _tell(failure: Failure, folder: RunFolder, report: Report, rank: int) -> None:
+    """Nobody else says why the run ended: rank 0 does, or the next one where rank 0 itself is what failed."""
+    if restarts_left():
+        report.warning(
+            f"Rank {failure.rank} on {failure.host} failed: {failure.message} torchrun starts all ranks again, "
+            f"which go on from the newest backup ({restarts_left()} restarts left)."
+        )
+    elif rank == 0:
+        report.failed(failure)
+    elif rank == 1 and failure.rank == 0:
+        RunReport(EventLog(folder.events_file), None).failed(failure)
 
 
 def _exit_code(ending: Ending, *, in_supervised_group: bool) -> int:
@@ -118,8 +140,12 @@ def shared_run_folder(config: TrainConfig, place: Place, store: Store, resume: s
 
 
 def choose_run_folder(config: TrainConfig, resume: str | None) -> RunFolder:
-    """A new run's folder, or that of the run to continue."""
-    return RunFolder.create(config) if resume is None else folder_to_resume(config, resume)
+    """A new run's folder, or that of the run to continue; after a restart the one that the start before it has used."""
+    if former := folder_of_this_start(Path(config.runs_dir)):
+        return former
+    folder = RunFolder.create(config) if resume is None else folder_to_resume(config, resume)
+    remember_folder(folder)
+    return folder
 
 
 def find_backup(resume: str | None, folder: RunFolder, report: Report, rank: int = 0) -> Path | None:
@@ -161,8 +187,12 @@ def _trainer(
         _, reason = resolve_backend(config.distributed_backend)
         if reason and not supervised:  # a supervisor has said so already
             report.note(reason)
-        store = open_store(place, config.startup_timeout_s) if store is None else store
-        return DistributedTrainer(config, folder, report, wishes, backup, place, store)
+        store = open_store(place, config.startup_timeout_s, report.note) if store is None else store
+        kind = FullyShardedTrainer if config.training_mode == "fully_sharded" else DistributedTrainer
+        trainer = kind(config, folder, report, wishes, backup, place, store)
+        if not supervised:
+            trainer.last_words = partial(_tell, folder=folder, report=report, rank=place.rank)
+        return trainer
     if config.training_mode == "data_parallel":
         return DataParallelTrainer(config, folder, report, wishes, backup)
     return GenericTrainer(config, folder, report, wishes, backup)
@@ -171,7 +201,8 @@ def _trainer(
 def _report(config: TrainConfig, folder: RunFolder, rank: int) -> Report:
     if rank != 0:
         return SilentReport()
-    return RunReport(EventLog(folder.events_file), folder.tensorboard_dir if config.tensorboard else None)
+    board = folder.tensorboard_dir if config.tensorboard else None
+    return RunReport(EventLog(folder.events_file), board, advice=Advice(config.loader_workers))
 
 
 def _wishes(config: TrainConfig, folder: RunFolder, rank: int) -> Wishes:

@@ -44,6 +44,10 @@ def finished(code: int) -> list[Event]:
         (Traces(-9, asked="interrupted", was_cut_short=True), 130, None),
         (Traces(1, events=[{"type": "finished", "exit_code": "0"}], failures=[OOM]), 3, 1),
         (Traces(3221225477), 3, 0),
+        (Traces(0, events=[{"type": "started"}]), 3, 0),
+        (Traces(0, events=[{"type": "started"}], asked="interrupted"), 130, None),
+        (Traces(-9, failures=[LOST], launcher="torchrun", launcher_id=5, ranks=range(2, 4)), 3, 2),
+        (Traces(-9, failures=[LOST], launcher="torchrun", launcher_id=5, victims=frozenset({5})), 3, 0),
     ],
 )
 def test_decisions(traces: Traces, code: int, rank: int | None) -> None:
@@ -62,6 +66,33 @@ def test_message_names_rank_host_cause_fix_and_log() -> None:
         f"  Full traceback: {folder.log_file(1)}",
     ]
     assert ending_message(decide_ending(Traces(0)), folder) == ""
+
+
+def test_the_launchers_word_counts_more_than_that_of_the_others() -> None:
+    gone = Failure(1, "b", "gone", "The process of rank 1 has ended", time=101.0)
+    failure = decide_ending(Traces(1, failures=[gone, LOST], report=LauncherReport((KILLED,)))).failure
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (1, "killed")
+    failure = decide_ending(Traces(1, failures=[gone, LOST])).failure
+    assert failure == gone
+
+
+def test_an_ended_launcher_is_told_as_such() -> None:
+    traces = Traces(-9, failures=[LOST], launcher="torchrun", launcher_id=5)
+    message = ending_message(decide_ending(traces), RunFolder(Path("runs/x")))
+    assert message.startswith("Training stopped: the launcher on ")
+    assert "torchrun, process 5" in message
+    assert "SIGKILL" in message
+
+
+def test_what_gloo_says_of_a_mismatch_is_put_into_words() -> None:
+    text = "  what():  [enforce fail at pair.cc:456] 8 vs 4. Is there a distributed collective mismatch in your code?\n"
+    report = parse_launcher_log(text + "failed (exitcode: -6) local_rank: 1 (pid: 7)")
+    failure = decide_ending(Traces(1, failures=[LOST], report=report)).failure
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (1, "mismatch")
+    assert "do not match each other" in failure.message
+    assert "8 vs 4" in failure.message
 
 
 def test_taken_port_is_read_from_the_launchers_own_traceback() -> None:

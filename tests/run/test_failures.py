@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, DataError
-from modules.run import Failure, RunFolder, explain_exception, forget_failures, record_failure, root_cause
+from modules.run import (
+    Failure,
+    RunFolder,
+    explain_exception,
+    forget_failures,
+    give_room_back,
+    record_failure,
+    reserve_room,
+    root_cause,
+)
 from modules.run.explanations import explain_text
 
 GLOO_LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2043"
@@ -39,6 +48,7 @@ def error_named(name: str, text: str) -> Exception:
         ),
         (RuntimeError(GLOO_LOST), "peer_lost", "Another rank"),
         (RuntimeError("Read error [127.0.0.1]: Connection reset by peer"), "peer_lost", "Another rank"),
+        (RuntimeError("DataLoader worker (pid 5) is killed by signal: Killed."), "loader", "loader_workers"),
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), "peer_lost", "Another rank"),
         (
             error_named("DistBackendError", "NCCL error in: x.cpp, ncclRemoteError: connection closed"),
@@ -118,6 +128,29 @@ def test_recording_never_hides_the_error(tmp_path: Path, capfd: pytest.CaptureFi
     (tmp_path / "x").write_text("a file where the folder should be")
     record_failure(RunFolder(tmp_path / "x"), Failure(0, "a", "error", "the real reason"))
     assert "the real reason" in capfd.readouterr().err
+
+
+def test_what_a_rank_said_itself_is_not_written_over_by_others(folder: RunFolder) -> None:
+    own = Failure(1, "b", "error", "my own words", time=1.0)
+    record_failure(folder, own, unless_there=True)
+    record_failure(folder, Failure(1, "b", "gone", "it has gone", time=2.0), unless_there=True)
+    assert root_cause(folder) == own
+
+
+def test_the_reserve_takes_the_last_words_where_no_file_can_be_made(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve_room(folder, 1)
+    monkeypatch.setattr(Path, "write_text", _full_disk)  # a real full disk is in tests/end_to_end/test_fault_suite.py
+    failure = Failure(1, "b", "disk_full", "No space left on device", time=1.0)
+    record_failure(folder, failure)
+    assert root_cause(folder) == failure
+    give_room_back(folder, range(2))
+    assert [path.name for path in folder.log_dir.iterdir()] == ["rank-1.error.json"]
+
+
+def _full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_failure_of_an_exception() -> None:

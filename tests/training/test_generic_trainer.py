@@ -121,13 +121,10 @@ def test_a_full_disk_is_a_warning_while_training(pictures: Path, tmp_path: Path)
     assert [event["step"] for event in run.events("backup")] == [2, 6]
 
 
-def test_methods_and_modes_that_are_not_there_yet_are_refused(pictures: Path, tmp_path: Path) -> None:
+def test_methods_that_are_not_there_yet_are_refused(pictures: Path, tmp_path: Path) -> None:
     code, run = train_alone(tiny_config(pictures, tmp_path, run_name="a", method="lora"))
     assert code == 2
     assert "method is 'lora'" in run.failure(0)
-    code, run = train_alone(tiny_config(pictures, tmp_path, run_name="b", training_mode="fully_sharded"))
-    assert code == 2
-    assert "fully_sharded" in run.failure(0)
 
 
 def test_data_parallel_on_one_device_trains_the_same(pictures: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from modules.config import TrainConfig, TrainingError
 from modules.data.progress import Progress
+from modules.distributed import Weights
 from modules.training.ema import Ema
 from modules.training.ledger import Ledger
 from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
@@ -25,7 +26,8 @@ def guarded(
     model: nn.Module, max_norm: float | None = 1.0, precision: Name = "fp32", **optimizer: object
 ) -> GuardedStep:
     config = TrainConfig.model_validate({"optimizer": {"name": "adamw", **optimizer}, "learning_rate": 0.1})
-    return GuardedStep(build_optimizer(model.parameters(), config), Precision(precision, CPU).scaler, max_norm)
+    optimizer = build_optimizer(model.parameters(), config)
+    return GuardedStep(optimizer, Weights(model), Precision(precision, CPU).scaler, max_norm)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -160,8 +162,8 @@ def test_the_ledger_tells_each_step_once_in_order_and_late() -> None:
     ledger, agree = Ledger(CPU, rank=0), OneStepLate()
     progress, records = Progress(0, 41, 8), []
     for number in range(1, 5):
-        ledger.add_loss(torch.tensor(number / 2, dtype=torch.float64))
-        ledger.add_loss(torch.tensor(number / 2, dtype=torch.float64))
+        ledger.add_loss(torch.tensor(number / 2, dtype=torch.float64), 1)
+        ledger.add_loss(torch.tensor(number / 2, dtype=torch.float64), 1)
         progress = progress.after(8)
         ledger.close(progress, 0.1 * number, torch.tensor(10.0 * number))
         records.append(ledger.exchange(agree, {"stop": 1.0 if number == 2 else 0.0})[1])

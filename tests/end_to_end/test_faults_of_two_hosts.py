@@ -1,0 +1,93 @@
+"""A rank or a whole machine fails: every machine's supervisor tells the same rank, host and cause."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.run import RunFolder
+from tests.hosts import ROOT, Host, two_hosts, why_not
+from tests.runs import Run, environment, group_settings, tiny_config
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+    pytest.mark.timeout(400),
+]
+
+SUPERVISE = (
+    "import sys; from pathlib import Path; from modules.run import RunFolder; "
+    "from modules.run.supervise import Supervisor; "
+    "ranks = range(int(sys.argv[2]), int(sys.argv[3])); "
+    "sys.exit(Supervisor(sys.argv[4:], RunFolder(Path(sys.argv[1])), ranks=ranks).run())"
+)
+GUARD_S = 120.0
+
+Wreck = Callable[[Host, Host], None]
+
+
+def outcomes(
+    pictures: Path, place: Path, faults: list[str], wreck: Wreck | None
+) -> Iterator[tuple[str, int, str, Run]]:
+    """Rank 0 on alpha, ranks 1 and 2 on beta, each machine with a run folder of its own; what each has said."""
+    with two_hosts() as hosts:
+        processes, runs, first = [], [], 0
+        for number, (host, count) in enumerate(zip(hosts, (1, 2), strict=True)):
+            options = {"faults": faults, "slow_step_s": 0.02}
+            long = {"max_steps": 100_000, "epochs": 1_000_000, "family_options": options}
+            (place / host.name).mkdir()
+            folder = RunFolder.create(tiny_config(pictures, place / host.name, **group_settings(3), **long))
+            meeting = ["--nnodes=2", f"--nproc_per_node={count}", f"--node_rank={number}"]
+            meeting += [f"--master_addr={hosts[0].address}", "--master_port=29555"]
+            script = [str(ROOT / "scripts" / "train.py"), "--config", str(folder.config_file)]
+            torchrun = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                *meeting,
+                *script,
+                "--run_folder",
+                str(folder.path),
+            ]
+            argv = [sys.executable, "-c", SUPERVISE, str(folder.path), str(first), str(first + count), *torchrun]
+            processes.append(host.start(argv, environment(GLOO_SOCKET_IFNAME="cable", PYTHONPATH=str(ROOT))))
+            runs.append(Run(folder))
+            first += count
+        wait_for_end_of_one(processes, runs[0], lambda: wreck(*hosts) if wreck else None)
+        for host, process, run in zip(hosts, processes, runs, strict=True):
+            said, _ = process.communicate(timeout=GUARD_S)
+            yield host.name, process.returncode, said, run
+        assert [host.processes() for host in hosts] == [[], []]
+
+
+def wait_for_end_of_one(processes: list[subprocess.Popen[str]], run: Run, wreck: Callable[[], None]) -> None:
+    """Let it train for some steps, then let the misfortune happen."""
+    deadline = time.monotonic() + GUARD_S
+    while len(run.events("step")) < 20 and all(process.poll() is None for process in processes):
+        assert time.monotonic() < deadline, "no step"
+        time.sleep(0.1)
+    wreck()
+
+
+def test_a_killed_rank_is_named_on_both_machines(pictures: Path, tmp_path: Path) -> None:
+    for name, code, said, run in outcomes(pictures, tmp_path, ["kill:2:30"], None):
+        assert code == 3, said
+        assert "Training stopped: rank 2 on beta failed" in said, (name, said)
+        assert said.count("Training stopped") == 1
+        assert name == "beta" or run.events()[-1]["type"] == "finished"
+
+
+def test_a_cable_that_is_out_is_told_on_both_sides(pictures: Path, tmp_path: Path) -> None:
+    other = {
+        "alpha": "Host beta (ranks 1 and 2) gave no sign of life",
+        "beta": "Host alpha (rank 0) gave no sign of life",
+    }
+    for name, code, said, _ in outcomes(pictures, tmp_path, [], lambda alpha, beta: beta.unplug()):
+        assert code == 3, said
+        assert other[name] in said
