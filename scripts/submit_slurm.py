@@ -15,9 +15,9 @@ from modules.run import RunFolder
 from modules.run.console import say
 from modules.run.resume import LATEST, folder_to_resume
 from modules.run.run_folder import not_writable
-from modules.run.slurm import SlurmJob, log_of, plan_jobs, render, script_of
-from modules.run.slurm_layout import SlurmRequest, counted
-from modules.run.slurm_submit import SubmitError, cancel, submit
+from modules.run.slurm.layout import SlurmRequest, counted
+from modules.run.slurm.script import SlurmJob, log_of, plan_jobs, render, script_of
+from modules.run.slurm.submit import SubmitError, cancel, submit
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,14 +14,14 @@ from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import say
 from modules.run.folder_guard import remove_if_refused
 from modules.run.group_place import place_from_environment
-from modules.run.invitation import Invitation, invitation_by_number
-from modules.run.join import join_run
+from modules.run.join.guest import join_run
+from modules.run.join.invitation import Invitation, invitation_by_number
 from modules.run.launch_environment import add_network_cards
 from modules.run.pause import hold_back_pause
 from modules.run.preview import absolute_if_a_file, as_given, preview
 from modules.run.resume import LATEST, folder_to_resume, given_backup, newest_run
 from modules.run.run_lock import check_not_training, supervising_in
-from modules.run.slurm_environment import check_gpus_of_step, started_by_srun
+from modules.run.slurm.environment import check_gpus_of_step, started_by_srun
 from modules.run.start import check_start, start_run
 
 # What a displayed command repeats of the one that asked for it.

@@ -14,8 +14,8 @@ import torch
 from modules.config import TrainConfig
 from modules.distributed.sign_in import Member
 from modules.machine import Link, driver_version, gpu_links, memory_mib, visible_gpus
-from modules.run.fingerprint import Listing, code_listing, digest, family_listing, package_listing
-from modules.run.join_rules import shared_settings
+from modules.run.join.fingerprint import Listing, code_listing, digest, family_listing, package_listing
+from modules.run.join.rules import shared_settings
 
 _MEASURED_S = 0.3
 _SIDE = 4096

@@ -16,9 +16,9 @@ from modules.config import ConfigError, TrainConfig
 from modules.distributed.process_group import Group
 from modules.distributed.rank_facts import Differences, RankFacts, measured_speed, sources
 from modules.distributed.sign_in import Member
-from modules.run.fingerprint import differing
 from modules.run.group_place import Place
-from modules.run.join_rules import ALLOW_DIFFERENCES, shared_settings
+from modules.run.join.fingerprint import differing
+from modules.run.join.rules import ALLOW_DIFFERENCES, shared_settings
 
 Gather = Callable[[str, str], list[str]]  # (name, this rank's text) -> the texts of all ranks
 

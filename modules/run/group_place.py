@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modules.config import ConfigError
-from modules.run.slurm_environment import (
+from modules.run.slurm.environment import (
     local_rank_of_step,
     master_of_step,
     number,

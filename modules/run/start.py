@@ -10,9 +10,9 @@ from modules.run.ending import ending_message
 from modules.run.events import EventLog
 from modules.run.exit_codes import FAILED
 from modules.run.failures import record_failure, root_cause
-from modules.run.join_host import JoinHost
-from modules.run.join_rules import check_token
-from modules.run.join_talk import Stopped, stoppable
+from modules.run.join.host import JoinHost
+from modules.run.join.rules import check_token
+from modules.run.join.talk import Stopped, stoppable
 from modules.run.launch_plan import LaunchPlan
 from modules.run.launcher_mark import launcher_marked
 from modules.run.run_folder import RunFolder

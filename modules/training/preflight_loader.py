@@ -26,7 +26,7 @@ from modules.distributed.preflight.disk import existing_parent
 from modules.distributed.preflight.words import hosts_of, lost_cells
 from modules.families.family import Family
 from modules.run.checkup import Cell
-from modules.run.fingerprint import data_listing
+from modules.run.join.fingerprint import data_listing
 from modules.training.model_setup import load_family
 
 _PICTURES = 32

@@ -155,3 +155,32 @@ def test_large_files_come_in_pieces(tmp_path: Path) -> None:
 def test_silent_log_has_the_same_methods() -> None:
     public = {name for name in vars(EventLog) if not name.startswith("_")}
     assert public == {name for name in vars(SilentEventLog) if not name.startswith("_")}
+
+
+def test_a_reader_passes_over_lines_that_are_no_events_however_many_or_long(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    reader = EventReader(path, at_once_bytes=4096)
+    with path.open("wb") as file:
+        file.write(b"nonsense\n" * 5000 + b"[" * 100_000 + b"\n")
+        file.write(b'{"type":"step","step":1}\n')
+        file.write(b"x" * (9 << 20))
+    assert [event["step"] for event in reader.new()] == [1]
+    assert reader.new() == []
+    with path.open("ab") as file:
+        file.write(b"y" * (9 << 20) + b'\n{"type":"step","step":2}\n{"type":"st')
+    assert [event["step"] for event in reader.new()] == [2]
+    with path.open("ab") as file:
+        file.write(b'ep","step":3}\n')
+    assert [event["step"] for event in reader.new()] == [3]
+
+
+def test_a_reader_notices_another_file_of_the_same_name(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"type":"step","step":1,"t":1}\n')
+    reader = EventReader(path)
+    assert [event["step"] for event in reader.new()] == [1]
+    path.write_text('{"type":"step","step":5,"t":2}\n' * 100)
+    assert len(reader.new()) == 100
+    path.write_text('{"type":"step","step":5,"t":2}\n')
+    assert len(reader.new()) == 1
+    assert reader.restarts == 2

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from modules.distributed.preflight.conductor import Answer, Conductor, Context
 from modules.distributed.preflight.words import hosts_of, lost_cells
 from modules.run.checkup import Cell
-from modules.run.fingerprint import data_listing, differing, digest
+from modules.run.join.fingerprint import data_listing, differing, digest
 
 _NAMED = 3
 _MOST_COMPARED = 100_000

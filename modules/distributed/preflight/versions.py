@@ -9,8 +9,8 @@ from modules.distributed.preflight.words import hosts_of, lost_cells
 from modules.distributed.rank_facts import RankFacts
 from modules.distributed.rank_facts import sources as own_sources
 from modules.run.checkup import Cell
-from modules.run.fingerprint import differing
-from modules.run.join_rules import shared_settings
+from modules.run.join.fingerprint import differing
+from modules.run.join.rules import shared_settings
 
 _NAMED = 4
 # A difference in these makes results differ or connections fail; in others it is worth a word.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from modules.config import ConfigError, TrainConfig
-from modules.run.join_line import Line, LineClosed, WrongToken, greet_host
-from modules.run.join_rules import check_token
+from modules.run.join.line import Line, LineClosed, WrongToken, greet_host
+from modules.run.join.rules import check_token
 
 DEFAULT_PORT: Final = int(TrainConfig.model_fields["initial_port"].default) + 1
 _LAST_PORT: Final = 65_535

@@ -16,7 +16,7 @@ from modules.config.concept import CAPTION_SUFFIXES, PICTURE_SUFFIXES
 
 Listing = dict[str, str]  # what a thing is called -> what it holds, shortly
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 # These compute what is trained: another version may compute something else. A difference in the others is only told.
 _COMPUTING: Final = ("torch", "diffusers", "pytorch-optimizer")
 _OTHERS: Final = ("numpy", "Pillow", "safetensors", "pydantic", "psutil")

@@ -14,12 +14,12 @@ from typing import Final
 from modules.config import TrainConfig, dump
 from modules.machine import hostname
 from modules.run.failures import Failure
-from modules.run.fingerprint import Listing, all_listings
-from modules.run.join_checks import Refused, check_pictures, check_programs
-from modules.run.join_line import LineClosed, Message, WrongToken, greet_guest
-from modules.run.join_talk import Talk
+from modules.run.join.checks import Refused, check_pictures, check_programs
+from modules.run.join.fingerprint import Listing, all_listings
+from modules.run.join.line import LineClosed, Message, WrongToken, greet_guest
+from modules.run.join.roll_call import JoinError, RollCall, Visitor
+from modules.run.join.talk import Talk
 from modules.run.resume import LATEST
-from modules.run.roll_call import JoinError, RollCall, Visitor
 
 Say = Callable[[str], None]
 

@@ -6,7 +6,7 @@ import pytest
 
 from modules.config import ConfigError
 from modules.run.group_place import Place, place_from_environment
-from modules.run.slurm_environment import check_gpus_of_step, expand_nodes, port_of_job, started_by_srun, tasks_on_node
+from modules.run.slurm.environment import check_gpus_of_step, expand_nodes, port_of_job, started_by_srun, tasks_on_node
 
 TWO_NODES = {
     "SLURM_JOB_ID": "1042",

@@ -17,8 +17,8 @@ from modules.config import ConfigError, TrainConfig
 from modules.run.exit_codes import PAUSED, TERMINATED
 from modules.run.launch_plan import TRAIN_SCRIPT
 from modules.run.run_folder import RunFolder
-from modules.run.slurm_environment import first_port
-from modules.run.slurm_layout import SlurmLayout, SlurmRequest, counted, lay_out
+from modules.run.slurm.environment import first_port
+from modules.run.slurm.layout import SlurmLayout, SlurmRequest, counted, lay_out
 
 SCRIPT_NAME: Final = "slurm.sh"
 LOG_NAME: Final = "slurm-%j.txt"  # %j is the job's number

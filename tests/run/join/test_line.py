@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from modules.run import join_line
-from modules.run.join_line import Line, LineClosed, WrongToken, greet_guest, greet_host
+from modules.run.join import line as join_line
+from modules.run.join.line import Line, LineClosed, WrongToken, greet_guest, greet_host
 
 TOKEN = "0123456789abcdef01234567"
 Pair = tuple[socket.socket, socket.socket]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import Concept, ConfigError, DataError, TrainConfig
-from modules.run.fingerprint import (
+from modules.run.join.fingerprint import (
     code_listing,
     compare_code,
     compare_data,
@@ -19,12 +19,12 @@ from modules.run.fingerprint import (
     family_listing,
     package_listing,
 )
-from modules.run.join_rules import check_own, check_token, shared_settings
+from modules.run.join.rules import check_own, check_token, shared_settings
 
 
 def test_code_is_known_file_by_file(tmp_path: Path) -> None:
     own = code_listing()
-    assert "modules/run/fingerprint.py" in own
+    assert "modules/run/join/fingerprint.py" in own
     assert "scripts/train.py" in own
     for part in ("modules/run", "scripts"):
         (tmp_path / part).mkdir(parents=True)

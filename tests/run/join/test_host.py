@@ -14,15 +14,17 @@ import pytest
 
 from modules.config import ConfigError, DataError, TrainConfig
 from modules.machine import find_free_port
-from modules.run import fingerprint, join_host, join_talk
-from modules.run.fingerprint import all_listings, code_listing, digest, package_listing
-from modules.run.invitation import Invitation, invitation_by_number
-from modules.run.join import join_run
-from modules.run.join_host import JoinHost
-from modules.run.join_line import LineClosed, WrongToken, greet_host
-from modules.run.join_rules import shared_settings
-from modules.run.join_talk import Talk
-from modules.run.roll_call import JoinError, RollCall, Visitor
+from modules.run.join import fingerprint
+from modules.run.join import host as join_host
+from modules.run.join import talk as join_talk
+from modules.run.join.fingerprint import all_listings, code_listing, digest, package_listing
+from modules.run.join.guest import join_run
+from modules.run.join.host import JoinHost
+from modules.run.join.invitation import Invitation, invitation_by_number
+from modules.run.join.line import LineClosed, WrongToken, greet_host
+from modules.run.join.roll_call import JoinError, RollCall, Visitor
+from modules.run.join.rules import shared_settings
+from modules.run.join.talk import Talk
 
 
 @pytest.fixture
@@ -191,9 +193,9 @@ def test_a_machine_that_talks_nonsense(door: Callable[..., Door], arrival: dict[
 
 def test_differing_code_names_the_file(door: Callable[..., Door]) -> None:
     here = door()
-    code = {**code_listing(), "modules/run/join.py": "other"}
+    code = {**code_listing(), "modules/run/join/guest.py": "other"}
     sentence = here.refusal(here.arrive("beta", code=code))
-    assert sentence == "Tandem's code on beta differs from machine 0's in modules/run/join.py"
+    assert sentence == "Tandem's code on beta differs from machine 0's in modules/run/join/guest.py"
     assert f"beta (127.0.0.1) was not let in: {sentence}. Still missing: machine 1." in here.wait_for("beta")
     here.enter("beta", code=code, allow_differences=True)
     here.wait_for("beta", "joined")

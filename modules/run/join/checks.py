@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from modules.config import TrainConfig
-from modules.run.fingerprint import (
+from modules.run.join.fingerprint import (
     Listing,
     code_listing,
     compare_code,
@@ -17,9 +17,9 @@ from modules.run.fingerprint import (
     enabled_concepts,
     package_listing,
 )
-from modules.run.join_line import Message
-from modules.run.join_rules import shared_settings
-from modules.run.join_talk import Talk
+from modules.run.join.line import Message
+from modules.run.join.rules import shared_settings
+from modules.run.join.talk import Talk
 
 _SHOWN = 3
 

@@ -13,13 +13,13 @@ from typing import Final
 from modules.config import ConfigError, DataError, TandemError, TrainConfig, override, validate
 from modules.machine import hostname
 from modules.run.failures import Failure, read_failures
-from modules.run.fingerprint import all_listings, code_listing, digest, package_listing
-from modules.run.invitation import Invitation, knock
-from modules.run.join_line import LineClosed, Message
-from modules.run.join_rules import ALLOW_DIFFERENCES, check_own, shared_settings
-from modules.run.join_talk import Stopped, Talk, stoppable
+from modules.run.join.fingerprint import all_listings, code_listing, digest, package_listing
+from modules.run.join.invitation import Invitation, knock
+from modules.run.join.line import LineClosed, Message
+from modules.run.join.roll_call import JoinError
+from modules.run.join.rules import ALLOW_DIFFERENCES, check_own, shared_settings
+from modules.run.join.talk import Stopped, Talk, stoppable
 from modules.run.launch_plan import LaunchPlan
-from modules.run.roll_call import JoinError
 from modules.run.run_folder import RunFolder
 from modules.run.supervise import Supervisor
 

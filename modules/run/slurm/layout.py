@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from modules.config import ConfigError
-from modules.run.slurm_environment import expand_nodes
+from modules.run.slurm.environment import expand_nodes
 
 _TIME = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<parts>\d+(?::\d+){0,2}))")
 _UNLIMITED = {"unlimited", "infinite"}

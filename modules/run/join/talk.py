@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 from modules.run.exit_codes import INTERRUPTED, TERMINATED
-from modules.run.join_line import Line, LineClosed, Message
+from modules.run.join.line import Line, LineClosed, Message
 
 PING_EVERY_S: Final = 2.0
 SILENT_S: Final = 12.0

@@ -11,9 +11,9 @@ import pytest
 
 from modules.config import ConfigError, TrainConfig
 from modules.run import RunFolder
-from modules.run.slurm import plan_jobs, render
-from modules.run.slurm_layout import SlurmRequest, lay_out, time_limit_s
-from modules.run.slurm_submit import SubmitError, submit
+from modules.run.slurm.layout import SlurmRequest, lay_out, time_limit_s
+from modules.run.slurm.script import plan_jobs, render
+from modules.run.slurm.submit import SubmitError, submit
 
 
 def script(request: SlurmRequest, *, folder: Path = Path("/runs/x"), **settings: object) -> str:

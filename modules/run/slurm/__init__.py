@@ -1,0 +1,1 @@
+"""Slurm: what a job is asked for, its batch script, submitting it, and what srun says to a process."""
