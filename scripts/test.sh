@@ -38,5 +38,8 @@ check mypy -m mypy
 # Not bin/lint-imports: such files name the folder that .venv was made in, which may have been moved since.
 check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 [ -z "$failed" ] || echo "== failed, see above:$failed"
-check pytest -m pytest "$@"
+# Many tests wait for processes of their own: one more worker than cores keeps those busy.
+cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+workers=$((cores < 7 ? cores + 1 : 8))
+check pytest -m pytest -n "$workers" --dist loadgroup "$@"
 [ -z "$failed" ]

@@ -11,9 +11,26 @@ from PIL import Image, ImageDraw
 if TYPE_CHECKING:
     from tests.runs import Run
 
+# Under xdist these files are begun first, because they take longest; a file's tests stay together.
+LONG = (
+    "end_to_end/test_demo_command.py",
+    "end_to_end/test_fault_suite.py",
+    "end_to_end/test_two_hosts.py",
+    "training/test_fully_sharded.py",
+    "training/test_parity.py",
+    "end_to_end/test_slurm.py",
+)
 SIZES = ((48, 48), (64, 40), (40, 64), (80, 36))
 COLOURS = ("red", "green", "blue", "yellow", "purple")
 PICTURES = 41
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `pytest -n`: what shares expensive fixtures shares a process, and the longest comes first."""
+    for item in items:
+        group = "pair" if "pair" in getattr(item, "fixturenames", ()) else item.location[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: next((n for n, name in enumerate(LONG) if item.location[0].endswith(name)), len(LONG)))
 
 
 @pytest.fixture(scope="session")
