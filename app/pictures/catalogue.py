@@ -7,7 +7,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,12 @@ class Picture:
     bucket: str  # "WxH"
     caption: str  # several captions: one a line
     caption_state: str  # found, missing, unreadable, empty
+
+    @property
+    def bucket_size(self) -> tuple[int, int]:
+        """Width and height in which it is trained."""
+        width, _, height = self.bucket.partition("x")
+        return int(width), int(height)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,11 @@ class Catalogue:
         """All pictures in the order of the concepts."""
         return [picture for number in sorted(self.folders) for picture in self.folders[number].pictures]
 
+    def snapshot(self) -> Catalogue:
+        """What is known so far, which the survey no longer changes."""
+        folders = {number: replace(each, pictures=list(each.pictures)) for number, each in self.folders.items()}
+        return Catalogue(folders, list(self.problems), list(self.buckets), self.fault)
+
     def add(self, record: Mapping[str, object], roots: Mapping[int, Path]) -> None:
         """Take in one record of the survey. Raises KeyError, TypeError or ValueError where it is none."""
         match record["type"]:
@@ -87,12 +99,20 @@ class Catalogue:
         return self.folders.setdefault(number, Folder())
 
 
+Child = subprocess.Popen[str]
+
+
 def survey(
-    settings: Mapping[str, object], size_step: int, is_wanted: Callable[[], bool], changed: Callable[[Catalogue], None]
+    settings: Mapping[str, object],
+    size_step: int,
+    is_wanted: Callable[[], bool],
+    changed: Callable[[Catalogue], None],
+    started: Callable[[Child], None] = lambda child: None,
 ) -> Catalogue:
     """Ask a child process about the concepts among `settings`; call this off the main thread.
 
-    `changed` gets the growing catalogue after each piece; `is_wanted` is asked between pieces and ends it early.
+    `changed` gets the growing catalogue after each piece. `is_wanted` is asked between pieces and ends it early;
+    `started` gets the child, for those who want to kill it at once.
     """
     asked = {name: settings[name] for name in ASKED if name in settings}
     concepts = settings.get("concepts")
@@ -112,12 +132,14 @@ def survey(
         text=True,
         encoding="utf-8",
     ) as child:
+        started(child)
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
         # relative folders are those of the window's own working directory, not of ROOT
-        child.stdin.write(json.dumps({**asked, "concepts": _with_roots(concepts, roots)}))
-        child.stdin.close()
+        with suppress(OSError):  # it was killed already
+            child.stdin.write(json.dumps({**asked, "concepts": _with_roots(concepts, roots)}))
+            child.stdin.close()
         for line in child.stdout:
             if not is_wanted():
                 child.kill()

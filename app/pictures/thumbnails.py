@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
-SIDE = 160
+SIDE = 144
 _KEPT = 1500  # in memory, about 100 KB each at most
 _THREADS = 2
 _DISK_FILES = 20_000
@@ -52,6 +52,10 @@ class Thumbnails:
         if is_new and not self._closed:
             self._pool.submit(self._make_next)
         return None
+
+    def has(self, file: Path, side: int = SIDE) -> bool:
+        """Whether it was tried, with whatever result."""
+        return (file, side) in self._memory
 
     def is_broken(self, file: Path, side: int = SIDE) -> bool:
         """Whether it was tried and cannot be drawn."""

@@ -1,0 +1,128 @@
+"""What a model family declares about itself, asked of a child process: the window loads no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from app.preferences import preferences_file
+from modules.config import ConfigError, Fault, Option, Section, faults, options
+from modules.config.described import section_of
+
+FAMILIES = Path(__file__).resolve().parents[1] / "modules" / "families"
+PATIENCE_S = 120
+
+
+@dataclass(frozen=True)
+class FamilyDescription:
+    """The methods and the options of one family."""
+
+    name: str
+    methods: tuple[str, ...]
+    options: tuple[Option, ...]
+    model: type[Section]
+
+    @property
+    def defaults(self) -> dict[str, object]:
+        """What the options are where a file does not mention them."""
+        return {option.name: option.default for option in self.options if not option.required}
+
+    def check(self, given: dict[str, object]) -> tuple[object, list[Fault]]:
+        """The options in use as they belong into a file, and what is wrong with them."""
+        try:
+            complete = self.model.model_validate(given).model_dump(mode="json")
+        except ValidationError as error:
+            return given, faults(error, self.model, "family_options")
+        return {name: complete[name] for name in given}, []
+
+
+def family_names() -> list[str]:
+    """The built-in families, by their files; whether one really is a family is asked when it is chosen."""
+    found = sorted(file.stem for file in FAMILIES.glob("*.py") if not file.name.startswith("_"))
+    return [name for name in found if name not in ("family", "describe")]
+
+
+def describe_family(name: str) -> FamilyDescription:
+    """Ask the family, or look up what it said while its file was the same; ConfigError with its reason. Slow."""
+    file = Path(name) if name.endswith(".py") else FAMILIES / f"{name}.py"
+    try:
+        stamp = f"{file.resolve()}:{file.stat().st_mtime_ns}:{file.stat().st_size}"
+    except OSError:
+        raise ConfigError(f"family is {name!r}, but there is no file {file.name} for it.", _advice()) from None
+    kept = _kept()
+    if stamp not in kept:
+        kept = {**kept, stamp: _ask(name)}
+        _keep(kept)
+    return _read(name, kept[stamp])
+
+
+def _ask(name: str) -> str:
+    command = [sys.executable, "-m", "modules.families.describe", name]
+    root = FAMILIES.parents[1]
+    try:
+        done = subprocess.run(
+            command, cwd=root, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{name} did not say within {PATIENCE_S} seconds which options it has.") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise ConfigError(lines[-1] if lines else f"{name} ended with exit code {done.returncode}.")
+    return done.stdout
+
+
+def _read(name: str, text: str) -> FamilyDescription:
+    try:
+        said = json.loads(text)
+        model = section_of(said["options"])
+        methods = tuple(str(method) for method in said["methods"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"What {name} says about its options cannot be read: {error}.") from None
+    return FamilyDescription(name, methods, _in_their_group(model), model)
+
+
+def _in_their_group(model: type[Section]) -> tuple[Option, ...]:
+    """The options with the paths that they have in a config."""
+
+    def inside(condition: str | None) -> str | None:
+        terms = [
+            f"!family_options.{t[1:]}" if t[0] == "!" else f"family_options.{t}"
+            for t in (condition or "").split(" & ")
+            if t
+        ]
+        return " & ".join(terms) or None
+
+    return tuple(
+        replace(option, path=f"family_options.{option.path}", depends_on=inside(option.depends_on))
+        for option in options(model)
+    )
+
+
+def _advice() -> str:
+    return f"The built-in families are: {', '.join(family_names())}."
+
+
+def _kept() -> dict[str, str]:
+    try:
+        data = json.loads(_cache_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in data.items()} if isinstance(data, dict) else {}
+
+
+def _keep(said: dict[str, str]) -> None:
+    newest = dict(list(said.items())[-50:])
+    try:
+        _cache_file().parent.mkdir(parents=True, exist_ok=True)
+        _cache_file().write_text(json.dumps(newest), encoding="utf-8")
+    except OSError:
+        return
+
+
+def _cache_file() -> Path:
+    return preferences_file().with_name("families.json")

@@ -1,0 +1,44 @@
+"""What can be kept of a config with faults, and new items for its lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.config import TrainConfig, dump, find_option, options
+from modules.config.text_formats import Data
+
+
+def usable(data: Mapping[str, object]) -> Data:
+    """The data on top of the defaults, without the names that nobody knows."""
+    result = dump(TrainConfig())
+    for name, value in data.items():
+        if name == "optimizer":
+            result[name] = _usable_optimizer(value)
+        elif name in ("concepts", "samples"):
+            items = value if isinstance(value, list) else []
+            result[name] = [_usable_item(name, item) for item in items if isinstance(item, dict)]
+        elif name in result:
+            result[name] = value
+    return result
+
+
+def _usable_optimizer(value: object) -> object:
+    given = value if isinstance(value, dict) else {"name": value}
+    option = find_option(TrainConfig, "optimizer.name")
+    assert option is not None
+    name = given.get("name", option.default)
+    if name not in option.choices:
+        return {"name": name}
+    complete = dump(TrainConfig.model_validate({"optimizer": name}))["optimizer"]
+    assert isinstance(complete, dict)
+    return {known: given.get(known, default) for known, default in complete.items()}
+
+
+def _usable_item(name: str, item: Mapping[str, object]) -> Data:
+    return {**new_item(name), **{k: v for k, v in item.items() if find_option(TrainConfig, f"{name}.0.{k}")}}
+
+
+def new_item(name: str) -> Data:
+    """A fresh concept or sample; what is required is still empty."""
+    inside = [option for option in options(TrainConfig) if option.path.startswith(f"{name}.*.")]
+    return {option.name: "" if option.required else option.default for option in inside}

@@ -1,0 +1,37 @@
+"""How long, how large, how exactly, and the optimizer."""
+
+from __future__ import annotations
+
+from app.form.build import Card
+from app.sections.form_section import FormSection
+
+OPTIMIZER = (
+    "optimizer.name", "learning_rate", "optimizer.weight_decay", "optimizer.betas", "optimizer.beta1", "optimizer.eps",
+    "optimizer.momentum", "optimizer.nesterov", "optimizer.decay_rate", "optimizer.clip_threshold",
+    "optimizer.scale_parameter", "optimizer.d0", "optimizer.d_coef", "optimizer.bias_correction",
+    "optimizer.safeguard_warmup", "optimizer.fused",
+)  # fmt: skip
+
+
+class Section(FormSection):
+    """Training and optimizer."""
+
+    name = "training"
+    declared_in = ("Training", "Optimizer")
+    cards = (
+        Card("Length", ("epochs", "max_steps", "seed"), 0),
+        Card("Optimizer", OPTIMIZER, 1),
+        Card("Batch", ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
+        Card(
+            "Course of the learning rate",
+            ("scheduler", "warmup_steps", "min_learning_rate_factor", "scheduler_cycles", "scheduler_power"),
+            1,
+        ),
+        Card(
+            "Precision and memory",
+            ("precision", "gradient_checkpointing", "channels_last", "compile"),
+            0,
+        ),
+        Card("Stability", ("max_grad_norm", "ema", "ema_decay", "max_nonfinite_steps"), 1),
+        Card("Validation", ("validate_every", "early_stopping_patience"), 1),
+    )

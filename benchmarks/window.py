@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""How quick the window is: first paint, sections, typing, the longest stall, memory.
+
+python benchmarks/window.py [--repeats 5]      on the present display, or on one of its own (Xvfb)
+
+The first paint is compared with an empty customtkinter window that imports the same toolkit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+BEAT_MS = 5
+KEYSTROKES = 200
+ROUNDS = 5
+Figures = dict[str, float]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; exit code 1 where a limit is broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="processes that are timed for the first paint (5)")
+    parser.add_argument("--child", choices=["empty", "window", "session"], help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.child:
+        print(json.dumps({"empty": empty, "window": window, "session": session}[given.child]()))
+        return 0
+
+    from scripts.screenshots import display
+
+    with display(own=False), tempfile.TemporaryDirectory() as folder:
+        os.environ["TANDEM_CONFIG_DIR"] = folder
+        (Path(folder) / "window.json").write_text('{"welcomed": true, "mode": "dark", "advanced": true}')
+        return report(given.repeats)
+
+
+def report(repeats: int) -> int:
+    """Measure and print, limits beside."""
+    for kind in ("empty", "window"):
+        child(kind)  # the first of each fills the system's caches and is not counted
+    pairs = [(child("empty")["seconds"], child("window")["seconds"]) for _ in range(repeats)]
+    reference = statistics.median(pair[0] for pair in pairs)
+    figures = child("session")
+    rows = [
+        ("empty customtkinter window, first paint", reference, None, "s"),
+        ("the window, first paint", statistics.median(pair[1] for pair in pairs), 1.5 * reference + 0.6, "s"),
+        ("slowest section, first show", figures["first"], None, "s"),
+        ("slowest section, shown again", figures["again"], 0.150, "s"),
+        ("a keystroke, until it is drawn", figures["key"], 0.050, "s"),
+        ("colours changed", figures["mode"], None, "s"),
+        ("everything built anew at 150 %", figures["scale"], None, "s"),
+        ("longest stall while typing and switching", figures["stall"], 0.100, "s"),
+        ("memory of the process", figures["memory"], 400, "MB"),
+        ("modules of torch in the process", figures["torch"], 0, ""),
+    ]
+    print(f"{'':<44}{'measured':>10}{'limit':>10}")
+    for name, value, limit, unit in rows:
+        shown = f"{value:.3f}" if unit == "s" else f"{value:.0f}"
+        allowed = "" if limit is None else f"{limit:.3f}" if unit == "s" else f"{limit:.0f}"
+        print(f"{name:<44}{shown:>10}{allowed:>10} {unit}")
+    return int(any(limit is not None and value > limit for _, value, limit, _ in rows))
+
+
+def child(kind: str) -> Figures:
+    """What a fresh process measured; the seconds are those from its start to its first paint."""
+    began = time.time()
+    command = [sys.executable, str(Path(__file__).resolve()), "--child", kind]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+    if done.returncode != 0:
+        sys.exit(done.stderr)
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return {**figures, "seconds": figures.get("painted_at", began) - began}
+
+
+def empty() -> Figures:
+    """An empty window with the same toolkit."""
+    import customtkinter
+    from PIL import ImageTk
+
+    assert ImageTk
+    root = customtkinter.CTk()
+    root.geometry("1280x800")
+    root.update()
+    return {"painted_at": time.time()}
+
+
+def window() -> Figures:
+    """The window up to its first paint."""
+    from app.main_window import MainWindow
+
+    MainWindow().update()
+    return {"painted_at": time.time()}
+
+
+def session() -> Figures:
+    """Some work in one window."""
+    from app import texts
+    from app.main_window import MainWindow
+
+    root = MainWindow()
+    root.update()
+
+    def show(name: str) -> None:
+        root.show_section(name)
+        root.update()
+
+    first = {name: timed(show, name) for name in texts.SECTIONS}
+    again = max(timed(show, name) for _ in range(ROUNDS) for name in texts.SECTIONS)
+    beats: list[float] = []
+
+    def beat() -> None:
+        beats.append(time.perf_counter())
+        root.after(BEAT_MS, beat)
+
+    beat()
+    show("training")
+    line = root.sections["training"].find("learning_rate").control.line
+
+    def type_a_key(key: str) -> None:
+        line.insert("end", key)
+        root.update()
+
+    keys = [timed(type_a_key, str(number % 10)) for number in range(KEYSTROKES)]
+    for name in texts.SECTIONS:
+        show(name)
+    stall = max(later - earlier for earlier, later in pairwise(beats))
+
+    def recolour() -> None:
+        root.set_mode("light")
+        root.update()
+
+    def enlarge() -> None:
+        root.set_scale(150)
+        root.update()
+
+    mode, scale = timed(recolour), timed(enlarge)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    torch = sum(name.partition(".")[0] == "torch" for name in sys.modules)
+    return {
+        "first": max(first.values()), "again": again, "key": max(keys), "mode": mode, "scale": scale, "stall": stall,
+        "memory": memory, "torch": torch,
+    }  # fmt: skip
+
+
+def timed(action: Callable[..., object], *arguments: object) -> float:
+    """The seconds that it takes."""
+    began = time.perf_counter()
+    action(*arguments)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Work off the Tk thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+import tkinter as tk
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from app.background import Background
+from modules.config import ConfigError
+
+
+@pytest.fixture
+def root(display: str) -> Iterator[tk.Tk]:
+    root = tk.Tk()
+    yield root
+    root.destroy()
+
+
+def wait(root: tk.Tk, condition: Callable[[], object]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        root.update()
+        time.sleep(0.005)
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_results_come_back_on_the_tk_thread(root: tk.Tk) -> None:
+    background = Background(root)
+    told: list[tuple[int, bool]] = []
+    for number in range(20):
+        background.run(
+            lambda number=number: number * 2,  # type: ignore[misc]
+            lambda result: told.append((result, threading.current_thread() is threading.main_thread())),
+        )
+    wait(root, lambda: len(told) == 20)
+    assert sorted(told) == [(number * 2, True) for number in range(20)]
+    assert not root.tk.call("after", "info"), "it does not look for results that nobody is working on"
+
+
+def test_failures_are_sentences(root: tk.Tk) -> None:
+    background = Background(root)
+    told: list[str] = []
+    background.run(lambda: fail(ConfigError("It is wrong.", "Make it right.")), told.append, told.append)
+    background.run(lambda: fail(FileNotFoundError(2, "No such file", "a.yaml")), told.append, told.append)
+    wait(root, lambda: len(told) == 2)
+    assert sorted(told) == ["It is wrong. Make it right.", "a.yaml cannot be read or written: No such file."]
+
+
+def test_defects_are_raised_where_the_window_reports_them(root: tk.Tk) -> None:
+    reported: list[object] = []
+    root.report_callback_exception = lambda kind, error, trace: reported.append(kind)
+    Background(root).run(lambda: 1 // 0, reported.append)
+    wait(root, lambda: reported)
+    assert reported == [ZeroDivisionError]
+
+
+def test_an_answer_for_a_widget_that_is_gone_is_dropped(root: tk.Tk) -> None:
+    reported: list[object] = []
+    root.report_callback_exception = lambda kind, error, trace: reported.append(error)
+    label, done = tk.Label(root), threading.Event()
+    background = Background(root)
+    background.run(done.wait, lambda _: label.configure(text="late"))
+    label.destroy()
+    done.set()
+    wait(root, lambda: not root.tk.call("after", "info"))
+    assert reported == []

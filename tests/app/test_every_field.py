@@ -1,0 +1,124 @@
+"""Every declared setting is set through its control in the real window, saved, and read back from the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.config import Option, TrainConfig, dump, load_config, options
+from modules.config.text_formats import Data
+from tests.app.driving import Driver
+
+ALL = [
+    option for option in options(TrainConfig) if option.path not in ("version", "concepts", "samples", "family_options")
+]
+VALUES: dict[str, object] = {
+    "family": "my_family.py",
+    "device_ids": [0, 1],
+    "processes_per_node": [2],
+    "optimizer.name": "lion",
+}
+FIRST: dict[str, dict[str, object]] = {  # what other settings must be for a value to be right
+    "method": {"family": "my_family.py"},  # the built-in one offers a single method
+    "node_rank": {"num_nodes": 3},
+    "early_stopping_patience": {"validation_split": 0.25},
+}
+
+
+def name_of(option: Option) -> str:
+    return f"{option.path}[{option.variant}]" if option.variant else option.path
+
+
+def another_value(option: Option) -> object:
+    """A right value that is not the default."""
+    if option.path in VALUES:
+        return VALUES[option.path]
+    low = next((limit for limit in (option.bounds.ge, option.bounds.gt) if limit is not None), None)
+    high = next((limit for limit in (option.bounds.le, option.bounds.lt) if limit is not None), 1.0)
+    match option.type:
+        case "switch":
+            return not option.default
+        case "choice":
+            return next(choice for choice in option.choices if choice != option.default)
+        case "integer":
+            return int(option.default) + 1 if isinstance(option.default, int) else int(low or 0) + 1
+        case "number":
+            assert low is not None
+            middle = round(low + (high - low) / 4, 6)
+            return middle if middle != option.default else round(low + (high - low) / 2, 6)
+        case "numbers":
+            return [0.5] * (option.length or 1)
+        case "interval":
+            return "7 epochs"
+        case _:
+            return f"some {option.name}"
+
+
+def prepare(driver: Driver, option: Option) -> None:
+    """A new draft in which the setting applies; everything on the way is set through its control, too."""
+    driver.draft.new()
+    driver.settle()
+    head = option.path.partition(".*.")[0]
+    if head != option.path:
+        driver.window.show_section({"concepts": "data", "samples": "sampling"}[head])
+        driver.window.sections[driver.window.section].list.add_button.invoke()
+        required = next(one for one in ALL if one.path.startswith(f"{head}.*.") and one.required)
+        driver.set(required.path.replace("*", "0"), "needed")
+    for term in (option.depends_on or "").replace("*", "0").split(" & "):
+        path, _, wanted = term.partition("=")
+        if path and not path.startswith("!"):
+            if path == "samples":
+                driver.window.show_section("sampling")
+                driver.window.sections["sampling"].list.add_button.invoke()
+                driver.set("samples.0.prompt", "needed")
+                continue
+            condition = next(one for one in ALL if one.path == path)
+            needed = wanted.split("|")[0] if wanted else another_value(condition)
+            if not driver.draft.is_active(option) and driver.draft.get(path) != needed:
+                driver.set(path, True if condition.type == "switch" else needed)
+    for path, value in FIRST.get(option.path, {}).items():
+        driver.set(path, value)
+
+
+def at(data: Data, path: str) -> object:
+    place: object = data
+    for part in path.split("."):
+        place = place[int(part)] if isinstance(place, list) else place[part]  # type: ignore[index]
+    return place
+
+
+@pytest.mark.parametrize("option", ALL, ids=name_of)
+def test_a_setting_reaches_the_file_and_its_default_is_one_click_away(
+    shared_driver: Driver, shared_home: Path, option: Option
+) -> None:
+    driver, path = shared_driver, option.path.replace("*", "0")
+    prepare(driver, option)
+    before = driver.draft.get(path)
+    value = another_value(option)
+
+    driver.set(path, value)
+
+    assert driver.draft.faults == ()
+    driver.save(shared_home / "config.yaml")
+    assert at(dump(load_config(shared_home / "config.yaml")), path) == value
+
+    field = driver.field(path)
+    assert bool(field.reset.cget("image")) is not option.required
+    if not option.required:
+        field.reset.event_generate("<ButtonPress-1>")
+        driver.settle()
+        assert driver.draft.is_default(path, option)
+        assert driver.draft.get(path) in (before, option.default)
+        assert not driver.field(path).reset.cget("image")
+
+
+def test_no_setting_is_left_out_of_the_cards(shared_driver: Driver) -> None:
+    """The cards name every setting by hand; whatever is new would come in a card of its own."""
+    driver = shared_driver
+    driver.draft.new()
+    for name in ("model", "data", "training", "multi_gpu", "sampling", "output"):
+        driver.window.show_section(name)
+        driver.settle()
+        titles = [block.heading.cget("text") for block in driver.window.sections[name].blocks]
+        assert "More" not in titles

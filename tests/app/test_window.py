@@ -1,0 +1,472 @@
+"""The real window, used as people use it: keys, clicks, files that are wrong, other sizes and colours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app import look, texts
+from modules.config import TrainConfig, load_config, options, save_config
+from tests.app.driving import Driver, click, write
+
+
+def focused(driver: Driver) -> object:
+    return driver.window.focus_get()
+
+
+def holding(driver: Driver) -> str:
+    """The setting whose field has the focus."""
+    field = driver.window.sections[driver.window.section].holding(focused(driver))
+    return field.path if field else ""
+
+
+# Keys
+
+
+def test_settings_are_changed_by_keys_alone(driver: Driver, home: Path) -> None:
+    driver.press("ctrl+k")
+    driver.type("learning rate")
+    driver.press("Return")
+    assert (driver.window.section, holding(driver)) == ("training", "learning_rate")
+    driver.type("3e-4")
+    driver.press("Tab")
+    driver.type("0.2")
+    driver.draft.file = home / "mine.yaml"
+    driver.press("ctrl+s")
+    saved = load_config(home / "mine.yaml")
+    assert (saved.learning_rate, getattr(saved.optimizer, "weight_decay", None)) == (3e-4, 0.2)
+
+    driver.press("ctrl+z")
+    assert driver.draft.get("optimizer.weight_decay") == 0.01
+    driver.press("ctrl+y")
+    assert driver.draft.get("optimizer.weight_decay") == "0.2"
+
+
+def test_switches_lists_and_sliders_by_keys(driver: Driver) -> None:
+    driver.field("gradient_checkpointing").focus()
+    driver.press("space")
+    assert driver.draft.get("gradient_checkpointing") is True
+
+    driver.field("precision").focus()
+    driver.press("b")  # the next that begins with this letter
+    assert driver.draft.get("precision") == "bf16"
+    driver.press("space", "Down", "Return")
+    assert driver.draft.get("precision") != "bf16"
+
+    driver.set("ema", True)
+    driver.field("validation_split").slider.focus_set()  # type: ignore[attr-defined]
+    driver.press("Right", "Right", "Right")
+    assert driver.draft.get("validation_split") == pytest.approx(0.03)
+    driver.press("End")
+    assert driver.draft.get("validation_split") == 0.5
+
+
+def test_tab_goes_through_the_fields_in_reading_order(driver: Driver) -> None:
+    driver.field("epochs").focus()
+    driver.settle()
+    seen = [holding(driver)]
+    for _ in range(5):
+        driver.press("Tab")
+        seen.append(holding(driver))
+    assert seen == [
+        "epochs", "max_steps", "seed", "batch_size", "gradient_accumulation_steps", "global_batch_size",
+    ]  # fmt: skip
+    driver.press("shift+Tab")
+    assert holding(driver) == "gradient_accumulation_steps"
+
+
+def test_what_has_the_focus_is_scrolled_into_sight(driver: Driver) -> None:
+    driver.field("epochs").focus()
+    driver.settle()
+    for _ in range(14):
+        driver.press("Tab")
+    area = driver.window.sections["training"].scroll.canvas
+    widget = driver.window.focus_get()
+    assert widget is not None
+    top = widget.winfo_rooty() - area.winfo_rooty()
+    assert top >= 0
+    assert top + widget.winfo_height() <= area.winfo_height()
+
+
+def test_every_shortcut_of_the_list_is_bound(driver: Driver) -> None:
+    driver.press("F1")
+    (dialog,) = driver.dialogs()
+    words = driver.words(dialog)
+    for _, keys in texts.SHORTCUTS:
+        assert all(meaning in words for _, meaning in keys)
+    driver.press("Escape")
+    assert driver.dialogs() == []
+    for number, name in enumerate(texts.SECTIONS, start=1):
+        driver.press(f"ctrl+{number}")
+        assert driver.window.section == name
+    driver.press("ctrl+Tab")
+    assert driver.window.section == "model"
+    driver.press("ctrl+e")
+    assert driver.window.state_.advanced is False
+    driver.press("ctrl+plus")
+    assert driver.window.preferences.scale == 110
+    driver.press("ctrl+0")
+    assert driver.window.preferences.scale == 100
+    before = driver.window.preferences.mode
+    driver.press("ctrl+l")
+    assert driver.window.preferences.mode != before
+
+
+def test_default_and_help_by_keys(driver: Driver) -> None:
+    driver.set("epochs", 77)
+    driver.field("epochs").focus()
+    driver.press("ctrl+i")
+    assert "How often the training goes through all pictures" in driver.words()
+    driver.press("Escape")
+    driver.press("alt+BackSpace")
+    assert driver.draft.get("epochs") == 10
+
+
+def test_lists_by_keys(driver: Driver) -> None:
+    driver.window.show_section("sampling")
+    section = driver.window.sections["sampling"]
+    section.list.canvas.focus_set()
+    driver.settle()
+    driver.press("Insert")
+    assert [fault.path for fault in driver.draft.faults] == []
+    driver.set("samples.0.prompt", "first")
+    section.list.canvas.focus_set()
+    driver.press("ctrl+d")
+    driver.set("samples.1.prompt", "second")
+    section.list.canvas.focus_set()
+    driver.press("alt+Up", "space")
+    assert [(sample["prompt"], sample["enabled"]) for sample in section.list.items] == [
+        ("second", False),
+        ("first", True),
+    ]
+    driver.press("Down", "Delete")
+    assert [sample["prompt"] for sample in section.list.items] == ["second"]
+    driver.press("ctrl+z")
+    assert len(section.list.items) == 2
+
+
+# Messages
+
+
+def test_faults_stand_at_the_field_and_in_the_sidebar(driver: Driver) -> None:
+    driver.set("learning_rate", "fast")
+    field = driver.field("learning_rate")
+    assert field.message.cget("text") == "Must be a number above 0 and up to 10"
+    badge = driver.window.sidebar._badges["training"]
+    assert badge.winfo_viewable()
+    assert badge.cget("text") == "1"
+    height = field.area.winfo_rooty()
+
+    driver.set("learning_rate", "1e-4")
+    assert field.message.cget("text") == ""
+    assert not badge.winfo_viewable()
+    assert field.area.winfo_rooty() == height, "a message moves nothing"
+
+
+def test_train_lists_what_is_missing_and_goes_there(driver: Driver) -> None:
+    driver.set("epochs", "many")
+    driver.window.show_section("data")
+    driver.window.sections["data"].list.add_button.invoke()
+    driver.window.show_section("output")
+    driver.window.run_bar.actions.train()
+    (dialog,) = driver.dialogs()
+    words = driver.words(dialog)
+    assert texts.FAULTS_MANY.format(count=2) in words
+    assert 'epochs is "many"' in words
+    driver.press("Return")
+    assert driver.dialogs() == []
+    assert holding(driver) == driver.draft.faults[0].path
+    driver.press("F8")
+    assert holding(driver) == driver.draft.faults[1].path or driver.draft.faults[0].path
+    assert driver.window.state_.run is None
+
+
+def test_settings_that_do_nothing_say_why(driver: Driver) -> None:
+    field = driver.field("ema_decay")
+    assert "Average the model (EMA)" in field.message.cget("text")
+    assert str(field.control.line.cget("state")) == "disabled"  # type: ignore[attr-defined]
+    driver.set("ema", True)
+    assert field.message.cget("text") == ""
+    driver.set("ema_decay", 0.5)
+    assert driver.draft.get("ema_decay") == "0.5"
+
+
+def test_settings_of_other_optimizers_are_not_shown(driver: Driver) -> None:
+    driver.field("optimizer.betas")
+    driver.set("optimizer.name", "sgd")
+    assert driver.window.sections["training"].find("optimizer.betas") is None
+    driver.set("optimizer.momentum", 0.5)
+    driver.set("optimizer.name", "adamw")
+    assert driver.field("optimizer.betas").control.get() == "0.9, 0.999"  # type: ignore[attr-defined]
+
+
+def test_simple_hides_what_is_advanced_unless_it_is_looked_for(driver: Driver) -> None:
+    driver.window.set_advanced(False)
+    driver.window.show_section("training")
+    driver.settle()
+    section = driver.window.sections["training"]
+    assert section.find("compile") is None
+    assert section.find("precision") is not None
+    driver.window.state_.jump_to("compile")
+    driver.settle()
+    assert holding(driver) == "compile"
+
+
+def test_each_setting_explains_itself(driver: Driver) -> None:
+    from app.form.words import help_of
+
+    for option in options(TrainConfig):
+        words = help_of(option)
+        assert option.help in words
+        assert option.required or "Default: " in words
+
+
+# Search
+
+
+def test_search_goes_to_the_field_by_a_name_from_elsewhere(driver: Driver) -> None:
+    driver.window.set_advanced(False)
+    driver.press("ctrl+f")
+    driver.type("ddp_bucket_cap_mb")
+    assert driver.window.header.search._list is not None
+    driver.press("Return")
+    assert (driver.window.section, driver.window.header.search._list) == ("multi_gpu", None)
+    assert driver.window.sections["multi_gpu"].find("bucket_cap_mb") is not None
+
+
+def test_search_makes_an_item_where_there_is_none(driver: Driver) -> None:
+    driver.window.state_.jump_to("samples.*.guidance_scale")
+    driver.settle()
+    assert holding(driver) == "samples.0.guidance_scale"
+
+
+# Files
+
+
+def test_files_are_opened_and_remembered(driver: Driver, home: Path) -> None:
+    save_config(TrainConfig(epochs=33), home / "a.yaml")
+    driver.window.files.open(home / "a.yaml")
+    assert driver.field("epochs").control.get() == "33"  # type: ignore[attr-defined]
+    assert driver.window.title() == f"a.yaml - {texts.APP}"
+    driver.set("epochs", 34)
+    assert driver.window.title().startswith("● a.yaml")
+    assert texts.UNSAVED in driver.words(driver.window.header)
+    kept = json.loads((home / "habits" / "window.json").read_text())
+    assert kept["recent"] == [str(home / "a.yaml")]
+
+
+def test_unsaved_changes_are_asked_about(driver: Driver, home: Path) -> None:
+    save_config(TrainConfig(), home / "a.yaml")
+    driver.window.files.open(home / "a.yaml")
+    driver.set("epochs", 34)
+    driver.press("ctrl+n")
+    driver.answer(texts.CANCEL)
+    assert driver.draft.get("epochs") == "34"
+    driver.press("ctrl+n")
+    driver.answer(texts.SAVE)
+    assert (driver.draft.file, driver.draft.get("epochs")) == (None, 10)
+    assert load_config(home / "a.yaml").epochs == 34
+    driver.set("epochs", 35)
+    driver.press("ctrl+n")
+    driver.answer(texts.DISCARD)
+    assert driver.draft.get("epochs") == 10
+
+
+def test_a_file_is_chosen_and_another_replaced_by_keys(driver: Driver, home: Path) -> None:
+    (home / "configs").mkdir()
+    save_config(TrainConfig(epochs=33), home / "configs" / "mine.yaml")
+    (home / "configs" / "picture.png").touch()
+    listed = driver.listed_files
+    driver.later(lambda: "configs" in listed(), lambda: driver.press("c", "Return"))
+    driver.later(lambda: "mine.yaml" in listed(), lambda: driver.press("m", "Return"))
+    driver.window.files.choose()  # it waits for the answer
+    assert (driver.draft.file, driver.draft.get("epochs")) == (home / "configs" / "mine.yaml", 33)
+
+    driver.set("epochs", 34)
+    driver.later(lambda: "mine.yaml" in listed(), lambda: driver.press("Return"))
+    replace = texts.CHOOSER_REPLACE.format(name="mine.yaml")
+    driver.later(lambda: replace in driver.words(), lambda: driver.press("Return"))
+    assert driver.window.files.save_as()
+    assert load_config(home / "configs" / "mine.yaml").epochs == 34
+
+    driver.later(lambda: listed(), lambda: driver.press("Escape"))
+    driver.window.files.choose()
+    assert driver.draft.file == home / "configs" / "mine.yaml"
+
+
+def test_an_invalid_draft_is_not_saved_and_says_why(driver: Driver, home: Path) -> None:
+    driver.draft.file = home / "a.yaml"
+    driver.set("epochs", "many")
+    driver.press("ctrl+s")
+    (dialog,) = driver.dialogs()
+    assert texts.CANNOT_SAVE in driver.words(dialog)
+    driver.press("Escape")
+    assert not (home / "a.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("epochs: [", "cannot be read"),
+        ("version: 99\nepochs: 3\n", "Update Tandem"),
+        ("just words", "must hold names with values"),
+    ],
+)
+def test_files_that_are_no_configs_get_a_sentence(driver: Driver, home: Path, content: str, words: str) -> None:
+    (home / "a.yaml").write_text(content)
+    driver.window.files.open(home / "a.yaml")
+    (dialog,) = driver.dialogs()
+    assert words in driver.words(dialog)
+    driver.press("Return")
+    assert driver.dialogs() == []
+    assert driver.draft.file is None
+
+
+def test_a_faulty_file_is_opened_for_repair(driver: Driver, home: Path) -> None:
+    (home / "a.yaml").write_text("epochs: many\nbatch_sise: 3\nseed: 9\n")
+    driver.window.files.open(home / "a.yaml")
+    (dialog,) = driver.dialogs()
+    assert "did you mean batch_size?" in driver.words(dialog)
+    driver.answer(texts.REPAIR)
+    assert (driver.draft.get("seed"), holding(driver)) == (9, "epochs")
+    driver.type("3")
+    driver.press("ctrl+s")
+    assert load_config(home / "a.yaml").epochs == 3
+
+
+def test_a_folder_that_vanishes(driver: Driver, home: Path) -> None:
+    folder = home / "gone soon"
+    folder.mkdir()
+    save_config(TrainConfig(), folder / "a.yaml")
+    driver.window.files.open(folder / "a.yaml")
+    shutil.rmtree(folder)
+    driver.set("epochs", 3)
+    driver.press("ctrl+s")
+    (dialog,) = driver.dialogs()
+    assert "cannot be written" in driver.words(dialog)
+    driver.press("Return")
+    assert driver.draft.is_dirty
+
+
+def test_a_concept_whose_folder_is_not_there_says_so(driver: Driver, home: Path) -> None:
+    driver.window.show_section("data")
+    driver.window.sections["data"].list.add_button.invoke()
+    driver.set("concepts.0.path", str(home / "nowhere"))
+    field = driver.field("concepts.0.path")
+    driver.wait(lambda: field.message.cget("text") == texts.NO_SUCH_FOLDER, "a note")
+    (home / "nowhere").mkdir()
+    driver.set("concepts.0.path", str(home / "nowhere") + "/")
+    driver.wait(lambda: field.message.cget("text") == "", "the note gone")
+
+
+def test_the_working_folder_may_vanish(driver: Driver, home: Path) -> None:
+    folder = home / "work"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        shutil.rmtree(folder)
+        driver.set("runs_dir", "elsewhere")
+        driver.window.show_section("monitor")
+        driver.settle()
+        assert driver.draft.get("runs_dir") == "elsewhere"
+
+
+# Colours, sizes, habits
+
+
+def test_colours_and_sizes_change_at_once_and_the_draft_stays(driver: Driver) -> None:
+    driver.set("epochs", 12)
+    driver.window.set_mode("light")
+    driver.settle()
+    field = driver.field("epochs")
+    assert field.title.cget("bg") == look.CARD[0]
+    driver.window.set_mode("dark")
+    driver.settle()
+    assert field.title.cget("bg") == look.CARD[1]
+    height = field.control.winfo_height()  # type: ignore[attr-defined]
+
+    for scale in (150, 200, 100):
+        driver.window.set_scale(scale)
+        driver.settle()
+        now = driver.field("epochs").control  # type: ignore[attr-defined]
+        assert now.winfo_height() == round(height * scale / 100)
+        assert now.get() == "12"
+        assert driver.window.winfo_width() == 1280
+
+
+def test_narrow_windows_take_one_column_and_icons(driver: Driver) -> None:
+    driver.window.show_section("training")
+    driver.settle()
+    section = driver.window.sections["training"]
+    first, second = section.blocks[0].frame, section.blocks[1].frame
+    assert first.winfo_rootx() < second.winfo_rootx()
+    driver.window.tk.call("wm", "geometry", ".", "800x600")
+    driver.wait(lambda: driver.window.winfo_width() == 800)
+    driver.settle()
+    assert first.winfo_rootx() == second.winfo_rootx()
+    assert driver.window.sidebar.winfo_width() < 100
+
+
+def test_the_window_comes_back_as_it_was(display: str, home: Path) -> None:
+    with Driver.open(geometry="900x650+40+30", section="output", scale=125) as driver:
+        assert (driver.window.winfo_width(), driver.window.winfo_height()) == (900, 650)
+        assert driver.window.section == "output"
+        driver.window.tk.call("wm", "geometry", ".", "1000x700+10+20")
+        driver.wait(lambda: driver.window.winfo_width() == 1000)
+        driver.window.show_section("data")
+    kept = json.loads((home / "habits" / "window.json").read_text())
+    assert (kept["geometry"], kept["section"], kept["scale"]) == ("1000x700+10+20", "data", 125)
+
+
+def test_the_welcome_leads_to_the_demo(display: str, home: Path) -> None:
+    with Driver.open(welcomed=False) as driver:
+        driver.wait(driver.dialogs, "the welcome")
+        driver.answer(texts.WELCOME_DEMO)
+        driver.wait(lambda: driver.draft.preset == "demo", "the demo's pictures")
+        assert driver.dialogs() == []
+        assert driver.draft.faults == ()
+        driver.window.close()  # nothing unsaved, nothing running: no question
+        assert not driver.is_open
+    assert json.loads((home / "habits" / "window.json").read_text())["welcomed"] is True
+
+
+def test_a_familys_options_become_fields(driver: Driver, home: Path) -> None:
+    driver.window.show_section("model")
+    driver.wait(lambda: driver.draft.family, "the family's answer")
+    driver.set("family_options.width", 64)
+    driver.set("family_options.timesteps", "uniform")
+    driver.set("family_options.shift", "2.5")
+    driver.save(home / "a.yaml")
+    assert load_config(home / "a.yaml").family_options == {"width": 64, "timesteps": "uniform", "shift": 2.5}
+    driver.set("family_options.width", "3")
+    assert driver.field("family_options.width").message.cget("text") == "Must be a whole number from 8 to 512"
+    assert list((home / "habits").glob("families.json")), "the answer is kept for the next time"
+
+    driver.set("family", "nowhere.py")
+    driver.wait(lambda: driver.draft.family is None, "the failure")
+    assert "nowhere.py" in driver.words(driver.window.sections["model"])
+    write(driver.field("family_options").control, "anything: [1, 2]")  # type: ignore[attr-defined]
+    assert driver.draft.get("family_options") == {"anything": [1, 2]}
+
+
+def test_a_defect_is_told_and_the_window_goes_on(driver: Driver) -> None:
+    driver.window.report_callback_exception = driver.window._defect
+
+    def fail() -> None:
+        raise ZeroDivisionError("of course")
+
+    driver.window.after(1, fail)
+    driver.wait(lambda: "of course" in driver.words(driver.window.run_bar), "the sentence")
+    driver.set("epochs", 5)
+    assert driver.draft.get("epochs") == "5"
+
+
+def test_a_hint_comes_up_and_goes(driver: Driver) -> None:
+    field = driver.field("epochs")
+    field.title.event_generate("<Enter>")
+    driver.wait(lambda: "How often the training goes through" in driver.words(), "the hint")
+    click(field.title)
+    assert "How often the training goes through" not in driver.words()

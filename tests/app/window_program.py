@@ -1,0 +1,55 @@
+"""A window in a process of its own that tells, ten times a second, where its buttons are and what its run does.
+
+python tests/app/window_program.py TOLD_FILE [arguments of `python -m app`]
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from app.main_window import MainWindow
+
+
+def main() -> None:
+    """Open it and tell until it is closed."""
+    faulthandler.enable()
+    told = Path(sys.argv[1])
+    given = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+    config, run = given.get("--config"), given.get("--run")
+    window = MainWindow(Path(config) if config else None, Path(run) if run else None)
+    window.geometry("1280x800+0+0")
+
+    def tell() -> None:
+        bar = window.run_bar
+        names = ("train", "resume", "stop", "back_up", "sample", "save")
+        state = {
+            "buttons": {name: _middle(getattr(bar, name)) for name in names if getattr(bar, name).winfo_viewable()},
+            "enabled": [name for name in names if getattr(bar, name).cget("state") == "normal"],
+            "run": None if window.state_.run is None else str(window.state_.run.folder.path),
+            "status": None if window.state_.run is None else window.state_.run.status().kind,
+            "config": str(window.state_.draft.file or ""),
+            "dialogs": [child.title() for child in window.winfo_children() if child.winfo_class() == "Toplevel"],
+            "torch": "torch" in sys.modules,
+        }
+        partial = told.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(state))
+        partial.replace(told)
+        window.after(100, tell)
+
+    window.after(100, tell)
+    window.mainloop()
+
+
+def _middle(widget: object) -> tuple[int, int]:
+    x, y, width, height = (getattr(widget, f"winfo_{name}")() for name in ("rootx", "rooty", "width", "height"))
+    return x + width // 2, y + height // 2
+
+
+if __name__ == "__main__":
+    main()
