@@ -59,7 +59,7 @@ def launcher_of(folder: RunFolder) -> Launcher | None:
         is_same = abs(process.create_time() - float(mark["started"])) < _SAME_START_S
         is_alive = is_same and process.status() != psutil.STATUS_ZOMBIE
         return Launcher(process, float(mark["marked"])) if is_alive else None
-    except (OSError, ValueError, TypeError, KeyError, psutil.Error):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, psutil.Error):
         return None
 
 

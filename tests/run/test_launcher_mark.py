@@ -29,7 +29,8 @@ def test_the_launcher_is_known_while_it_lives(folder: RunFolder) -> None:
 
 
 def test_a_number_that_was_given_to_another_process_is_no_launcher(folder: RunFolder) -> None:
-    with subprocess.Popen(SLEEPER) as process:
+    process = subprocess.Popen(SLEEPER)
+    try:
         mark_launcher(folder, process.pid)
         assert launcher_of(folder) is not None
         file = folder.log_dir / "launcher.json"
@@ -42,7 +43,9 @@ def test_a_number_that_was_given_to_another_process_is_no_launcher(folder: RunFo
             assert launcher_of(folder) is None
         file.write_text(json.dumps(mark))
         assert launcher_of(folder) is not None
+    finally:
         process.kill()
+        process.wait()
     assert launcher_of(folder) is None
 
 
@@ -54,7 +57,7 @@ def test_orphans_of_a_run_are_found_by_their_folder_and_ended(folder: RunFolder)
     stranger = subprocess.Popen([*SLEEPER, "--run_folder", f"{folder.path}-other"], cwd=ROOT)
     try:
         deadline = time.monotonic() + 30
-        while not psutil.Process(rank.pid).cmdline()[-1:] == [str(folder.path)]:
+        while psutil.Process(rank.pid).cmdline()[-1:] != [str(folder.path)]:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         end_at_once(folder)
