@@ -7,6 +7,7 @@ import tkinter as tk
 from app import look, texts
 from app.controls import card, text
 from app.family import FamilyDescription, describe_family
+from app.form.base_model import BaseModelField
 from app.form.build import Card
 from app.form.family import FamilyField, MethodField
 from app.form.field import Field
@@ -14,7 +15,7 @@ from app.sections.form_section import FormSection, options_at
 from app.state import AppState
 from modules.config import Option
 
-KINDS: dict[str, type[Field]] = {"family": FamilyField, "method": MethodField}
+KINDS: dict[str, type[Field]] = {"family": FamilyField, "base_model": BaseModelField, "method": MethodField}
 ASK_AFTER_MS = 500  # so that a path being typed is not asked about at every letter
 
 

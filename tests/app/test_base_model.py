@@ -1,0 +1,95 @@
+"""What the window says of a base model before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, UNet2DModel
+from safetensors.torch import save_file
+
+from app.base_model import look_at
+from tests.app.driving import Driver
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    """A folder as diffusers saves it."""
+    folder = tmp_path / "model"
+    blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
+    unet = UNet2DModel(sample_size=8, block_out_channels=(32, 32), layers_per_block=1, **blocks)
+    unet.save_pretrained(folder / "unet")
+    FlowMatchEulerDiscreteScheduler().save_pretrained(folder / "scheduler")
+    index = {
+        "_class_name": "SomePipeline",
+        "_diffusers_version": "0.1",
+        "unet": ["diffusers", "UNet2DModel"],
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "safety_checker": [None, None],
+    }
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return folder
+
+
+def test_a_diffusers_folder_is_known_with_its_parts(pipeline: Path) -> None:
+    assert look_at(str(pipeline)).words == "SomePipeline, with scheduler, unet."
+
+
+def test_missing_parts_are_named(pipeline: Path) -> None:
+    (pipeline / "scheduler" / "scheduler_config.json").unlink()
+    for weights in (pipeline / "unet").glob("*.safetensors"):
+        weights.unlink()
+    assert look_at(str(pipeline)).fault.endswith("incomplete: scheduler, unet.")
+
+
+def test_a_damaged_index_and_an_empty_folder(pipeline: Path, tmp_path: Path) -> None:
+    (pipeline / "model_index.json").write_text("{")
+    assert "cannot be read" in look_at(str(pipeline)).fault
+    assert "no model_index.json" in look_at(str(tmp_path)).fault
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cond_stage_model.transformer.text_model.x", "Stable Diffusion 1"),
+        ("cond_stage_model.model.transformer.x", "Stable Diffusion 2"),
+        ("conditioner.embedders.1.model.x", "Stable Diffusion XL"),
+        ("double_blocks.0.img_attn.x", "Flux"),
+        ("something.else", "kind that is not known"),
+    ],
+)
+def test_single_files_are_known_by_their_names(tmp_path: Path, name: str, kind: str) -> None:
+    save_file({name: torch.zeros(2)}, tmp_path / "model.safetensors")
+    assert kind in look_at(str(tmp_path / "model.safetensors")).words
+
+
+def test_what_cannot_be_a_base_model_says_why(tmp_path: Path) -> None:
+    save_file({"unet.down.lora_A.weight": torch.zeros(2)}, tmp_path / "lora.safetensors")
+    whole = tmp_path / "whole.safetensors"
+    save_file({"x": torch.zeros(1000)}, whole)
+    (tmp_path / "cut.safetensors").write_bytes(whole.read_bytes()[:-100])
+    (tmp_path / "torn.safetensors").write_bytes(struct.pack("<Q", 50) + b"{")
+    for name in ("model.ckpt", "notes.txt"):
+        (tmp_path / name).touch()
+    faults = {file.name: look_at(str(file)).fault for file in tmp_path.iterdir()}
+    assert "is a LoRA" in faults["lora.safetensors"]
+    assert "cut off" in faults["cut.safetensors"]
+    assert "cut off" in faults["torn.safetensors"]
+    assert "pickle" in faults["model.ckpt"]
+    assert "is no model" in faults["notes.txt"]
+    assert faults["whole.safetensors"] == ""
+
+
+def test_hub_ids_and_nonsense() -> None:
+    assert "on the hub" in look_at("owner/a-model").words
+    assert "no folder or file" in look_at("nowhere/at/all").fault
+
+
+def test_the_field_tells_at_once(driver: Driver, pipeline: Path) -> None:
+    driver.set("base_model", str(pipeline))
+    driver.wait(lambda: "SomePipeline" in driver.words(), "the kind of model")
+    driver.set("base_model", "nowhere/at/all")
+    driver.wait(lambda: "no folder or file" in driver.words(), "that it is missing")
