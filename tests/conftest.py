@@ -25,6 +25,7 @@ COLOURS = ("red", "green", "blue", "yellow", "purple")
 PICTURES = 41
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist itself looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `pytest -n`: what shares expensive fixtures shares a process, and the longest comes first."""
     for item in items:
