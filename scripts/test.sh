@@ -41,5 +41,5 @@ check layers -c 'from importlinter.cli import lint_imports_command; lint_imports
 # Many tests wait for processes of their own: one more worker than cores keeps those busy.
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 workers=$((cores < 7 ? cores + 1 : 8))
-check pytest -m pytest -n "$workers" --dist loadgroup "$@"
+check pytest -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"
 [ -z "$failed" ]

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image, ImageDraw
+from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+
     from tests.runs import Run
 
 # Under xdist these files are begun first, because they take longest; a file's tests stay together.
@@ -20,18 +23,34 @@ LONG = (
     "training/test_parity.py",
     "end_to_end/test_slurm.py",
 )
+# These look at the runs of one pair of processes (the fixture `pair`).
+PAIR = (
+    "distributed/test_wrapping.py",
+    "monitoring/test_ranks_of_a_pair.py",
+    "training/test_faults.py",
+    "training/test_generic_trainer.py",
+    "training/test_parity.py",
+    "training/test_resume.py",
+)
 SIZES = ((48, 48), (64, 40), (40, 64), (80, 36))
 COLOURS = ("red", "green", "blue", "yellow", "purple")
 PICTURES = 41
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist itself looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `pytest -n`: what shares expensive fixtures shares a process, and the longest comes first."""
-    for item in items:
-        group = "pair" if "pair" in getattr(item, "fixturenames", ()) else item.location[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    """The longest files first, so that no worker is left alone with one at the end."""
     items.sort(key=lambda item: next((n for n, name in enumerate(LONG) if item.location[0].endswith(name)), len(LONG)))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """For `pytest -n`: a file's tests stay together, and so do the files that look at the runs of the pair."""
+    return _Together(config, log)
+
+
+class _Together(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return "pair" if file.endswith(PAIR) else file
 
 
 @pytest.fixture(scope="session")
