@@ -11,6 +11,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.own_python import require_packages
+
+require_packages()
+
 from modules.config import TandemError, TrainConfig, resolve_config
 from modules.run.checkup import Checkup
 from modules.run.checkup_start import run_checkup

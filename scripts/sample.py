@@ -9,6 +9,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.own_python import require_packages
+
+require_packages()
+
 from pydantic import ValidationError
 
 from modules.config import ConfigError, Sample, TandemError, explain

@@ -10,6 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.own_python import require_packages
+
+require_packages()
+
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.run import RunFolder
 from modules.run.console import say

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Runs every check: ./scripts/test.sh [options for pytest]. All of them run even if one fails.
+# Quicker, where other programs leave the machine alone: ./scripts/test.sh -n 3 --dist loadfile --no-loadscope-reorder
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
@@ -38,8 +39,5 @@ check mypy -m mypy
 # Not bin/lint-imports: such files name the folder that .venv was made in, which may have been moved since.
 check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 [ -z "$failed" ] || echo "== failed, see above:$failed"
-# Many tests wait for processes of their own: one more worker than cores keeps those busy.
-cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-workers=$((cores < 7 ? cores + 1 : 8))
-check pytest -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"
+check pytest -m pytest "$@"
 [ -z "$failed" ]

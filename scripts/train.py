@@ -9,11 +9,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.own_python import require_packages
+
+require_packages()
+
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import say
+from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder_guard import remove_if_refused
-from modules.run.group_place import place_from_environment
+from modules.run.group_place import Place, place_from_environment
 from modules.run.join.guest import join_run
 from modules.run.join.invitation import Invitation, invitation_by_number
 from modules.run.launch_environment import add_network_cards
@@ -21,7 +26,7 @@ from modules.run.pause import hold_back_pause
 from modules.run.preview import absolute_if_a_file, as_given, preview
 from modules.run.resume import LATEST, folder_to_resume, given_backup, newest_run
 from modules.run.run_lock import check_not_training, supervising_in
-from modules.run.slurm.environment import check_gpus_of_step, started_by_srun
+from modules.run.slurm.environment import check_gpus_of_step
 from modules.run.start import check_start, start_run
 
 # What a displayed command repeats of the one that asked for it.
@@ -47,12 +52,16 @@ def main(arguments: list[str] | None = None) -> int:
             return verify_parity(config, print)
         if options.dry_run:
             return dry_run(config, options)
-        if is_rank_of_a_group():
-            return take_place(config, options)
+        place = place_from_environment(os.environ, config.initial_port)
+        if place is not None:
+            return take_place(place, config, options)
         return begin(config, options)
     except TandemError as error:
         print(f"Training did not start: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:
@@ -188,18 +197,11 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     return 0
 
 
-def is_rank_of_a_group() -> bool:
-    """Whether torchrun, or srun with several tasks, started this process."""
-    return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or started_by_srun(os.environ)
-
-
-def take_place(config: TrainConfig, options: argparse.Namespace) -> int:
+def take_place(place: Place, config: TrainConfig, options: argparse.Namespace) -> int:
     """One rank of a group that somebody else started: rank 0 makes the run folder, the others are told."""
     from modules.distributed import open_store
     from modules.training.worker import run_worker, shared_run_folder
 
-    place = place_from_environment(os.environ, config.initial_port)
-    assert place is not None, "is_rank_of_a_group() says so"
     add_network_cards(os.environ, place.master_addr)
     note = check_gpus_of_step(os.environ, config.distributed_backend)
     if note and place.rank == 0:
@@ -216,7 +218,7 @@ def work_in(folder: RunFolder, options: argparse.Namespace) -> int:
     config = resolve_config(options.config, options.set)
     if options.spawn is not None:
         return spawn_workers(config, folder, int(options.spawn), int(options.port), options.resume)
-    place = place_from_environment(os.environ, config.initial_port) if is_rank_of_a_group() else None
+    place = place_from_environment(os.environ, config.initial_port)
     if place is not None:
         add_network_cards(os.environ, place.master_addr)
     return run_worker(config, folder, place, resume=options.resume, supervised=supervised_by_us())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+import ipaddress
+import re
+from typing import Final, Self
 
 from pydantic import model_validator
 
@@ -16,6 +18,8 @@ from modules.config.section import Section, broken_rules, setting
 from modules.config.training_settings import TrainingSettings
 
 VERSION = 1
+# A name of letters, digits, "-" and "_", in parts between dots; one of digits and dots only has to be an IP address.
+_HOST_NAME: Final = re.compile(r"(?=.*[A-Za-z_-])(?!-)[\w-]{1,63}(\.(?!-)[\w-]{1,63})*\.?", re.ASCII)
 
 SECTIONS: tuple[type[Section], ...] = (
     ModelSettings,
@@ -50,10 +54,30 @@ class TrainConfig(
 
     @model_validator(mode="after")
     def _settings_fit_each_other(self) -> Self:
-        rules = [*_device_rules(self), *_process_rules(self), *_sharding_rules(self), *_validation_rules(self)]
+        rules = [
+            *_address_rules(self),
+            *_device_rules(self),
+            *_process_rules(self),
+            *_sharding_rules(self),
+            *_validation_rules(self),
+        ]
         if rules:
             raise broken_rules(rules)
         return self
+
+
+def _address_rules(config: TrainConfig) -> list[tuple[str, str]]:
+    address = config.master_addr
+    if _HOST_NAME.fullmatch(address):
+        return []
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        sentence = (
+            f"is {address!r}; give a host name or an IP address, such as gpu01 or 10.0.0.1; the port is initial_port"
+        )
+        return [("master_addr", sentence)]
+    return []
 
 
 def _device_rules(config: TrainConfig) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 
 from tqdm import tqdm
 
-from modules.run.console import drop_output
+from modules.run.console import drop_output, writable
 
 LINE_EVERY_S = 15.0
 
@@ -50,7 +50,7 @@ class Steadfast:
 
     def line(self, text: str) -> None:
         """Passed on."""
-        self._show(lambda: self._inner.line(text))
+        self._show(lambda: self._inner.line(writable(text, sys.stdout)))
 
     def close(self) -> None:
         """Passed on."""

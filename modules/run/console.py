@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 
 def say(text: str) -> None:
     """Write a line to standard output; once nobody reads any more, nothing."""
     try:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        _write_line(sys.stdout, text)
     except (OSError, ValueError):
         drop_output()
 
@@ -27,5 +27,15 @@ def drop_output() -> None:
 def warn(text: str) -> None:
     """Write a line to standard error, which may be gone as well."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        _write_line(sys.stderr, text)
+
+
+def _write_line(stream: TextIO, text: str) -> None:
+    stream.write(f"{writable(text, stream)}\n")
+    stream.flush()
+
+
+def writable(text: str, stream: TextIO) -> str:
+    """The text with \\x or \\u for what the stream's encoding lacks, such as the odd bytes of a file's name."""
+    encoding = stream.encoding or "utf-8"  # None where it writes into memory
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -56,7 +56,9 @@ class EventLog:
     def write(self, type: str, **fields: object) -> None:
         """Add one event; a float that is not finite becomes null, which JSON has a word for."""
         event = {"v": PROTOCOL_VERSION, "t": round(time.time(), 3), "type": type, **fields}
-        line = json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=str).encode() + b"\n"
+        text = json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=str)
+        # The name of a file need not be UTF-8; what stands for its other bytes can only be written as \udcxx.
+        line = text.encode(errors="backslashreplace") + b"\n"
         with self._lock:
             if type in _UNHURRIED and len(self._lines) >= _MOST_WAITING:
                 self._lost += 1

@@ -16,6 +16,7 @@ from modules.run.slurm.environment import (
 )
 
 _LAUNCHERS = "torchrun and srun set these numbers; for a plain start unset RANK, WORLD_SIZE and SLURM_PROCID"
+_PORT = "Set the same free port on every machine, such as 29500"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def place_from_environment(environ: Mapping[str, str], default_port: int = 12355
 
     torchrun sets RANK, LOCAL_RANK and WORLD_SIZE. Under srun the same facts are SLURM_PROCID, SLURM_LOCALID and
     SLURM_STEP_NUM_TASKS; MASTER_ADDR and MASTER_PORT are respected there, and found out where they are missing.
-    Raises ConfigError where one of them is no number, or the rank is none of the group.
+    Raises ConfigError where one of them is no number or out of range, or the rank is none of the group.
     """
     if "RANK" in environ and "WORLD_SIZE" in environ:
         return _checked(
@@ -67,6 +68,9 @@ def place_from_environment(environ: Mapping[str, str], default_port: int = 12355
                 master_port=_number(environ, "MASTER_PORT", str(port)),
             )
         )
+    for given, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+        if given in environ:
+            raise ConfigError(f"{given} is set in the environment ({environ[given]}), but {missing} is not", _LAUNCHERS)
     return None
 
 
@@ -77,4 +81,8 @@ def _number(environ: Mapping[str, str], name: str, default: str = "") -> int:
 def _checked(place: Place) -> Place:
     if not 0 <= place.rank < place.world_size:
         raise ConfigError(f"this process is rank {place.rank} of {place.world_size}, which cannot be", _LAUNCHERS)
+    if place.local_rank < 0:
+        raise ConfigError(f"LOCAL_RANK is {place.local_rank}; it must be 0 or more", _LAUNCHERS)
+    if not 0 < place.master_port < 65_536:
+        raise ConfigError(f"MASTER_PORT is {place.master_port}; it must be from 1 to 65535", _PORT)
     return place

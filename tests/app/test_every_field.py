@@ -16,6 +16,7 @@ ALL = [
 VALUES: dict[str, object] = {
     "family": "my_family.py",
     "device_ids": [0, 1],
+    "master_addr": "gpu01",
     "processes_per_node": [2],
     "optimizer.name": "lion",
 }

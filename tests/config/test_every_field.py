@@ -83,6 +83,7 @@ def whole_config(optimizer: str) -> st.SearchStrategy[dict[str, Any]]:
 def fitting(data: dict[str, Any]) -> dict[str, Any]:
     """The same data with the rules between settings kept."""
     data["node_rank"] = min(data["node_rank"], data["num_nodes"] - 1)
+    data["master_addr"] = f"gpu{len(data['master_addr'])}"  # not every text is a host name
     if data["device_ids"] is not None and data["world_size"] is not None:
         data["world_size"] = len(data["device_ids"]) * data["num_nodes"]
     if data["processes_per_node"] is not None:

@@ -69,6 +69,16 @@ def test_rules_between_settings() -> None:
     ]
 
 
+@pytest.mark.parametrize("address", ["a..b", "a b", "-x", "10.0.0.1:12355", "10.0.0.256", "[::1]", "a.-b", "ü", "a\n"])
+def test_the_first_machine_has_a_name_or_an_ip_address(address: str) -> None:
+    assert sentences(master_addr=address) == [
+        f"master_addr is {address!r}; give a host name or an IP address, such as gpu01 or 10.0.0.1; the port is "
+        "initial_port."
+    ]
+    for right in ("gpu-01.example.org", "node_7", "10.0.0.1", "fe80::1%eth0", "::1", "3com", "a."):
+        assert TrainConfig(master_addr=right).master_addr == right
+
+
 def test_early_stopping_needs_something_to_look_at() -> None:
     both = sentences(early_stopping_patience=3)
     assert [sentence.split(",")[0] for sentence in both] == ["early_stopping_patience is 3"] * 2

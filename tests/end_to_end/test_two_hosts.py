@@ -171,7 +171,7 @@ def test_one_line_joins_and_everything_else_is_refused(
     assert "All 2 machines are here: 1 + 2 processes." in said
     assert "GLOO_SOCKET_IFNAME=cable" in said
     others = second.end(0)
-    assert "alpha (machine 0) has let this machine in as machine 1 of 2, for the run 'x'" in others
+    assert "alpha (machine 0) has accepted the token; this is machine 1 of 2, for the run 'x'" in others
     assert "on this machine ranks 1 to 2" in others
     run = run_of(config)
     assert run.exit_code == 0

@@ -75,6 +75,23 @@ def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     assert event["file"] == str(Path("x/y.png"))
 
 
+def test_names_that_are_not_utf8_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.write("warning", message="caf\udce9.png: ü")
+    log.close()
+    assert b"caf\\udce9.png: \xc3\xbc" in path.read_bytes()
+    assert [event["message"] for event in read_events(path)] == ["caf\udce9.png: ü"]
+
+
+def test_a_line_that_cannot_be_encoded_is_not_lost_and_the_next_comes(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "from modules.run.console import say, warn\nfor tell in (say, warn):\n    tell('a\\udce9'); tell('next')"
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=30, env=environment)
+    heard = capfd.readouterr()
+    assert heard.out == heard.err == "a\\udce9\nnext\n"
+
+
 def test_last_lines_survive_a_process_that_forgets_to_close(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     code = (

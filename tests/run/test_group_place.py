@@ -46,8 +46,12 @@ def test_torchrun_inside_an_allocation_wins_over_slurm() -> None:
     ("given", "said"),
     [
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'"),
+        ({"RANK": "1"}, "RANK is set in the environment (1), but WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set in the environment (2), but RANK is not"),
         ({"RANK": "5", "WORLD_SIZE": "2"}, "rank 5 of 2"),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": ""}, "MASTER_PORT is ''"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, "MASTER_PORT is 70000; it must be from 1 to 65535"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "-1"}, "LOCAL_RANK is -1; it must be 0 or more"),
         ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2(x3)"}, "SLURM_NTASKS"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -25,3 +26,39 @@ def test_shows_its_help(program: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
+
+
+@pytest.mark.parametrize("name", ["train.py", "preflight.py", "sample.py", "submit_slurm.py"])
+def test_a_python_without_the_packages_gets_a_sentence(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-S", str(SCRIPTS / name), "--help"]  # -S: without the installed packages
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Run this with Tandem's Python: .venv")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_before_machine_0_has_answered(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "train.py"), "--join", "127.0.0.1:9", "--token", "0" * 24]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as joining:
+        assert joining.stdout is not None
+        assert joining.stdout.readline() == "Joining the run at 127.0.0.1:9 ...\n"
+        joining.send_signal(signal.SIGINT)
+        said, failed = joining.communicate(timeout=60)
+    assert (joining.returncode, said, failed) == (130, "Stopped.\n", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
+    pipe = tmp_path / "config.json"
+    os.mkfifo(pipe)  # reading it takes as long as the test likes
+    command = [sys.executable, str(SCRIPTS / "train.py"), "--config", str(pipe)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # opening goes on once the program reads
+    with subprocess.Popen(command, encoding="utf-8", **pipes) as starting, pipe.open("w"):
+        starting.send_signal(signal.SIGINT)
+        said, failed = starting.communicate(timeout=60)
+    assert (starting.returncode, said, failed) == (130, "", "Stopped.\n")

@@ -22,6 +22,7 @@ from modules.run.join.rules import shared_settings
 from modules.run.join.talk import Talk
 
 _SHOWN = 3
+_MOST_PROCESSES = 1024
 
 
 class Refused(Exception):
@@ -59,6 +60,13 @@ def check_pictures(config: TrainConfig, own: Sequence[Listing], talk: Talk, dige
     names = [*(concept_name(config, number) for number in enabled_concepts(config)), "the model"]
     told = [compare_data(names[number], own[number], there, host) for number, there in zip(wrong, theirs, strict=True)]
     raise Refused("; ".join(told), "Copy the files so that both machines have the same", kind="data")
+
+
+def process_count(given: object) -> int:
+    """How many processes a machine says it brings. Raises ValueError for what cannot be."""
+    if type(given) is not int or not 1 <= given <= _MOST_PROCESSES:
+        raise ValueError("how many processes it brings")
+    return given
 
 
 def strings(given: object) -> dict[str, str]:

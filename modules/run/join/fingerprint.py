@@ -50,11 +50,15 @@ def package_listing() -> Listing:
     return found
 
 
+def family_code(config: TrainConfig) -> str:
+    """The name of a family of Tandem's own, or the hash of the family's file."""
+    family = Path(config.family)
+    return _text_hash(family) if family.suffix == ".py" and family.is_file() else config.family
+
+
 def family_listing(config: TrainConfig) -> Listing:
     """The family's name, or the hash of its file; and what the base model's files are."""
-    family = Path(config.family)
-    is_file = family.suffix == ".py"
-    found = {"family": _text_hash(family) if is_file and family.is_file() else config.family}
+    found = {"family": family_code(config)}
     if config.base_model is not None:
         base = Path(config.base_model)
         if base.is_dir():

@@ -13,7 +13,7 @@ from typing import Final
 from modules.config import ConfigError, DataError, TandemError, TrainConfig, override, validate
 from modules.machine import hostname
 from modules.run.failures import Failure, read_failures
-from modules.run.join.fingerprint import all_listings, code_listing, digest, package_listing
+from modules.run.join.fingerprint import all_listings, code_listing, digest, family_code, package_listing
 from modules.run.join.invitation import Invitation, knock
 from modules.run.join.line import LineClosed, Message
 from modules.run.join.roll_call import JoinError
@@ -37,12 +37,16 @@ def join_run(invitation: Invitation, say: Say) -> int:
     Raises TandemError where this machine cannot join.
     """
     check_own(invitation.settings)
+    told = ""
     try:
         with stoppable():
-            joined = _Joined(invitation, say)
+            say(f"Joining the run at {invitation} ...")
+            talk = Talk(knock(invitation, say))
+            told = "; machine 0 has been told"
+            joined = _Joined(invitation, talk, say)
             plan = joined.wait_for_start()
     except Stopped as stop:
-        say("Stopped; machine 0 has been told.")
+        say(f"Stopped{told}.")
         return stop.exit_code
     try:
         return joined.train(plan)
@@ -54,11 +58,10 @@ def join_run(invitation: Invitation, say: Say) -> int:
 class _Joined:
     """The stay in a run: from the greeting to the goodbye."""
 
-    def __init__(self, invitation: Invitation, say: Say) -> None:
+    def __init__(self, invitation: Invitation, talk: Talk, say: Say) -> None:
         self._invitation = invitation
         self._say = say
-        say(f"Joining the run at {invitation} ...")
-        self._talk = Talk(knock(invitation))
+        self._talk = talk
         self._host = "machine 0"
         try:
             self._enter()
@@ -88,6 +91,7 @@ class _Joined:
             self._say(sentence)
         if self._invitation.allow_differences:
             os.environ[ALLOW_DIFFERENCES] = "1"  # the processes to start inherit it
+        self._say(f"Training; progress is shown on {self._host}.")
         supervisor = Supervisor.of_plan(plan, self._folder)
         with self._failures_passed_on():
             code = supervisor.run()
@@ -157,9 +161,10 @@ class _Joined:
         self._resume = str(welcome["resume"])
         self._config = self._configured(welcome)
         self._say(
-            f"{self._host} has let this machine in as machine {self._config.node_rank} of {welcome['machines']}, "
+            f"{self._host} has accepted the token; this is machine {self._config.node_rank} of {welcome['machines']}, "
             f"for the run {welcome['run_name']!r}."
         )
+        self._check_family(welcome)
         for note in welcome["notes"]:
             self._say(f"Note: {note}.")
         processes = self._first_plan().processes_here
@@ -174,6 +179,14 @@ class _Joined:
         number = [f"node_rank={welcome['number']}", f"master_addr={self._invitation.host}"]
         where = f"The config of {self._host}" if own is None else "The config"
         return validate(override(data, [*self._invitation.settings, *number]), where)
+
+    def _check_family(self, welcome: Message) -> None:
+        """What machine 0 names is run here only if it is the same file. Raises ConfigError."""
+        if welcome["family"] != family_code(self._config):
+            raise ConfigError(
+                f"family: {self._config.family!r} is not the same here as on {self._host}",
+                "Copy the family's file from there; where it lies elsewhere, --set family=FILE",
+            )
 
     def _first_plan(self) -> LaunchPlan:
         """What this machine would start; here it is found out how many GPUs it brings. Raises ConfigError."""

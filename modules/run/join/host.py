@@ -14,18 +14,17 @@ from typing import Final
 from modules.config import TrainConfig, dump
 from modules.machine import hostname
 from modules.run.failures import Failure
-from modules.run.join.checks import Refused, check_pictures, check_programs
-from modules.run.join.fingerprint import Listing, all_listings
+from modules.run.join.checks import Refused, check_pictures, check_programs, process_count
+from modules.run.join.fingerprint import Listing, all_listings, family_code
 from modules.run.join.line import LineClosed, Message, WrongToken, greet_guest
 from modules.run.join.roll_call import JoinError, RollCall, Visitor
+from modules.run.join.strangers import Strangers
 from modules.run.join.talk import Talk
 from modules.run.resume import LATEST
 
 Say = Callable[[str], None]
 
-# Strangers get this long to prove themselves, and so many at once; a flood of them keeps nobody out for long.
-_GREETING_S: Final = 5.0
-_MOST_STRANGERS: Final = 64
+_GREETING_S: Final = 5.0  # strangers get this long to prove themselves
 _PORTS_TRIED: Final = 100
 _SEAT_PATIENCE_S: Final = 20.0
 _GOODBYE_S: Final = 3.0
@@ -59,7 +58,7 @@ class JoinHost:
         self._start: Message | None = None
         self._over: list[str] = []  # the verdict, once there is one
         self._told: set[str] = set()
-        self._strangers = threading.Semaphore(_MOST_STRANGERS)
+        self._strangers = Strangers()
         self._server = _open_server(config.initial_port + 1)
         self.port: int = self._server.getsockname()[1]
         pool = ThreadPoolExecutor(1, "pictures")
@@ -112,10 +111,8 @@ class JoinHost:
                     return
                 time.sleep(0.1)  # such as too many open files: wait until some strangers have gone
                 continue
-            if not self._strangers.acquire(blocking=False):
-                connection.close()
-                continue
             name = str(address[0]).removeprefix("::ffff:")
+            self._strangers.add(connection, name)
             threading.Thread(target=self._meet, args=(connection, name), name="guest", daemon=True).start()
 
     def _meet(self, connection: socket.socket, address: str) -> None:
@@ -130,7 +127,7 @@ class JoinHost:
             connection.close()
             return
         finally:
-            self._strangers.release()
+            self._strangers.remove(connection)
         talk = Talk(line)
         try:
             self._serve(talk, address)
@@ -154,7 +151,7 @@ class JoinHost:
         except LineClosed as end:
             farewell = f"{visitor}, machine {number}, has gone ({end})."
             self._record_loss(visitor, number, f"can no longer be reached: {end}")
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             farewell = f"{visitor} was not let in: it said what Tandem does not understand ({error!r})."
         finally:
             if number:
@@ -183,7 +180,7 @@ class JoinHost:
 
     def _find_seat(self, visitor: Visitor, wanted: object) -> int:
         machines = self._config.num_nodes
-        if wanted is not None and not isinstance(wanted, int):
+        if wanted is not None and type(wanted) is not int:  # true is no number
             raise TypeError("its number")
         if wanted is not None and not 0 < wanted < machines:
             raise Refused(f"its number is {wanted}, but this run has the machines 0 to {machines - 1}")
@@ -209,6 +206,7 @@ class JoinHost:
             config=dump(self._config),
             run_name=self._run_name,
             resume=LATEST if self._start is not None else self._resume,
+            family=family_code(self._config),
             notes=list(notes),
         )
         ready = talk.expect("ready", "leave")
@@ -217,7 +215,7 @@ class JoinHost:
         while not self._listings.done():
             talk.listen(0.2)
         check_pictures(self._config, self._listings.result(), talk, ready["digests"], visitor.host)
-        processes = int(ready["processes"])
+        processes = process_count(ready["processes"])
         self._check_return(number, processes)
         for note in notes:
             self._say(f"Note: {note}.")

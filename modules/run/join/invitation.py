@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +23,7 @@ _ADDRESS: Final = re.compile(
 )
 _PATIENCE_S: Final = 20.0
 _GREETING_S: Final = 10.0
+_SILENT_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Invitation:
             raise ConfigError(f"--join is {address!r}; it must be HOST or HOST:PORT, such as 10.0.0.1:{DEFAULT_PORT}")
         if token is None:
             raise ConfigError("--join needs --token", "Copy the whole line that machine 0 shows")
-        check_token(token)
+        check_token(token, "Copy the whole line from machine 0")
         return cls(match["bare6"] or match["host6"] or match["host"], port, token, **more)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
@@ -66,8 +69,19 @@ def invitation_by_number(config: TrainConfig, token: str | None) -> Invitation:
     return Invitation(config.master_addr, config.initial_port + 1, token, config=config, patience_s=patience_s)
 
 
-def knock(invitation: Invitation) -> Line:
+def knock(invitation: Invitation, say: Callable[[str], None]) -> Line:
     """The line to machine 0. Raises ConfigError where nobody answers, or the token is wrong."""
+    words = f"Nobody answers there yet; trying for {invitation.patience_s:.0f} s."
+    waiting = threading.Timer(_SILENT_S, say, [words])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        return _answered(invitation)
+    finally:
+        waiting.cancel()
+
+
+def _answered(invitation: Invitation) -> Line:
     deadline = time.monotonic() + invitation.patience_s
     while True:
         try:
@@ -79,6 +93,8 @@ def knock(invitation: Invitation) -> Line:
             ) from None
         except socket.gaierror as error:
             raise ConfigError(f"--join: the name {invitation.host!r} is not known here: {error.strerror}") from error
+        except UnicodeError as error:  # such as two dots in a row
+            raise ConfigError(f"--join: {invitation.host!r} is neither a host name nor an IP address") from error
         except (LineClosed, OSError) as error:  # a time-out is an OSError; machine 0 may be about to start
             if time.monotonic() > deadline:
                 reason = str(error) or "no answer"

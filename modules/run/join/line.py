@@ -153,9 +153,9 @@ def _unpacked(packed: bytes) -> Message:
     try:
         text = opener.decompress(packed, _MOST_UNPACKED_BYTES)
         message = json.loads(text)
-    except (zlib.error, ValueError) as error:
+    except (zlib.error, ValueError, RecursionError) as error:
         raise LineClosed("a message cannot be read") from error
-    if not isinstance(message, dict):
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise LineClosed("a message cannot be read")
     return message
 

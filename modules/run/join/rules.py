@@ -42,13 +42,15 @@ def check_own(assignments: Iterable[str]) -> None:
             )
 
 
-def check_token(token: str) -> None:
+def check_token(token: str, advice: str = "Leave it out on machine 0 and Tandem makes one") -> None:
     """Raise ConfigError for a token that could be guessed or would not survive a command line."""
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    wanted = f"use at least {_SHORTEST_TOKEN} letters and digits"
+    if not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(
-            f"--token has {len(token)} characters; use at least {_SHORTEST_TOKEN} letters and digits",
-            "Leave it out on machine 0 and Tandem makes one",
+            f"--token is {token!r}, which holds other things than plain letters and digits; {wanted}", advice
         )
+    if len(token) < _SHORTEST_TOKEN:
+        raise ConfigError(f"--token has {len(token)} characters; {wanted}", advice)
 
 
 def shared_settings(config: TrainConfig) -> dict[str, str]:

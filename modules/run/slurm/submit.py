@@ -15,6 +15,7 @@ _NODES = 'sinfo --format="%P %D %c %m %G %l" lists partitions, nodes, cores, MiB
 _ACCOUNTS = 'sacctmgr show associations user="$USER" format=Account,QOS lists what you may use'
 # A word of sbatch's message, and what helps.
 _ADVICE: Final[Sequence[tuple[str, str]]] = (
+    (r"controller|configuration source|connect", "Slurm does not answer: try again later, and `scontrol ping`"),
     (r"gres|gpu", f"No node has so many GPUs, or of that --gpu_type; --cpu asks for none. {_NODES}"),
     (r"account|qos", f"Choose another --account or --qos. {_ACCOUNTS}"),
     (r"partition", f"Choose another --partition. {_NODES}"),
@@ -26,7 +27,6 @@ _ADVICE: Final[Sequence[tuple[str, str]]] = (
         r"configuration|cpu count|number of nodes",
         f"No node has all of that: see --gpus, --gpu_type, --cpus_per_gpu and --mem. {_NODES}",
     ),
-    (r"controller|configuration source|connect", "Slurm does not answer: try again later, and `scontrol ping`"),
     (r"--\w", "Correct the option that it names"),
 )
 # Variables of a job in which this command may be running; they would be taken for the new job's own.

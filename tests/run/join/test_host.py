@@ -16,14 +16,16 @@ from modules.config import ConfigError, DataError, TrainConfig
 from modules.machine import find_free_port
 from modules.run.join import fingerprint
 from modules.run.join import host as join_host
+from modules.run.join import invitation as join_invitation
 from modules.run.join import talk as join_talk
 from modules.run.join.fingerprint import all_listings, code_listing, digest, package_listing
 from modules.run.join.guest import join_run
 from modules.run.join.host import JoinHost
-from modules.run.join.invitation import Invitation, invitation_by_number
+from modules.run.join.invitation import Invitation, invitation_by_number, knock
 from modules.run.join.line import LineClosed, WrongToken, greet_host
 from modules.run.join.roll_call import JoinError, RollCall, Visitor
 from modules.run.join.rules import shared_settings
+from modules.run.join.strangers import Strangers
 from modules.run.join.talk import Talk
 
 
@@ -151,22 +153,14 @@ def test_a_wrong_token_is_told_once(door: Callable[..., Door]) -> None:
     assert len(here.said) == 2
 
 
-def test_a_flood_of_strangers_keeps_nobody_out(door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join_host, "_GREETING_S", 1.0)
+def test_a_flood_of_strangers_keeps_nobody_out(door: Callable[..., Door]) -> None:
     here = door()
     with ExitStack() as strangers:
         for number in range(200):
             connection = strangers.enter_context(socket.create_connection(("127.0.0.1", here.host.port)))
             if number % 2:
                 connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1000)
-        deadline = time.monotonic() + 20
-        while True:  # as join_run does it: again, for a while
-            try:
-                here.enter("beta")
-                break
-            except (LineClosed, OSError):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+        here.enter("beta")  # at the first try, while the strangers hold their connections
         here.wait_for("beta", "joined")
     assert here.host.wait(5) == {1: 1}
     assert len(here.said) == 1
@@ -174,7 +168,7 @@ def test_a_flood_of_strangers_keeps_nobody_out(door: Callable[..., Door], monkey
 
 @pytest.mark.parametrize(
     "arrival",
-    [{"code": 5}, {"packages": []}, {"number": "one"}, {"code": None}, {"host": None, "number": 1.5}],
+    [{"code": 5}, {"packages": []}, {"number": "one"}, {"number": True}, {"code": None}, {"host": None, "number": 1.5}],
 )
 def test_a_machine_that_talks_nonsense(door: Callable[..., Door], arrival: dict[str, Any]) -> None:
     here = door()
@@ -189,6 +183,14 @@ def test_a_machine_that_talks_nonsense(door: Callable[..., Door], arrival: dict[
         talk.expect("start")
     here.enter("gamma")
     here.wait_for("gamma", "joined as machine 1")
+
+
+@pytest.mark.parametrize("processes", [-5, 0, True, 1025, 1.0, "2"])
+def test_a_machine_with_an_odd_number_of_processes(door: Callable[..., Door], processes: Any) -> None:
+    here = door()
+    with pytest.raises(LineClosed):
+        here.enter("beta", processes=processes).expect("start")
+    here.wait_for("does not understand", "how many processes it brings", "Still missing: machine 1.")
 
 
 def test_differing_code_names_the_file(door: Callable[..., Door]) -> None:
@@ -311,16 +313,45 @@ def test_what_the_joining_side_reads(door: Callable[..., Door], pictures: Path, 
     refused("--join needs --token", address=address, token=None)
     refused("The token is not that of the run at".lower(), address=address, token="0" * 24)
     refused("no run waits for machines", address="127.0.0.1:9", token="0" * 24, patience_s=0)
+    refused("'a..b' is neither a host name nor an IP address", address="a..b", token="0" * 24)
+    refused("Copy the whole line from machine 0", address=address, token=here.host.token[:10])
+    refused("other things than plain letters and digits", address=address, token="0" * 23 + "\u00fc")
     mine = {"address": address, "token": here.host.token}
     refused("learning_rate belongs to the whole run", **mine, settings=("learning_rate=1",))
     refused("concepts: there is no folder", **mine, settings=("concepts.0.path=/nowhere",))
     here.wait_for("has left: concepts: there is no folder '/nowhere'")
+    own_family = tmp_path / "mine.py"
+    own_family.write_text("raise SystemExit('never run')")
+    refused("is not the same here as on", **mine, settings=(f"family={own_family}",))
     other = tmp_path / "other"
     shutil.copytree(pictures, other)
     (other / "a.png").write_bytes(b"longer than before")
     caught = refused("1 file differs: a.png", **mine, settings=(f"concepts.0.path={other}",))
     assert caught.value.exit_code == 4
     assert list((tmp_path / "runs" / "x").glob("machine-1.json"))
+
+
+def test_who_waits_for_machine_0_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_invitation, "_SILENT_S", 0.1)
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="no run waits for machines"):
+        knock(Invitation.of("127.0.0.1:9", "0" * 24, patience_s=1.0), said.append)
+    assert said == ["Nobody answers there yet; trying for 1 s."]
+
+
+def test_strangers_of_one_address_make_room_for_each_other_only() -> None:
+    strangers = Strangers()
+    with ExitStack() as ends:
+        pairs = [[ends.enter_context(end) for end in socket.socketpair()] for _ in range(12)]
+        for number, (_, ours) in enumerate(pairs):
+            strangers.add(ours, "10.0.0.2" if number == 0 else "10.0.0.3")
+        for number, (theirs, _) in enumerate(pairs):
+            theirs.settimeout(0.0)
+            if 1 <= number <= 3:
+                assert theirs.recv(1) == b"", "the oldest of the crowded address have ended"
+            else:
+                with pytest.raises(BlockingIOError):
+                    theirs.recv(1)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,16 @@ def test_messages_have_an_end(sockets: Pair, monkeypatch: pytest.MonkeyPatch) ->
         guest.receive(5)
 
 
+@pytest.mark.parametrize("text", ["{}", '{"type": 5}', '{"a": ' + "[" * 100_000, "[]"])
+def test_odd_messages_end_the_line(sockets: Pair, text: str) -> None:
+    host, guest = joined(sockets)
+    packed = zlib.compress(text.encode())
+    proof = join_line._proof(guest._key_out, struct.pack(">Q", 0), packed)
+    sockets[1].sendall(struct.pack(">I", 32 + len(packed)) + proof + packed)
+    with pytest.raises(LineClosed, match="cannot be read"):
+        host.receive(5)
+
+
 def send(connection: socket.socket, message: object) -> None:
     data = json.dumps(message).encode()
     connection.sendall(struct.pack(">I", len(data)) + data)

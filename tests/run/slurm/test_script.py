@@ -186,6 +186,8 @@ def fake_sbatch(folder: Path, said: str) -> dict[str, str]:
         ("Batch job submission failed: Invalid node name specified", "Correct --nodelist"),
         ("Memory specification can not be satisfied", "less --mem"),
         ("Batch job submission failed: Unable to contact slurm controller (connect failure)", "scontrol ping"),
+        ("resolve_ctls_from_dns_srv: no SRV records; Could not establish a configuration source", "scontrol ping"),
+        ("Batch job submission failed: Requested node configuration is not available", "No node has all of that"),
         ("something new", "sinfo"),
     ],
 )
