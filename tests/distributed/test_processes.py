@@ -58,7 +58,6 @@ def test_who_waits_for_whom_is_told(agreed: list[dict[str, Any]]) -> None:
     (row,) = agreed[0]["waited"]
     assert (row["rank"], row["for"], row["in"]) == (1, [0], "rank 0 (slow)")
     assert "rank_programs.py" in row["at"]["0"]
-    assert agreed[0]["noted"][0].startswith("Rank 1 has waited ")
 
 
 def test_every_rank_hears_what_every_rank_tells(agreed: list[dict[str, Any]]) -> None:
@@ -67,7 +66,6 @@ def test_every_rank_hears_what_every_rank_tells(agreed: list[dict[str, Any]]) ->
 
 def test_what_one_rank_calls_off_all_know(agreed: list[dict[str, Any]]) -> None:
     assert [facts["called_off"] for facts in agreed] == ["stopped", "stopped"]
-    assert [facts["too_late"] for facts in agreed] == [False, False]
 
 
 def test_the_group_is_left_and_leaving_twice_does_no_harm(agreed: list[dict[str, Any]]) -> None:

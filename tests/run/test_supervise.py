@@ -151,17 +151,6 @@ def test_orphans_and_hanging_ranks_are_ended(folder: RunFolder) -> None:
     assert Supervisor(argv, folder, ranks=range(2), finish_grace_s=0.5).run() == 0
 
 
-def test_a_torchrun_that_waits_for_other_machines_only_is_ended(folder: RunFolder) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from modules.run import EventLog\n"
-        "log = EventLog(Path(sys.argv[1])); log.write('phase', phase='training')\n"
-        "log.write('finished', reason='finished', exit_code=0); log.close(); time.sleep(300)"
-    )
-    argv = [sys.executable, "-c", code, str(folder.events_file), "torch.distributed.run"]
-    supervisor = Supervisor(argv, folder, alone_grace_s=0.2, report_grace_s=0.2, finish_grace_s=200.0)
-    assert supervisor.run() == 0
-
-
 def test_one_process_without_torchrun(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     (folder.log_dir / "started-1").touch()
     argv = [sys.executable, str(WORKER), str(folder.path), "kill:11"]
@@ -200,7 +189,7 @@ def test_second_ctrl_c_ends_at_once(folder: RunFolder) -> None:
     process.send_signal(signal.SIGINT)
     _, message = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert "without a backup; there is none yet" in message
+    assert "without a backup" in message
     assert last_finished(folder)["exit_code"] == 130
 
 
