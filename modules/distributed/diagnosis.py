@@ -115,6 +115,15 @@ def waits(accounts: Mapping[int, Account]) -> list[Waiting]:
     return rows
 
 
+def in_words(rows: Sequence[Waiting]) -> str:
+    """Who waits longest, for whom, and where those are: for the person at the terminal."""
+    longest = max(rows, key=lambda row: row["seconds"])
+    others = [f"rank {rank} ({longest['at'].get(str(rank)) or 'place unknown'})" for rank in longest["for"][:3]]
+    more = len(longest["for"]) - len(others)
+    text = f"Rank {longest['rank']} has waited {longest['seconds']} s for {', '.join(others)}"
+    return f"{text} and {more} more." if more else f"{text}."
+
+
 def _waits_for(account: Account, accounts: Mapping[int, Account]) -> set[int]:
     if account.waits_for:
         return set(account.waits_for)

@@ -29,9 +29,11 @@ class Silence:
 
     def __init__(self, everyone: Sequence[Member], own_rank: int) -> None:
         self._everyone = everyone
-        self._host = everyone[own_rank].host
+        self._machine = everyone[own_rank].machine_id
         self._beats: dict[int, tuple[int, float]] = {}
-        self._neighbours = {m.rank for m in everyone if m.host == self._host and psutil.pid_exists(m.process_id)}
+        self._neighbours = {
+            m.rank for m in everyone if m.machine_id == self._machine and psutil.pid_exists(m.process_id)
+        }
 
     def heard(self, rank: int, beat: int) -> None:
         """The number of the last heartbeat of `rank`."""
@@ -59,8 +61,8 @@ class Silence:
             if rank in self._neighbours and (found := self._look_at(self._everyone[rank], silent[rank])):
                 return found
         for rank in sorted(silent):
-            host = self._everyone[rank].host
-            is_down = host != self._host and all(each.rank in silent for each in self._everyone if each.host == host)
+            machine = self._everyone[rank].machine_id
+            is_down = machine != self._machine and all(each.rank in silent for each in self._on(machine))
             limit_s = DEAD_AFTER_LOSS_S if mourning else DEAD_AFTER_S
             if not is_down:
                 limit_s = DEAF_AFTER_LOSS_S if mourning else DEAF_AFTER_S
@@ -71,11 +73,11 @@ class Silence:
     def unreachable_store(self, seconds: float, *, mourning: bool) -> Failure | None:
         """The same where the store does not answer, which is on the machine of rank 0."""
         holder = self._everyone[0]
-        if holder.host == self._host and 0 in self._neighbours and (found := self._look_at(holder, seconds)):
+        if holder.machine_id == self._machine and 0 in self._neighbours and (found := self._look_at(holder, seconds)):
             return found
         if seconds < (DEAD_AFTER_LOSS_S if mourning else DEAD_AFTER_S):
             return None
-        there = {member.rank for member in self._everyone if member.host == holder.host}
+        there = {member.rank for member in self._on(holder.machine_id)}
         return self._out_of_reach(0, there, seconds)
 
     def process_of(self, rank: int) -> psutil.Process | None:
@@ -86,6 +88,9 @@ class Silence:
             return psutil.Process(self._everyone[rank].process_id)
         except psutil.NoSuchProcess:
             return None
+
+    def _on(self, machine: str) -> list[Member]:
+        return [member for member in self._everyone if member.machine_id == machine]
 
     def _look_at(self, member: Member, seconds: float) -> Failure | None:
         """What the system says of a process of this machine; None where it says nothing bad yet."""
@@ -102,8 +107,8 @@ class Silence:
 
     def _out_of_reach(self, rank: int, silent: set[int], seconds: float) -> Failure:
         member = self._everyone[rank]
-        there = [each for each in self._everyone if each.host == member.host]
-        if member.host == self._host:
+        there = self._on(member.machine_id)
+        if member.machine_id == self._machine:
             text = f"Rank {rank} on {member.host} gave no sign of life for {seconds:.0f} s, but its process is there."
             return _failure(member, "stopped", text)
         if {each.rank for each in there} <= silent:

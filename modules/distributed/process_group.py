@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,9 +20,19 @@ from torch._C._distributed_c10d import (  # torch.distributed exports them witho
     TCPStore,
 )
 
-from modules.distributed.sign_in import GroupError, Member, Say, by_host, did_not_come, members, sign_in
+from modules.distributed.sign_in import (
+    TELL_AFTER_S,
+    GroupError,
+    Member,
+    Say,
+    by_host,
+    did_not_come,
+    members,
+    sign_in,
+)
 from modules.machine import hostname
 from modules.run.group_place import Place, place_from_environment
+from modules.run.launch_environment import add_network_cards, network_cards
 
 log = logging.getLogger("tandem")
 
@@ -72,22 +83,18 @@ def setup_distributed(
     """Join the process group and choose this rank's device; call it once in every process.
 
     Without `rank` and `world_size` everything is read from what torchrun or srun has set.
-    Raises GroupError, with the address, where the group does not form within `timeout_s`.
+    Raises GroupError, with the address, where the group does not form within `timeout_s`, and ConfigError where the
+    numbers cannot be.
     """
-    if rank is None or world_size is None:
-        place = place_from_environment(os.environ, master_port)
-        if place is None:
-            raise GroupError(
-                "setup_distributed: neither RANK and WORLD_SIZE nor srun's variables are set.",
-                "Start the program with torchrun or srun, or let launch_distributed start the processes.",
-            )
-    else:
-        place = Place(
-            rank=rank,
-            local_rank=int(os.environ.get("LOCAL_RANK", rank)) if local_rank is None else local_rank,
-            world_size=world_size,
-            master_addr=os.environ.get("MASTER_ADDR", master_addr),
-            master_port=int(os.environ.get("MASTER_PORT", master_port)),
+    environ: Mapping[str, str] = os.environ
+    if rank is not None and world_size is not None:
+        given = {"RANK": rank, "WORLD_SIZE": world_size} | ({} if local_rank is None else {"LOCAL_RANK": local_rank})
+        environ = {"MASTER_ADDR": master_addr, **environ, **{name: str(number) for name, number in given.items()}}
+    place = place_from_environment(environ, master_port)
+    if place is None:
+        raise GroupError(
+            "setup_distributed: neither RANK and WORLD_SIZE nor srun's variables are set.",
+            "Start the program with torchrun or srun, or let launch_distributed start the processes.",
         )
     return join_group(place, resolve_backend(backend)[0], timeout_s)
 
@@ -103,19 +110,8 @@ def open_store(place: Place, timeout_s: float, say: Say = log.warning) -> Store:
     hosts_store = place.rank == 0 and not _launcher_holds_store(place)
     if not hosts_store:
         _wait_until_open(place, timeout_s, say)
-    try:
-        store = TCPStore(
-            place.master_addr,
-            place.master_port,
-            is_master=hosts_store,
-            timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-            multi_tenant=True,
-            use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
-        )
-    except (RuntimeError, ValueError) as error:  # DistError and its kinds derive from RuntimeError
-        raise _no_store(place, error) from error
-    return sign_in(store, place, max(0.0, deadline - time.monotonic()), say)
+    store = _connected(place, hosts_store, deadline, timeout_s, say)
+    return sign_in(store, place, _left(deadline), say)
 
 
 def join_group(
@@ -128,6 +124,8 @@ def join_group(
     """
     store = open_store(place, timeout_s, say) if store is None else store
     everyone = members(store, place.world_size)
+    if len({member.machine_id for member in everyone}) > 1:
+        add_network_cards(os.environ, place.master_addr)
     device = device_of(place)
     limit = timedelta(seconds=min(timeout_s, CONNECT_WITHIN_S))
     try:
@@ -144,7 +142,7 @@ def join_group(
         _first_meeting(group)
     except (RuntimeError, ValueError) as error:
         cleanup_distributed()
-        raise _not_connected(everyone, backend, error) from error
+        raise _not_connected(place, everyone, backend, error) from error
     group.expect_steps_within(timeout_s)
     return group
 
@@ -195,6 +193,45 @@ def _first_meeting(group: Group) -> None:
             raise RuntimeError(f"the first all-reduce counted {here.item():.0f} of {group.place.world_size} processes")
 
 
+def _connected(place: Place, hosts_store: bool, deadline: float, timeout_s: float, say: Say) -> Store:
+    """The store itself. torch waits for ever where another program takes the connection and never says a word."""
+    opened: list[Store] = []
+    errors: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            opened.append(
+                TCPStore(
+                    place.master_addr,
+                    place.master_port,
+                    is_master=hosts_store,
+                    timeout=timedelta(seconds=timeout_s),
+                    wait_for_workers=False,
+                    multi_tenant=True,
+                    use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+                )
+            )
+        except (RuntimeError, ValueError) as error:  # DistError and its kinds derive from RuntimeError
+            errors.append(error)
+
+    connecting = threading.Thread(target=connect, name="connect", daemon=True)
+    connecting.start()
+    connecting.join(min(TELL_AFTER_S, _left(deadline)))
+    if connecting.is_alive() and (left_s := _left(deadline)) > 0:
+        where = f"{place.master_addr}:{place.master_port}"
+        say(f"Waiting for rank 0: what listens at {where} does not answer as its store would ({left_s:.0f} s more).")
+        connecting.join(left_s)
+    if connecting.is_alive():
+        raise _no_store(place, TimeoutError("something listens there that is not the store of rank 0"))
+    if errors:
+        raise _no_store(place, errors[0]) from errors[0]
+    return opened[0]
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
 def _wait_until_open(place: Place, timeout_s: float, say: Say) -> None:
     """Until rank 0's machine listens. torch would wait as well, but silently, and give up with a stack of C++."""
     deadline, tell_at = time.monotonic() + timeout_s, time.monotonic() + 5.0
@@ -239,14 +276,16 @@ def _no_store(place: Place, error: Exception) -> GroupError:
     )
 
 
-def _not_connected(everyone: tuple[Member, ...], backend: str, error: Exception) -> GroupError:
+def _not_connected(place: Place, everyone: tuple[Member, ...], backend: str, error: Exception) -> GroupError:
     chosen = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     said = ", ".join(f"{name} is {value or 'not set'}" for name, value in chosen.items())
+    card = network_cards(place.master_addr).get("GLOO_SOCKET_IFNAME")
+    leads = f", and {card} leads to {place.master_addr}" if card else ""
     return GroupError(
         f"all {len(everyone)} processes came ({by_host(everyone)}), but could not form a group over {backend}: "
         f"{_first_line(error)}",
-        f"Check that the network interface is the one that the machines share ({said}) and that no firewall closes "
-        "the ports between them; scripts/preflight.py tries every pair.",
+        f"Check that each machine uses the network interface by which it reaches the others (on {hostname()} {said}"
+        f"{leads}) and that no firewall closes the ports between them.",
     )
 
 

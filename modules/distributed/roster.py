@@ -46,17 +46,17 @@ class Roster:
 def take_roster(group: Group, config: TrainConfig | None, gather: Gather) -> Roster:
     """Every rank of the group calls it. Raises ConfigError, on all alike, where code or settings differ."""
     own_place = group.members[group.place.rank]
-    first_of_host = next(member.rank for member in group.members if member.host == own_place.host) == own_place.rank
+    machines = [member.machine_id for member in group.members]
+    first_of_host = machines.index(own_place.machine_id) == own_place.rank
     own = RankFacts.here(own_place, group.device, group.backend, config, first_of_host=first_of_host)
     gather("clocks", "")
     own = replace(own, clock=time.time())
     rows = tuple(RankFacts.parse(text) for text in gather("roster", own.dump()))
     _refuse_differences(rows, config, gather)
-    several_hosts = len({row.host for row in rows}) > 1
     return Roster(
         rows,
         tuple(map(float, gather("speeds", str(measured_speed(group.device))))) if has_mixed_gpus(rows) else (),
-        _slowest(gather("link", str(_link_mb_s(group)))) if several_hosts else None,
+        _slowest(gather("link", str(_link_mb_s(group)))) if len(set(machines)) > 1 else None,
     )
 
 

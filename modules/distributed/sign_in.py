@@ -17,7 +17,7 @@ from itertools import groupby
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from modules.config import TrainingError
-from modules.machine import hostname
+from modules.machine import hostname, machine_id
 from modules.run.group_place import Place
 
 TELL_AFTER_S = 5.0
@@ -43,6 +43,7 @@ class Member:
     process_id: int
     machine: int | None  # torchrun's and Slurm's number of the node
     processes_here: int | None  # of this run on its machine
+    machine_id: str = ""  # host names need not differ; ranks with the same one see each other's processes
 
     @classmethod
     def here(cls, place: Place, environ: Mapping[str, str] = os.environ) -> Member:
@@ -56,6 +57,7 @@ class Member:
             os.getpid(),
             int(machine) if machine.isdecimal() else None,
             int(processes) if processes.isdecimal() else None,
+            machine_id(),
         )
 
 

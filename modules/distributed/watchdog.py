@@ -30,6 +30,7 @@ from modules.distributed.diagnosis import (
     Verdict,
     Waiting,
     contradiction,
+    in_words,
     laggard,
     stacks,
     waits,
@@ -51,6 +52,7 @@ CAUSE_WITHIN_S = 10.0
 LEAVE_WITHIN_S = 3.0
 TELL_WAITING_AFTER_S = 5.0
 TELL_WAITING_EVERY_S = 10.0
+NOTE_WAITING_EVERY_S = 60.0
 _LONGEST_TRACEBACK = 30_000
 
 
@@ -70,17 +72,20 @@ class Watchdog:
         *,
         wished: tuple[type[BaseException], ...] = (),
         tell_waiting: Callable[[list[Waiting]], None] | None = None,
+        note: Callable[[str], None] | None = None,
         last_words: Callable[[Failure], None] | None = None,
     ) -> None:
         """Verdicts are recorded in `folder`. Exceptions of the kinds `wished` are no failures.
 
-        `tell_waiting` hears now and then who waits for whom, `last_words` why this process is ended by force.
+        `tell_waiting` hears now and then who waits for whom, `note` the same in words where it takes minutes,
+        `last_words` why this process is ended by force.
         """
         self._everyone = group.members
         self._own = group.members[group.place.rank]
         self._folder = folder
         self._wished = wished
         self._tell_waiting = tell_waiting
+        self._note = note
         self._last_words = last_words
         self._store = TimedStore(group.store, ANSWER_WITHIN_S)
         self._state = OwnState(self._own)
@@ -90,7 +95,7 @@ class Watchdog:
         self._parent = os.getppid()
         self._answered_at = time.monotonic()
         self._mourning = False
-        self._told_waiting_at = 0.0
+        self._told_waiting_at = self._noted_waiting_at = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._verdict: Failure | None = None
@@ -209,6 +214,13 @@ class Watchdog:
         if rows and self._tell_waiting and time.monotonic() - self._told_waiting_at >= TELL_WAITING_EVERY_S:
             self._told_waiting_at = time.monotonic()
             self._tell_waiting(rows)
+            self._note_waiting(rows)
+
+    def _note_waiting(self, rows: list[Waiting]) -> None:
+        is_long = any(row["seconds"] >= NOTE_WAITING_EVERY_S for row in rows)
+        if self._note and is_long and time.monotonic() - self._noted_waiting_at >= NOTE_WAITING_EVERY_S:
+            self._noted_waiting_at = time.monotonic()
+            self._note(in_words(rows))
 
     def _failure_of(self, verdict: Verdict, accounts: dict[int, Account]) -> Failure:
         host = self._everyone[verdict.rank].host

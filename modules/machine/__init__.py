@@ -7,6 +7,7 @@ from modules.machine.host import (
     free_disk_mib,
     hostname,
     local_addresses,
+    machine_id,
     memory_mib,
     torch_version,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "is_loopback_name",
     "link_table",
     "local_addresses",
+    "machine_id",
     "memory_mib",
     "own_addresses",
     "port_is_free",

@@ -4,12 +4,15 @@ import importlib.metadata
 import math
 import os
 import socket
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACES = (Path("/proc/self/ns/pid"), Path("/proc/self/ns/net"))
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,17 @@ class Memory:
 def hostname() -> str:
     """This computer's short name, never empty."""
     return socket.gethostname().split(".")[0] or "localhost"
+
+
+def machine_id() -> str:
+    """What tells this computer from one of the same name; containers that share neither processes nor network differ.
+
+    Processes with the same one see each other by their process ids and reach each other over the loopback.
+    """
+    try:
+        return " ".join([_BOOT.read_text().strip(), *(os.readlink(each) for each in _NAMESPACES)])
+    except OSError:
+        return f"{uuid.getnode():012x}"
 
 
 def cpu_count() -> int:

@@ -25,6 +25,7 @@ _CODE_KINDS: Final = {exit_code_of(kind): kind for kind in ("config", "data", "i
 # healthy rank with it when another has died.
 _SUDDEN_DEATHS: Final = frozenset({-9, -11, -7})
 _SIGTERM: Final = -15
+STARTING: Final = "starting"  # before the first phase that a run tells of
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Ending:
 
 def decide_ending(traces: Traces) -> Ending:
     """Trust what the run itself said last, then recorded failures, then torchrun, then the bare exit code."""
-    phase = _last_phase(traces.events) or ("starting" if 0 in traces.ranks else "")
+    phase = _last_phase(traces.events) or (STARTING if 0 in traces.ranks else "")
     if traces.was_cut_short:
         return Ending(_ASKED_CODES.get(traces.asked, FAILED), None, phase)
     said = said_exit_code(traces.events)
@@ -99,17 +100,21 @@ def ending_message(ending: Ending, folder: RunFolder) -> str:
         ]
     if failure.advice:
         lines.append(f"  What to try: {failure.advice}")
-    log = folder.log_file(failure.rank) if failure.traceback else folder.launcher_log
-    if not refused:
-        lines.append(f"  Full traceback: {log}")
+    if not refused and failure.traceback:
+        lines.append(f"  Full traceback: {folder.log_file(failure.rank)}")
+    elif not refused:
+        lines.append(f"  More in: {folder.launcher_log}")
     return "\n".join(lines)
 
 
 def is_refusal(ending: Ending) -> bool:
-    """Whether the run ended before it began, for a reason that the message says whole."""
+    """Whether the run ended before it began, for a reason that the message says whole.
+
+    A machine without rank 0 may know no phase, and then not whether training had begun.
+    """
     failure = ending.failure
     is_known = failure is not None and failure.kind in _KINDS_BEFORE_START
-    return is_known and ending.phase not in {"training", "sampling", "saving"}
+    return is_known and ending.phase not in {"", "training", "sampling", "saving"}
 
 
 def _root_failure(traces: Traces) -> Failure:

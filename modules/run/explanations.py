@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -39,12 +40,21 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rule:
-    """Applies when an error's class is one of `names` or one of `texts` stands in its lower-case text."""
+    """Applies when an error's class is one of `names` or one of `texts` stands in its lower-case text.
+
+    `of_torch` limits the texts to errors of torch's process groups: a download may time out or break off as well.
+    """
 
     kind: str
     advice: str
     names: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    of_torch: bool = False
+
+
+# How errors of torch's process groups and stores are known: by their class, or by who speaks in their text.
+_TORCH_NAMES: Final = re.compile(r"Dist(Network|Store|Backend)?Error|Rendezvous\w*|GroupError")
+_TORCH_TEXTS: Final = re.compile(r"\bgloo\b|\[c10d\]|tcpstore|processgroup|\bnccl|connection closed by peer")
 
 
 # Failures that are the echo of another rank's failure.
@@ -101,6 +111,7 @@ _PEER = _Rule(
         "ncclremoteerror",
         "connection was likely closed",
     ),
+    of_torch=True,
 )
 _NCCL_INIT = _Rule(
     "nccl",
@@ -128,6 +139,7 @@ _JOIN = _Rule(
     "num_nodes, that the address is the first machine's, and that no firewall closes the port.",
     names=("DistNetworkError", "DistStoreError", "RendezvousTimeoutError", "RendezvousConnectionError"),
     texts=("clients joined", "timed out", "timeout", "connection refused", "no route to host"),
+    of_torch=True,
 )
 _HANG = _Rule(
     "timeout",
@@ -135,6 +147,7 @@ _HANG = _Rule(
     "ranks' logs; raise step_timeout_s if steps are really that long.",
     names=_JOIN.names,
     texts=("timed out", "timeout", "watchdog caught collective"),
+    of_torch=True,
 )
 _NETWORK_CARD = _Rule(
     "process_group",
@@ -188,8 +201,6 @@ _ERRNO_RULES: Final = {
     errno.EROFS: _PERMISSION,
     errno.ENOMEM: _HOST_MEMORY,
     errno.EADDRINUSE: _PORT,
-    errno.EPIPE: _PEER,
-    errno.ECONNRESET: _PEER,
 }
 _LONGEST_MESSAGE = 500
 
@@ -224,7 +235,11 @@ def _explain(rule: _Rule | None, name: str, names: set[str], text: str, training
 
 
 def _applies(rule: _Rule, names: set[str], lower: str) -> bool:
-    return not names.isdisjoint(rule.names) or any(text in lower for text in rule.texts)
+    if not names.isdisjoint(rule.names):
+        return True
+    if rule.of_torch and not (any(map(_TORCH_NAMES.fullmatch, names)) or _TORCH_TEXTS.search(lower)):
+        return False
+    return any(text in lower for text in rule.texts)
 
 
 def _first_lines(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from modules.config import ConfigError, TandemError, TrainConfig
-from modules.run.ending import ending_message
+from modules.run.ending import STARTING, Ending, ending_message
 from modules.run.events import EventLog
 from modules.run.exit_codes import FAILED
 from modules.run.failures import record_failure, root_cause
@@ -67,12 +67,17 @@ def _start_here(
     _tell(plan, say)
     supervisor = Supervisor.of_plan(plan, folder)
     code = supervisor.run()
-    failure = supervisor.ending.failure if supervisor.ending is not None else None
-    if plan.world_size == 1 or require_multi_gpu or failure is None or failure.kind != "process_group":
+    if plan.world_size == 1 or require_multi_gpu or not _had_no_group(supervisor.ending):
         return code
     say("Note: several processes could not work together (above), so one device trains instead.")
     alone = config.model_copy(update={"training_mode": "single", "world_size": None, "processes_per_node": None})
     return Supervisor.of_plan(_plan(alone, folder, extra_args, require_multi_gpu=False), folder).run()
+
+
+def _had_no_group(ending: Ending | None) -> bool:
+    """Whether the processes could not form a group; once they have, the first phase begins."""
+    failure = None if ending is None else ending.failure
+    return ending is not None and failure is not None and failure.kind == "process_group" and ending.phase == STARTING
 
 
 def _start_machines(

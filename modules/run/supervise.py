@@ -46,12 +46,14 @@ class Supervisor:
         failure_grace_s: float = 8.0,
         report_grace_s: float = 4.0,
         finish_grace_s: float = 60.0,
+        alone_grace_s: float = 5.0,
     ) -> None:
         """Prepare to run `argv`; `ranks` are those of this node, `watched` those whose failures it hears of.
 
         `hear_others` is called before a failure is judged, so that other machines can say what they know.
         The graces are for the other ranks after a failure, then for torchrun's report, and for all after the
-        `finished` event; whoever is still there after that is killed.
+        `finished` event, shorter for a torchrun whose ranks have all ended and which waits for other machines'
+        torchrun; whoever is still there after that is killed.
         """
         self._argv = list(argv)
         self._folder = folder
@@ -62,6 +64,7 @@ class Supervisor:
         self._failure_grace_s = failure_grace_s
         self._report_grace_s = report_grace_s
         self._finish_grace_s = finish_grace_s
+        self._alone_grace_s = alone_grace_s
         self.ending: Ending | None = None
         self._family = ProcessFamily()
         self._generations = Generations(self._family, argv)
@@ -73,6 +76,7 @@ class Supervisor:
         self._requests = StopRequests(folder, self._family, argv, has_first_rank=0 in ranks)
         self._failed_at: float | None = None
         self._finished_at: float | None = None
+        self._alone_since: float | None = None
         self._looked_around_at = 0.0
         self._victims: set[int] = set()
 
@@ -152,6 +156,7 @@ class Supervisor:
         deadline = _earliest(
             self._failed_at and self._failed_at + self._failure_grace_s,
             self._finished_at and self._finished_at + self._finish_grace_s,
+            self._alone_since and self._alone_since + self._alone_grace_s,
         )
         if deadline is None or now < deadline:
             return
@@ -174,11 +179,18 @@ class Supervisor:
             self._tell_restart()
         if self._failed_at is None and (failure := self._generations.stopped_rank()):
             record_failure(self._folder, failure, unless_there=True)
+        if self._finished_at is not None and self._alone_since is None and self._is_launcher_alone():
+            self._alone_since = now
         if self._guard.restore():
             self._warn(
                 f"The run folder {self._folder.path} was deleted or moved while the run goes on. It was made anew; "
                 "earlier backups, events and samples are no longer in it."
             )
+
+    def _is_launcher_alone(self) -> bool:
+        """Whether only torchrun is left of all that was started on this machine."""
+        is_torchrun = _launcher_of(self._argv) == "torchrun"
+        return is_torchrun and all(each.pid == self._launcher_id for each in self._family.members())
 
     def _tell_restart(self) -> None:
         """Say what has ended the start before, and begin to look at the new one."""
@@ -237,7 +249,12 @@ class Supervisor:
         if message := ending_message(ending, self._folder):
             warn(message)
         elif self._requests.was_cut_short:
-            warn("Ended at once, without a backup; --resume latest continues from the last one.")
+            warn(f"Ended at once, without a backup; {self._last_backup()}")
+
+    def _last_backup(self) -> str:
+        if 0 in self._ranks and not any(self._folder.backup_dir.glob("step-*")):
+            return "there is none yet, so --resume latest begins at the first step."
+        return "--resume latest continues from the last one."
 
     def _complete_events(self, ending: Ending) -> None:
         failure = ending.failure

@@ -76,6 +76,7 @@ class DistributedTrainer(GenericTrainer):
                 self.folder,
                 wished=(StoppedBeforeTraining,),
                 tell_waiting=self.report.waiting if self.replica_index == 0 else None,
+                note=self.report.note,
                 last_words=self.last_words,
             ) as watchdog,
         ):
@@ -184,8 +185,9 @@ class DistributedTrainer(GenericTrainer):
         try:
             super().check_stop()
         except StoppedBeforeTraining as stop:
-            self.meeting.call_off(stop.ending.reason)
-            raise
+            if self.meeting.call_off(stop.ending.reason):
+                raise
+            # too late for this meeting, or another rank's reason came first: the next look tells
 
 
 class DataParallelTrainer(GenericTrainer):

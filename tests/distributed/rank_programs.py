@@ -56,7 +56,9 @@ def agreeing(place: Place, folder: Path) -> None:
 
     watchdog.TELL_WAITING_AFTER_S = watchdog.STILL_AFTER_S = 1.0
     waited: list[watchdog.Waiting] = []
-    dog = Watchdog(group, tell_waiting=waited.extend)
+    watchdog.NOTE_WAITING_EVERY_S = 1.0
+    noted: list[str] = []
+    dog = Watchdog(group, tell_waiting=waited.extend, note=noted.append)
     met = Meeting(group.store, place.rank, place.world_size, dog)
     looks = 0
 
@@ -75,9 +77,9 @@ def agreeing(place: Place, folder: Path) -> None:
         met.lead("slow", work_slowly, count)
         leader_first = done.exists()
         met.all("apart", lambda: time.sleep(0.3 * place.rank), count)
-        met.call_off("stopped") if place.rank == 1 else None
+        too_late = met.call_off("stopped")
+        called_off = _called_off(met, place.rank)
         dist.barrier(group=group.control)
-        called_off = met.called_off()
         gathered = met.gather("names", f"rank {place.rank}", count)
         dist.barrier(group=group.control)
     backend, device = group.backend, str(group.device)
@@ -90,8 +92,10 @@ def agreeing(place: Place, folder: Path) -> None:
             "agreed": [first, second, last, nothing],
             "looks": looks,
             "waited": waited[:1],
+            "noted": noted,
             "gathered": gathered,
             "leader_first": leader_first,
+            "too_late": too_late,
             "called_off": called_off,
             "left": not dist.is_initialized(),
             "backend": backend,
@@ -99,6 +103,28 @@ def agreeing(place: Place, folder: Path) -> None:
             "alone": _never_formed(place),
         },
     )
+
+
+def _called_off(met: Meeting, rank: int) -> str:
+    """Rank 0 leaves while it waits for rank 1, which then comes and finds all others there."""
+
+    def leave() -> None:
+        if met.call_off("stopped"):
+            raise InterruptedError(met.called_off())
+
+    def look() -> None:
+        if reason := met.called_off():
+            raise InterruptedError(reason)
+
+    def come_late() -> None:
+        while not met.called_off():
+            time.sleep(0.01)
+
+    try:
+        met.all("late", (lambda: None) if rank == 0 else come_late, leave if rank == 0 else look)
+    except InterruptedError as stop:
+        return str(stop)
+    return "went on"
 
 
 def _never_formed(place: Place) -> str:

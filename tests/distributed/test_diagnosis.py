@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from modules.distributed.diagnosis import Account, contradiction, laggard, stacks, waits
+from modules.distributed.diagnosis import Account, contradiction, in_words, laggard, stacks, waits
 from modules.distributed.flight import Collective
 from modules.distributed.stacks import main_mark, main_stack
 
@@ -54,6 +54,7 @@ def test_the_rank_that_has_not_begun_what_the_others_wait_in_is_named() -> None:
     assert contradiction(found) is None
     assert "Rank 2 on beta, main thread (most recent call last):\n  stack of 2" in stacks(found)
     assert [(row["rank"], row["for"]) for row in waits(found)] == [(0, [1]), (2, [1])]
+    assert in_words(waits(found)).endswith(" s for rank 1 (in the loader at loader.py:12 (read)).")
 
 
 def test_whoever_is_waited_for_indirectly_is_the_one() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from modules.distributed import GroupError, is_main_process, main_process_first, mean_over_ranks, setup_distributed
-from modules.machine import find_free_port
 from tests.hosts import Host, two_hosts, why_not
+from tests.ports import free_port
 from tests.runs import LAUNCHER_VARIABLES, ROOT, environment
 
 GUIDE = (ROOT / "docs" / "library.md").read_text()
@@ -68,7 +68,7 @@ def test_the_program_trains_when_started_plainly_and_by_torchrun(folder: Path, t
 @pytest.mark.slow
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "two hosts")
 def test_the_program_trains_on_two_machines(folder: Path, tmp_path: Path) -> None:
-    port = str(find_free_port(29500))
+    port = str(free_port())
     with two_hosts() as hosts:
         started = [
             start(host, command, hosts[0], port, folder, tmp_path)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from modules.config import TrainingError
-from modules.distributed import OwnAgreement, find_free_port, launch_distributed, resolve_backend, spawn
+from modules.distributed import OwnAgreement, launch_distributed, resolve_backend, spawn
 from modules.machine import hostname
 from tests.distributed import rank_programs
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +25,7 @@ def told(folder: Path, rank: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def agreed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("agreed")
-    spawn(rank_programs.agreeing, 2, find_free_port(24000), (folder,))
+    spawn(rank_programs.agreeing, 2, free_port(), (folder,))
     return [told(folder, rank) for rank in range(2)]
 
 
@@ -58,6 +59,7 @@ def test_who_waits_for_whom_is_told(agreed: list[dict[str, Any]]) -> None:
     (row,) = agreed[0]["waited"]
     assert (row["rank"], row["for"], row["in"]) == (1, [0], "rank 0 (slow)")
     assert "rank_programs.py" in row["at"]["0"]
+    assert agreed[0]["noted"][0].startswith("Rank 1 has waited ")
 
 
 def test_every_rank_hears_what_every_rank_tells(agreed: list[dict[str, Any]]) -> None:
@@ -66,6 +68,7 @@ def test_every_rank_hears_what_every_rank_tells(agreed: list[dict[str, Any]]) ->
 
 def test_what_one_rank_calls_off_all_know(agreed: list[dict[str, Any]]) -> None:
     assert [facts["called_off"] for facts in agreed] == ["stopped", "stopped"]
+    assert [facts["too_late"] for facts in agreed] == [False, False]
 
 
 def test_the_group_is_left_and_leaving_twice_does_no_harm(agreed: list[dict[str, Any]]) -> None:
@@ -81,7 +84,7 @@ def test_a_group_that_does_not_form_names_the_address(agreed: list[dict[str, Any
 
 def test_a_killed_peer_is_noticed_and_the_launcher_names_it(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="rank 1 ended with exit code -9"):
-        spawn(rank_programs.left_alone, 2, find_free_port(24500), (tmp_path,))
+        spawn(rank_programs.left_alone, 2, free_port(), (tmp_path,))
     said = told(tmp_path, 0)["said"]
     assert "rank 0 waited for rank 1 (caching), but The process of rank 1" in said
     assert "has ended in the middle of the run" in said

@@ -9,14 +9,15 @@ import torch
 from torch import nn
 
 from modules.config import ConfigError, TrainConfig, resolve_config
-from modules.distributed import Group, Place, check_unused, find_free_port, process_group, shard
+from modules.distributed import Group, Place, check_unused, process_group, shard
 from modules.distributed.sharding import separate
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
     """A group of this process alone."""
-    with process_group(Place(0, 0, 1, "127.0.0.1", find_free_port(23478)), "gloo", 60) as group:
+    with process_group(Place(0, 0, 1, "127.0.0.1", free_port()), "gloo", 60) as group:
         yield group
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from modules.distributed import Place, find_free_port, spawn
+from modules.distributed import GroupError, Place, spawn
+from modules.distributed.loss import Silence
+from modules.distributed.process_group import open_store
 from modules.distributed.sign_in import Member, by_host, who_is_missing
 from modules.machine import hostname
 from tests.distributed import sign_in_programs
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("signing_in")
-    first = find_free_port(26000)
-    ports = [first, find_free_port(first + 1), find_free_port(first + 20), find_free_port(first + 40)]
+    ports = [free_port() for _ in range(4)]
     spawn(sign_in_programs.signing_in, 2, ports[0], (ports[1:], folder))
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
@@ -106,3 +111,27 @@ def test_a_member_knows_what_its_launcher_says() -> None:
     assert (of_torchrun.machine, of_torchrun.processes_here) == (1, 4)
     assert (of_slurm.machine, of_slurm.processes_here) == (2, None)
     assert Member.here(place, {}).machine is None
+
+
+def test_another_program_at_the_port_is_no_reason_to_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setitem(open_store.__globals__, "TELL_AFTER_S", 0.2)
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, as any server does, and says nothing
+        port = silent.getsockname()[1]
+        with pytest.raises(GroupError) as caught:
+            open_store(Place(1, 1, 2, "127.0.0.1", port), 1.0, said.append)
+    assert "something listens there that is not the store of rank 0" in caught.value.message
+    assert "no other program listens on the port" in caught.value.advice
+    assert f"127.0.0.1:{port} does not answer" in said[0]
+
+
+def test_a_machine_of_the_same_name_is_another_machine() -> None:
+    own = replace(member(0, "alpha", 0), machine_id="one")
+    beside = replace(member(1, "alpha", 1), process_id=os.getpid(), machine_id="one")
+    elsewhere = replace(member(2, "alpha", 0), process_id=os.getpid(), machine_id="other")
+    silence = Silence((own, beside, elsewhere), 0)
+    assert silence.process_of(1) is not None
+    assert silence.process_of(2) is None  # that number belongs to a process of this machine
+    place = Place(0, 0, 1, "127.0.0.1", 1)
+    assert Member.here(place).machine_id == Member.here(place).machine_id != ""

@@ -160,6 +160,22 @@ def test_two_hosts_on_a_slow_cable(config: Path, tmp_path: Path) -> None:
 
 
 @needs_hosts
+def test_torchrun_by_hand_on_two_hosts_finds_the_network_cards(tmp_path: Path) -> None:
+    with two_hosts() as hosts:  # nothing there resolves a host's own name to its address on the cable
+        meet = ["--nnodes=2", "--nproc_per_node=1", f"--master_addr={hosts[0].address}", "--master_port=29611"]
+        both = [
+            host.start(
+                [sys.executable, "-m", "torch.distributed.run", *meet, f"--node_rank={number}", PREFLIGHT],
+                environment(),
+            )
+            for number, host in enumerate(hosts)
+        ]
+        said = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    assert all("rank 0 on alpha and rank 1 on beta; formed in" in " ".join(text.split()) for text in said)
+
+
+@needs_hosts
 def test_two_hosts_that_differ_and_lose_each_other(config: Path, pictures: Path, tmp_path: Path) -> None:
     others = shutil.copytree(pictures, tmp_path / "others")
     (others / "03.txt").write_text("another caption of another length")

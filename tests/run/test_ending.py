@@ -68,6 +68,21 @@ def test_message_names_rank_host_cause_fix_and_log() -> None:
     assert ending_message(decide_ending(Traces(0)), folder) == ""
 
 
+def test_a_machine_that_joined_does_not_call_a_failure_a_refusal() -> None:
+    folder = RunFolder(Path("runs/x"))
+    failure = Failure(2, "b", "data", "A picture is gone", "", "Traceback")
+    joined = Traces(1, failures=[failure], launcher="torchrun", ranks=range(2, 4))
+    assert ending_message(decide_ending(joined), folder).startswith("Training stopped: rank 2 on b failed (data).")
+    first = Traces(1, failures=[failure], launcher="torchrun", ranks=range(2))
+    assert ending_message(decide_ending(first), folder).startswith("Training did not start: A picture is gone")
+
+
+def test_only_a_recorded_traceback_is_called_one() -> None:
+    folder = RunFolder(Path("runs/x"))
+    message = ending_message(decide_ending(Traces(1, failures=[LOST], report=LauncherReport((KILLED,)))), folder)
+    assert message.endswith(f"  More in: {folder.launcher_log}")
+
+
 def test_the_launchers_word_counts_more_than_that_of_the_others() -> None:
     gone = Failure(1, "b", "gone", "The process of rank 1 has ended", time=101.0)
     failure = decide_ending(Traces(1, failures=[gone, LOST], report=LauncherReport((KILLED,)))).failure

@@ -47,9 +47,8 @@ def error_named(name: str, text: str) -> Exception:
             "--shm-size",
         ),
         (RuntimeError(GLOO_LOST), "peer_lost", "Another rank"),
-        (RuntimeError("Read error [127.0.0.1]: Connection reset by peer"), "peer_lost", "Another rank"),
+        (RuntimeError("[gloo/a.cc:5] Read error [::1]: Connection reset by peer"), "peer_lost", "Another rank"),
         (RuntimeError("DataLoader worker (pid 5) is killed by signal: Killed."), "loader", "loader_workers"),
-        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "peer_lost", "Another rank"),
         (
             error_named("DistBackendError", "NCCL error in: x.cpp, ncclRemoteError: connection closed"),
             "peer_lost",
@@ -157,3 +156,34 @@ def test_failure_of_an_exception() -> None:
     failure = Failure.of(ConfigError("bad", "good"), rank=2, traceback="Traceback")
     assert (failure.rank, failure.kind, failure.message, failure.advice) == (2, "config", "bad", "good")
     assert failure.host
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TimeoutError("The read operation timed out"),
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+        BrokenPipeError(errno.EPIPE, "Broken pipe"),
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+        RuntimeError("The request for model.safetensors timed out"),
+    ],
+)
+def test_a_download_that_breaks_off_is_no_failure_of_the_process_group(error: Exception) -> None:
+    for training in (False, True):
+        assert explain_exception(error, training=training).kind == "error"
+    assert explain_text(f"{type(error).__name__}: {error}").kind == "error"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("RuntimeError: [../third_party/gloo/gloo/transport/tcp/buffer.cc:81] Timed out waiting 5000ms", "timeout"),
+        ("RuntimeError: [gloo/transport/tcp/pair.cc:5] writev [10.0.0.2]:5: Broken pipe", "peer_lost"),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes. Connection was likely closed.", "peer_lost"),
+        ("torch.distributed.DistStoreError: wait timeout after 5000ms, keys: /a", "timeout"),
+        ("RuntimeError: [c10d] The client socket has timed out after 5000ms", "timeout"),
+        ("torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: Connection refused", "timeout"),
+    ],
+)
+def test_torchs_own_time_outs_and_losses_are_known(line: str, kind: str) -> None:
+    assert explain_text(line, training=True).kind == kind

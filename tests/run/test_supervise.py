@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from modules.config import ConfigError
-from modules.machine import find_free_port
 from modules.run import RunFolder, read_events, request_command
 from modules.run.supervise import Supervisor
+from tests.ports import free_port
 
 WORKER = Path(__file__).parent / "fake_worker.py"
 
@@ -42,7 +42,7 @@ def _cmdline(process: psutil.Process) -> list[str]:
 
 def torchrun(folder: RunFolder, *roles: str) -> list[str]:
     options = [f"--nproc_per_node={len(roles)}", "--nnodes=1", "--master_addr=127.0.0.1"]
-    port = f"--master_port={find_free_port(23000 + os.getpid() % 5000)}"
+    port = f"--master_port={free_port()}"
     return [
         sys.executable,
         "-m",
@@ -151,6 +151,17 @@ def test_orphans_and_hanging_ranks_are_ended(folder: RunFolder) -> None:
     assert Supervisor(argv, folder, ranks=range(2), finish_grace_s=0.5).run() == 0
 
 
+def test_a_torchrun_that_waits_for_other_machines_only_is_ended(folder: RunFolder) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from modules.run import EventLog\n"
+        "log = EventLog(Path(sys.argv[1])); log.write('phase', phase='training')\n"
+        "log.write('finished', reason='finished', exit_code=0); log.close(); time.sleep(300)"
+    )
+    argv = [sys.executable, "-c", code, str(folder.events_file), "torch.distributed.run"]
+    supervisor = Supervisor(argv, folder, alone_grace_s=0.2, report_grace_s=0.2, finish_grace_s=200.0)
+    assert supervisor.run() == 0
+
+
 def test_one_process_without_torchrun(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     (folder.log_dir / "started-1").touch()
     argv = [sys.executable, str(WORKER), str(folder.path), "kill:11"]
@@ -189,7 +200,7 @@ def test_second_ctrl_c_ends_at_once(folder: RunFolder) -> None:
     process.send_signal(signal.SIGINT)
     _, message = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert "without a backup" in message
+    assert "without a backup; there is none yet" in message
     assert last_finished(folder)["exit_code"] == 130
 
 

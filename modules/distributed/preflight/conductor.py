@@ -66,7 +66,7 @@ class Conductor:
     @property
     def firsts(self) -> list[Member]:
         """The first living rank of each host."""
-        return list({member.host: member for member in reversed(self.living)}.values())[::-1]
+        return list({(member.host, member.machine_id): member for member in reversed(self.living)}.values())[::-1]
 
     def ask(
         self, ranks: Iterable[int], task: str, within_s: float | None = None, **arguments: object
