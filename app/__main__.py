@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -11,15 +12,18 @@ from pathlib import Path
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Open the window and stay until it is closed; 2 where there is no display."""
-    parser = argparse.ArgumentParser(prog="python -m app", description="The window of Tandem.")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a config file to open")
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="a run to show")
+    from app.texts import start as texts
+
+    parser = argparse.ArgumentParser(prog="python -m app", description=texts.ABOUT)
+    parser.add_argument("--config", type=Path, metavar="FILE", help=texts.ABOUT_CONFIG)
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help=texts.ABOUT_RUN)
     given = parser.parse_args(arguments)
     problem = _no_display()
     if problem:
         print(problem, file=sys.stderr)
         return 2
 
+    faulthandler.enable()  # a crash of Tk or of a library says where it was
     from app.main_window import MainWindow  # only now: it takes a display to be of use
 
     MainWindow(config_file=given.config, run_folder=given.run).mainloop()

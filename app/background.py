@@ -8,6 +8,7 @@ import tkinter as tk
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from app import texts
 from modules.config import TandemError
 
 T = TypeVar("T")
@@ -18,14 +19,16 @@ GONE = ('bad window path name ".', 'invalid command name ".')  # what Tk says of
 
 
 class Background:
-    """A few threads and one queue, which is looked into only while work is under way."""
+    """A few threads and one queue, which is looked into only while work is under way; they end with the window."""
 
     def __init__(self, root: tk.Misc) -> None:
         self._root = root
-        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._pending = 0
         self._threads = 0
+        self._is_open = True
+        tk.Misc.bind(root, "<Destroy>", self._root_destroyed, add="+")
 
     def run(
         self,
@@ -38,6 +41,8 @@ class Background:
         Without `failed` a failure is dropped, which suits looks that may be tried again. A defect (any other
         exception) is raised on the Tk thread, where it is reported like every other.
         """
+        if not self._is_open:
+            return
         if self._threads < THREADS:
             self._threads += 1
             threading.Thread(target=self._work, name=f"background-{self._threads}", daemon=True).start()
@@ -47,8 +52,16 @@ class Background:
             self._root.after(POLL_MS, self._collect)
 
     def _work(self) -> None:
-        while True:
-            self._jobs.get()()
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # it knows widgets, which must not outlive their window in here
+
+    def _root_destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        """The threads end after what they are at: nobody is there to be told any more."""
+        if event.widget is self._root and self._is_open:
+            self._is_open = False
+            for _ in range(self._threads):
+                self._jobs.put(None)
 
     def _do(
         self, function: Callable[[], T], then: Callable[[T], object], failed: Callable[[str], object] | None
@@ -84,7 +97,7 @@ class Background:
 
 def _sentence(error: TandemError | OSError) -> str:
     if isinstance(error, OSError):
-        return f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}."
+        return texts.FILE_FAILED.format(file=error.filename or texts.A_FILE, reason=error.strerror or error)
     return str(error)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 
-from app import run_texts as texts
+from app import texts
 from app.ask import Choice, ask
 from app.state import AppState
 

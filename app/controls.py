@@ -27,6 +27,7 @@ __all__ = [
     "popup_menu",
     "text",
     "then",
+    "wrap_within",
 ]
 
 Style = Literal["accent", "plain", "quiet", "danger"]
@@ -170,6 +171,13 @@ def text(
         wraplength=look.px(wrap),
     )
     return look.paint(widget, bg=on, fg=colour)
+
+
+def wrap_within(label: tk.Label, panel: tk.Misc, margin: int = 32) -> None:
+    """Break the label's words where the panel ends, however wide it becomes; `margin` in unscaled pixels."""
+    tk.Misc.bind(
+        panel, "<Configure>", lambda event: label.configure(wraplength=max(event.width - look.px(margin), 80)), add="+"
+    )
 
 
 def frame(parent: tk.Misc, on: look.Colour = look.CARD) -> tk.Frame:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from app import texts
 from app.family import FamilyDescription
 from app.repair import usable
 from app.tree import at, inserted, removed, replaced
@@ -65,6 +66,11 @@ class Draft:
     def is_dirty(self) -> bool:
         """Whether anything differs from what was opened or saved last."""
         return self.data is not self._saved and self._as_saved() != self._saved
+
+    @property
+    def family_options(self) -> tuple[Option, ...]:
+        """What the family has declared; empty as long as it is not known."""
+        return self.family.options if self.family is not None else ()
 
     def get(self, path: str) -> object:
         """The value as it was put in or stands in the file, or a family's default; None where there is none."""
@@ -156,9 +162,12 @@ class Draft:
         """Edit a copy of a preset: saving asks for a file."""
         self._begin(dump(load_preset(name)), file=None, preset=name)
 
-    def open_config(self, config: TrainConfig) -> None:
-        """Edit a copy of a config, such as a run's."""
+    def open_config(self, config: TrainConfig, is_new: bool = False) -> None:
+        """Edit a copy of a config, such as a run's; `is_new`: it is kept nowhere yet, and people are asked to save."""
         self._begin(dump(config), file=None)
+        if is_new:
+            self._saved = {}
+            self._changed(False)
 
     def save(self, file: Path) -> None:
         """Write a valid draft; ConfigError for one that is not, or for a place that cannot be written."""
@@ -244,7 +253,7 @@ class Draft:
 
     def _valid(self) -> TrainConfig:
         if self.config is None:
-            raise ConfigError.from_faults("The settings", [fault.sentence for fault in self.faults])
+            raise ConfigError.from_faults(texts.THE_SETTINGS, [fault.sentence for fault in self.faults])
         return self.config
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from app import texts
 from app.preferences import preferences_file
 from modules.config import ConfigError, Fault, Option, Section, faults, options
 from modules.config.described import section_of
@@ -26,6 +27,7 @@ class FamilyDescription:
     methods: tuple[str, ...]
     options: tuple[Option, ...]
     model: type[Section]
+    size_step: int  # sides of pictures are multiples of it
 
     @property
     def defaults(self) -> dict[str, object]:
@@ -51,9 +53,10 @@ def describe_family(name: str) -> FamilyDescription:
     """Ask the family, or look up what it said while its file was the same; ConfigError with its reason. Slow."""
     file = Path(name) if name.endswith(".py") else FAMILIES / f"{name}.py"
     try:
-        stamp = f"{file.resolve()}:{file.stat().st_mtime_ns}:{file.stat().st_size}"
+        newest = max(source.stat().st_mtime_ns for source in (file, *FAMILIES.rglob("*.py")))
+        stamp = f"{file.resolve()}:{newest}:{file.stat().st_size}"
     except OSError:
-        raise ConfigError(f"family is {name!r}, but there is no file {file.name} for it.", _advice()) from None
+        raise ConfigError(texts.FAMILY_NO_FILE.format(name=name, file=file.name), _advice()) from None
     kept = _kept()
     if stamp not in kept:
         kept = {**kept, stamp: _ask(name)}
@@ -69,10 +72,10 @@ def _ask(name: str) -> str:
             command, cwd=root, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{name} did not say within {PATIENCE_S} seconds which options it has.") from None
+        raise ConfigError(texts.FAMILY_SILENT.format(name=name, seconds=PATIENCE_S)) from None
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        raise ConfigError(lines[-1] if lines else f"{name} ended with exit code {done.returncode}.")
+        raise ConfigError(lines[-1] if lines else texts.FAMILY_ENDED.format(name=name, code=done.returncode))
     return done.stdout
 
 
@@ -81,9 +84,10 @@ def _read(name: str, text: str) -> FamilyDescription:
         said = json.loads(text)
         model = section_of(said["options"])
         methods = tuple(str(method) for method in said["methods"])
+        size_step = int(said["size_step"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"What {name} says about its options cannot be read: {error}.") from None
-    return FamilyDescription(name, methods, _in_their_group(model), model)
+        raise ConfigError(texts.FAMILY_UNREADABLE.format(name=name, error=error)) from None
+    return FamilyDescription(name, methods, _in_their_group(model), model, size_step)
 
 
 def _in_their_group(model: type[Section]) -> tuple[Option, ...]:
@@ -104,7 +108,7 @@ def _in_their_group(model: type[Section]) -> tuple[Option, ...]:
 
 
 def _advice() -> str:
-    return f"The built-in families are: {', '.join(family_names())}."
+    return texts.FAMILY_BUILT_IN.format(names=", ".join(family_names()))
 
 
 def _kept() -> dict[str, str]:

@@ -46,6 +46,12 @@ class Files:
             return
         self._opened(file)
 
+    def import_settings(self) -> None:
+        """Ask for a file of another trainer, and open what it amounts to."""
+        from app.windows.importer import import_settings  # its tables would delay the first paint
+
+        self.when_safe(partial(import_settings, self._window, self._state))
+
     def open_preset(self, name: str) -> None:
         """Edit a copy of a preset."""
         try:
@@ -58,6 +64,7 @@ class Files:
         menu = popup_menu(self._window)
         menu.add_command(label=f"{texts.OPEN_FILE}…", command=self.choose)
         menu.add_command(label=texts.NEW, command=self.new)
+        menu.add_command(label=texts.IMPORT, command=self.import_settings)
         menu.add_separator()
         recent = self._state.preferences.recent
         for name in recent:

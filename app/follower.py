@@ -13,9 +13,9 @@ from modules.run import EventReader, RunFolder
 
 LOOK_EVERY_S: Final = 0.2
 _LIFE_EVERY_S: Final = 1.0
-# About 150 events: parsed in a millisecond or two, after which the window gets its turn.
-_SLICE_BYTES: Final = 32 << 10
-_REST_S: Final = 0.002
+# About 75 events: parsed in less than a millisecond, after which the window gets its turn.
+_SLICE_BYTES: Final = 16 << 10
+_REST_S: Final = 0.001
 
 
 class Follower:

@@ -24,10 +24,11 @@ class GarbageOnTkThread:
         self._job = root.after(_LOOK_MS, self._look)
 
     def stop(self) -> None:
-        """As it was before."""
+        """Search no more. Python's own search stays off: what is left of the window is garbage now, which only this
+        thread may clear away, as the end of the program does.
+        """
         self._root.after_cancel(self._job)
         gc.unfreeze()
-        gc.enable()
 
     def _look(self) -> None:
         counts, limits = gc.get_count(), gc.get_threshold()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from app import look, texts
 from app.controls import Button, Segments, frame, text
+from app.cut import cut
 from app.search_box import SearchBox
 from app.state import AppState
 
@@ -70,7 +71,7 @@ class Header(tk.Frame):
         """Show the file and what can be undone."""
         draft = self._state.draft
         name = draft.file.name if draft.file else draft.preset or texts.UNTITLED
-        self._set(self._file, name if len(name) <= 22 else f"{name[:21]}…")
+        self._set(self._file, cut(name, 22))
         dirty = draft.is_dirty
         status = (
             texts.UNSAVED

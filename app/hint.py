@@ -12,23 +12,30 @@ WIDTH = 340
 
 
 class Hint:
-    """One small window at a time."""
+    """One small window at a time, and at most one about to come; both belong to one main window and end with it."""
 
-    _showing: tk.Toplevel | None = None
-    _waiting: tuple[tk.Misc, str] | None = None
+    def __init__(self) -> None:
+        self._showing: tk.Toplevel | None = None
+        self._waiting: tuple[tk.Misc, str] | None = None
+
+    @classmethod
+    def of(cls, widget: tk.Misc) -> Hint:
+        """That of the main window in which a widget lies."""
+        hint: Hint = widget.nametowidget(".").__dict__.setdefault("hint_", cls())
+        return hint
 
     @classmethod
     def attach(cls, widget: tk.Misc, words: str | Callable[[], str]) -> None:
         """Show the words while the pointer rests on the widget."""
+        hint = cls.of(widget)
         for part in (widget, *widget.winfo_children()):
-            tk.Misc.bind(part, "<Enter>", lambda event: cls._wait(widget, words), add="+")
-            tk.Misc.bind(part, "<Leave>", lambda event: cls.hide(), add="+")
-            tk.Misc.bind(part, "<ButtonPress>", lambda event: cls.hide(), add="+")
+            tk.Misc.bind(part, "<Enter>", lambda event: hint._wait(widget, words), add="+")
+            tk.Misc.bind(part, "<Leave>", lambda event: hint.hide(), add="+")
+            tk.Misc.bind(part, "<ButtonPress>", lambda event: hint.hide(), add="+")
 
-    @classmethod
-    def show(cls, widget: tk.Misc, words: str) -> None:
+    def show(self, widget: tk.Misc, words: str) -> None:
         """Show the words below a widget now."""
-        cls.hide()
+        self.hide()
         if not words or not widget.winfo_viewable():
             return
         window = tk.Toplevel(widget)
@@ -54,27 +61,24 @@ class Hint:
         window.geometry(f"+{max(x, 0)}+{below if below + height < widget.winfo_screenheight() else above}")
         window.deiconify()
         window.lift()
-        cls._showing = window
+        self._showing = window
 
-    @classmethod
-    def hide(cls) -> None:
+    def hide(self) -> None:
         """Take it away, and forget what was about to come."""
-        if cls._waiting is not None:
-            widget, job = cls._waiting
-            cls._waiting = None
+        if self._waiting is not None:
+            (widget, job), self._waiting = self._waiting, None
             if widget.winfo_exists():
                 widget.after_cancel(job)
-        if cls._showing is not None:
-            window, cls._showing = cls._showing, None
+        if self._showing is not None:
+            window, self._showing = self._showing, None
             window.destroy()
 
-    @classmethod
-    def _wait(cls, widget: tk.Misc, words: str | Callable[[], str]) -> None:
-        cls.hide()
+    def _wait(self, widget: tk.Misc, words: str | Callable[[], str]) -> None:
+        self.hide()
 
         def due() -> None:
-            cls._waiting = None
+            self._waiting = None
             if widget.winfo_exists():
-                cls.show(widget, words() if callable(words) else words)
+                self.show(widget, words() if callable(words) else words)
 
-        cls._waiting = (widget, widget.after(DELAY_MS, due))
+        self._waiting = (widget, widget.after(DELAY_MS, due))

@@ -45,6 +45,12 @@ def bind_keys(window: MainWindow) -> None:
         f"<{CONTROL}-Shift-Tab>": lambda: _step(window, -1),
         f"<{CONTROL}-i>": lambda: _with_field(window, "show_help"),
         "<Alt-BackSpace>": lambda: _with_field(window, "back_to_default"),
+        "<F5>": lambda: window.run_bar.train.invoke(),
+        f"<{CONTROL}-F5>": lambda: window.run_bar.press_resume(),
+        "<Shift-F5>": lambda: window.run_bar.stop.invoke(),
+        "<F6>": lambda: window.run_bar.back_up.invoke(),
+        "<F7>": lambda: window.run_bar.sample.invoke(),
+        "<F9>": lambda: window.run_bar.save.invoke(),
         "<F1>": window.show_shortcuts,
         "<F8>": lambda: window.next_fault(1),
         "<Shift-F8>": lambda: window.next_fault(-1),
@@ -54,7 +60,7 @@ def bind_keys(window: MainWindow) -> None:
     tag = "TandemKeys"
     for key, action in keys.items():
         window.bind_class(tag, key, then(action))
-    window.bind_all("<Escape>", lambda event: Hint.hide(), add="+")
+    window.bind_all("<Escape>", lambda event: Hint.of(window).hide(), add="+")
     window.bind_class("all", "<FocusIn>", lambda event: _give_keys(window, event.widget, tag), add="+")
 
 

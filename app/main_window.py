@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import tkinter as tk
 import traceback
 from functools import partial
@@ -32,6 +33,7 @@ from app.windows.welcome import show_welcome
 from modules.config import TandemError
 
 SMALLEST = (720, 480)
+SWITCH_S = 0.001  # for so long a thread that reads files may hold up the window, instead of Python's 0.005
 NARROW_BELOW = 900  # unscaled pixels of the window's width
 MODES: tuple[look.Mode, ...] = ("system", "light", "dark")
 
@@ -40,6 +42,7 @@ class MainWindow(ctk.CTk):
     """Sections are made when they are first shown, so that the window is there at once."""
 
     def __init__(self, config_file: Path | None = None, run_folder: Path | None = None) -> None:
+        sys.setswitchinterval(SWITCH_S)
         self.preferences = Preferences.load()
         ctk.set_appearance_mode("light" if self.preferences.mode == "light" else "dark")  # ends its own polling
         look.set_scale(self.preferences.scale)
@@ -74,7 +77,7 @@ class MainWindow(ctk.CTk):
         """Bring a section into sight."""
         if name == self.section:
             return
-        Hint.hide()
+        Hint.of(self).hide()
         former = self.sections.get(self.section)
         chosen = self._section(name)
         self.section = self.preferences.section = name

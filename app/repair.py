@@ -14,7 +14,7 @@ def usable(data: Mapping[str, object]) -> Data:
     for name, value in data.items():
         if name == "optimizer":
             result[name] = _usable_optimizer(value)
-        elif name in ("concepts", "samples"):
+        elif name in ("concepts", "samples", "parts"):
             items = value if isinstance(value, list) else []
             result[name] = [_usable_item(name, item) for item in items if isinstance(item, dict)]
         elif name in result:

@@ -7,7 +7,7 @@ import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
 
-from app import run_texts as texts
+from app import texts
 from app.ask import Choice, ask
 from app.run_control import RunControl, launch, live_runs, make_run, next_name, taken_name
 from app.run_status import Status
@@ -93,7 +93,9 @@ class RunActions:
             self._starting = False
             self.follow(folder.path, process)
 
-        self._state.background.run(lambda: launch(folder, resume=resume), done, self._not_started)
+        self._state.background.run(
+            lambda: launch(folder, resume=resume, token=self._state.join_token), done, self._not_started
+        )
 
     def _not_started(self, sentence: str) -> None:
         self._starting = False

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from app import look
-from app import run_texts as texts
-from app.controls import Button, add_hint, frame, text
+from app import look, texts
+from app.controls import Button, Style, add_hint, frame, text
+from app.cut import fit
 from app.progress import ProgressLine
 from app.run_actions import RunActions
+from app.run_facts import Step
 from app.run_status import NO_RUN, Status, Tone, duration
-from app.run_view import Step
 from app.state import AppState
 
 REFRESH_MS: Final = 250
 MESSAGE_S: Final = 8.0
+WIDE, MEDIUM, NARROW = 1060, 830, 680  # unscaled pixels from which there is room for more
+ICON_WIDTH: Final = 34
+LABELLED_WIDTH: Final = 88  # where there is room; else as wide as its words
+
+FIGURES: Final[Mapping[str, str]] = {
+    "step": texts.STEP,
+    "loss": texts.LOSS,
+    "left": texts.LEFT,
+    "speed": texts.SPEED,
+}
 
 TONES: Final[dict[Tone, look.Colour]] = {
     "idle": look.FAINT,
@@ -38,7 +49,10 @@ class RunBar(tk.Frame):
         self._message, self._message_until = "", 0.0
         self._shown: dict[str, object] = {}
         self._status = NO_RUN
+        self._labels: dict[Button, str] = {}
+        self._level = -1
         self._build()
+        self.bind("<Configure>", lambda event: self._fit(event.width))
         state.subscribe("run", self.refresh, self)
         self._job = self.after(REFRESH_MS, self._tick)
         self.refresh()
@@ -52,6 +66,11 @@ class RunBar(tk.Frame):
         """Show a sentence for some seconds in place of the run's detail."""
         self._message, self._message_until = words, time.monotonic() + MESSAGE_S
         self.refresh()
+
+    def press_resume(self) -> None:
+        """As a click on Resume, where it is offered."""
+        if self.resume.winfo_manager():
+            self.resume.invoke()
 
     def refresh(self) -> None:
         """Show the followed run as it is now."""
@@ -80,6 +99,7 @@ class RunBar(tk.Frame):
         words.pack(side="left", fill="y")
         words.configure(width=look.px(270), height=look.px(40))
         words.pack_propagate(False)
+        self._text_room = words
         first = frame(words)
         first.pack(fill="x")
         self._dot = text(first, "●", "small")
@@ -93,14 +113,12 @@ class RunBar(tk.Frame):
         middle.pack(side="left", fill="both", expand=True, padx=look.px(20))
         self._progress = ProgressLine(middle)
         self._progress.pack(fill="x", pady=(look.px(4), look.px(7)))
-        figures = frame(middle)
-        figures.pack(fill="x")
+        self._figures_room = frame(middle)
+        self._figures_room.pack(fill="x")
+        self._cells: dict[str, tk.Frame] = {}
         self._figures: dict[str, tk.Label] = {}
-        for place, name in enumerate(("step", "loss", "speed", "left")):
-            title = {"step": texts.STEP, "loss": texts.LOSS, "speed": texts.SPEED, "left": texts.LEFT}[name]
-            cell = frame(figures)
-            cell.grid(row=0, column=place, sticky="w")
-            figures.grid_columnconfigure(place, weight=3 if name == "step" else 2, uniform="figures")
+        for name, title in FIGURES.items():
+            cell = self._cells[name] = frame(self._figures_room)
             text(cell, title, "small", colour=look.MUTED).pack(side="left", padx=(0, look.px(5)))
             self._figures[name] = text(cell, texts.FIGURE_NONE, "small")
             self._figures[name].pack(side="left")
@@ -109,29 +127,58 @@ class RunBar(tk.Frame):
         box = frame(body)
         box.pack(side="right")
         acts = self.actions
-        self.train = Button(box, texts.TRAIN, acts.train, icon="play", style="accent", on=look.CARD, width=92)
-        self.resume = Button(box, texts.RESUME, acts.resume, icon="refresh", style="plain", on=look.CARD, width=96)
-        self.stop = Button(box, texts.STOP, acts.stop, icon="stop", style="plain", on=look.CARD, width=84)
-        self.back_up = Button(
-            box, texts.BACK_UP, lambda: acts.ask("backup"), icon="backup", style="quiet", on=look.CARD, width=92
-        )
-        self.sample = Button(
-            box, texts.SAMPLE, lambda: acts.ask("sample"), icon="picture", style="quiet", on=look.CARD, width=88
-        )
-        self.save = Button(
-            box, texts.SAVE, lambda: acts.ask("save"), icon="save", style="quiet", on=look.CARD, width=78
-        )
-        for button in (self.train, self.resume, self.stop, self.back_up, self.sample, self.save):
-            button.pack(side="left", padx=(look.px(4), 0))
-            add_hint(button, lambda button=button: self._hint(button))  # type: ignore[misc]
+        self.train = self._button(box, texts.TRAIN, acts.train, "play", "accent")
+        self.resume = self._button(box, texts.RESUME, acts.resume, "refresh", "plain")
+        self.join = self._button(box, texts.JOIN_LINE, self._copy_join_line, "copy", "plain")
+        self.stop = self._button(box, texts.STOP, acts.stop, "stop", "plain")
+        self.back_up = self._button(box, texts.BACK_UP, lambda: acts.ask("backup"), "backup", "quiet")
+        self.sample = self._button(box, texts.SAMPLE, lambda: acts.ask("sample"), "picture", "quiet")
+        self.save = self._button(box, texts.SAVE, lambda: acts.ask("save"), "save", "quiet")
         self.resume.pack_forget()
+        self.join.pack_forget()
+
+    def _button(self, box: tk.Frame, words: str, command: Callable[[], object], icon: str, style: Style) -> Button:
+        button = Button(box, words, command, icon=icon, style=style, on=look.CARD, width=ICON_WIDTH)
+        button.pack(side="left", padx=(look.px(4), 0))
+        add_hint(button, lambda: self._hint(button))
+        self._labels[button] = words
+        return button
+
+    def _fit(self, width: int) -> None:
+        """Where there is little room, the rarer buttons become icons first, then figures and words give way."""
+        unscaled = width / look.scale()
+        level = sum(unscaled >= least for least in (NARROW, MEDIUM, WIDE))
+        if level == self._level:
+            return
+        self._level = level
+        rare = (self.back_up, self.sample, self.save)
+        for button in self._labels:
+            self._label(button, shown=level > (2 if button in rare else 0))
+        self._text_room.configure(width=look.px((150, 190, 230, 270)[level]))
+        self._shown.clear()  # words are cut at another place
+        columns = 4 if level == 3 else 2
+        for place, name in enumerate(FIGURES):
+            self._cells[name].grid(row=place // columns, column=place % columns, sticky="w")
+            used = place < columns
+            weight = 3 if name == "step" else 2
+            self._figures_room.grid_columnconfigure(
+                place, weight=weight if used else 0, uniform="figures" if used else ""
+            )
+        self.refresh()
+
+    def _label(self, button: Button, *, shown: bool) -> None:
+        button.configure(
+            text=self._labels[button] if shown else "", width=LABELLED_WIDTH if self._level == 3 else ICON_WIDTH
+        )
 
     # Showing
 
     def _show_state(self, status: Status) -> None:
         run = self._state.run
         if self._changes("words", status.words):
-            self._words.configure(text=_cut(status.words, 34))
+            self._words.configure(
+                text=self._fitted(status.words, "strong", room=self._text_room.winfo_reqwidth() - look.px(24))
+            )
         if self._changes("tone", status.tone):
             look.paint(self._dot, fg=TONES[status.tone])
         detail, colour = self._detail_of(status), look.MUTED
@@ -142,8 +189,11 @@ class RunBar(tk.Frame):
         elif run is not None and status.kind == "training":
             detail = run.folder.name
         if self._changes("detail", (detail, colour)):
-            self._detail.configure(text=_cut(detail, 44))
+            self._detail.configure(text=self._fitted(detail, "small", room=self._text_room.winfo_reqwidth()))
             look.paint(self._detail, fg=colour)
+
+    def _fitted(self, words: str, font: look.FontName, room: int) -> str:
+        return fit(self, words.strip().split("\n")[0], look.tk_font(font), room)
 
     def _detail_of(self, status: Status) -> str:
         if status.problem is not None:
@@ -167,7 +217,7 @@ class RunBar(tk.Frame):
                 step, facts = run.view.step, run.view.facts
             total = facts.total_steps if facts is not None else None
         self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
-        self._figure("step", _step_words(step, total))
+        self._figure("step", _step_words(step, total if self._level else None))
         self._figure("loss", None if step is None or step.loss is None else f"{step.loss:.4g}")
         speed = None if step is None or not step.samples_per_s or not status.is_alive else f"{step.samples_per_s:.3g}"
         self._figure("speed", speed)
@@ -188,13 +238,25 @@ class RunBar(tk.Frame):
                 if name == "train":  # grey letters on the accent's colour cannot be read
                     button.configure(fg_color=look.ACCENT if allowed else look.HOVER)
         ending = status.kind == "stopping"
-        if self._changes("stop words", ending):
-            self.stop.configure(text=texts.END_AT_ONCE if ending else texts.STOP)
-        if self._changes("resume", self.actions.offers_resume(status)):
-            if self.actions.offers_resume(status):
-                self.resume.pack(side="left", padx=(look.px(4), 0), after=self.train)
-            else:
-                self.resume.pack_forget()
+        if self._changes("stop", ending):
+            self._labels[self.stop] = texts.END_AT_ONCE if ending else texts.STOP
+            self._label(self.stop, shown=self._level != 0)
+        self._offer(self.resume, self.actions.offers_resume(status))
+        self._offer(self.join, status.kind == "waiting")
+
+    def _offer(self, button: Button, wanted: bool) -> None:
+        """Show a button only while it is of use."""
+        if wanted and not button.winfo_manager():
+            button.pack(side="left", padx=(look.px(4), 0), after=self.train)
+        elif not wanted and button.winfo_manager():
+            button.pack_forget()
+
+    def _copy_join_line(self) -> None:
+        invitation = None if self._state.run is None else self._state.run.invitation
+        if invitation is not None:
+            self.clipboard_clear()
+            self.clipboard_append(invitation.line)
+            self.say(texts.JOIN_LINE_COPIED)
 
     def _hint(self, button: Button) -> str:
         reasons = self.actions.reasons(self._status)
@@ -203,14 +265,16 @@ class RunBar(tk.Frame):
         ending = self._status.kind == "stopping"
         helps = {
             self.train: (texts.TRAIN_HELP, "train"),
-            self.resume: (texts.RESUME_HELP.format(name=name), ""),
+            self.resume: (texts.RESUME_HELP.format(name=name), "resume"),
+            self.join: (texts.JOIN_LINE_HELP, "join"),
             self.stop: (texts.END_HELP if ending else texts.STOP_HELP, "stop"),
             self.back_up: (texts.BACK_UP_HELP, "back_up"),
             self.sample: (texts.SAMPLE_HELP, "sample"),
             self.save: (texts.SAVE_HELP, "save"),
         }
         words, name = helps[button]
-        return reasons.get(name, "") or words
+        key = texts.RUN_KEYS.get(name, "")
+        return f"{reasons.get(name, '') or words}{f'  ({key})' if key else ''}"
 
     def _changes(self, name: str, value: object) -> bool:
         if self._shown.get(name, self) == value:
@@ -227,8 +291,3 @@ def _step_words(step: Step | None, total: int | None) -> str | None:
 
 def _bar_colour(status: Status) -> look.Colour:
     return look.ACCENT if status.tone in {"busy", "idle"} else TONES[status.tone]
-
-
-def _cut(words: str, most: int) -> str:
-    first = words.strip().split("\n")[0]
-    return first if len(first) <= most else f"{first[: most - 1]}…"

@@ -14,10 +14,11 @@ from typing import Final
 
 import psutil
 
-from app import run_texts as texts
+from app import texts
 from app.follower import Follower
-from app.run_status import CONSOLE_FILE, Status, look_at, status_of
-from modules.config import TrainConfig
+from app.invitation import CONSOLE_FILE, Invitation
+from app.run_status import Status, look_at, status_of
+from modules.config import ConfigError, TrainConfig, load_config
 from modules.run import LaunchPlan, RunFolder, request_command
 from modules.run.end_at_once import ask_launcher_to_stop, end_at_once
 from modules.run.launcher_mark import mark_launcher
@@ -30,6 +31,8 @@ _NOT_PASSED_ON: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TANDEM_START")
 
 def make_run(config: TrainConfig) -> RunFolder:
     """Check that this computer can do what the config asks, and make the run's folder. Raises TandemError."""
+    if config.num_nodes > 1 and config.node_rank > 0:
+        raise ConfigError(texts.NOT_MACHINE_0.format(rank=config.node_rank, nodes=config.num_nodes))
     LaunchPlan.from_config(config, config_path="config.json")
     return RunFolder(RunFolder.create(config).path.resolve())
 
@@ -51,10 +54,14 @@ def next_name(folder: RunFolder) -> str:
     return next(name for name in names if not (folder.path.parent / name).exists())
 
 
-def launch(folder: RunFolder, *, resume: bool = False) -> subprocess.Popen[bytes]:
-    """Start the training in a folder that is made; it lives on without the window. Raises ConfigError (full disk)."""
+def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subprocess.Popen[bytes]:
+    """Start the training in a folder that is made; it lives on without the window. Raises ConfigError (full disk).
+
+    `token` is the secret with which the other machines join, where the run has any; without it the run makes one.
+    """
     argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
     argv += ["--resume", "latest"] if resume else []
+    argv += ["--token", token] if token and load_config(folder.config_file).num_nodes > 1 else []
     detached = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)) | int(getattr(subprocess, "DETACHED_PROCESS", 0))
     try:
         folder.log_dir.mkdir(parents=True, exist_ok=True)
@@ -118,10 +125,17 @@ class RunControl:
             return replace(status_of(self.view, life, time.time()), is_alive=self._is_launcher_alive())
         if self._process is not None and not life.is_alive:
             return _STARTING
+        if not life.is_alive and not self.is_caught_up:
+            return _READING
         if not life.is_alive:
             self._stop_wanted = False
             self._asked.clear()
         return status_of(self.view, life, time.time(), self._stop_wanted)
+
+    @property
+    def invitation(self) -> Invitation | None:
+        """How other machines join; None where none is waited for."""
+        return self._follower.life.invitation
 
     @property
     def has_begun(self) -> bool:
@@ -160,10 +174,11 @@ class RunControl:
     def stop(self, *, for_good: bool = False) -> str:
         """Ask the run to end after a backup; returns why that cannot be, or an empty text.
 
-        `for_good` is for a window that will not be there to repeat it: a run that has not begun gets a signal, too.
+        `for_good` is for a window that will not be there to repeat it: a run that has not begun gets a signal, too,
+        and so does one that waits for other machines and hears nothing else.
         """
         self._stop_wanted = True
-        if for_good and not self.has_begun:
+        if (for_good or self.invitation is not None) and not self.has_begun:
             ask_launcher_to_stop(self._launcher)
         try:
             request_command(self.folder, "stop")
@@ -206,4 +221,5 @@ class RunControl:
         self._follower.look_now()
 
 
+_READING: Final = Status("reading", texts.READING_RUN, "idle")
 _STARTING: Final = Status("starting", texts.STARTING, "busy", texts.STARTING_DETAIL, is_alive=True)

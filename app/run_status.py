@@ -6,15 +6,16 @@ import os
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from app import run_texts as texts
-from app.run_view import Message, Phase, RunView, Step
+from app import texts
+from app.invitation import CONSOLE_FILE, Invitation, invitation_of
+from app.run_facts import Message, Phase, Step
+from app.run_view import RunView
 from modules.run import RunFolder, root_cause
 from modules.run.launcher_mark import Launcher, launcher_of
 from modules.run.run_lock import is_training
 
 Tone = Literal["idle", "busy", "good", "warn", "bad"]
 
-CONSOLE_FILE: Final = "console.txt"
 _CONSOLE_TAIL_BYTES: Final = 4096
 _QUIET_S: Final = 120.0
 _QUIET_STEPS: Final = 30
@@ -30,6 +31,7 @@ class Life:
     stop_wanted: bool = False
     failure: Message | None = None
     console: str = ""  # the end of what the launcher printed, of a run that has ended
+    invitation: Invitation | None = None  # of a run that waits for other machines
 
     @property
     def is_alive(self) -> bool:
@@ -57,7 +59,7 @@ class Status:
     @property
     def can_resume(self) -> bool:
         """Whether going on makes sense."""
-        return not self.is_alive and self.kind not in {"none", "missing"}
+        return not self.is_alive and self.kind not in {"none", "missing", "reading"}
 
 
 NO_RUN: Final = Status("none", texts.NO_RUN, "idle", texts.NO_RUN_DETAIL, fraction=0.0)
@@ -67,9 +69,11 @@ def look_at(folder: RunFolder) -> Life:
     """Ask the system about the processes of a run, and the folder about its end. Takes milliseconds; any thread."""
     if not folder.path.is_dir():
         return Life(exists=False)
-    life = Life(True, launcher_of(folder), is_training(folder), (folder.commands_dir / "stop").exists())
-    if life.is_alive:
-        return life
+    launcher, has_begun = launcher_of(folder), is_training(folder)
+    if launcher is not None or has_begun:
+        waits = launcher is not None and not has_begun
+        stop_wanted = (folder.commands_dir / "stop").exists()
+        return Life(True, launcher, has_begun, stop_wanted, invitation=invitation_of(folder) if waits else None)
     cause = root_cause(folder)
     failure = None
     if cause is not None:
@@ -90,7 +94,11 @@ def status_of(view: RunView, life: Life, now: float, stop_wanted: bool = False) 
     if life.is_alive:
         if finished is not None:
             return Status("ending", texts.ENDING, "busy", "", True, done)
-        return _living(None if is_old else phase, step, done, now, stop_wanted=stop_wanted or life.stop_wanted)
+        stop_wanted = stop_wanted or life.stop_wanted
+        if life.invitation is not None and not stop_wanted:
+            news = life.invitation.news[-1] if life.invitation.news else ""
+            return Status("waiting", texts.WAITING, "busy", news, True, None)
+        return _living(None if is_old else phase, step, done, now, stop_wanted=stop_wanted)
     if finished is not None:
         return _ended(finished.reason, done, error or life.failure)
     if life.failure is not None or error is not None:

@@ -2,112 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from app.series import Series
+from app.run_facts import Facts, Finished, Message, Phase, SampleFile, Spread, Step, number, rank_row, text, whole
+from app.series import MOST_POINTS, Series
 from modules.run import Event
 
 MOST_SAMPLES: Final = 20_000
 MOST_MESSAGES: Final = 500
 MOST_RANKS: Final = 4096
-_LONGEST_TEXT: Final = 4000
 
+_APART: Final = 1024  # points
 STEP_FIGURES: Final = ("loss", "lr", "grad_norm", "samples_per_s")
-
-
-@dataclass(frozen=True)
-class Step:
-    """The last step that was told; a figure that was missing or no number is None."""
-
-    step: int
-    time: float
-    epoch: int | None = None
-    loss: float | None = None
-    lr: float | None = None
-    samples_per_s: float | None = None
-    grad_norm: float | None = None
-    eta_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Phase:
-    """What the run does now, `done` of `total` where it is counted."""
-
-    name: str
-    time: float
-    done: int | None = None
-    total: int | None = None
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the `started` event says."""
-
-    time: float
-    config: Mapping[str, object] = field(default_factory=dict)
-    devices: tuple[str, ...] = ()
-    backend: str = ""
-    total_steps: int | None = None
-    steps_per_epoch: int | None = None
-    learning_rate: float | None = None
-    host: str = ""
-
-
-@dataclass(frozen=True)
-class SampleFile:
-    """A picture that was drawn."""
-
-    file: str
-    prompt: str
-    step: int
-    number: int  # its place in the run, so that the same picture of a later draw is another one
-
-
-@dataclass(frozen=True)
-class Message:
-    """A warning, an error or a note about a backup."""
-
-    time: float
-    kind: str
-    text: str
-    advice: str = ""
-    rank: int | None = None
-    host: str = ""
-    failure: str = ""  # of an error: its kind
-
-
-@dataclass(frozen=True)
-class Finished:
-    """How the run says that it ended."""
-
-    reason: str
-    exit_code: int | None
-    time: float
-
-
-@dataclass
-class Spread:
-    """Mean and highest value of a figure over the run."""
-
-    count: int = 0
-    total: float = 0.0
-    highest: float = -math.inf
-
-    def add(self, value: float) -> None:
-        """One more value."""
-        self.count += 1
-        self.total += value
-        self.highest = max(self.highest, value)
-
-    @property
-    def mean(self) -> float:
-        """The mean; nan without a value."""
-        return self.total / self.count if self.count else math.nan
 
 
 class RunView:
@@ -143,7 +52,8 @@ class RunView:
         self.error: Message | None = None  # of the present start
         self.time = 0.0  # of the last event
         self.first_time: float | None = None
-        self.figures = {name: Series() for name in STEP_FIGURES}
+        # of different lengths, so that they are not all merged at the same step, for which the window would wait
+        self.figures = {name: Series(MOST_POINTS - _APART * place) for place, name in enumerate(STEP_FIGURES)}
         self.measured: dict[str, Series] = {}  # validation and test loss
         self.ranks: list[dict[str, float | str]] = []
         self.ranks_count = 0  # how often they were told
@@ -231,7 +141,7 @@ class RunView:
         rows = event.get("ranks")
         if not isinstance(rows, list):
             return
-        self.ranks = [_rank_row(row) for row in rows[:MOST_RANKS]]
+        self.ranks = [rank_row(row) for row in rows[:MOST_RANKS]]
         self.ranks_count += 1
         if len(self.spreads) != len(self.ranks):
             self.spreads = [{} for _ in self.ranks]
@@ -274,38 +184,3 @@ class RunView:
     def _finished(self, event: Event, time: float) -> None:
         self._tick(time)
         self.finished = Finished(text(event.get("reason")), whole(event.get("exit_code")), time)
-
-
-def number(value: object) -> float | None:
-    """A finite number as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        real = float(value)
-    except OverflowError:
-        return None
-    return real if math.isfinite(real) else None
-
-
-def whole(value: object) -> int | None:
-    """A whole number of at least 0; None for anything else."""
-    real = number(value)
-    return int(real) if real is not None and 0 <= real < 2**62 else None
-
-
-def text(value: object) -> str:
-    """Text of a bearable length; empty for anything else."""
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
-
-
-def _rank_row(row: object) -> dict[str, float | str]:
-    if not isinstance(row, dict):
-        return {}
-    kept: dict[str, float | str] = {}
-    for name, value in list(row.items())[:40]:
-        real = number(value)
-        if real is not None:
-            kept[str(name)] = real
-        elif isinstance(value, str):
-            kept[str(name)] = text(value)
-    return kept

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import tkinter as tk
 
-import customtkinter as ctk
-
 from app import look
+from app.bar import Bar
 
 
 class Scroll(tk.Frame):
@@ -20,16 +19,7 @@ class Scroll(tk.Frame):
         look.paint(self.canvas, bg=on)
         self.inside = tk.Frame(self.canvas, borderwidth=0, highlightthickness=0)
         look.paint(self.inside, bg=on)
-        self.bar = ctk.CTkScrollbar(
-            self,
-            command=self.canvas.yview,
-            width=12,
-            bg_color=on,
-            fg_color=on,
-            button_color=look.PRESSED,
-            button_hover_color=look.FIELD_LINE,
-            border_spacing=3,
-        )
+        self.bar = Bar(self, self.canvas.yview, on)
         self.canvas.pack(side="left", fill="both", expand=True)
         self._room = tk.Frame(self, width=look.px(12))
         look.paint(self._room, bg=on)

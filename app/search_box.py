@@ -6,6 +6,7 @@ import tkinter as tk
 
 from app import icons, look, texts
 from app.controls import Entry, then
+from app.cut import cut
 from app.search import Hit, search
 from app.state import AppState
 
@@ -134,7 +135,7 @@ class SearchBox(tk.Frame):
                 px(16),
                 y + px(32),
                 anchor="w",
-                text=_cut(below, 62),
+                text=cut(below, 62),
                 font=look.tk_font("small"),
                 fill=look.now(look.MUTED),
             )
@@ -159,7 +160,3 @@ class SearchBox(tk.Frame):
         if event.y // look.px(ROW) < len(self._hits):
             self._chosen = event.y // look.px(ROW)
             self._go()
-
-
-def _cut(words: str, length: int) -> str:
-    return words if len(words) <= length else f"{words[: length - 1].rstrip()}…"

@@ -24,6 +24,7 @@ SECTION_OF = {
     "Data": "data",
     "Training": "training",
     "Optimizer": "training",
+    "Adapters": "adapters",
     "Multi-GPU": "multi_gpu",
     "Sampling": "sampling",
     "Output": "output",

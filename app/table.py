@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from tkinter import ttk
 
-import customtkinter as ctk
-
 from app import look
+from app.bar import Bar
 
 _STYLE = "Tandem.Treeview"
 
@@ -16,27 +15,29 @@ _STYLE = "Tandem.Treeview"
 def table(parent: tk.Misc, columns: Mapping[str, tuple[str, int]]) -> ttk.Treeview:
     """A table that fills `parent`, with a scroll bar; `columns` are title and width by name.
 
-    Call `restyle` when the colours change. The last column takes the room that is left.
+    Call `restyle` when the colours change. All columns share the room that is left, or missing.
     """
     restyle(parent)
     tree = ttk.Treeview(parent, columns=list(columns), show="headings", style=_STYLE, selectmode="browse")
-    for place, (name, (title, width)) in enumerate(columns.items()):
-        is_last = place == len(columns) - 1
+    for name, (title, width) in columns.items():
         tree.heading(name, text=title, anchor="w")
-        tree.column(name, width=look.px(width), minwidth=look.px(60), stretch=is_last, anchor="w")
-    bar = scroll_bar(parent, tree.yview)
-    tree.configure(yscrollcommand=bar.set)
+        tree.column(name, width=look.px(width), minwidth=look.px(min(width, 60)), stretch=True, anchor="w")
+    total, former = sum(width for _, width in columns.values()), 0
+
+    def fit(event: tk.Event[tk.Misc]) -> None:
+        """The columns share the width there is; Tk itself leaves them as wide as they were and cuts off the last."""
+        nonlocal former
+        if event.width != former:
+            former = event.width
+            for name, (_, width) in columns.items():
+                tree.column(name, width=event.width * width // total)
+
+    tree.bind("<Configure>", fit, add="+")
+    bar = Bar(parent, tree.yview)
+    tree.configure(yscrollcommand=bar.show)
     bar.pack(side="right", fill="y")
     tree.pack(side="left", fill="both", expand=True)
     return tree
-
-
-def scroll_bar(parent: tk.Misc, command: Callable[..., object], on: look.Colour = look.CARD) -> ctk.CTkScrollbar:
-    """The bar beside a table or a canvas."""
-    return ctk.CTkScrollbar(
-        parent, command=command, width=12, bg_color=on, fg_color=on, button_color=look.PRESSED,
-        button_hover_color=look.FIELD_LINE, border_spacing=3,
-    )  # fmt: skip
 
 
 def restyle(widget: tk.Misc) -> None:

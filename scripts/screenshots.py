@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ SIZES = ("1280x800", "1920x1080")
 MODES = ("dark", "light")
 SCALES = (100, 150)
 SETTLE_S = 0.3
+TRAINING_S = 1800.0
 PATIENCE_S = 60.0  # for the family's options, which a child process with torch tells
 
 
@@ -88,8 +89,9 @@ def _take_all(given: argparse.Namespace) -> Iterator[Path]:
     window.update()
     window.files.open_preset(given.preset)
     window.set_advanced(given.advanced)
-    window.show_section("model")
-    _wait_for_family(window)
+    _wait(window, lambda: window.state_.family.described is not None)
+    if given.train:
+        _train(window, given.train)
     for size in given.sizes:
         window.tk.call("wm", "geometry", ".", f"{size}+0+0")
         for scale in given.scales:
@@ -98,9 +100,48 @@ def _take_all(given: argparse.Namespace) -> Iterator[Path]:
                 window.set_mode(mode)
                 for section in given.sections or texts.SECTIONS:
                     window.show_section(section)
-                    _settle(window)
-                    yield _take(window, given.out / f"{section}-{mode}-{size}-{scale}.png")
+                    for page in _turn_pages(window, section):
+                        yield _take(window, given.out / f"{page}-{mode}-{size}-{scale}.png")
     window.destroy()
+
+
+def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
+    """The names of a section's pages, each when it is in sight."""
+    section = window.sections[name]
+    if name == "data":
+        _wait(window, lambda: section.pages.catalogue.pictures and section.pages.is_complete)
+        for page in _pages("PICTURE_TABS"):
+            section.turn_to(page)
+            _settle(window, 4 * SETTLE_S)  # pictures are read and made small in threads
+            yield name if page == "folders" else f"{name}-{page}"
+        section.turn_to("folders")
+    elif name == "monitor" and window.state_.run is not None:
+        for page in _pages("MONITOR_TABS"):
+            section.open_page(page)
+            _wait(window, lambda page=page: page in section.pages)  # type: ignore[misc]
+            _settle(window, 4 * SETTLE_S)
+            yield f"{name}-{page}"
+    else:
+        _settle(window)
+        yield name
+
+
+def _pages(name: str) -> Sequence[str]:
+    """The pages of a section, which the window's texts name."""
+    from app import texts
+
+    return list(getattr(texts, name))
+
+
+def _train(window: MainWindow, runs_dir: Path) -> None:
+    """Press Train, and wait for the end."""
+    window.state_.draft.set("runs_dir", str(runs_dir.resolve()))
+    window.state_.draft.set("run_name", window.state_.draft.preset)
+    window.run_bar.train.invoke()
+    _wait(window, lambda: window.state_.run is not None)
+    run = window.state_.run
+    assert run is not None
+    _wait(window, lambda: run.is_caught_up and not run.is_alive, TRAINING_S)
 
 
 def _take(window: MainWindow, file: Path) -> Path:
@@ -110,18 +151,16 @@ def _take(window: MainWindow, file: Path) -> Path:
     return file
 
 
-def _settle(window: MainWindow) -> None:
-    until = time.monotonic() + SETTLE_S
-    while time.monotonic() < until:
+def _settle(window: MainWindow, seconds: float = SETTLE_S) -> None:
+    _wait(window, lambda: False, seconds)
+
+
+def _wait(window: MainWindow, condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+    """Let the window live until the condition holds, but no longer than that."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
         window.update()
         time.sleep(0.01)
-
-
-def _wait_for_family(window: MainWindow) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while window.state_.draft.family is None and time.monotonic() < until:
-        window.update()
-        time.sleep(0.05)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,6 +172,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sections", nargs="+", metavar="NAME", help="sections; all if left out")
     parser.add_argument("--preset", default="demo", help="the preset that is shown (demo)")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="a run for the monitor")
+    parser.add_argument(
+        "--train", type=Path, metavar="FOLDER", help="train the preset first, with its run below FOLDER"
+    )
     parser.add_argument("--advanced", action="store_true", help="show advanced settings, too")
     parser.add_argument("--own_display", action="store_true", help="start an Xvfb even where there is a display")
     return parser

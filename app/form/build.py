@@ -146,7 +146,8 @@ class FieldCard:
         return self.fields[key]
 
     def _common_reason(self) -> str:
-        reasons = Counter(reason(option, self._state.draft.effective, self.index) for option in self._visible)
+        draft = self._state.draft
+        reasons = Counter(reason(one, draft.effective, self.index, draft.family_options) for one in self._visible)
         del reasons[""]
         if not reasons:
             return ""

@@ -9,6 +9,7 @@ from app import icons, look, texts
 from app.controls import add_hint, frame, text
 from app.form.words import as_text, help_of, reason, short, shown
 from app.hint import Hint
+from app.inputs import Entry, Menu, TextBox
 from app.state import AppState
 from modules.config import Option
 
@@ -91,7 +92,7 @@ class Field:
     def back_to_default(self) -> None:
         """One click."""
         if not self._at_default:
-            Hint.hide()
+            Hint.of(self.title).hide()
             self.state.draft.reset(self.path, self.option)
 
     def note(self, words: str) -> None:
@@ -106,7 +107,7 @@ class Field:
 
     def show_help(self) -> None:
         """The help, without the pointer."""
-        Hint.show(self.title, help_of(self.option))
+        Hint.of(self.title).show(self.title, help_of(self.option))
 
     def holds(self, widget: object) -> bool:
         """Whether a widget is part of this field."""
@@ -138,7 +139,7 @@ class Field:
     def _refresh_state(self) -> None:
         draft = self.state.draft
         fault = draft.fault_at(self.path)
-        why = reason(self.option, draft.effective, self._place.index)
+        why = reason(self.option, draft.effective, self._place.index, draft.family_options)
         if fault:
             note = (short(fault, self.option), look.BAD)
         elif why:
@@ -180,6 +181,24 @@ class Field:
     def text_of(self, value: object) -> str:
         """The value as it is typed."""
         return as_text(value)
+
+
+class ControlField(Field):
+    """A field of one control that shows text."""
+
+    control: Entry | Menu | TextBox
+
+    def show(self, value: object) -> None:
+        self.control.show(self.text_of(value))
+
+    def enable(self, enabled: bool) -> None:
+        self.control.enable(enabled)
+
+    def mark(self, wrong: bool) -> None:
+        self.control.mark(wrong)
+
+    def focus(self) -> None:
+        self.control.focus_set()
 
 
 _NOTHING = object()

@@ -1,4 +1,4 @@
-"""A list of settings groups: its items drawn on one canvas, only those in sight."""
+"""A list of settings groups: its items drawn as cards on one canvas, only those in sight."""
 
 from __future__ import annotations
 
@@ -6,52 +6,54 @@ import tkinter as tk
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-import customtkinter as ctk
+from PIL import Image, ImageTk
 
-from app import icons, look, texts
+from app import look, texts
+from app.bar import Bar
 from app.controls import Button, card, frame, text, then
+from app.form.item_row import COVER, GAP, Item, Marks, draw, is_on_switch
+from app.pictures.thumbnails import Thumbnails
 from app.repair import new_item
 from app.state import AppState
 
-ROW = 48
-HEIGHT = 5 * ROW + 8
+ROW = 50
+TALL_ROW = 74  # with a cover
+MOST = 4  # cards for which there is room; the others scroll
+_POLL_MS = 80
 
 
 @dataclass(frozen=True)
-class Item:
-    """How one item looks in the list."""
+class Kind:
+    """What a list holds: where it is in the config, the switch of its items, and what it says of one."""
 
-    title: str
-    detail: str
-    enabled: bool
-    is_wrong: bool
+    path: str
+    switch: str
+    describe: Callable[[dict[str, object]], Item]
+    thumbnails: Thumbnails | None = None  # of the covers
 
 
 class ItemList:
     """A card with the items, and buttons to add, copy, move and remove them."""
 
-    def __init__(
-        self,
-        parent: tk.Misc,
-        path: str,
-        title: str,
-        state: AppState,
-        describe: Callable[[dict[str, object]], tuple[str, str]],
-        chosen: Callable[[int], object],
-    ) -> None:
+    def __init__(self, parent: tk.Misc, kind: Kind, state: AppState, chosen: Callable[[int], object]) -> None:
         self.frame = card(parent)
-        self.path = path
+        self.path = kind.path
         self.selected = 0
+        self._kind = kind
         self._state = state
-        self._describe = describe
         self._chosen = chosen
-        self._items: list[Item] = []
+        self._items: list[tuple[Item, bool, bool]] = []  # with whether it is on, and whether it is wrong
         self._pictures: list[object] = []
+        self._covers: dict[Path, ImageTk.PhotoImage] = {}
+        self._missing: list[Path] = []  # covers in sight that are being made
+        self._polling = ""
+        self._row = look.px(ROW if kind.thumbnails is None else TALL_ROW)
         self._top = 0
         head = frame(self.frame)
         head.pack(fill="x", padx=look.px(16), pady=(look.px(12), look.px(8)))
-        text(head, title, "heading").pack(side="left")
+        text(head, texts.LIST_TITLES[self.path], "heading").pack(side="left")
         self._buttons = [
             Button(head, icon=icon, style="quiet", on=look.CARD, hint=hint, command=command, width=30)
             for icon, hint, command in (
@@ -63,23 +65,12 @@ class ItemList:
         ]
         for button in self._buttons:
             button.pack(side="right")
-        self.add_button = Button(head, texts.LIST_ADD[path], self.add, icon="plus", on=look.CARD)
+        self.add_button = Button(head, texts.LIST_ADD[self.path], self.add, icon="plus", on=look.CARD)
         self.add_button.pack(side="right", padx=8)
         body = frame(self.frame)
-        body.pack(fill="both", expand=True, padx=look.px(8), pady=(0, look.px(8)))
-        self.canvas = tk.Canvas(
-            body, height=look.px(HEIGHT), width=10, borderwidth=0, highlightthickness=0, takefocus=1
-        )
-        self.bar = ctk.CTkScrollbar(
-            body,
-            command=self._scroll,
-            width=12,
-            bg_color=look.CARD,
-            fg_color=look.CARD,
-            button_color=look.PRESSED,
-            button_hover_color=look.FIELD_LINE,
-            border_spacing=3,
-        )
+        body.pack(fill="both", expand=True, padx=look.px(12), pady=(0, look.px(10)))
+        self.canvas = tk.Canvas(body, width=10, borderwidth=0, highlightthickness=0, takefocus=1)
+        self.bar = Bar(body, self._scroll)
         self.canvas.pack(side="left", fill="both", expand=True)
         self._bind()
         look.follow(self.canvas, "rows", self._recoloured)
@@ -96,11 +87,12 @@ class ItemList:
             fault.path.split(".")[1] for fault in self._state.draft.faults if fault.path.startswith(f"{self.path}.")
         }
         shown = [
-            Item(*self._describe(item), item.get("enabled") is True, str(place) in wrong)
+            (self._kind.describe(item), item.get(self._kind.switch) is True, str(place) in wrong)
             for place, item in enumerate(self.items)
         ]
         if shown != self._items:
             self._items = shown
+            self._make_room()
             if self.selected >= len(shown):
                 self.select(max(len(shown) - 1, 0))
             self._draw()
@@ -143,11 +135,12 @@ class ItemList:
         self.select(place)
 
     def _toggle(self, place: int) -> None:
-        self._state.draft.set(f"{self.path}.{place}.enabled", not self._items[place].enabled)
+        self._state.draft.set(f"{self.path}.{place}.{self._kind.switch}", not self._items[place][1])
 
     def _bind(self) -> None:
         canvas = self.canvas
         canvas.bind("<Configure>", lambda event: self._draw())
+        canvas.bind("<Destroy>", lambda event: self._ended())
         canvas.bind("<Button-1>", self._clicked)
         canvas.bind("<FocusIn>", lambda event: self._draw())
         canvas.bind("<FocusOut>", lambda event: self._draw())
@@ -190,17 +183,18 @@ class ItemList:
 
     def _clicked(self, event: tk.Event[tk.Canvas]) -> None:
         self.canvas.focus_set()
-        place = self._top + event.y // look.px(ROW)
+        place = self._top + event.y // (self._row + look.px(GAP))
         if place < len(self._items):
-            if event.x < look.px(40):
+            if is_on_switch(event.x, self.canvas.winfo_width()):
                 self._toggle(place)
             self.select(place)
 
     def _rows(self) -> int:
-        return max(self.canvas.winfo_height() // look.px(ROW), 1)
+        return max((self.canvas.winfo_height() + look.px(GAP)) // (self._row + look.px(GAP)), 1)
 
     def _recoloured(self) -> None:
         self.canvas.configure(bg=look.now(look.CARD))
+        self._make_room()
         self._draw()
 
     def _draw(self) -> None:
@@ -218,72 +212,63 @@ class ItemList:
                 fill=look.now(look.MUTED),
                 width=width - look.px(32),
             )
+        focused = canvas.focus_get() == canvas
+        self._missing = []
         for row, place in enumerate(range(self._top, min(self._top + self._rows() + 1, count))):
-            self._draw_row(row * look.px(ROW), width, place)
+            item, is_on, is_wrong = self._items[place]
+            marks = Marks(is_on, is_wrong, place == self.selected, focused)
+            photo = self._cover(item.cover)
+            top, covers = row * (self._row + look.px(GAP)), self._kind.thumbnails is not None
+            self._pictures += draw(canvas, item, marks, top, self._row, covers=covers, photo=photo)
+        self._show_bar(count)
+        if self._missing and not self._polling:
+            self._polling = canvas.after(_POLL_MS, self._look_for_covers)
+
+    def _show_bar(self, count: int) -> None:
         needed = count > self._rows()
         if needed:
-            self.bar.set(self._top / count, min((self._top + self._rows()) / count, 1))
+            self.bar.show(self._top / count, min((self._top + self._rows()) / count, 1))
         if needed and not self.bar.winfo_manager():
-            self.bar.pack(side="right", fill="y")
+            self.bar.pack(side="right", fill="y", padx=(4, 0))
         elif not needed and self.bar.winfo_manager():
             self.bar.pack_forget()
 
-    def _draw_row(self, y: int, width: int, place: int) -> None:
-        canvas, item, height, px = self.canvas, self._items[place], look.px(ROW), look.px
-        focused = canvas.focus_get() == canvas
-        if place == self.selected:
-            canvas.create_polygon(
-                *_rounded(2, y + 2, width - 2, y + height - 2, px(look.RADIUS)),
-                smooth=True,
-                fill=look.now(look.ACCENT_SOFT),
-                outline=look.now(look.ACCENT if focused else look.ACCENT_SOFT),
-                width=2 if focused else 1,
-            )
-        box = (px(12), y + height // 2 - px(8), px(28), y + height // 2 + px(8))
-        edge = look.ACCENT if item.enabled else look.FIELD_LINE
-        fill = look.ACCENT if item.enabled else look.FIELD
-        canvas.create_polygon(*_rounded(*box, px(4)), smooth=True, fill=look.now(fill), outline=look.now(edge))
-        if item.enabled:
-            self._picture("check", 14, look.ON_ACCENT, px(20), y + height // 2)
-        colour = look.TEXT if item.enabled else look.FAINT
-        room = width - px(40) - px(40 if item.is_wrong else 16)
-        lines: tuple[tuple[str, look.FontName, look.Colour, int], ...] = (
-            (item.title, "strong", colour, -9),
-            (item.detail, "small", look.MUTED, 9),
-        )
-        for words, name, ink, dy in lines:
-            font = look.tk_font(name)
-            fitted = fit(canvas, words, font, room)
-            y_middle = y + height // 2 + px(dy)
-            canvas.create_text(px(40), y_middle, text=fitted, anchor="w", font=font, fill=look.now(ink))
-        if item.is_wrong:
-            self._picture("warning", 18, look.BAD, width - px(24), y + height // 2)
+    def _make_room(self) -> None:
+        """As many cards as there are, within limits: what stands below moves no more than it must."""
+        rows = min(len(self._items) or 2, MOST)  # two for the words that stand in an empty list
+        self.canvas.configure(height=rows * (self._row + look.px(GAP)) - look.px(GAP))
 
-    def _picture(self, name: str, size: int, colour: look.Colour, x: int, y: int) -> None:
-        picture = icons.image(name, size, colour)
-        self._pictures.append(picture)
-        self.canvas.create_image(x, y, image=picture)
+    def _cover(self, file: Path | None) -> ImageTk.PhotoImage | None:
+        """The cover, once it is made."""
+        thumbnails = self._kind.thumbnails
+        if file is None or thumbnails is None:
+            return None
+        if file not in self._covers and (picture := thumbnails.get(file)) is not None:
+            self._covers[file] = ImageTk.PhotoImage(_square(picture, look.px(COVER)), master=self.canvas)
+        elif file not in self._covers and not thumbnails.is_broken(file):
+            self._missing.append(file)
+        return self._covers.get(file)
+
+    def _look_for_covers(self) -> None:
+        """Draw covers that have become ready."""
+        self._polling = ""
+        thumbnails = self._kind.thumbnails
+        assert thumbnails is not None
+        thumbnails.poll(lambda file: None)
+        if any(thumbnails.has(file) for file in self._missing):
+            self._draw()
+        elif self._missing:
+            for file in self._missing:  # another page may have forgotten that they are wanted
+                thumbnails.get(file)
+            self._polling = self.canvas.after(_POLL_MS, self._look_for_covers)
+
+    def _ended(self) -> None:
+        if self._polling:
+            self.canvas.after_cancel(self._polling)
 
 
-def _rounded(x0: int, y0: int, x1: int, y1: int, r: int) -> list[int]:
-    """The points of a smooth polygon with round corners."""
-    return [
-        x0 + r, y0, x0 + r, y0, x1 - r, y0, x1 - r, y0, x1, y0, x1, y0 + r, x1, y0 + r, x1, y1 - r, x1, y1 - r, x1, y1,
-        x1 - r, y1, x1 - r, y1, x0 + r, y1, x0 + r, y1, x0, y1, x0, y1 - r, x0, y1 - r, x0, y0 + r, x0, y0 + r, x0, y0,
-    ]  # fmt: skip
-
-
-def fit(widget: tk.Misc, words: str, font: look.Font, room: int) -> str:
-    """The words on one line, cut with an ellipsis where they do not fit."""
-    line = " ".join(words.split())
-
-    def width(part: str) -> int:
-        return int(widget.tk.call("font", "measure", font, part))
-
-    if width(line) <= room:
-        return line
-    low, high = 0, len(line)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if width(f"{line[:middle]}…") <= room else (low, middle - 1)
-    return f"{line[:low].rstrip()}…"
+def _square(picture: Image.Image, side: int) -> Image.Image:
+    """The middle of a picture."""
+    edge = min(picture.size)
+    left, top = (picture.width - edge) // 2, (picture.height - edge) // 2
+    return picture.crop((left, top, left + edge, top + edge)).resize((side, side), Image.Resampling.LANCZOS)

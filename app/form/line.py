@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from app import look, texts
 from app.controls import Entry, text
-from app.form.field import CONTROL_WIDTH, Field
+from app.form.field import CONTROL_WIDTH, ControlField
 
 NUMBER_WIDTH = 120
 NARROWEST = 160  # of a line that takes all the room there is
 
 
-class TextField(Field):
+class TextField(ControlField):
     """Free text."""
 
     width = CONTROL_WIDTH
+    control: Entry
 
     def build(self) -> None:
         placeholder = (texts.NONE if self.option.picks else texts.AUTOMATIC) if self.option.optional else None
@@ -29,15 +30,6 @@ class TextField(Field):
     def read(self, typed: str) -> object:
         """What the text stands for; what does not fit is left to validation, which explains it."""
         return None if self.option.optional and not typed.strip() else typed
-
-    def show(self, value: object) -> None:
-        self.control.show(self.text_of(value))
-
-    def enable(self, enabled: bool) -> None:
-        self.control.enable(enabled)
-
-    def mark(self, wrong: bool) -> None:
-        self.control.mark(wrong)
 
     def focus(self) -> None:
         self.control.focus_set()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from app.controls import TextBox
-from app.form.field import CONTROL_WIDTH, Field
+from app.form.field import CONTROL_WIDTH, ControlField
 from modules.config.text_formats import read_yaml, write_yaml
 
 
-class LongTextField(Field):
+class LongTextField(ControlField):
     """A box of text; Tab leaves it."""
 
+    control: TextBox
     height = 64
     mono = False
 
@@ -18,18 +19,6 @@ class LongTextField(Field):
             self.area, self._typed, on=self.on, width=CONTROL_WIDTH, height=self.height, mono=self.mono
         )
         self.control.pack(fill="both", expand=True)
-
-    def show(self, value: object) -> None:
-        self.control.show(self.text_of(value))
-
-    def enable(self, enabled: bool) -> None:
-        self.control.enable(enabled)
-
-    def mark(self, wrong: bool) -> None:
-        self.control.mark(wrong)
-
-    def focus(self) -> None:
-        self.control.focus_set()
 
     def read(self, typed: str) -> object:
         """What the text stands for."""

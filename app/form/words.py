@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from app import texts
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
 
@@ -50,19 +52,19 @@ def short(fault: Fault, option: Option) -> str:
     return f"{option.title} {rest}"
 
 
-def reason(option: Option, data: object, index: int = 0, inside: type | None = None) -> str:
-    """Why a setting does nothing now: the first of its conditions that does not hold."""
+def reason(option: Option, data: object, index: int = 0, more: Iterable[Option] = ()) -> str:
+    """Why a setting does nothing now: the first of its conditions that does not hold. `more`: the family's options."""
     from modules.config.options import _holds
 
     for term in (option.depends_on or "").replace("*", str(index)).split(" & "):
         if term and isinstance(data, dict) and not _holds(term, data):
-            return _condition(term)
+            return _condition(term, more)
     return ""
 
 
-def _condition(term: str) -> str:
+def _condition(term: str, more: Iterable[Option]) -> str:
     path, _, wanted = term.removeprefix("!").partition("=")
-    option = find_option(TrainConfig, path)
+    option = find_option(TrainConfig, path) or next((one for one in more if one.path == path), None)
     title = option.title if option else path
     if term.startswith("!"):
         return texts.NEEDS_NOT.format(title=title)

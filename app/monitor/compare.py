@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
 from app.controls import Menu, Segments, Slider, card, frame, text
 from app.monitor.chart import Line
 from app.monitor.curves import SPANS
@@ -112,8 +111,6 @@ class Comparison(tk.Frame):
         columns = {"setting": (texts.SETTING, 140)}
         columns |= {f"run{place}": (path.name, max(70, wide)) for place, path in enumerate(paths)}
         self.differences = table(self._table_room, columns)
-        for column in columns:
-            self.differences.column(column, stretch=True)
         for name, values in rows:
             option = find_option(TrainConfig, name)
             title = option.title if option is not None and "." not in name else name

@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Final, cast
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
 from app.controls import Segments, Slider, Switch, card, frame, text
 from app.monitor.chart import Line, number_words
 from app.monitor.page import Page
@@ -127,6 +126,7 @@ class CurvesPage(Page):
         self.log_scale.pack(side="left")
         self.tools = RunTools(bar, self.state, self, lambda: self._zoomed(None))
         self.tools.pack(side="right")
+        bar.bind("<Configure>", lambda event: self.tools.fit(round(event.width / look.scale())))
 
     def _choose_axis(self, axis: Axis) -> None:
         self.axis, self.wanted = axis, None

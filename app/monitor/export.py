@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from PIL import Image, ImageDraw, ImageFont
 
 from app import look
-from app.run_view import number, text, whole
+from app.run_facts import number, text, whole
 from modules.run import EventReader, RunFolder
 
 if TYPE_CHECKING:

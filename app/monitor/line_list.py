@@ -8,7 +8,7 @@ from tkinter import font as tk_fonts
 from typing import Final
 
 from app import look
-from app.monitor.bar import Bar
+from app.bar import Bar
 from app.monitor.log_reader import LogLine
 
 COLOURS: Final = {"info": look.TEXT, "warning": look.WARN, "error": look.BAD}

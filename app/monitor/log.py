@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
 from app.controls import Button, Entry, Menu, card, frame, text
 from app.monitor.line_list import LineList
 from app.monitor.log_reader import CONSOLE, LAUNCHER, LogLine, LogReader
 from app.monitor.page import Page
-from app.run_view import Message
+from app.run_facts import Message
 
 _ALL: Final = "all"
 _LEVELS: Final = {"all": ("info", "warning", "error"), "warning": ("warning", "error"), "error": ("error",)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from app.run_status import CONSOLE_FILE
+from app.invitation import CONSOLE_FILE
 from modules.run import RunFolder
 
 Level = Literal["info", "warning", "error"]

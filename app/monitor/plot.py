@@ -9,8 +9,7 @@ from typing import Final
 
 from PIL import ImageTk
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
 from app.controls import frame, text
 from app.monitor.chart import Chart, Line, number_words, unit_for
 from app.monitor.points import Axis, nearest

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from app.run_view import RunView, Spread
+from app.run_facts import Spread
+from app.run_view import RunView
 
 # In the order in which they happen in a step.
 PARTS: Final = ("data_s", "computing", "waiting")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tkinter as tk
 from typing import Final
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
+from app.bar import Bar
 from app.controls import card, frame, text
-from app.monitor.bar import Bar
+from app.cut import cut
 from app.monitor.page import Page
 from app.monitor.rank_figures import PARTS, Gauge, RankFigures, rank_figures, sentences
 
@@ -115,7 +115,7 @@ class RanksPage(Page):
         where = (
             each.device if f"on {each.host}" in each.device else "  ·  ".join(filter(None, (each.host, each.device)))
         )
-        self._write(look.px(14), lower, mark or _cut(where, 30), look.WARN if mark else look.MUTED, "small")
+        self._write(look.px(14), lower, mark or cut(where, 30), look.WARN if mark else look.MUTED, "small")
         self._draw_parts(each, upper, split, longest)
         if each.step_s is not None:
             words = texts.RANK_STEP_TIME.format(now=_seconds(each.step_s), mean=_seconds(each.mean_step_s))
@@ -186,7 +186,7 @@ class RanksPage(Page):
                 x,
                 middle,
                 anchor="e",
-                text=texts.RANK_PARTS[name],
+                text=texts.RANK_APPLYING if name == "waiting" and len(self.figures) == 1 else texts.RANK_PARTS[name],
                 fill=look.now(look.MUTED),
                 font=look.tk_font("small"),
             )
@@ -214,7 +214,3 @@ class RanksPage(Page):
 
 def _seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.3g} ms"
-
-
-def _cut(words: str, most: int) -> str:
-    return words if len(words) <= most else f"{words[: most - 1]}…"

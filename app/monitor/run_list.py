@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from app import texts
 from app.run_status import Life, Status, look_at, status_of
 from app.run_view import RunView
 from modules.run import Event, EventReader, RunFolder
@@ -86,7 +87,7 @@ def summary_of(folder: RunFolder, life: Life) -> RunSummary:
 
 def read_view(folder: RunFolder) -> RunView:
     """All of a run, for a comparison. Takes a second for 200,000 steps: not on the Tk thread."""
-    view, reader = RunView(), EventReader(folder.events_file, at_once_bytes=64 << 10)
+    view, reader = RunView(), EventReader(folder.events_file, at_once_bytes=16 << 10)
     while events := reader.new():
         view.apply(events)
         time.sleep(0.001)  # lets the window have its turn
@@ -147,7 +148,7 @@ def _flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 def _words(value: object) -> str:
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return texts.ON if value else texts.OFF
     if value is None or value == [] or value == {}:
         return "-"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
 from app.controls import Button, card, frame, text
 from app.monitor.compare import Comparison
 from app.monitor.page import Page

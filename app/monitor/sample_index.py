@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.run_view import RunView, SampleFile
+from app.run_facts import SampleFile
+from app.run_view import RunView
 
 
 class SampleIndex:

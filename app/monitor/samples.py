@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
 from app.controls import Menu, Segments, Slider, card, frame, text, then
 from app.monitor.page import Page
 from app.monitor.sample_index import SampleIndex
 from app.monitor.tile_grid import TileGrid
 from app.monitor.viewer import Viewer
-from app.run_view import SampleFile
+from app.run_facts import SampleFile
 
 _FULL: Final = 1000  # positions of the slider
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from app import run_texts as texts
+from app import texts
 from modules.machine import find_free_port
 from modules.run import RunFolder
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from PIL import ImageTk
 
-from app import look
-from app import run_texts as texts
-from app.monitor.bar import Bar
+from app import look, texts
+from app.bar import Bar
+from app.cut import cut
 from app.monitor.tiles import Tiles
-from app.run_view import SampleFile
+from app.run_facts import SampleFile
 
 SIDE: Final = 168
 _GAP: Final = 14
@@ -129,7 +129,7 @@ class TileGrid(tk.Frame):
             self._photos.move_to_end(key)
             canvas.create_image(x + side / 2, y + side / 2, image=photo, tags="picture")
         canvas.create_text(
-            x, y + side + look.px(5), anchor="nw", text=_cut(words, 46), width=side, fill=look.now(look.MUTED),
+            x, y + side + look.px(5), anchor="nw", text=cut(words, 46), width=side, fill=look.now(look.MUTED),
             font=look.tk_font("small"),
         )  # fmt: skip
         return tile is not None
@@ -193,7 +193,3 @@ class TileGrid(tk.Frame):
             self.draw()
         else:
             self._move_view(int(float(amount)) * (5 if unit == "pages" else 1))
-
-
-def _cut(words: str, most: int) -> str:
-    return words if len(words) <= most else f"{words[: most - 1]}…"

@@ -13,7 +13,7 @@ from typing import Final
 
 from PIL import Image
 
-from app.run_view import SampleFile
+from app.run_facts import SampleFile
 
 _KEPT: Final = 400  # 100 KiB each at 176 pixels
 _LARGEST_PIXELS: Final = 64_000_000
@@ -89,7 +89,7 @@ class Tiles:
 def read_picture(file: Path, side: int) -> Image.Image | None:
     """The picture fitted into a square; None where it cannot be read, for whatever reason."""
     try:
-        with Image.open(file) as picture:
+        with file.open("rb") as opened, Image.open(opened) as picture:  # by its name it might be mapped into memory
             if picture.width * picture.height > _LARGEST_PIXELS:
                 return None
             return fitted(picture.convert("RGB"), side, side)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
-from tkinter import filedialog
 from typing import TYPE_CHECKING, Final
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
 from app.controls import Button, add_hint, frame, popup_menu, text
+from app.cut import cut
 from app.monitor.export import Sheet, save_numbers, save_plots
 from app.monitor.tensorboard import TensorBoard
 from app.run_control import RunControl
 from app.state import AppState
+from app.windows.chooser import choose
 
 if TYPE_CHECKING:
     from app.monitor.curves import CurvesPage
 
 _ROOM: Final = 60  # letters
+_WORDS_FROM: Final = 860
 
 
 class RunTools(tk.Frame):
@@ -40,12 +41,21 @@ class RunTools(tk.Frame):
         buttons = frame(self, look.WINDOW)
         buttons.pack(side="left")
         Button(buttons, texts.WHOLE_RANGE, show_all, style="quiet", hint=texts.WHOLE_RANGE_HELP).pack(side="left")
-        self.export = Button(buttons, texts.EXPORT, self._offer_exports, icon="file", style="quiet")
+        self.export = Button(
+            buttons, texts.EXPORT, self._offer_exports, icon="file", style="quiet", hint=texts.EXPORT_HELP
+        )
         self.export.pack(side="left")
         self.board = Button(
             buttons, texts.TENSORBOARD, self._start_board, icon="chart", style="quiet", hint=texts.TENSORBOARD_HELP
         )
         self.board.pack(side="left")
+
+    def fit(self, width: int) -> None:
+        """Icons without words where the tools' line is no wider than that, in unscaled pixels."""
+        for button, words in ((self.export, texts.EXPORT), (self.board, texts.TENSORBOARD)):
+            shown = words if width >= _WORDS_FROM else ""
+            if button.cget("text") != shown:
+                button.configure(text=shown, width=30)
 
     def followed(self, run: RunControl | None) -> None:
         """Another run is shown."""
@@ -79,9 +89,8 @@ class RunTools(tk.Frame):
     def _choose(self, ending: str, save: Callable[[Path], object]) -> None:
         if self._run is None:
             return
-        name = filedialog.asksaveasfilename(
-            parent=self, defaultextension=f".{ending}", initialfile=f"{self._run.folder.name}.{ending}"
-        )
+        title = texts.EXPORT_PNG if ending == "png" else texts.EXPORT_CSV
+        name = choose(self, "save", title, Path(), (f".{ending}",), f"{self._run.folder.name}.{ending}")
         if name:
             save(Path(name))
 
@@ -92,4 +101,4 @@ class RunTools(tk.Frame):
     def _say(self, words: str) -> None:
         if self.winfo_exists():
             self.said = words
-            self._line.configure(text=words if len(words) <= _ROOM else f"{words[: _ROOM - 1]}…")
+            self._line.configure(text=cut(words, _ROOM))

@@ -8,12 +8,11 @@ from typing import Final
 
 from PIL import Image, ImageTk
 
-from app import look
-from app import run_texts as texts
+from app import look, texts
 from app.controls import Button, frame, text
 from app.monitor.sample_index import SampleIndex
 from app.monitor.tiles import fitted, read_settings
-from app.run_view import SampleFile
+from app.run_facts import SampleFile
 
 _SIZE: Final = (900, 620)
 _SIDE: Final = 260
@@ -63,7 +62,7 @@ class Viewer(tk.Toplevel):
             value = settings.get(name)
             label.configure(text="-" if value in (None, "") else str(value)[:400])
         try:
-            with Image.open(file) as picture:
+            with file.open("rb") as opened, Image.open(opened) as picture:
                 self._picture = picture.convert("RGB")
         except Exception:  # noqa: BLE001  # Pillow's readers raise whatever a damaged file makes them
             self._picture = None

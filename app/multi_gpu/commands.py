@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +21,6 @@ class Command:
     title: str
     help: str
     text: str
-
-
-def new_token() -> str:
-    """A secret for one run, easy to copy."""
-    return secrets.token_hex(8)
 
 
 def commands(config: TrainConfig, config_file: Path, token: str) -> list[Command]:

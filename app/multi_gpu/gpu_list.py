@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 
 from app import look, texts
-from app.controls import card, frame, text
+from app.controls import card, frame, text, wrap_within
 from app.multi_gpu.readings import Reading
 from modules.machine import Gpu, GpuLoad
 
@@ -30,7 +30,8 @@ class GpuList:
         text(head, texts.GPUS_TITLE, "heading").pack(side="left")
         self._count = text(head, font="small", colour=look.MUTED)
         self._count.pack(side="right")
-        self._words = text(self.frame, colour=look.MUTED, wrap=420)
+        self._words = text(self.frame, colour=look.MUTED)
+        wrap_within(self._words, self.frame)
         self._words.pack(fill="x", padx=look.px(16), pady=(0, look.px(12)))
         self.canvas = tk.Canvas(self.frame, height=0, width=10, borderwidth=0, highlightthickness=0, takefocus=1)
         self.canvas.bind("<Configure>", lambda event: self._draw())

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Sequence
 
 from app import look, texts
-from app.controls import card, text
+from app.controls import card, text, wrap_within
 from modules.machine import Link
 from modules.machine.links import MEANINGS
 
@@ -31,7 +31,8 @@ class LinkMatrix:
         )
         self.canvas = tk.Canvas(self.frame, height=10, width=10, borderwidth=0, highlightthickness=0)
         self.canvas.pack(fill="x", padx=look.px(16))
-        self._words = text(self.frame, font="small", colour=look.MUTED, wrap=420)
+        self._words = text(self.frame, font="small", colour=look.MUTED)
+        wrap_within(self._words, self.frame)
         self._words.pack(fill="x", padx=look.px(16), pady=(look.px(4), look.px(12)))
         look.follow(self.canvas, "cells", self._draw)
 

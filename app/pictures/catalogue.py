@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from app import texts
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # The settings that decide what is told.
@@ -151,7 +153,7 @@ def survey(
             changed(catalogue)
         said = child.stderr.read().strip()
     if child.returncode and is_wanted():
-        catalogue.fault = said.splitlines()[-1].removeprefix("survey: ") if said else "The pictures cannot be read."
+        catalogue.fault = said.splitlines()[-1].removeprefix("survey: ") if said else texts.PICTURES_UNREADABLE
     return catalogue
 
 

@@ -15,6 +15,8 @@ from app.pictures.catalogue import Picture
 from app.pictures.thumbnails import Thumbnails
 
 PREVIEW = 320
+_WORDS, _WORDS_LOW = 250, 180  # of the room's height for everything but the picture
+_LOW = 380
 
 
 class CaptionEditor(tk.Frame):
@@ -52,7 +54,7 @@ class CaptionEditor(tk.Frame):
         self._undo = Button(below, texts.CAPTION_UNDO, self.undo, on=look.CARD)
         self._undo.configure(state="disabled")
         self._undo.pack(anchor="w")
-        self.text = TextBox(self, lambda _: None, width=PREVIEW, height=90)
+        self.text = TextBox(self, lambda _: None, width=PREVIEW, height=48)
         self.text.pack(fill="both", expand=True, pady=(look.px(look.UNIT), 0))
         self.text.text.configure(undo=True)
         self.text.text.bind("<FocusOut>", lambda _: self.save(), add="+")
@@ -65,15 +67,24 @@ class CaptionEditor(tk.Frame):
         return "break"
 
     def fit(self, width: int, height: int) -> None:
-        """Take a third of the room there is, in pixels, and no more than the picture is worth."""
-        side = max(look.px(160), min(look.px(PREVIEW), width // 3, height * 2 // 5))
-        if side == self._side and self._canvas.winfo_reqwidth() == side:
+        """Take a third of the room there is, in pixels, and no more than the picture is worth.
+
+        Where the room is low, the line of help goes first, then the picture becomes small: captions are what it is for.
+        """
+        wide = max(look.px(160), min(look.px(PREVIEW), width // 3))
+        is_low = height < look.px(_LOW)
+        side = max(look.px(64), min(wide, height - look.px(_WORDS_LOW if is_low else _WORDS)))
+        if (side, wide) == (self._side, self._canvas.winfo_reqwidth()):
             return
         self._side = side
-        self._canvas.configure(width=side, height=side)
-        self.text.configure(width=side)
+        self._canvas.configure(width=wide, height=side)
+        self.text.configure(width=wide)
         for words in (self._name, self._fault, self._hint):
-            words.configure(wraplength=side)
+            words.configure(wraplength=wide)
+        if is_low:
+            self._hint.pack_forget()
+        elif not self._hint.winfo_manager():
+            self._hint.pack(fill="x", pady=look.px(look.UNIT / 2), before=self._undo)
         self._draw()
 
     def show(self, picture: Picture | None, faults: list[str]) -> None:
@@ -158,7 +169,7 @@ class CaptionEditor(tk.Frame):
             scale = side / max(small.size)
             size = max(1, round(small.width * scale)), max(1, round(small.height * scale))
             self._photo = ImageTk.PhotoImage(small.resize(size, Image.Resampling.BILINEAR), master=self)
-            self._canvas.create_image(side // 2, side // 2, image=self._photo)
+            self._canvas.create_image(self._canvas.winfo_reqwidth() // 2, side // 2, image=self._photo)
         if self._thumbnails.get(picture.file, side) is None and not self._thumbnails.is_broken(picture.file, side):
             self.after(80, lambda: self._draw_again(picture.file))
 

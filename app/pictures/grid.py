@@ -10,9 +10,9 @@ from pathlib import Path
 from PIL import Image, ImageTk
 
 from app import look, texts
+from app.bar import Bar
 from app.pictures.catalogue import Picture
 from app.pictures.thumbnails import SIDE, Thumbnails
-from app.table import scroll_bar
 
 GAP = 1.5 * look.UNIT
 NAME_HEIGHT = 3 * look.UNIT
@@ -45,8 +45,8 @@ class PictureGrid(tk.Frame):
         self._polling = ""
         self.canvas = look.paint(tk.Canvas(self, highlightthickness=2, borderwidth=0, takefocus=True), bg=look.CARD)
         look.paint(self.canvas, highlightbackground=look.CARD, highlightcolor=look.ACCENT)
-        self._bar = scroll_bar(self, self._scroll)
-        self.canvas.configure(yscrollcommand=self._bar.set, yscrollincrement=look.px(look.UNIT))
+        self._bar = Bar(self, self._scroll)
+        self.canvas.configure(yscrollcommand=self._bar.show, yscrollincrement=look.px(look.UNIT))
         self._bar.pack(side="right", fill="y")
         self.canvas.pack(side="left", fill="both", expand=True)
         self.canvas.bind("<Configure>", lambda _: self._lay_out())
@@ -65,6 +65,9 @@ class PictureGrid(tk.Frame):
         former = self.picture.file if self.picture is not None else None
         self._pictures, self._marked = pictures, marked
         self._number = next((n for n, each in enumerate(pictures) if each.file == former), -1)
+        if former is None and pictures:
+            self._number = 0
+            self._tell(pictures[0])
         self._lay_out()
 
     @property

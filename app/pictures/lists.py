@@ -6,9 +6,12 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 
 from app import look, texts
+from app.bar import Bar
+from app.controls import text
 from app.pictures.catalogue import Problem
-from app.table import scroll_bar, table
+from app.table import table
 
+MOST_TAGS = 5000
 _BAR = 22
 
 
@@ -18,6 +21,7 @@ class TagList(tk.Frame):
     def __init__(self, parent: tk.Misc, chosen: Callable[[str], object]) -> None:
         super().__init__(parent)
         look.paint(self, bg=look.CARD)
+        text(self, texts.TAG_HINT, "small", colour=look.MUTED).pack(side="bottom", anchor="w", pady=(look.px(8), 0))
         self.tree = table(self, {"tag": (texts.TAG, 480), "count": (texts.TAG_COUNT, 120)})
         self.tree.bind("<Return>", lambda _: self._choose(chosen))
         self.tree.bind("<Double-Button-1>", lambda _: self._choose(chosen))
@@ -25,7 +29,7 @@ class TagList(tk.Frame):
     def show(self, counts: Sequence[tuple[str, int]]) -> None:
         """The most frequent first."""
         self.tree.delete(*self.tree.get_children())
-        for number, (tag, count) in enumerate(counts[: texts.MOST_TAGS]):
+        for number, (tag, count) in enumerate(counts[:MOST_TAGS]):
             self.tree.insert("", "end", iid=str(number), values=(tag, count))
 
     def _choose(self, chosen: Callable[[str], object]) -> None:
@@ -41,6 +45,8 @@ class ProblemList(tk.Frame):
         look.paint(self, bg=look.CARD)
         self._problems: Sequence[Problem] = ()
         columns = {"kind": (texts.PROBLEM_KIND, 130), "file": (texts.PROBLEM_FILE, 300), "what": (texts.PROBLEM, 480)}
+        self._hint = text(self, texts.NO_PROBLEMS, "small", colour=look.MUTED)
+        self._hint.pack(side="bottom", anchor="w", pady=(look.px(8), 0))
         self.tree = table(self, columns)
         self.tree.bind("<Return>", lambda _: self._choose(chosen))
         self.tree.bind("<Double-Button-1>", lambda _: self._choose(chosen))
@@ -48,6 +54,7 @@ class ProblemList(tk.Frame):
     def show(self, problems: Sequence[Problem]) -> None:
         """All of them, in the order of the folders."""
         self._problems = problems
+        self._hint.configure(text=texts.PROBLEM_HINT if problems else texts.NO_PROBLEMS)
         self.tree.delete(*self.tree.get_children())
         for number, each in enumerate(problems):
             kind = texts.PROBLEM_KINDS.get(each.kind, each.kind)
@@ -65,9 +72,10 @@ class Histogram(tk.Frame):
         super().__init__(parent)
         look.paint(self, bg=look.CARD)
         self._buckets: Sequence[tuple[str, int]] = ()
+        text(self, texts.BUCKET_HINT, "small", colour=look.MUTED).pack(anchor="w", pady=(0, look.px(8)))
         self._canvas = look.paint(tk.Canvas(self, highlightthickness=0), bg=look.CARD)
-        bar = scroll_bar(self, self._canvas.yview)
-        self._canvas.configure(yscrollcommand=bar.set)
+        bar = Bar(self, self._canvas.yview)
+        self._canvas.configure(yscrollcommand=bar.show)
         bar.pack(side="right", fill="y")
         self._canvas.pack(side="left", fill="both", expand=True)
         self._canvas.bind("<Configure>", lambda _: self.redraw())

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import threading
 import tkinter as tk
 from collections.abc import Callable, Mapping
-from queue import Empty, SimpleQueue
 
 from app import look, texts
 from app.controls import Button, card, frame, text
 from app.pictures.browser import PictureBrowser
-from app.pictures.catalogue import ASKED, Catalogue, Child, Problem, survey, tag_counts
+from app.pictures.catalogue import ASKED, Catalogue, Folder, Problem, tag_counts
 from app.pictures.lists import Histogram, ProblemList, TagList
+from app.pictures.reader import SurveyReader
 from app.pictures.thumbnails import Thumbnails
 from app.state import AppState
 from app.tree import at
@@ -20,28 +19,26 @@ from app.tree import at
 NAMES = ("pictures", "tags", "buckets", "problems")
 _PAUSE_MS = 700  # after the last change of a setting
 _POLL_MS = 100
-_FIRST_LOOK = 200  # pictures; then twice as many, and so on
+_USUAL_STEP = 8  # of families that have not said what theirs is
 
 
 class PicturePages(tk.Frame):
     """Pictures, tags, sizes and problems; the folders are read again when a setting of theirs has changed."""
 
-    def __init__(self, parent: tk.Misc, state: AppState, changed: Callable[[], object]) -> None:
+    def __init__(self, parent: tk.Misc, state: AppState, thumbnails: Thumbnails, changed: Callable[[], object]) -> None:
         super().__init__(parent)
         look.paint(self, bg=look.WINDOW)
         self.state = state
         self.catalogue = Catalogue()
         self._changed = changed
         self._asked: Mapping[str, object] = {}
-        self._answers: SimpleQueue[tuple[int, bool, Catalogue]] = SimpleQueue()
-        self._turn = 0
-        self._is_reading = False
-        self._child: Child | None = None
+        self._size_step = 0
+        self._reader = SurveyReader()
         self._pause = ""
         self._poll = ""
         self._page = ""
         self._pages: dict[str, tk.Frame] = {}
-        self._thumbnails = Thumbnails()
+        self._thumbnails = thumbnails
         head = frame(self, look.WINDOW)
         head.pack(fill="x", pady=(0, look.px(look.UNIT)))
         self._words = text(head, font="small", colour=look.MUTED, on=look.WINDOW)
@@ -51,6 +48,12 @@ class PicturePages(tk.Frame):
         self._card = card(self)
         self._card.pack(fill="both", expand=True)
         self.bind("<Destroy>", self._end, add="+")
+        state.subscribe("family", self.look_for_changes, self)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the folders have been read to their end."""
+        return self._reader.has_read and not self._reader.is_reading and not self._pause
 
     def open(self, name: str) -> None:
         """Show one of NAMES."""
@@ -68,67 +71,45 @@ class PicturePages(tk.Frame):
         if "pictures" in self._pages:
             self.browser.editor.save()
 
+    def folder_of(self, item: Mapping[str, object]) -> Folder | None:
+        """What was found in the folder of a concept; None where it has not been read."""
+        concepts = self._asked.get("concepts")
+        for number, asked in enumerate(concepts if isinstance(concepts, list) else ()):
+            if at(asked, "path") == item.get("path") and number in self.catalogue.folders:
+                return self.catalogue.folders[number]
+        return None
+
     def look_for_changes(self) -> None:
         """Read the folders again, in a moment, where their settings are others than those that were read."""
         asked = copy.deepcopy({name: self.state.draft.data.get(name) for name in ASKED})
-        if asked != self._asked:
-            self._asked = asked
+        family = self.state.family.described
+        size_step = _USUAL_STEP if family is None else family.size_step
+        if (asked, size_step) != (self._asked, self._size_step):
+            self._asked, self._size_step = asked, size_step
             if self._pause:
                 self.after_cancel(self._pause)
-            self._pause = self.after(_PAUSE_MS if self._turn else 1, self.read_again)
+            self._pause = self.after(_PAUSE_MS if self._reader.has_read else 1, self.read_again)
 
     def read_again(self) -> None:
         """Read the folders now."""
         self._pause = ""
-        self._stop_reading()
-        self._is_reading = True
+        self._reader.start(self._asked, self._size_step)
         self._tell()
-        family = self.state.draft.family
-        job = (self._turn, self._asked, 8 if family is None else getattr(family, "size_step", 8))
-        threading.Thread(target=self._survey, args=job, name="survey", daemon=True).start()
         if not self._poll:
             self._poll = self.after(_POLL_MS, self._collect)
 
     # Reading
 
-    def _survey(self, turn: int, asked: Mapping[str, object], size_step: int) -> None:
-        wanted = _FIRST_LOOK
-
-        def grown(catalogue: Catalogue) -> None:
-            nonlocal wanted
-            if len(catalogue.pictures) >= wanted:
-                wanted *= 2
-                self._answers.put((turn, False, catalogue.snapshot()))
-
-        def started(child: Child) -> None:
-            self._child = child
-
-        done = survey(asked, size_step, lambda: turn == self._turn, grown, started)
-        self._answers.put((turn, True, done))
-
-    def _stop_reading(self) -> None:
-        """The former question is no longer asked: one survey at a time."""
-        self._turn += 1
-        if self._child is not None:
-            self._child.kill()
-
     def _collect(self) -> None:
         self._poll = ""
-        newest: Catalogue | None = None
-        while True:
-            try:
-                turn, is_done, catalogue = self._answers.get_nowait()
-            except Empty:
-                break
-            if turn == self._turn:
-                newest, self._is_reading = catalogue, not is_done
+        newest = self._reader.newest()
         if newest is not None:
             self.catalogue = newest
             self._tell()
             if self._page:
                 self._fill(self._page)
             self._changed()
-        if self._is_reading:
+        if self._reader.is_reading:
             self._poll = self.after(_POLL_MS, self._collect)
 
     def _tell(self) -> None:
@@ -137,8 +118,9 @@ class PicturePages(tk.Frame):
         pictures = found.pictures
         captioned = sum(picture.caption_state == "found" for picture in pictures)
         total = texts.PICTURES_TOTAL.format(pictures=f"{len(pictures):,}", captioned=f"{captioned:,}")
+        total += texts.PROBLEMS_COUNT.format(count=len(found.problems)) if found.problems else ""
         empty = texts.NO_FOLDERS if not at(self.state.draft.data, "concepts") else total
-        self._words.configure(text=f"{texts.PICTURES_READING}  {total}" if self._is_reading else empty)
+        self._words.configure(text=f"{texts.PICTURES_READING}  {total}" if self._reader.is_reading else empty)
         errors = [found.fault, *(folder.error for _, folder in sorted(found.folders.items()))]
         self._fault.configure(text="\n".join(error for error in errors if error))
         if any(errors):
@@ -199,5 +181,4 @@ class PicturePages(tk.Frame):
 
     def _end(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self:
-            self._stop_reading()
-            self._thumbnails.close()
+            self._reader.stop()

@@ -131,7 +131,8 @@ def tidy(folder: Path, keep: int = _DISK_FILES) -> None:
 def _shrunk(file: Path, side: int) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with Image.open(file) as picture:
+        # not by its name: Pillow would map some kinds into memory, and one that is cut short meanwhile ends the process
+        with file.open("rb") as opened, Image.open(opened) as picture:
             picture.draft("RGB", (side * 2, side * 2))  # JPEG decodes straight to a smaller size
             upright = ImageOps.exif_transpose(picture)
             upright.thumbnail((side, side), Image.Resampling.LANCZOS)

@@ -7,21 +7,28 @@ from pathlib import PurePath
 from app import look, texts
 from app.controls import Segments
 from app.form.build import Card
+from app.form.item_list import Kind
+from app.form.item_row import Item
+from app.form.words import as_text
+from app.pictures.catalogue import Folder
 from app.pictures.pages import PicturePages
-from app.sections.list_section import ListSection, unnamed
+from app.pictures.thumbnails import Thumbnails
+from app.sections.form_section import FormSection
 
 
-class Section(ListSection):
+class Section(FormSection):
     """Concepts and what holds for all of them."""
 
     name = "data"
     declared_in = ("Data",)
-    list_path = "concepts"
-    list_title = "Concepts"
     item_cards = (
-        Card("This concept", ("path", "name", "enabled", "kind", "repeats", "loss_weight", "include_subfolders"), 1),
         Card(
-            "Its captions",
+            texts.CARD_THIS_CONCEPT,
+            ("path", "name", "enabled", "kind", "repeats", "prior", "loss_weight", "include_subfolders"),
+            1,
+        ),
+        Card(
+            texts.CARD_ITS_CAPTIONS,
             (
                 "caption_source",
                 "prompt_prefix",
@@ -32,14 +39,16 @@ class Section(ListSection):
             ),
             1,
         ),
-        Card("Its variations", ("horizontal_flip", "crop_jitter", "image_variations", "mask_suffix"), 1),
+        Card(texts.CARD_ITS_VARIATIONS, ("horizontal_flip", "crop_jitter", "image_variations", "mask_suffix"), 1),
     )
     cards = (
-        Card("All pictures", ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0),
-        Card("Masks", ("masked_training", "unmasked_weight"), 0),
-        Card("Cache", ("cache_dir", "cache_only"), 0),
         Card(
-            "Loading",
+            texts.CARD_ALL_PICTURES, ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0
+        ),
+        Card(texts.CARD_MASKS, ("masked_training", "unmasked_weight"), 0),
+        Card(texts.CARD_CACHE, ("cache_dir", "cache_only"), 0),
+        Card(
+            texts.CARD_LOADING,
             ("loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last"),
             0,
         ),
@@ -47,16 +56,19 @@ class Section(ListSection):
 
     def build(self) -> None:
         """The form, and beside it pages about the pictures themselves, which are made when they are first wanted."""
+        self.thumbnails = Thumbnails()
+        self.pages: PicturePages | None = None
+        kind = Kind("concepts", "enabled", self._describe, self.thumbnails)
+        self.list = self.add_list(kind, self.item_cards)
         super().build()
         self.page = "folders"
-        self.pages: PicturePages | None = None
         self.tabs = Segments(self.head, list(texts.PICTURE_TABS.values()), self._chosen_tab)
         self.tabs.set(texts.PICTURE_TABS["folders"])
         self.tabs.pack(side="right")
 
     def show(self) -> None:
         if self.pages is None:
-            self.pages = PicturePages(self, self.state, self._counted)
+            self.pages = PicturePages(self, self.state, self.thumbnails, self._counted)
             self.pages.bind("<<ShowPictures>>", lambda event: self.turn_to("pictures"))
         super().show()
         self.pages.look_for_changes()
@@ -70,6 +82,11 @@ class Section(ListSection):
         if self.pages is not None:
             self.pages.close()
         super().hide()
+
+    def destroy(self) -> None:
+        """End the threads of the thumbnails."""
+        self.thumbnails.close()
+        super().destroy()
 
     def jump_to(self, path: str) -> None:
         self.turn_to("folders")
@@ -94,24 +111,29 @@ class Section(ListSection):
         self.turn_to(next(page for page, words in texts.PICTURE_TABS.items() if words == title))
 
     def _counted(self) -> None:
-        """The folders were read, as far as they are: the list and the tab say how many pictures and problems."""
+        """The folders were read, as far as they are: the list says how many pictures and problems they hold."""
         self.list.refresh()
 
-    def describe(self, item: dict[str, object]) -> tuple[str, str]:
-        path = str(item.get("path") or "")
-        title = str(item.get("name") or "") or PurePath(path).name or unnamed("concepts")
-        kind = "" if item.get("kind") == "train" else f"{item.get('kind')}  ·  "
-        repeats = item.get("repeats")
-        times = "" if repeats in (1, 1.0, "1") else texts.REPEATS.format(repeats=repeats)
-        return title, f"{kind}{times}{self._count(item)}{path}"
+    def _describe(self, concept: dict[str, object]) -> Item:
+        """A concept in the list."""
+        path = str(concept.get("path") or "")
+        title = str(concept.get("name") or "") or PurePath(path).name or texts.LIST_UNNAMED["concepts"]
+        folder = self.pages.folder_of(concept) if self.pages is not None else None
+        kind, repeats = concept.get("kind"), concept.get("repeats")
+        details = [
+            _count(folder),
+            "" if repeats in (1, 1.0, "1") else texts.REPEATS.format(repeats=as_text(repeats)),
+            texts.CONCEPT_KINDS.get(str(kind), str(kind)),
+        ]
+        cover = folder.pictures[0].file if folder is not None and folder.pictures else None
+        return Item(title, "  ·  ".join(filter(None, details)), path, cover)
 
-    def _count(self, item: dict[str, object]) -> str:
-        if self.pages is None or item not in self.list.items:
-            return ""
-        folder = self.pages.catalogue.folders.get(self.list.items.index(item))
-        if folder is None:
-            return ""
-        if folder.error:
-            return f"{texts.FOLDER_UNREADABLE}  ·  "
-        problems = texts.FOLDER_PROBLEMS.format(count=folder.problems) if folder.problems else ""
-        return f"{texts.FOLDER_PICTURES.format(count=len(folder.pictures))}{problems}  ·  "
+
+def _count(folder: Folder | None) -> str:
+    """How many pictures a folder holds, and what is wrong with it; empty before it was read."""
+    if folder is None:
+        return ""
+    if folder.error:
+        return texts.FOLDER_UNREADABLE
+    problems = texts.FOLDER_PROBLEMS.format(count=folder.problems) if folder.problems else ""
+    return f"{texts.FOLDER_PICTURES.format(count=len(folder.pictures))}{problems}"

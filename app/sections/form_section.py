@@ -11,6 +11,7 @@ from app import look, texts
 from app.controls import frame, text
 from app.form.build import Card, Columns, FieldCard, field_class
 from app.form.field import Field
+from app.form.item_list import ItemList, Kind
 from app.scroll import Scroll
 from app.state import AppState
 from modules.config import Option, TrainConfig, options
@@ -29,6 +30,7 @@ class FormSection(ctk.CTkFrame):
         self.shown = False
         self._forced: set[str] = set()  # advanced settings that were jumped to stay in sight
         self.blocks: list[FieldCard] = []
+        self.lists: dict[str, ItemList] = {}
         title, intro = texts.SECTIONS[self.name]
         head = frame(self, look.WINDOW)
         head.pack(fill="x", padx=look.px(24), pady=(look.px(16), look.px(12)))
@@ -41,11 +43,29 @@ class FormSection(ctk.CTkFrame):
         self.columns = Columns(self.scroll.inside)
         self.build()
         state.subscribe("draft", self._changed, self)
+        if self.lists:
+            state.subscribe("faults", self._changed, self)
 
     def build(self) -> None:
         """Make the cards; sections with more than generated fields add theirs."""
         for one in complete(self.cards, self.declared_in):
             self.add_card(one.title, options_at(one.paths), one.column)
+
+    def add_list(self, kind: Kind, item_cards: Sequence[Card], column: int = 0) -> ItemList:
+        """A list of groups, and the cards of its selected item."""
+        cards = [(one.title, options_at([f"{kind.path}.*.{name}" for name in one.paths])) for one in item_cards]
+
+        def chosen(place: int) -> None:
+            for block in blocks:
+                block.index = place
+            if self.shown:
+                self.refresh()
+
+        made = ItemList(self.scroll.inside, kind, self.state, chosen)
+        self.lists[kind.path] = made
+        self.columns.add(made.frame, column)
+        blocks = [self.add_card(title, wanted, 1) for title, wanted in cards]
+        return made
 
     def add_card(self, title: str, wanted: Sequence[Option], column: int) -> FieldCard:
         """One more card of fields at the end."""
@@ -69,6 +89,8 @@ class FormSection(ctk.CTkFrame):
 
     def refresh(self) -> None:
         """Show what the draft says."""
+        for one in self.lists.values():
+            one.refresh()
         self.arrange()
         for block in self.blocks:
             block.refresh()
@@ -83,10 +105,27 @@ class FormSection(ctk.CTkFrame):
         """Whether a setting is to be seen now."""
         if option.variant is not None and option.variant != self.state.draft.variant():
             return False
+        shown = self.lists.get(option.path.partition(".*.")[0])
+        if shown is not None and not shown.items:
+            return False
         return self.state.advanced or not option.advanced or option.path in self._forced
 
     def jump_to(self, path: str) -> None:
         """Bring the field of a path into view, give it the focus and mark it."""
+        head, _, rest = path.partition(".")
+        if (shown := self.lists.get(head)) is not None:
+            place = rest.split(".")[0]
+            if place == "*":  # a setting that was searched for: of the selected item, or of a new one
+                if not shown.items:
+                    shown.add()
+                path = path.replace("*", str(shown.selected))
+            elif place.isdecimal() and int(place) < len(shown.items):
+                shown.refresh()
+                shown.select(int(place))
+            if rest in ("", place) and place != "*":
+                self.scroll.see(shown.canvas)
+                shown.canvas.focus_set()
+                return
         self._force(path)
         self.refresh()
         field = self.find(path)
@@ -140,4 +179,10 @@ def complete(cards: Sequence[Card], declared_in: Sequence[str]) -> list[Card]:
     return [*cards, Card(texts.MORE_CARD, missing, 1)] if missing else list(cards)
 
 
-LISTS = ("concepts", "samples", "family_options")
+def first_line(value: object, otherwise: str) -> str:
+    """The first words of a text that may be anything while it is typed."""
+    lines = str(value or "").strip().splitlines()
+    return lines[0] if lines else otherwise
+
+
+LISTS = {"family_options", *(option.path.partition(".*.")[0] for option in options(TrainConfig) if "*" in option.path)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 
 from app import look, texts
-from app.controls import card, text
-from app.family import FamilyDescription, describe_family
+from app.controls import card, text, wrap_within
+from app.family import FamilyDescription
 from app.form.base_model import BaseModelField
 from app.form.build import Card
 from app.form.family import FamilyField, MethodField
@@ -16,51 +16,45 @@ from app.state import AppState
 from modules.config import Option
 
 KINDS: dict[str, type[Field]] = {"family": FamilyField, "base_model": BaseModelField, "method": MethodField}
-ASK_AFTER_MS = 500  # so that a path being typed is not asked about at every letter
 
 
 class Section(FormSection):
-    """The family's options are asked of a child process, once for each version of its file."""
+    """The family's options come as it has said what they are (app/family_watch.py)."""
 
     name = "model"
     declared_in = ("Model",)
-    cards = (Card("Model", ("family", "base_model", "method"), 0),)
+    cards = (Card(texts.CARD_MODEL, ("family", "base_model", "method"), 0),)
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
-        self._asked = ""
-        self._unknown = ""  # the family that could not say what its options are
-        self._job = ""
+        self._shown: tuple[str, str, FamilyDescription | None] = ("", "", None)
         super().__init__(parent, state)
+        state.subscribe("family", self._changed, self)
 
     def build(self) -> None:
         super().build()
         self._note = card(self.scroll.inside)
-        self._words = text(self._note, "", colour=look.MUTED, wrap=420)
+        self._words = text(self._note, "", colour=look.MUTED)
+        wrap_within(self._words, self._note)
         self._words.pack(padx=look.px(16), pady=look.px(16), anchor="w")
         self.columns.add(self._note, 1)
         self._own = self.add_card("", [], 1)
+        self._more = self.add_card("", [], 0)
         self._free = self.add_card("", options_at(["family_options"]), 1)
 
     def kind_of(self, option: Option) -> type[Field]:
         return KINDS.get(option.path) or super().kind_of(option)
 
     def refresh(self) -> None:
-        family = str(self.state.draft.get("family") or "")
-        if family != self._asked:
-            self._asked = family
-            if self._job:
-                self.after_cancel(self._job)
-                self._job = ""
-            if found := self._described():
-                self._answered(found)
-                return
-            first = self.state.draft.family is None
-            self._tell(texts.FAMILY_READING.format(name=family))
-            self._job = self.after(0 if first else ASK_AFTER_MS, lambda: self._ask(family))
+        self._show_family()
         super().refresh()
 
+    def jump_to(self, path: str) -> None:
+        self._show_family()
+        super().jump_to(path)
+
     def arrange(self) -> None:
-        empty = {str(self._own.frame)} if self._described() is None else set[str]()
+        known = self.state.family.described is not None
+        empty = set[str]() if known else {str(self._own.frame), str(self._more.frame)}
         if self._words.cget("text") == "":
             empty.add(str(self._note))
         filled = {str(block.frame) for block in self.blocks if block.arrange(self.wants)}
@@ -69,36 +63,23 @@ class Section(FormSection):
 
     def wants(self, option: Option) -> bool:
         if option.path == "family_options":
-            return self._unknown == self._asked
+            return bool(self.state.family.fault)
         return super().wants(option)
 
-    def _described(self) -> FamilyDescription | None:
-        found = self.state.draft.family
-        return found if found and found.name == self._asked else None
-
-    def _ask(self, family: str) -> None:
-        self._job = ""
-        if family:
-            self.state.background.run(
-                lambda: describe_family(family), self._answered, lambda why: self._failed(family, why)
-            )
-
-    def _answered(self, found: FamilyDescription) -> None:
-        if not self.winfo_exists() or found.name != self._asked:
+    def _show_family(self) -> None:
+        """The options of the family that was asked last, or why there are none."""
+        asked, fault, found = self.state.family.asked, self.state.family.fault, self.state.family.described
+        if (asked, fault, found) == self._shown:
             return
-        title = texts.FAMILY_OPTIONS.format(name=found.name)
-        self._own.offer(title, found.options)
-        self._tell("" if found.options else texts.FAMILY_NONE.format(name=found.name))
-        self.state.draft.describe_family(found)
-        self.refresh()
-
-    def _failed(self, family: str, why: str) -> None:
-        if self.winfo_exists() and family == self._asked:
-            self._free.heading.configure(text=texts.FAMILY_OPTIONS.format(name=family))
-            self._unknown = family
-            self._tell(f"{why}\n{texts.FAMILY_UNKNOWN}")
-            self.state.draft.describe_family(None)
-            self.refresh()
-
-    def _tell(self, words: str) -> None:
-        self._words.configure(text=words)
+        self._shown = asked, fault, found
+        title = texts.FAMILY_OPTIONS.format(name=asked)
+        if found is not None:
+            self._own.offer(title, [option for option in found.options if not option.advanced])
+            more = texts.FAMILY_MORE.format(name=asked)
+            self._more.offer(more, [option for option in found.options if option.advanced])
+            self._words.configure(text="" if found.options else texts.FAMILY_NONE.format(name=asked))
+        elif fault:
+            self._free.heading.configure(text=title)
+            self._words.configure(text=f"{fault}\n{texts.FAMILY_UNKNOWN}")
+        else:
+            self._words.configure(text=texts.FAMILY_READING.format(name=asked))

@@ -10,11 +10,13 @@ from typing import Final
 
 import customtkinter as ctk
 
-from app import look, run_texts, texts
+from app import look, texts
 from app.controls import Button, Segments, add_hint, card, frame, text
+from app.cut import cut
 from app.monitor.page import Page
+from app.monitor.waiting import WaitingCard
+from app.run_facts import Message
 from app.run_status import Status
-from app.run_view import Message
 from app.state import AppState
 
 REFRESH_MS: Final = 125
@@ -71,7 +73,7 @@ class Section(ctk.CTkFrame):
     def open_page(self, name: str) -> None:
         """Show a page; its module is imported in a thread, where that takes time."""
         self.page = name
-        self.tabs.set(run_texts.MONITOR_TABS[name])
+        self.tabs.set(texts.MONITOR_TABS[name])
         self._arrange()
 
     def show_log(self, problem: Message | None = None) -> None:
@@ -103,9 +105,9 @@ class Section(ctk.CTkFrame):
         self.warnings.pack(side="left", pady=(look.px(7), 0))
         self.warnings.bind("<Button-1>", lambda event: self.show_warnings())
         add_hint(self.warnings, self._last_warning)
-        names = {words: name for name, words in run_texts.MONITOR_TABS.items()}
+        names = {words: name for name, words in texts.MONITOR_TABS.items()}
         self.tabs = Segments(head, list(names), lambda words: self.open_page(names[words]))
-        self.tabs.set(run_texts.MONITOR_TABS[self.page])
+        self.tabs.set(texts.MONITOR_TABS[self.page])
         self.tabs.pack(side="right")
         self.banner = card(self)
         self.banner.configure(fg_color=look.BAD_SOFT, border_color=look.BAD_SOFT)
@@ -113,14 +115,14 @@ class Section(ctk.CTkFrame):
         self._banner_buttons.pack(side="right", padx=look.px(12), pady=look.px(8))
         Button(
             self._banner_buttons,
-            run_texts.SHOW_LOG,
+            texts.SHOW_LOG,
             lambda: self.show_log(self._problem),
             on=look.BAD_SOFT,
             icon="terminal",
         ).pack(side="left", padx=look.px(4))
         self._banner_resume = Button(
             self._banner_buttons,
-            run_texts.RESUME,
+            texts.RESUME,
             lambda: self.state.actions.resume(),
             on=look.BAD_SOFT,
             icon="refresh",
@@ -132,6 +134,7 @@ class Section(ctk.CTkFrame):
         self._banner_advice.pack(side="top", anchor="w", padx=look.px(16), pady=(look.px(2), look.px(10)))
         self._holder = frame(self, look.WINDOW)
         self._holder.pack(fill="both", expand=True, padx=look.px(18), pady=(0, look.px(8)))
+        self.waiting = WaitingCard(self, self._holder)
         self._empty = frame(self._holder, look.WINDOW)
         self._empty_words = text(self._empty, "", "large", colour=look.MUTED, on=look.WINDOW)
         self._empty_words.pack()
@@ -151,13 +154,13 @@ class Section(ctk.CTkFrame):
             if name != self.page:
                 page.pack_forget()
         if self.state.run is None and self.page != "runs":
-            self._say(run_texts.NO_RUN_YET, run_texts.NO_RUN_YET_HELP)
+            self._say(texts.NO_RUN_YET, texts.NO_RUN_YET_HELP)
             return
         if self.page not in self.pages and self.page in {"curves", "runs"} and self.page not in self._importing:
             # matplotlib takes a second: meanwhile the window lives
             self._importing.add(self.page)
             module = _PAGES[self.page][0]
-            self._say(run_texts.PREPARING, "")
+            self._say(texts.PREPARING, "")
             self.state.background.run(lambda: importlib.import_module(module), lambda _: self._arrange_again())
             return
         if self.page not in self.pages and self.page in self._importing and not self._is_imported(self.page):
@@ -214,9 +217,11 @@ class Section(ctk.CTkFrame):
         if self._title.cget("text") != words:
             self._title.configure(text=words)
         count = 0 if run is None else len(run.view.warnings)
-        said = run_texts.WARNINGS.format(count=count) if count > 1 else run_texts.WARNING if count else ""
+        said = texts.WARNINGS.format(count=count) if count > 1 else texts.WARNING if count else ""
         if self.warnings.cget("text") != said:
             self.warnings.configure(text=said)
+        waits = run is not None and status is not None and status.kind == "waiting"
+        self.waiting.show(run.invitation if run is not None and waits else None)
         self._show_banner(status)
 
     def _last_warning(self) -> str:
@@ -232,17 +237,12 @@ class Section(ctk.CTkFrame):
         if problem is None or status is None:
             self.banner.pack_forget()
             return
-        where = "" if problem.rank is None else run_texts.PROBLEM_WHERE.format(rank=problem.rank, host=problem.host)
-        self._banner_words.configure(text=f"{status.words}{where}: {_short(problem.text, 420)}")
-        self._banner_advice.configure(text=_short(problem.advice, 300))
+        where = "" if problem.rank is None else texts.PROBLEM_WHERE.format(rank=problem.rank, host=problem.host)
+        self._banner_words.configure(text=f"{status.words}{where}: {cut(problem.text.strip(), 420)}")
+        self._banner_advice.configure(text=cut(problem.advice.strip(), 300))
         if status.can_resume:
             self._banner_resume.pack(side="left", padx=look.px(4))
         else:
             self._banner_resume.pack_forget()
         # a control of customtkinter, which scales by itself
         self.banner.pack(fill="x", padx=24, pady=(0, 10), before=self._holder)
-
-
-def _short(words: str, most: int) -> str:
-    plain = words.strip()
-    return plain if len(plain) <= most else f"{plain[: most - 1]}…"

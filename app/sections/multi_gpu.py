@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from app import look, texts
-from app.controls import Button, card, text
+from app.controls import Button, card, text, wrap_within
 from app.form.build import Card
 from app.multi_gpu.gpu_list import GpuList
 from app.multi_gpu.link_matrix import LinkMatrix
@@ -24,21 +24,32 @@ class Section(FormSection):
     name = "multi_gpu"
     declared_in = ("Multi-GPU",)
     cards = (
-        Card("Several GPUs", ("enable_multi_gpu", "training_mode", "device_ids", "world_size"), 0),
-        Card("Learning rate", ("lr_scaling",), 0),
-        Card("Several machines", ("num_nodes", "node_rank", "master_addr", "processes_per_node", "rendezvous"), 1),
+        Card(texts.CARD_SEVERAL_GPUS, ("enable_multi_gpu", "training_mode", "device_ids", "world_size"), 0),
+        Card(texts.CARD_LEARNING_RATE, ("lr_scaling",), 0),
         Card(
-            "Start",
-            ("distributed_backend", "use_torchrun", "distributed_data_loading", "initial_port", "max_restarts"),
+            texts.CARD_SEVERAL_MACHINES,
+            ("num_nodes", "node_rank", "master_addr", "processes_per_node", "rendezvous"),
+            1,
+        ),
+        Card(
+            texts.CARD_START,
+            (
+                "distributed_backend",
+                "use_torchrun",
+                "distributed_data_loading",
+                "share_sampling",
+                "initial_port",
+                "max_restarts",
+            ),
             0,
         ),
         Card(
-            "Patience and diagnosis",
+            texts.CARD_PATIENCE_AND_DIAGNOSIS,
             ("startup_timeout_s", "step_timeout_s", "debug_distributed"),
             1,
         ),
         Card(
-            "Exchange of gradients",
+            texts.CARD_EXCHANGE_OF_GRADIENTS,
             (
                 "bucket_cap_mb",
                 "gradient_as_bucket_view",
@@ -53,7 +64,7 @@ class Section(FormSection):
             1,
         ),
         Card(
-            "Models too large for one GPU",
+            texts.CARD_MODELS_TOO_LARGE_FOR_ONE_GPU,
             ("fsdp_reshard_after_forward", "fsdp_cpu_offload", "fsdp_reduce_precision", "fsdp_whole_gradients"),
             0,
         ),
@@ -70,7 +81,8 @@ class Section(FormSection):
         self.plan = card(self.scroll.inside)
         title = text(self.plan, texts.PLAN_TITLE, "heading")
         title.pack(anchor="w", padx=look.px(16), pady=(look.px(12), look.px(4)))
-        self.plan_words = text(self.plan, wrap=420)
+        self.plan_words = text(self.plan)
+        wrap_within(self.plan_words, self.plan)
         self.plan_words.pack(fill="x", padx=look.px(16), pady=(0, look.px(14)))
         self.columns.add(self.plan, 1)
         super().build()

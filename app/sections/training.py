@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app import texts
 from app.form.build import Card
 from app.sections.form_section import FormSection
 
@@ -19,19 +20,19 @@ class Section(FormSection):
     name = "training"
     declared_in = ("Training", "Optimizer")
     cards = (
-        Card("Length", ("epochs", "max_steps", "seed"), 0),
-        Card("Optimizer", OPTIMIZER, 1),
-        Card("Batch", ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
+        Card(texts.CARD_LENGTH, ("epochs", "max_steps", "seed"), 0),
+        Card(texts.CARD_OPTIMIZER, OPTIMIZER, 1),
+        Card(texts.CARD_BATCH, ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
         Card(
-            "Course of the learning rate",
+            texts.CARD_COURSE_OF_THE_LEARNING_RATE,
             ("scheduler", "warmup_steps", "min_learning_rate_factor", "scheduler_cycles", "scheduler_power"),
             1,
         ),
         Card(
-            "Precision and memory",
+            texts.CARD_PRECISION_AND_MEMORY,
             ("precision", "gradient_checkpointing", "channels_last", "compile"),
             0,
         ),
-        Card("Stability", ("max_grad_norm", "ema", "ema_decay", "max_nonfinite_steps"), 1),
-        Card("Validation", ("validate_every", "early_stopping_patience"), 1),
+        Card(texts.CARD_STABILITY, ("max_grad_norm", "ema", "ema_decay", "max_nonfinite_steps"), 1),
+        Card(texts.CARD_VALIDATION, ("validate_every", "early_stopping_patience"), 1),
     )

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from app import look
 from app.controls import Button, Style, frame, text
 
+EDGE = 24  # of the screen that a tall dialog leaves free
+
 
 class Dialog:
     """Fill `body`, add buttons, then `show`."""
@@ -27,10 +29,10 @@ class Dialog:
         text(outer, title, "large").pack(anchor="w")
         if words:
             text(outer, words, colour=look.MUTED, wrap=520).pack(anchor="w", pady=(look.px(8), 0))
+        self._row = frame(outer)
+        self._row.pack(side="bottom", anchor="e")  # first, so that a low screen cuts off anything else
         self.body = frame(outer)
         self.body.pack(fill="both", expand=True, pady=look.px(16))
-        self._row = frame(outer)
-        self._row.pack(anchor="e")
         self.window.bind("<Escape>", lambda event: self.close())
         self.window.protocol("WM_DELETE_WINDOW", self.close)
 
@@ -48,9 +50,15 @@ class Dialog:
         """Place it over its owner and give it the keyboard."""
         window, owner = self.window, self._owner
         window.update_idletasks()
-        x = owner.winfo_rootx() + (owner.winfo_width() - window.winfo_reqwidth()) // 2
-        y = owner.winfo_rooty() + (owner.winfo_height() - window.winfo_reqheight()) // 3
-        window.geometry(f"+{max(x, 0)}+{max(y, 0)}")
+        width = min(window.winfo_reqwidth(), window.winfo_screenwidth())
+        height = min(window.winfo_reqheight(), window.winfo_screenheight() - look.px(EDGE))
+        x = owner.winfo_rootx() + (owner.winfo_width() - width) // 2
+        y = owner.winfo_rooty() + (owner.winfo_height() - height) // 3
+        y = min(max(y, 0), window.winfo_screenheight() - height)
+        if (width, height) == (window.winfo_reqwidth(), window.winfo_reqheight()):
+            window.geometry(f"+{max(x, 0)}+{y}")  # and grows with what it says
+        else:
+            window.geometry(f"{width}x{height}+{max(x, 0)}+{y}")
         window.deiconify()
         window.lift()
         window.wait_visibility()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app import look, texts
 from app.controls import Button, frame, text
 from app.form.build import FieldCard
-from app.multi_gpu.commands import Command, commands, new_token
+from app.multi_gpu.commands import Command, commands
 from app.scroll import Scroll
 from app.sections.form_section import options_at
 from app.windows.dialog import Dialog
@@ -31,7 +31,6 @@ class MultiNodeWindow:
         self._main = window
         self.state = window.state_
         self.commands: list[Command] = []
-        self.token = new_token()
         self._dialog = Dialog(window, texts.MULTI_NODE_TITLE, texts.MULTI_NODE_WORDS, modal=False)
         self._dialog.window.resizable(True, True)
         body = self._dialog.body
@@ -69,7 +68,7 @@ class MultiNodeWindow:
         if draft.file is None or draft.is_dirty:
             self._say(texts.SAVE_FIRST)
             return
-        config, file, token = draft.config, draft.file.absolute(), self.token
+        config, file, token = draft.config, draft.file.absolute(), self.state.join_token
         self._say("")
         self.state.background.run(lambda: commands(config, file, token), self._show, self._say)
 

@@ -8,7 +8,7 @@ from app import look, texts
 from app.controls import frame, text
 from app.windows.dialog import Dialog
 
-LEFT = (0, 2)  # the groups of the left column, so that both are equally long
+LEFT = (0, 2, 5)  # the groups of the left column, so that both are equally long
 
 
 def show_shortcuts(owner: tk.Misc) -> tk.Toplevel:
@@ -19,11 +19,11 @@ def show_shortcuts(owner: tk.Misc) -> tk.Toplevel:
         column.grid(row=0, column=place, sticky="n", padx=(0, look.px(40) if place == 0 else 0))
     for number, (group, keys) in enumerate(texts.SHORTCUTS):
         column = columns[0 if number in LEFT else 1]
-        text(column, group, "heading").pack(anchor="w", pady=(look.px(8), look.px(4)))
+        text(column, group, "heading").pack(anchor="w", pady=(look.px(8), look.px(2)))
         table = frame(column)
         table.pack(fill="x")
         for row, (key, meaning) in enumerate(keys):
-            text(table, meaning).grid(row=row, column=0, sticky="w", pady=look.px(2))
+            text(table, meaning).grid(row=row, column=0, sticky="w", pady=look.px(1))
             shown = text(table, f" {key} ", "mono", colour=look.MUTED)
             shown.grid(row=row, column=1, sticky="e", padx=(look.px(24), 0))
             table.grid_columnconfigure(0, minsize=look.px(170))

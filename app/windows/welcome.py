@@ -38,9 +38,14 @@ def show_welcome(window: MainWindow) -> tk.Toplevel:
         dialog.close()
         window.open_presets()
 
+    def other_trainer() -> None:
+        dialog.close()
+        window.files.import_settings()
+
     ways: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         ("play", texts.WELCOME_DEMO, texts.WELCOME_DEMO_HELP, demo),
         ("presets", texts.WELCOME_PRESET, texts.WELCOME_PRESET_HELP, presets),
+        ("open", texts.WELCOME_IMPORT, texts.WELCOME_IMPORT_HELP, other_trainer),
         ("plus", texts.WELCOME_OWN, texts.WELCOME_OWN_HELP, dialog.close),
     )
     for icon, title, help_, action in ways:
@@ -67,4 +72,4 @@ def draw_demo_pictures() -> None:
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        raise ConfigError(lines[-1] if lines else "The demo's pictures cannot be drawn.")
+        raise ConfigError(lines[-1] if lines else texts.WELCOME_NOT_DRAWN)

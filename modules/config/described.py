@@ -50,7 +50,7 @@ def _setting(one: Mapping[str, Any]) -> Any:
     in_elements = one["type"] in ("integers", "numbers")
     default = Interval.parse(one["default"]) if one["type"] == "interval" else one["default"]
     return setting(
-        ... if one["required"] else default,
+        ... if one["required"] else tuple(default) if isinstance(default, list) else default,
         title=one["title"],
         help=one["help"],
         unit=one["unit"],

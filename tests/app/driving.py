@@ -40,15 +40,19 @@ class Driver:
     def open(cls, config_file: Path | None = None, **habits: Any) -> Iterator[Self]:
         """Open the window with these habits; at the end nothing may have gone wrong in it."""
         Preferences(**{"welcomed": True, "mode": "dark", "advanced": True, **habits}).save()
-        window = MainWindow(config_file)
+        window = opened(config_file)
         driver = cls(window)
-        driver.settle()
-        window.focus_force()
-        driver.settle()
-        yield driver
-        if driver.is_open:
+        try:
+            window.event_generate("<Motion>", warp=True, x=2, y=2)  # away from everything that has a hint
             driver.settle()
-            window.destroy()
+            window.focus_force()
+            driver.settle()
+            yield driver
+            if driver.is_open:
+                driver.settle()
+        finally:
+            if driver.is_open:
+                window.destroy()
         assert not driver.problems
 
     @property
@@ -133,7 +137,7 @@ class Driver:
         """The windows that are open over the main one."""
         self.settle()
         found = [child for child in self.window.winfo_children() if isinstance(child, tk.Toplevel)]
-        return [child for child in found if child.winfo_viewable()]
+        return [child for child in found if child.winfo_viewable() and not child.overrideredirect()]  # no hints
 
     def words(self, widget: tk.Misc | None = None) -> str:
         """All that can be read in a window."""
@@ -160,6 +164,17 @@ class Driver:
 
     def _defect(self, kind: type[BaseException], error: BaseException, trace: object) -> None:
         self.problems.append(f"{kind.__name__}: {error}")
+
+
+def opened(config_file: Path | None = None, run_folder: Path | None = None) -> MainWindow:
+    """A main window; one that cannot be made leaves nothing behind that the next test would meet."""
+    try:
+        return MainWindow(config_file, run_folder)
+    except BaseException:
+        left = tk._get_default_root()  # type: ignore[attr-defined]
+        if left is not None:
+            left.destroy()
+        raise
 
 
 def click(widget: tk.Misc) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config import TrainConfig
+from tests.app.driving import opened
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = str(ROOT / "tests" / "tiny_family.py")
@@ -20,15 +21,17 @@ class Driven:
     """A main window in this process; what goes wrong in its callbacks fails the test."""
 
     def __init__(self, config_file: Path | None = None, run_folder: Path | None = None) -> None:
-        from app.main_window import MainWindow
-
-        self.window: Any = MainWindow(config_file, run_folder)
+        self.window: Any = opened(config_file, run_folder)
         self.defects: list[str] = []
         self.window.report_callback_exception = lambda kind, error, trace: self.defects.append(
             f"{kind.__name__}: {error}"
         )
         self.window.geometry("1280x800+0+0")
-        self.until(self.window.winfo_viewable, "window")
+        try:
+            self.until(self.window.winfo_viewable, "window")
+        except BaseException:
+            self.window.destroy()
+            raise
 
     def until(self, condition: Callable[[], object], what: str, within_s: float = 90) -> None:
         """Let the window live until `condition`."""

@@ -245,7 +245,7 @@ class Options(Section):
 
 @pytest.fixture
 def family() -> FamilyDescription:
-    return FamilyDescription("pixel_diffusion", ("fine_tune",), _in_their_group(Options), Options)
+    return FamilyDescription("pixel_diffusion", ("fine_tune",), _in_their_group(Options), Options, 8)
 
 
 def test_a_familys_options_are_checked_and_kept_short(draft: Draft, family: FamilyDescription) -> None:

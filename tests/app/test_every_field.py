@@ -11,7 +11,9 @@ from modules.config.text_formats import Data
 from tests.app.driving import Driver
 
 ALL = [
-    option for option in options(TrainConfig) if option.path not in ("version", "concepts", "samples", "family_options")
+    option
+    for option in options(TrainConfig)
+    if option.path not in ("version", "concepts", "samples", "parts", "family_options")
 ]
 VALUES: dict[str, object] = {
     "family": "my_family.py",
@@ -19,10 +21,14 @@ VALUES: dict[str, object] = {
     "master_addr": "gpu01",
     "processes_per_node": [2],
     "optimizer.name": "lion",
+    "embedding_token": "<my-cat>",
 }
 FIRST: dict[str, dict[str, object]] = {  # what other settings must be for a value to be right
-    "method": {"family": "my_family.py"},  # the built-in one offers a single method
-    "node_rank": {"num_nodes": 3},
+    "embedding_token": {"family": "my_family.py"},  # the built-in one teaches no words
+    "embedding_init": {"family": "my_family.py"},
+    "embedding_vectors": {"family": "my_family.py"},
+    "parts.*.train": {"family": "my_family.py", "method": "embedding"},  # where none need be trained
+    "node_rank": {"enable_multi_gpu": True, "num_nodes": 3},
     "early_stopping_patience": {"validation_split": 0.25},
 }
 
@@ -60,9 +66,11 @@ def prepare(driver: Driver, option: Option) -> None:
     """A new draft in which the setting applies; everything on the way is set through its control, too."""
     driver.draft.new()
     driver.settle()
+    for path, value in FIRST.get(option.path, {}).items():
+        driver.set(path, value)
     head = option.path.partition(".*.")[0]
     if head != option.path:
-        driver.window.show_section({"concepts": "data", "samples": "sampling"}[head])
+        driver.window.show_section({"concepts": "data", "samples": "sampling", "parts": "adapters"}[head])
         driver.window.sections[driver.window.section].list.add_button.invoke()
         required = next(one for one in ALL if one.path.startswith(f"{head}.*.") and one.required)
         driver.set(required.path.replace("*", "0"), "needed")
@@ -74,12 +82,10 @@ def prepare(driver: Driver, option: Option) -> None:
                 driver.window.sections["sampling"].list.add_button.invoke()
                 driver.set("samples.0.prompt", "needed")
                 continue
-            condition = next(one for one in ALL if one.path == path)
+            condition = next(one for one in ALL if one.path.replace("*", "0") == path)
             needed = wanted.split("|")[0] if wanted else another_value(condition)
             if not driver.draft.is_active(option) and driver.draft.get(path) != needed:
                 driver.set(path, True if condition.type == "switch" else needed)
-    for path, value in FIRST.get(option.path, {}).items():
-        driver.set(path, value)
 
 
 def at(data: Data, path: str) -> object:
@@ -118,7 +124,7 @@ def test_no_setting_is_left_out_of_the_cards(shared_driver: Driver) -> None:
     """The cards name every setting by hand; whatever is new would come in a card of its own."""
     driver = shared_driver
     driver.draft.new()
-    for name in ("model", "data", "training", "multi_gpu", "sampling", "output"):
+    for name in ("model", "data", "training", "adapters", "multi_gpu", "sampling", "output"):
         driver.window.show_section(name)
         driver.settle()
         titles = [block.heading.cget("text") for block in driver.window.sections[name].blocks]

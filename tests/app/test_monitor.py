@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app import run_texts as texts
+from app import texts
 from modules.config import TrainConfig
 from modules.run import RunFolder
 from tests.app.made_runs import PROMPTS, draw_sample, line, made_run, rank_rows, step_event
@@ -70,7 +70,7 @@ def test_the_run_bar_tells_the_run_and_why_a_button_is_off(driven: Driven, runs:
     assert {name: getattr(bar, name).cget("state") for name in ("train", "stop", "back_up", "sample", "save")} == {
         "train": "normal", "stop": "disabled", "back_up": "disabled", "sample": "disabled", "save": "disabled",
     }  # fmt: skip
-    assert bar._hint(bar.stop) == texts.WHY_NO_RUN
+    assert bar._hint(bar.stop) == f"{texts.WHY_NO_RUN}  (Shift+F5)"
     assert bar.resume.winfo_ismapped()
 
 

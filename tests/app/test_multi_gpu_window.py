@@ -13,12 +13,14 @@ from app import texts
 from app.multi_gpu.link_matrix import LinkMatrix
 from app.multi_gpu.readings import Reading
 from app.multi_gpu.sentence import describe
+from app.run_control import make_run
 from app.sections.multi_gpu import Section
 from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
-from modules.config import TrainConfig
-from modules.machine import Gpu, GpuLoad, Link, find_free_port
+from modules.config import ConfigError, TrainConfig
+from modules.machine import Gpu, GpuLoad, Link
 from tests.app.driving import Driver
+from tests.ports import free_port
 from tests.runs import environment, tiny_config
 
 GPUS = tuple(Gpu(number, "NVIDIA H100 80GB HBM3", 81_920, f"GPU-{number}") for number in range(4))
@@ -132,7 +134,7 @@ def test_the_commands_of_two_machines_are_shown_and_one_trains(
 
 
 def with_free_port(config: TrainConfig) -> TrainConfig:
-    return config.model_copy(update={"initial_port": find_free_port(23_500)})
+    return config.model_copy(update={"initial_port": free_port()})
 
 
 def shell(command: str, place: Path) -> subprocess.Popen[str]:
@@ -183,3 +185,56 @@ def test_closing_the_preflight_ends_its_processes(section: Section, shared_drive
 def test_no_reading_is_shown_as_it_was(section: Section) -> None:
     section.gpus.show(replace(READING, loads=()), None)
     assert section.gpus.chosen() == [0, 1, 2, 3]
+
+
+def test_a_run_on_two_machines_is_started_by_train_and_joined_by_the_copied_line(
+    section: Section, shared_driver: Driver, shared_home: Path, pictures: Path
+) -> None:
+    driver, window = shared_driver, shared_driver.window
+    place = shared_home / "by a click"
+    place.mkdir()
+    config = tiny_config(pictures, place, enable_multi_gpu=True, max_steps=3, training_mode="distributed")
+    driver.draft.open_config(with_free_port(config))
+    driver.draft.set("num_nodes", 2)
+    driver.draft.set("processes_per_node", [1])
+    driver.draft.set("master_addr", "127.0.0.1")
+    window.run_bar.actions.train()
+    driver.wait(lambda: window.run_bar.join.winfo_ismapped(), "the button for the join line")
+    window.show_section("monitor")
+    card = window.sections["monitor"].waiting
+    driver.wait(lambda: "missing: machine 1" in card.news.cget("text"), "who is missing")
+    assert window.state_.run is not None
+    assert window.state_.run.status().words == texts.WAITING
+
+    window.run_bar.join.invoke()
+    line = window.clipboard_get()
+    assert line == card.line.get()
+    assert window.state_.join_token in line
+    joined = shell(line, place)
+    try:
+        driver.wait(lambda: window.state_.run.status().kind == "finished", "the end")
+        assert joined.wait(timeout=60) == 0
+    finally:
+        joined.kill()
+        joined.communicate()
+    driver.wait(lambda: not card.frame.winfo_ismapped(), "the card gone")
+
+
+def test_the_wait_for_other_machines_ends_by_stop(
+    section: Section, shared_driver: Driver, shared_home: Path, pictures: Path
+) -> None:
+    driver, window = shared_driver, shared_driver.window
+    config = tiny_config(pictures, shared_home, enable_multi_gpu=True, training_mode="distributed")
+    driver.draft.open_config(with_free_port(config))
+    driver.draft.set("num_nodes", 2)
+    driver.draft.set("master_addr", "127.0.0.1")
+    window.run_bar.actions.train()
+    driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "waiting", "the wait")
+    window.run_bar.stop.invoke()
+    driver.wait(lambda: not window.state_.run.is_alive, "the end")
+    assert window.state_.run.status().kind == "interrupted"
+
+
+def test_another_machine_than_0_is_told_how_to_join(section: Section, shared_driver: Driver, pictures: Path) -> None:
+    with pytest.raises(ConfigError, match="paste machine 0's join line"):
+        make_run(TrainConfig.model_validate({"num_nodes": 2, "node_rank": 1, "master_addr": "127.0.0.1"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,32 @@ def test_sizes_are_drawn_and_a_folder_that_is_gone_is_told(section: Section, sha
     shared_driver.draft.set("concepts.0.path", "nowhere/at/all")
     section.show()
     shared_driver.wait(lambda: "does not exist" in shared_driver.words(section), "the missing folder is told")
+
+
+def test_the_card_of_a_concept_has_a_cover_and_counts(section: Section, shared_driver: Driver, folder: Path) -> None:
+    driver = shared_driver
+    section.turn_to("folders")
+    driver.draft.set("concepts.0.enabled", True)
+    driver.set("concepts.0.repeats", 3)
+    driver.set("concepts.0.kind", "validation")
+    driver.wait(lambda: pages(section).is_complete, "the folder read again")
+    item, is_on, is_wrong = section.list._items[0]
+    assert (item.title, item.place, is_on, is_wrong) == ("cats", str(folder), True, False)
+    assert item.detail == "14 pictures, 5 problems  ·  3 × an epoch  ·  for validation"
+    assert item.cover == folder / "00.png"
+    driver.wait(lambda: item.cover in section.list._covers, "the cover")
+    canvas = section.list.canvas
+    canvas.event_generate("<ButtonPress-1>", x=canvas.winfo_width() - 30, y=30)  # the switch
+    driver.settle()
+    assert driver.draft.get("concepts.0.enabled") is False
+
+
+def test_sizes_are_the_familys(section: Section, shared_driver: Driver) -> None:
+    driver = shared_driver
+    driver.wait(lambda: driver.window.state_.family.described is not None, "the family's answer")
+    family = driver.window.state_.family.described
+    assert family is not None
+    driver.draft.describe_family(replace(family, size_step=32))
+    driver.window.state_.notify("family")
+    driver.wait(lambda: pages(section).is_complete and pages(section)._size_step == 32, "the folder read again")
+    assert all(side % 32 == 0 for name, _ in pages(section).catalogue.buckets for side in map(int, name.split("x")))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tkinter as tk
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -470,3 +472,44 @@ def test_a_hint_comes_up_and_goes(driver: Driver) -> None:
     driver.wait(lambda: "How often the training goes through" in driver.words(), "the hint")
     click(field.title)
     assert "How often the training goes through" not in driver.words()
+
+
+def test_a_hint_that_was_due_does_not_outlive_its_window(display: str, home: Path) -> None:
+    with Driver.open() as first:
+        first.window.run_bar.train.event_generate("<Enter>")
+        first.window.destroy()  # before the hint comes up
+    with Driver.open() as second:
+        second.window.show_section("data")
+        assert second.window.section == "data"
+
+
+# The run bar
+
+
+@pytest.mark.parametrize("scale", [100, 150, 200])
+def test_nothing_in_the_run_bar_is_cut_off(driver: Driver, scale: int) -> None:
+    driver.window.tk.call("wm", "geometry", ".", "1280x800+0+0")
+    driver.window.set_scale(scale)
+    driver.settle()
+    bar = driver.window.run_bar
+    bar._figure("step", "187 of 1,875" if scale < 200 else "187")
+    bar._figure("loss", "0.05558")
+    driver.settle()
+    shown = [bar.train, bar.stop, bar.back_up, bar.sample, bar.save, *bar._cells.values()]
+    right = bar.winfo_rootx() + bar.winfo_width()
+    for one, after in pairwise(sorted(shown, key=lambda one: (one.winfo_rooty(), one.winfo_rootx()))):
+        assert one.winfo_width() >= one.winfo_reqwidth()
+        assert one.winfo_rootx() + one.winfo_width() <= (after.winfo_rootx() if _same_row(one, after) else right)
+    assert max(one.winfo_rooty() + one.winfo_height() for one in shown) <= bar.winfo_rooty() + bar.winfo_height()
+
+
+def _same_row(first: tk.Misc, second: tk.Misc) -> bool:
+    return first.winfo_rooty() == second.winfo_rooty()
+
+
+def test_the_keys_of_the_run_bar(driver: Driver) -> None:
+    driver.set("epochs", "many")
+    driver.press("shift+F5", "ctrl+F5", "F6", "F7", "F9")  # nothing to stop, to go on with or to ask
+    assert driver.dialogs() == []
+    driver.press("F5")
+    assert texts.CANNOT_TRAIN in driver.words(driver.dialogs()[0])
