@@ -50,6 +50,14 @@ class Concept(Section):
         gt=0,
         le=10_000,
     )
+    prior: bool = setting(
+        False,
+        title="Prior preservation",
+        help="For pictures of the kind in general, such as many dogs where another folder teaches one dog, so that "
+        "the model does not forget the others. However many there are, an epoch shows as many of them as of all "
+        "other pictures; repeats and loss weight change their share.",
+        depends_on="kind=train",
+    )
     loss_weight: float = setting(
         1.0,
         title="Loss weight",

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.config import DataError, TrainConfig
+from modules.config import Concept, DataError, TrainConfig
 from modules.data.hashing import Words, hash_words
 from modules.data.index import Index
 
@@ -72,7 +72,7 @@ class Order:
             rows,
             index.bucket[rows],
             index.concept[rows],
-            [concept.repeats for concept in config.concepts],
+            balanced_repeats(config.concepts, np.bincount(index.concept[rows], minlength=len(config.concepts))),
             [concept.loss_weight for concept in config.concepts],
         )
         order = cls(training, config.seed, global_batch_size, config.drop_last)
@@ -169,6 +169,19 @@ def of_test_concepts(index: Index, config: TrainConfig) -> NDArray[np.bool_]:
     """Which rows are kept for the test at the end of a run, [rows]."""
     is_test = np.array([concept.kind == "test" for concept in config.concepts])
     return cast("NDArray[np.bool_]", is_test[index.concept])
+
+
+def balanced_repeats(concepts: Sequence[Concept], pictures: NDArray[np.int64]) -> list[float]:
+    """How often each picture of each concept comes up in an epoch, of concepts with so many `pictures` each.
+
+    Those that keep what is known (`prior`) come up as often as all others together, times their repeats: prior
+    preservation wants as many pictures of the class as of the subject (Ruiz et al. 2022, arXiv:2208.12242).
+    """
+    counts = list(zip(concepts, pictures.tolist(), strict=True))
+    learned = sum(concept.repeats * count for concept, count in counts if not concept.prior)
+    known = sum(count for concept, count in counts if concept.prior)
+    share = learned / known if learned and known else 1.0
+    return [concept.repeats * share if concept.prior else concept.repeats for concept in concepts]
 
 
 def _rounded(training: TrainingRows, concept: int) -> int:

@@ -31,8 +31,8 @@ class DataReport:
         pictures = f"{self.pictures} picture{'s' * (self.pictures != 1)}"
         validation = f", {self.validation_pictures} more for validation and test" if self.validation_pictures else ""
         problems = f", {self.problems} problems (see problems.txt)" if self.problems else ""
-        steps = f"{self.steps_per_epoch} steps per epoch"
-        samples = f"{self.epoch_size} samples, {self.effective_batch} at a time"
+        steps = f"{self.steps_per_epoch} step{'s' * (self.steps_per_epoch != 1)} per epoch"
+        samples = f"{self.epoch_size} sample{'s' * (self.epoch_size != 1)}, {self.effective_batch} at a time"
         return [f"{pictures}{validation}{problems}", f"{steps}: {samples}", *self._histogram()]
 
     def _histogram(self) -> list[str]:

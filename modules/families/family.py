@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import ClassVar, Self, TypeVar
 
+import torch
 from PIL.Image import Image
 from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
@@ -44,11 +45,18 @@ class Family(ABC):
     Options: ClassVar[type[Section]] = NoOptions
     methods: ClassVar[tuple[str, ...]] = ("fine_tune",)
     size_step: ClassVar[int] = 8  # sides of buckets and samples are multiples of it
-    encodes_captions: ClassVar[bool] = False  # whether `encode` looks at captions: the cache then depends on them
+    # Sub-modules of `model` that may be trained each for itself, the one trained by default first; none: all of it.
+    # A part that is trained is an attribute of `model` under this name; one that is not may be among `encoders`.
+    parts: ClassVar[tuple[str, ...]] = ()
+    # Part -> what the keys of its adapter begin with in diffusers' files and in kohya's.
+    adapter_names: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
+    single_file: ClassVar[bool] = False  # whether its folder can also be one file, in the layout that other tools read
+    encodes_captions: bool = False  # whether `encode` looks at captions: the cache then depends on them
 
     model: nn.Module
     encoders: Mapping[str, nn.Module]
     draw: Draw
+    device: torch.device = torch.device("cpu")  # where encoders work; the trainer sets it before it encodes
 
     @classmethod
     @abstractmethod
@@ -81,6 +89,28 @@ class Family(ABC):
     def blocks(self) -> Sequence[nn.Module]:
         """The units to shard, checkpoint, compile and offload; the whole model where nothing finer is said."""
         return [self.model]
+
+    def modelspec(self) -> Mapping[str, str]:
+        """`architecture` and `prediction_type` as modelspec 1.0.1 names them; nothing where it has no name for them."""
+        return {}
+
+    def rest(self) -> None:  # noqa: B027 - few families have something to do
+        """All pictures are encoded: what the steps do without may leave `device`; `sample` calls it back."""
+
+    def remarks(self, captions: Sequence[str]) -> list[str]:
+        """Sentences about these captions that should be told once, such as how many are too long."""
+        return []
+
+    def learn_words(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
+        """Make `token` a new word of the prompts, told by `vectors` rows that begin as those of the words `init`.
+
+        Returns the token numbers by the name of the embedding within `model`. Raises ConfigError where there is no
+        text encoder to teach, or the token is a word already.
+        """
+        raise ConfigError(
+            f"method is 'embedding'; the family {type(self).__module__.rpartition('.')[2]!r} has no text encoder to "
+            "teach a word; use fine_tune or lora."
+        )
 
 
 Chosen = TypeVar("Chosen", bound=Section)

@@ -125,6 +125,7 @@ class PixelDiffusion(Family):
     """The family of this file."""
 
     Options = PixelOptions
+    methods = ("fine_tune", "lora")
     model: CaptionedUNet
 
     def __init__(self, config: TrainConfig, options: PixelOptions, model: CaptionedUNet) -> None:

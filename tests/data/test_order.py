@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from modules.config import Concept
 from modules.data.batch import MicroBatch
 from modules.data.hashing import Draws, hash_int, hash_words
-from modules.data.order import Order, StepSamples, TrainingRows
+from modules.data.order import Order, StepSamples, TrainingRows, balanced_repeats
 from modules.data.progress import Progress
 from modules.data.shares import micro_batches
 
@@ -211,3 +212,16 @@ def test_progress_follows_from_one_number(epoch_size: int, global_batch: int, st
         assert 1 <= progress.step_samples <= global_batch
         progress = progress.after(progress.step_samples)
     assert progress.samples_seen // epoch_size == progress.epoch
+
+
+def test_pictures_that_keep_what_is_known_are_as_many_as_the_others() -> None:
+    def concept(prior: bool, repeats: float = 1.0) -> Concept:
+        return Concept(path="x", prior=prior, repeats=repeats)
+
+    pictures = np.array([10, 500, 300])
+    subject, known, more = concept(False, 4.0), concept(True), concept(True, 0.5)
+    balanced = balanced_repeats([subject, known, more], pictures)
+    assert balanced == [4.0, 40 / 800, 20 / 800]
+    assert balanced_repeats([subject, known], pictures[:2])[1] * 500 == pytest.approx(40)
+    assert balanced_repeats([known, known], pictures[1:]) == [1.0, 1.0], "there is nothing to weigh them against"
+    assert balanced_repeats([subject, known], np.array([10, 0])) == [4.0, 1.0]

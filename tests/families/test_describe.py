@@ -14,7 +14,7 @@ def test_prints_the_declarations(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pixel_diffusion"]) == 0
     described = json.loads(capsys.readouterr().out)
     options = {option["path"]: option for option in described["options"]}
-    assert described["methods"] == ["fine_tune"]
+    assert described["methods"] == ["fine_tune", "lora"]
     assert described["size_step"] == 8
     assert options["width"]["type"] == "integer"
     assert options["width"]["bounds"]["ge"] == 8

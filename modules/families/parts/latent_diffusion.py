@@ -1,0 +1,302 @@
+"""What Stable Diffusion 1, 2 and XL have in common; each of their files says what is its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from diffusers.image_processor import VaeImageProcessor
+from PIL import Image
+from torch import Tensor, nn
+
+from modules.config import ConfigError, TrainConfig
+from modules.data.batch import Batch, Example
+from modules.families.family import Family, SampleRequest, read_options
+from modules.families.parts import drawing, noise, objectives
+from modules.families.parts.choices import captions_are_fixed, prediction_of, reading_of, trained_parts
+from modules.families.parts.components import (
+    Components,
+    Kind,
+    fingerprint,
+    load_components,
+    save_components,
+    with_weights,
+)
+from modules.families.parts.diffusion_model import DiffusionModel, read_tokens
+from modules.families.parts.diffusion_options import DiffusionOptions
+from modules.families.parts.inpainting import hole_of, nothing_kept
+from modules.families.parts.latent_draw import HIDDEN, POOLED, TOKENS, TOLD, LatentDraw, caption_number
+from modules.families.parts.latents import encode_picture, shrink_mask, whole_mask
+from modules.families.parts.prompts import Prompts
+from modules.families.parts.text_encoders import Layer, grow_table
+
+FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class LatentDiffusion(Family):
+    """A family whose UNet takes the noise from the latents of an autoencoder, guided by CLIP's reading of a prompt."""
+
+    Options = DiffusionOptions
+    methods = ("fine_tune", "lora", "embedding")
+    size_step = 64  # the autoencoder divides sides by 8, the UNet by up to 8 once more
+    single_file = True
+    kind: ClassVar[Kind]
+    layer: ClassVar[Layer]  # of the text encoders
+
+    model: DiffusionModel
+    draw: LatentDraw
+
+    def __init__(self, config: TrainConfig, options: DiffusionOptions, components: Components) -> None:
+        self.options, self.components = options, components
+        self.precision = config.precision
+        self.masked = config.masked_training
+        self.read = reading_of(self.layer, options, components.encoders)
+        self.prediction = prediction_of(components.scheduler, options)
+        trained = trained_parts(config, self.parts)
+        encoders = components.encoders
+        inside = {name: encoder for name, encoder in encoders.items() if name in trained}
+        self.model = DiffusionModel(components.unet, inside, tuple(encoders), self.read)
+        self.encoders = {"vae": components.vae} | {n: e for n, e in encoders.items() if n not in trained}
+        self._keep_frozen(config)
+        self.cached_text = tuple(n for n in encoders if n in self.encoders) if captions_are_fixed(config) else ()
+        self.encodes_captions = bool(self.cached_text)
+        self.draw = self._make_draw(config)
+
+    @classmethod
+    def load(cls, config: TrainConfig) -> Self:
+        """From `base_model`; see `load_components`."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, DiffusionOptions)
+        return cls(config, options, load_components(config.base_model, options.layout, cls.kind))
+
+    @abstractmethod
+    def architecture(self) -> str:
+        """What modelspec 1.0.1 calls it."""
+
+    @abstractmethod
+    def sizes(self, example: Example) -> dict[str, Tensor]:
+        """What the UNet is told of the picture's size, as `sizes` fp32 [6]; nothing where it knows none."""
+
+    def fingerprint(self) -> str:
+        """The weights of autoencoder and text encoders that are cached, and how they are used."""
+        options = self.options
+        used = {name: fingerprint(self.encoders[name]) for name in ("vae", *self.cached_text)}
+        text = f"{options.clip_skip} {options.windows} {self.precision}" if self.cached_text else ""
+        flags = f"masked={self.masked} hole={self.components.inpaints} tiles={options.vae_tiling}"
+        return f"{self.kind.pipeline} 1 {used} {options.latents} {flags} {text}"
+
+    @torch.no_grad()
+    def encode(self, example: Example) -> dict[str, Tensor]:
+        """mean (and spread) fp32 [4, h, w]; mask uint8 [1, h, w] with masked training; sizes; the captions' text."""
+        vae = cast(Any, self._at_work("vae", self.device))
+        pixels = example.pixels.to(self.device)
+        encoded = encode_picture(vae, pixels, self.options.latents)
+        size = encoded["mean"].shape[-2:]
+        if self.masked:
+            encoded["mask"] = shrink_mask(whole_mask(example), size)
+        if self.components.inpaints:
+            hole = hole_of(example)
+            covered = torch.where(hole.to(self.device) > 0, torch.full_like(pixels, 128), pixels)
+            encoded["kept"] = encode_picture(vae, covered, "mode")["mean"]
+            encoded["hole"] = (shrink_mask(hole, size) > 127).to(torch.uint8)
+        return encoded | self.sizes(example) | self._encoded_captions(example.captions or ("",))
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The error of the predicted noise or velocity for each sample, weighted as the options say: [B]."""
+        tensors, options = batch.tensors, self.options
+        x_0, e, share = tensors["latents"], tensors["noise"], tensors["share"]
+        x_t = noise.add_noise(x_0, e, share)
+        if "hole" in tensors:
+            x_t = torch.cat([x_t, tensors["hole"], tensors["kept"]], dim=1)
+        told = self._told({n: t for n, t in tensors.items() if n.endswith((HIDDEN, POOLED, TOKENS)) or n == "sizes"})
+        prediction = self.model(x_t, tensors["timestep"], told).to(x_0.dtype)
+        target = e if self.prediction == "epsilon" else noise.velocity(x_0, e, share)
+        error = objectives.errors(prediction, target, options.loss, options.huber_delta)
+        snr = noise.signal_to_noise(share.to(x_0.dtype))
+        weights = objectives.level_weights(snr, self.prediction, options.loss_weighting, options.min_snr_gamma)
+        return objectives.per_sample(error, tensors.get("weights")) * weights
+
+    @torch.no_grad()
+    def sample(self, request: SampleRequest) -> Image.Image:
+        """As the diffusers pipeline draws it, from noise drawn on the CPU: a GPU's generator would differ."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            return self._sample(request)
+        finally:
+            self.model.train(was_training)
+            self.rest()
+
+    def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
+        """A folder that diffusers' pipeline loads; parts that are not trained are written as they were loaded."""
+        changed = {}
+        for name, part in self.model.named_children():
+            weights = {key.removeprefix(f"{name}."): t for key, t in state.items() if key.startswith(f"{name}.")}
+            changed[name] = with_weights(part, weights)
+        scheduler = self.components.scheduler | self._schedule_changes()
+        save_components(replace(self.components, scheduler=scheduler), self.kind, changed, folder)
+
+    def modelspec(self) -> Mapping[str, str]:
+        """See Family."""
+        return {
+            "architecture": self.architecture(),
+            "prediction_type": "v" if self.prediction == "v_prediction" else "epsilon",
+        }
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """The UNet's down, middle and up blocks, and the layers of trained text encoders."""
+        unet = self.model.unet
+        trained = [part for name, part in self.model.named_children() if name != "unet"]
+        layers = [
+            layer
+            for part in trained
+            for name, layers in part.named_modules()
+            if name.endswith("encoder.layers")
+            for layer in layers.children()
+        ]
+        blocks = [unet.get_submodule(name) for name in ("down_blocks", "up_blocks")]
+        return [*blocks[0].children(), unet.get_submodule("mid_block"), *blocks[1].children(), *layers]
+
+    def rest(self) -> None:
+        """With `offload_frozen`: all but the text encoders that read captions in every step."""
+        if self.options.offload_frozen:
+            for name in ("vae", *self.cached_text):
+                self._at_work(name, torch.device("cpu"))
+
+    def remarks(self, captions: Sequence[str]) -> list[str]:
+        """How many captions are cut off."""
+        windows = self.options.windows
+        long = [caption for caption in captions if len(caption.encode()) > 75 * windows]
+        cut = sum(self.draw.prompts.cut(caption) > 0 for caption in long)
+        if not cut:
+            return []
+        advice = "raise prompt_windows" if windows > 1 else "set family_options.long_prompts to chunk"
+        return [f"{cut} captions are longer than {75 * windows} tokens; the rest of them is not read ({advice})."]
+
+    def learn_words(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
+        """See Family; an empty `init` begins from "*"."""
+        prompts, tables = self.draw.prompts, {}
+        for name, tokenizer in prompts.tokenizers.items():
+            if token in tokenizer.get_vocab():
+                raise ConfigError(
+                    f"embedding_token is {token!r}, which the tokenizer of {name} knows as a word already.",
+                    "Choose a new one, such as <my-cat>.",
+                )
+        begin = {name: prompts.tokens(name, init or "*") for name in prompts.tokenizers}
+        for name, numbers in prompts.learn(token, vectors).items():
+            tables[f"{name}.{grow_table(getattr(self.model, name), numbers, begin[name])}"] = numbers
+        return tables
+
+    # What the public methods above are made of
+
+    def _keep_frozen(self, config: TrainConfig) -> None:
+        formats = {part.part: FORMATS.get(part.weights) for part in config.parts}
+        for name, encoder in self.components.encoders.items():
+            if name not in self.encoders:
+                self.read.freeze_unread(encoder)
+        for name, frozen in self.encoders.items():
+            frozen.requires_grad_(False).eval().to(formats.get(name))
+        if self.options.vae_tiling:
+            self.components.vae.enable_tiling()
+
+    def _make_draw(self, config: TrainConfig) -> LatentDraw:
+        components, options = self.components, self.options
+        prompts = Prompts(components.tokenizers, options.windows)
+        draw = LatentDraw(
+            options=options,
+            shares=noise.signal_shares(components.scheduler, options.zero_terminal_snr),
+            latent_scale=components.latent_scale,
+            unmasked_weight=config.unmasked_weight,
+            prompts=prompts,
+            read_later=tuple(name for name in components.encoders if name not in self.cached_text),
+            no_caption={},
+        )
+        if not (self.cached_text and config.caption_dropout > 0):
+            return draw
+        self.draw = draw
+        empty = self._encoded_captions(("",))
+        return replace(draw, no_caption={name: tensor[0] for name, tensor in empty.items() if name != TOLD})
+
+    def _encoded_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """`captions` int64 [N] and what the cached encoders make of each, one by one: company would change the bits."""
+        if not self.cached_text:
+            return {}
+        encoders = {name: self._at_work(name, self.device) for name in self.cached_text}
+        told = []
+        for caption in captions:
+            tokens = {n + TOKENS: self.draw.prompts.numbers(n, caption)[None].to(self.device) for n in encoders}
+            with torch.no_grad():
+                told.append(read_tokens(tokens, encoders, self.read, FORMATS.get(self.precision, torch.float32)))
+        numbers = torch.tensor([caption_number(caption) for caption in captions], dtype=torch.int64)
+        return {TOLD: numbers} | {name: torch.cat([one[name] for one in told]) for name in told[0]}
+
+    def _told(self, told: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`told` with the tokens for frozen encoders read."""
+        waiting = [name for name in self.encoders if name + TOKENS in told]
+        encoders = {name: self._at_work(name, told[name + TOKENS].device) for name in waiting}
+        with torch.no_grad():
+            return read_tokens(told, encoders, self.read, self._weights_format())
+
+    def _sample(self, request: SampleRequest) -> Image.Image:
+        device = next(self.model.parameters()).device
+        guided = request.guidance_scale > 1.0
+        prompts = [request.negative_prompt, request.prompt] if guided else [request.prompt]
+        told = [self._told_by_prompt(prompt, request, device) for prompt in prompts]
+        self.rest()  # the UNet then has the device for itself
+        together = {name: torch.cat([one[name] for one in told]) for name in told[0]}
+        generator = torch.Generator().manual_seed(request.seed)
+        shape = self.components.latent_shape(request.height, request.width)
+        x_1 = torch.randn(shape, generator=generator, dtype=self._weights_format()).to(device)
+        size = (request.height, request.width)
+        hole = (
+            nothing_kept(self._at_work("vae", device), size, self.draw.latent_scale)
+            if self.components.inpaints
+            else None
+        )
+
+        def predict(x_t: Tensor, timestep: Tensor) -> Tensor:
+            entering = x_t if hole is None else torch.cat([x_t, hole.to(x_t).expand(len(x_t), -1, -1, -1)], dim=1)
+            return cast(Tensor, self.model(entering, timestep, together))
+
+        scheduler = drawing.make_scheduler(
+            self.options.sample_scheduler, self.components.scheduler, self._schedule_changes()
+        )
+        x_0 = drawing.draw(predict, scheduler, x_1, request.steps, request.guidance_scale, generator)
+        return self._decoded(x_0)
+
+    def _told_by_prompt(self, prompt: str, request: SampleRequest, device: torch.device) -> dict[str, Tensor]:
+        """What the UNet is told, each tensor [1, ...]."""
+        numbers = self.draw.prompts.numbers
+        told = {name + TOKENS: numbers(name, prompt)[None].to(device) for name in self.components.encoders}
+        size = (request.height, request.width)
+        picture = Example(torch.empty(3, *size, dtype=torch.uint8), None, (), size, (0, 0), flipped=False)
+        sizes = {name: tensor[None].to(device, self._weights_format()) for name, tensor in self.sizes(picture).items()}
+        return cast(dict[str, Tensor], self.model(None, None, self._told(told) | sizes))
+
+    def _decoded(self, x_0: Tensor) -> Image.Image:
+        vae = cast(Any, self._at_work("vae", x_0.device))
+        with torch.autocast(x_0.device.type, enabled=False):  # SDXL's autoencoder overflows in fp16
+            pixels = vae.decode((x_0 / self.components.latent_scale).to(vae.dtype), return_dict=False)[0]
+        pictures = VaeImageProcessor().postprocess(pixels, output_type="pil", do_denormalize=[True])
+        return cast(list[Image.Image], pictures)[0]
+
+    def _schedule_changes(self) -> dict[str, object]:
+        """What the options say otherwise than the base model's scheduler."""
+        changes: dict[str, object] = {"prediction_type": self.prediction}
+        if self.options.zero_terminal_snr:
+            changes |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+        return changes
+
+    def _weights_format(self) -> torch.dtype:
+        return torch.float64 if self.precision == "fp64" else torch.float32
+
+    def _at_work(self, name: str, device: torch.device) -> nn.Module:
+        encoder = self.encoders[name]
+        here = next(encoder.parameters()).device
+        if here.type != device.type or device.index not in (None, here.index):  # going through all weights takes 1 ms
+            encoder.to(device)
+        return encoder

@@ -1,0 +1,176 @@
+"""Base models of every form, and everything that is none: a sentence before anything large is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modules.checkpoint.formats import single_file
+from modules.config import ConfigError, TrainConfig
+from modules.families.family import family_class
+from tests.families.diffusion_checks import REQUEST, load
+
+
+def cut_off(folder: Path) -> None:
+    file = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def pickled(folder: Path) -> None:
+    file = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    torch.save(load_file(file), file.with_suffix(".bin"))
+    file.unlink()
+
+
+def without(part: str) -> Callable[[Path], None]:
+    return lambda folder: shutil.rmtree(folder / part)
+
+
+def of_another_shape(folder: Path) -> None:
+    file = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    save_file({name: tensor for name, tensor in load_file(file).items() if "conv_in" not in name}, file)
+    config = folder / "vae" / "config.json"
+    config.write_text("{", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda folder: (folder / "model_index.json").unlink(), "is no model folder"),
+        (lambda folder: (folder / "model_index.json").write_text("[]"), "is no model folder"),
+        (lambda folder: (folder / "model_index.json").write_text('{"_class_name": "FluxPipeline"}'), "FluxPipeline"),
+        (without("vae"), "has no vae"),
+        (without("tokenizer"), "has no tokenizer"),
+        (without("text_encoder"), "has no text_encoder"),
+        (without("scheduler"), "has no scheduler"),
+        (cut_off, "is damaged or was not copied to its end"),
+        (pickled, "is a pickled file.*convert"),
+        (of_another_shape, "cannot be loaded"),
+    ],
+)
+def test_a_folder_that_is_no_whole_model(
+    sd_folder: Path, tmp_path: Path, spoil: Callable[[Path], None], sentence: str
+) -> None:
+    folder = shutil.copytree(sd_folder, tmp_path / "model")
+    spoil(folder)
+    with pytest.raises(ConfigError, match=f"^base_model: .*{sentence}"):
+        load("stable_diffusion", folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("model.ckpt", "is a pickled file"),
+        ("nothing.safetensors", "there is no 'nothing.safetensors'"),
+        ("no/such/place", "there is no 'no/such/place'"),
+        ("readme.txt", "is no .safetensors file"),
+        ("torn.safetensors", "is damaged"),
+        ("lora.safetensors", "is a LoRA"),
+        ("other.safetensors", "is no Stable Diffusion model"),
+        ("xl.safetensors", "is a model of SDXL.*stable_diffusion_xl"),
+    ],
+)
+def test_a_file_that_is_no_whole_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = torch.zeros(1)
+    Path("readme.txt").write_text("hello")
+    Path("torn.safetensors").write_bytes(b"torn")
+    save_file({"lora_unet_x.lora_up.weight": one}, "lora.safetensors")
+    save_file({"x": one}, "other.safetensors")
+    save_file({"model.diffusion_model.x": one, "conditioner.embedders.1.x": torch.zeros(2)}, "xl.safetensors")
+    with pytest.raises(ConfigError, match=f"base_model: .*{sentence}"):
+        load("stable_diffusion", name)
+
+
+def test_no_base_model_at_all() -> None:
+    with pytest.raises(ConfigError, match=r"base_model is empty.*diffusers folder"):
+        family_class("stable_diffusion").load(TrainConfig(family="stable_diffusion"))
+
+
+def test_the_model_of_another_family(sdxl_folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds a StableDiffusionXLPipeline; this family trains StableDiffusion"):
+        load("stable_diffusion", sdxl_folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"loss": "l3"}, "family_options: loss"),
+        ({"min_timestep": 0.8, "max_timestep": 0.2}, "min_timestep is 0.8.*below max_timestep"),
+        ({"zero_terminal_snr": True}, "zero_terminal_snr is true.*epsilon"),
+        ({"zero_terminal_snr": True, "prediction_type": "epsilon"}, "zero_terminal_snr is true.*v_prediction"),
+        ({"clip_skip": 7}, "clip_skip is 7; this model's text encoders allow 2 at most"),
+    ],
+)
+def test_options_that_do_not_fit(sd_folder: Path, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load("stable_diffusion", sd_folder, family_options=options)
+
+
+def test_a_prediction_that_is_not_known(sd_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sd_folder, tmp_path / "model")
+    file = folder / "scheduler" / "scheduler_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "prediction_type": "sample"}))
+    with pytest.raises(ConfigError, match="predicts 'sample', which is not supported"):
+        load("stable_diffusion", folder)
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's cache of a computer without a connection."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def test_a_hub_name_without_a_connection(offline: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no folder 'owner/model', and as a model of the hub .* not be downloaded"):
+        load("stable_diffusion", "owner/model")
+
+
+def test_a_model_that_was_downloaded_before(offline: Path, sd_folder: Path) -> None:
+    repository = offline / "models--owner--model"
+    shutil.copytree(sd_folder, repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    assert load("stable_diffusion", "owner/model").sample(REQUEST).size == (64, 128)
+
+
+@pytest.mark.parametrize("family", ["stable_diffusion", "stable_diffusion_xl"])
+def test_one_file_with_all_weights(
+    family: str, sd_folder: Path, sdxl_folder: Path, tmp_path: Path, offline: Path
+) -> None:
+    folder = sd_folder if family == "stable_diffusion" else sdxl_folder
+    single_file(folder, tmp_path / "model.safetensors", torch.float32, {})
+    options = {"layout": str(folder)}
+    loaded = load(family, tmp_path / "model.safetensors", family_options=options)
+    assert loaded.sample(REQUEST).tobytes() == load(family, folder).sample(REQUEST).tobytes()
+    with pytest.raises(ConfigError, match=r"hub, which could not be reached.* family_options.layout"):
+        load(family, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"family_options.layout: .* is no model folder"):
+        load(family, tmp_path / "model.safetensors", family_options={"layout": str(tmp_path)})
+
+
+def test_a_folder_as_older_programs_wrote_it(sd_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sd_folder, tmp_path / "model")
+    tokenizer = folder / "tokenizer"
+    words = json.loads((tokenizer / "tokenizer.json").read_text())["model"]
+    (tokenizer / "vocab.json").write_text(json.dumps(words["vocab"]))
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in words["merges"]]
+    (tokenizer / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    (tokenizer / "tokenizer.json").unlink()
+    file = folder / "text_encoder" / "model.safetensors"
+    weights = {f"text_model.{name.removeprefix('text_model.')}": tensor for name, tensor in load_file(file).items()}
+    save_file({**weights, "text_model.embeddings.position_ids": torch.arange(77)[None]}, file, {"format": "pt"})
+    (folder / "safety_checker").mkdir()
+    loaded, plain = load("stable_diffusion", folder), load("stable_diffusion", sd_folder)
+    assert loaded.sample(REQUEST).tobytes() == plain.sample(REQUEST).tobytes()

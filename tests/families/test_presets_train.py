@@ -1,0 +1,48 @@
+"""The presets for Stable Diffusion, each trained for two steps with a tiny model in place of the real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.config import TrainConfig, load_preset, preset_names
+from tests.conftest import draw_pictures
+from tests.runs import train_alone
+
+PRESETS = [name for name in preset_names() if name.startswith(("sd15", "sdxl", "textual"))]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_pictures(tmp_path_factory.mktemp("pictures"), 3)
+
+
+def test_all_that_were_promised_are_there() -> None:
+    wanted = {"sd15_lora", "sd15_fine_tune", "sdxl_lora_12gb", "sdxl_lora_multi_gpu", "sdxl_fine_tune"}
+    assert {*wanted, "textual_inversion"} <= set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_trains(name: str, pictures: Path, tmp_path: Path, sd_folder: Path, sdxl_folder: Path) -> None:
+    preset = load_preset(name)
+    changes: dict[str, object] = {
+        "base_model": str(sdxl_folder if preset.family == "stable_diffusion_xl" else sd_folder),
+        "concepts": [{"path": str(pictures), "prompt_prefix": preset.embedding_token + " "}],
+        "resolution": 64,
+        "max_steps": 2,
+        "cache_dir": str(tmp_path / "cache"),
+        "runs_dir": str(tmp_path / "runs"),
+        "run_name": "x",
+        "loader_workers": 0,
+        "pin_memory": False,
+        "tensorboard": False,
+        "enable_multi_gpu": False,
+        "training_mode": "auto",
+        "samples": [{"prompt": "a red disc", "width": 64, "height": 64, "steps": 2}],
+    }
+    code, run = train_alone(TrainConfig.model_validate(preset.model_dump() | changes))
+    assert code == 0, run.failure(0)
+    assert len(run.losses) == 2
+    assert all(loss == loss for loss in run.losses)
+    assert any(run.folder.model_dir.rglob("*.safetensors"))

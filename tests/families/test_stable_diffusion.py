@@ -1,0 +1,299 @@
+"""Stable Diffusion 1, 2 and XL against diffusers' own pipelines."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from diffusers import StableDiffusionInpaintPipeline
+from safetensors import safe_open
+
+from modules.families.family import Family, family_class
+from modules.families.parts.latent_diffusion import LatentDiffusion
+from tests.families.diffusion_checks import REQUEST, batch, direct_loss, example, load, pipeline
+
+FAMILIES = ("stable_diffusion", "stable_diffusion_xl")
+VARYING = {"concepts": [{"path": "x", "tag_shuffle": True}]}  # captions are then read in every step
+OBJECTIVES: list[dict[str, Any]] = [
+    {},
+    {"loss": "huber", "huber_delta": 0.5},
+    {"loss": "smooth_l1"},
+    {"loss_weighting": "min_snr"},
+    {"loss_weighting": "debiased", "offset_noise": 0.1},
+    {"prediction_type": "v_prediction"},
+    {"prediction_type": "v_prediction", "loss_weighting": "min_snr", "min_snr_gamma": 1.0},
+    {"prediction_type": "v_prediction", "loss_weighting": "debiased"},
+    {"prediction_type": "v_prediction", "zero_terminal_snr": True},
+    {"timestep_distribution": "logit_normal", "latents": "mode"},
+]
+
+
+@pytest.fixture
+def folders(sd_folder: Path, sdxl_folder: Path) -> dict[str, Path]:
+    return dict(zip(FAMILIES, (sd_folder, sdxl_folder), strict=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_objective_equals_one_written_with_diffusers(family: str, folders: dict[str, Path]) -> None:
+    for options in OBJECTIVES:
+        loaded = load(family, folders[family], family_options=options)
+        given = batch(loaded)
+        expected = direct_loss(family, folders[family], given, options)
+        torch.testing.assert_close(loaded.loss(given).detach(), expected, rtol=1e-6, atol=1e-6, msg=str(options))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_that_is_kept_trains_as_text_that_is_read_in_the_step(family: str, folders: dict[str, Path]) -> None:
+    kept, read = load(family, folders[family]), load(family, folders[family], **VARYING)
+    assert kept.encodes_captions
+    assert not read.encodes_captions
+    first, second = batch(kept), batch(read)
+    assert "text_encoder.tokens" in second.tensors
+    assert "text_encoder.tokens" not in first.tensors
+    torch.testing.assert_close(kept.loss(first), read.loss(second), rtol=1e-5, atol=1e-6)
+    assert kept.fingerprint() != read.fingerprint()
+    trained = load(family, folders[family], parts=[{"part": name} for name in kept.parts])
+    assert set(dict(trained.model.named_children())) == set(kept.parts)
+    torch.testing.assert_close(trained.loss(batch(trained)), read.loss(second), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_that_can_change_is_used(family: str, folders: dict[str, Path]) -> None:
+    for options in ({}, {"clip_skip": 1}):
+        parts = [{"part": name} for name in family_class(family).parts]
+        loaded = load(family, folders[family], parts=parts, family_options=options)
+        loaded.loss(batch(loaded)).sum().backward()
+        unused = [n for n, w in loaded.model.named_parameters() if w.requires_grad and w.grad is None]
+        assert unused == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loss_of_a_sample_does_not_depend_on_its_company(family: str, folders: dict[str, Path]) -> None:
+    loaded = load(family, folders[family], precision="fp64", **VARYING)
+    loaded.model.double()
+    whole = batch(loaded).to(torch.device("cpu"), torch.float64)
+    apart = torch.cat([loaded.loss(piece) for piece in whole.split(1)])
+    torch.testing.assert_close(apart, loaded.loss(whole), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("family", "sampler", "changes"), [
+    ("stable_diffusion", "model", {}),
+    ("stable_diffusion", "pndm", {"kind": "PNDMScheduler", "skip_prk_steps": True}),
+    ("stable_diffusion", "euler_a", {"kind": "EulerAncestralDiscreteScheduler"}),
+    ("stable_diffusion", "heun", {"kind": "HeunDiscreteScheduler"}),
+    ("stable_diffusion", "ddpm", {"kind": "DDPMScheduler"}),
+    ("stable_diffusion_xl", "model", {}),
+    ("stable_diffusion_xl", "ddim", {"kind": "DDIMScheduler"}),
+    ("stable_diffusion_xl", "dpmpp_2m_karras", {"kind": "DPMSolverMultistepScheduler", "use_karras_sigmas": True}),
+    ("stable_diffusion_xl", "unipc", {"kind": "UniPCMultistepScheduler"}),
+])  # fmt: skip
+def test_pictures_are_those_of_diffusers_to_the_bit(
+    folders: dict[str, Path], family: str, sampler: str, changes: dict[str, Any]
+) -> None:
+    pipe = pipeline(family, folders[family])
+    if changes:
+        kind, settings = changes["kind"], {name: value for name, value in changes.items() if name != "kind"}
+        pipe.scheduler = getattr(diffusers, kind).from_config(pipe.scheduler.config, **settings)
+    expected = pipe(
+        REQUEST.prompt,
+        negative_prompt=REQUEST.negative_prompt,
+        width=REQUEST.width,
+        height=REQUEST.height,
+        num_inference_steps=REQUEST.steps,
+        guidance_scale=REQUEST.guidance_scale,
+        generator=torch.Generator().manual_seed(REQUEST.seed),
+    ).images[0]
+    options = {"sample_scheduler": sampler}
+    for parts in ([], [{"part": name} for name in family_class(family).parts]):
+        loaded = load(family, folders[family], family_options=options, parts=parts)
+        loaded.model.train()
+        assert loaded.sample(REQUEST).tobytes() == expected.tobytes()
+        assert loaded.model.training
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_is_one_of_diffusers_and_of_ours(family: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    loaded = load(family, folders[family], parts=[{"part": "unet"}, {"part": "text_encoder"}])
+    with torch.no_grad():
+        for weight in loaded.model.parameters():
+            weight.mul_(1.01)
+    picture = loaded.sample(REQUEST)
+    before = torch.random.get_rng_state()
+    loaded.export({name: value.double() for name, value in loaded.model.state_dict().items()}, tmp_path / "model")
+    assert torch.equal(torch.random.get_rng_state(), before)
+    pipe = pipeline(family, tmp_path / "model")
+    drawn = pipe(
+        REQUEST.prompt,
+        negative_prompt=REQUEST.negative_prompt,
+        width=REQUEST.width,
+        height=REQUEST.height,
+        num_inference_steps=REQUEST.steps,
+        guidance_scale=REQUEST.guidance_scale,
+        generator=torch.Generator().manual_seed(REQUEST.seed),
+    ).images[0]
+    assert drawn.tobytes() == picture.tobytes()
+    assert load(family, tmp_path / "model").sample(REQUEST).tobytes() == picture.tobytes()
+    for encoder in (name for name in loaded.parts if name != "unet"):
+        with safe_open(tmp_path / "model" / encoder / "model.safetensors", "pt") as file:
+            assert all(name.startswith(("text_model.", "text_projection.")) for name in file.keys())  # noqa: SIM118
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_cached(family: str, folders: dict[str, Path]) -> None:
+    loaded, pipe = load(family, folders[family]), pipeline(family, folders[family])
+    captions = ("a red disc", "cat")
+    encoded = loaded.encode(example(1, captions=captions))
+    pixels = example(1).pixels.float()[None] / 127.5 - 1
+    with torch.no_grad():
+        distribution = pipe.vae.encode(pixels).latent_dist
+    torch.testing.assert_close(encoded["mean"], distribution.mean[0])
+    torch.testing.assert_close(encoded["spread"], distribution.std[0])
+    for place, caption in enumerate(captions):
+        with torch.no_grad():
+            if family == "stable_diffusion":
+                text = pipe.encode_prompt(caption, "cpu", 1, do_classifier_free_guidance=False)[0]
+                ours = encoded["text_encoder.hidden"][place]
+            else:
+                text, _, pooled, _ = pipe.encode_prompt(caption, do_classifier_free_guidance=False)
+                ours = torch.cat([encoded[f"{name}.hidden"][place] for name in loaded.parts[1:]], dim=-1)
+                assert torch.equal(encoded["text_encoder_2.pooled"][place], pooled[0])
+        assert torch.equal(ours, text[0])
+        drawn = loaded.draw(encoded, caption, torch.Generator().manual_seed(1))
+        assert torch.equal(drawn["text_encoder.hidden"], encoded["text_encoder.hidden"][place])
+    assert ("sizes" in encoded) == (family == "stable_diffusion_xl")
+    if "sizes" in encoded:
+        assert encoded["sizes"].tolist() == [101, 230, 0, 6, 64, 128]
+
+
+def test_a_dropped_caption_is_an_empty_one(sd_folder: Path) -> None:
+    loaded = load("stable_diffusion", sd_folder, caption_dropout=0.5)
+    encoded = loaded.encode(example(1))
+    dropped = loaded.draw(encoded, "", torch.Generator().manual_seed(1))
+    empty = loaded.encode(example(1, captions=("",)))
+    assert torch.equal(dropped["text_encoder.hidden"], empty["text_encoder.hidden"][0])
+    assert not torch.equal(dropped["text_encoder.hidden"], encoded["text_encoder.hidden"][0])
+
+
+def test_draw_is_a_function_of_the_generator_and_can_be_pickled(sdxl_folder: Path) -> None:
+    loaded = load("stable_diffusion_xl", sdxl_folder, **VARYING)
+    encoded = loaded.encode(example(1))
+    draw = pickle.loads(pickle.dumps(loaded.draw))
+    first = loaded.draw(encoded, "a red disc", torch.Generator().manual_seed(5))
+    again = draw(encoded, "a red disc", torch.Generator().manual_seed(5))
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_masks_weigh_places_of_the_latents(sd_folder: Path) -> None:
+    mask = torch.zeros(1, 64, 128, dtype=torch.uint8)
+    mask[:, :, :64] = 255
+    loaded = load("stable_diffusion", sd_folder, masked_training=True, unmasked_weight=0.25)
+    given = batch(loaded, mask=mask)
+    weights = given.tensors["weights"]
+    assert weights.shape == (3, 1, 8, 16)
+    assert weights.mean().item() == pytest.approx(1)
+    assert (weights[..., 0] / weights[..., -1]).tolist() == [[[4.0] * 8]] * 3
+    plain = load("stable_diffusion", sd_folder)
+    torch.testing.assert_close(loaded.loss(batch(loaded)), plain.loss(batch(plain)))
+    assert loaded.fingerprint() != plain.fingerprint()
+
+
+def test_long_prompts_are_read_in_windows_or_cut_off(sd_folder: Path) -> None:
+    long = " ".join(["red disc"] * 50)
+    cut = load("stable_diffusion", sd_folder)
+    assert cut.remarks([long, "a cat"]) == [
+        "1 captions are longer than 75 tokens; the rest of them is not read (set family_options.long_prompts to chunk)."
+    ]
+    whole = load("stable_diffusion", sd_folder, family_options={"long_prompts": "chunk", "prompt_windows": 2})
+    assert whole.remarks([long]) == []
+    numbers = whole.draw.prompts.numbers("text_encoder", long)
+    assert numbers.shape == (2, 77)
+    assert cut.draw.prompts.numbers("text_encoder", long).equal(numbers[:1])
+    assert whole.encode(example(1, captions=(long,)))["text_encoder.hidden"].shape[1] == 154
+    assert whole.sample(REQUEST).size == (64, 128)
+    assert whole.fingerprint() != cut.fingerprint()
+
+
+def test_clip_skip_reads_an_earlier_layer(sd_folder: Path) -> None:
+    pipe = pipeline("stable_diffusion", sd_folder)
+    loaded = load("stable_diffusion", sd_folder, family_options={"clip_skip": 1})
+    tokens = pipe.tokenizer("cat", padding="max_length", return_tensors="pt").input_ids
+    with torch.no_grad():
+        layer = pipe.text_encoder(tokens, output_hidden_states=True).hidden_states[-2]
+        expected = pipe.text_encoder.final_layer_norm(layer)[0]
+    assert torch.equal(loaded.encode(example(1, captions=("cat",)))["text_encoder.hidden"][0], expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_learned_word_begins_as_the_words_it_is_told(family: str, folders: dict[str, Path]) -> None:
+    loaded = load(family, folders[family], method="embedding")
+    tables = loaded.learn_words("<my-cat>", 3, "red cat")
+    assert len(tables) == len(loaded.parts) - 1
+    for name, numbers in tables.items():
+        table = loaded.model.get_submodule(name)
+        assert isinstance(table, torch.nn.Embedding)
+        encoder = name.partition(".")[0]
+        red, cat = loaded.draw.prompts.tokens(encoder, "red cat")
+        assert loaded.draw.prompts.tokens(encoder, "a <my-cat> photo")[1:4] == numbers
+        assert torch.equal(table.weight[numbers], table.weight[[red, cat, red]])
+    assert loaded.loss(batch(loaded)).isfinite().all()
+    assert pickle.loads(pickle.dumps(loaded.draw)).prompts.tokens("text_encoder", "<my-cat>") == numbers
+
+
+def test_an_inpainting_model_fills_holes(inpainting_folder: Path, tmp_path: Path) -> None:
+    loaded = load("stable_diffusion", inpainting_folder)
+    given = batch(loaded)
+    hole = given.tensors["hole"]
+    assert hole.shape == (3, 1, 8, 16)
+    assert 0 < hole.mean() < 1
+    loss = loaded.loss(given)
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert torch.equal(loaded.encode(example(1))["hole"], loaded.encode(example(1))["hole"])
+    assert loaded.sample(REQUEST).tobytes() == loaded.sample(REQUEST).tobytes()
+    loaded.export(loaded.model.state_dict(), tmp_path / "model")
+    saved = StableDiffusionInpaintPipeline.from_pretrained(tmp_path / "model", safety_checker=None)
+    assert saved.unet.config.in_channels == 9
+
+
+def test_samples_of_a_zero_terminal_schedule_begin_from_pure_noise(sd_folder: Path, tmp_path: Path) -> None:
+    options = {"prediction_type": "v_prediction", "zero_terminal_snr": True}
+    loaded = load("stable_diffusion", sd_folder, family_options=options)
+    assert loaded.draw.shares[-1] == 0
+    picture = loaded.sample(REQUEST)
+    loaded.export(loaded.model.state_dict(), tmp_path / "model")
+    config = pipeline("stable_diffusion", tmp_path / "model").scheduler.config
+    assert (config.prediction_type, config.rescale_betas_zero_snr) == ("v_prediction", True)
+    again = load("stable_diffusion", tmp_path / "model")
+    assert again.prediction == "v_prediction"
+    assert again.sample(REQUEST).tobytes() == picture.tobytes()
+
+
+def test_weights_of_half_size_are_found_under_their_other_name(sd_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(sd_folder, tmp_path / "half")
+    for file in (tmp_path / "half").rglob("*.safetensors"):
+        file.rename(file.with_suffix(".fp16.safetensors"))
+    assert load("stable_diffusion", tmp_path / "half").sample(REQUEST).size == (64, 128)
+
+
+def test_families_with_the_same_autoencoder_do_not_share_a_cache(folders: dict[str, Path]) -> None:
+    read = [load(name, folders[name], **VARYING) for name in FAMILIES]
+    for mine, others in zip(read[0].encoders["vae"].parameters(), read[1].encoders["vae"].parameters(), strict=True):
+        assert torch.equal(mine, others)
+    assert read[0].fingerprint() != read[1].fingerprint(), "one is told sizes, the other is not"
+    assert load(FAMILIES[0], folders[FAMILIES[0]], **VARYING).fingerprint() == read[0].fingerprint()
+
+
+def test_what_the_interface_asks_for(folders: dict[str, Path]) -> None:
+    for name in FAMILIES:
+        kind: type[Family] = family_class(name)
+        assert set(kind.adapter_names) == set(kind.parts)
+        loaded = load(name, folders[name], parts=[{"part": part} for part in kind.parts])
+        assert isinstance(loaded, LatentDiffusion)
+        blocks = loaded.blocks()
+        assert len({id(block) for block in blocks}) == len(blocks) == 5 + 3 * (len(kind.parts) - 1)
