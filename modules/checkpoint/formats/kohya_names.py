@@ -1,0 +1,72 @@
+"""kohya's names of modules, which join all words by underscores, and what they mean in diffusers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Words with an underscore of their own in the names of modules.
+_WORDS: Final = (
+    "time_emb_proj", "time_embedding", "add_embedding", "transformer_blocks", "down_blocks", "up_blocks", "mid_block",
+    "conv_shortcut", "conv_in", "conv_out", "proj_in", "proj_out", "to_out", "to_q", "to_k", "to_v", "linear_1",
+    "linear_2", "text_model", "text_projection", "self_attn", "q_proj", "k_proj", "v_proj", "out_proj",
+    "token_embedding", "position_embedding", "final_layer_norm",
+)  # fmt: skip
+_WORD_OR_UNDERSCORE: Final = re.compile(rf"(?<![^_])({'|'.join(_WORDS)})(?![^_])|_")
+
+# What diffusers (loaders/lora_conversion_utils.py) understands only under Stability AI's name.
+_ALWAYS_ORIGINAL: Final = {"add_embedding.linear_1": "label_emb_0_0", "add_embedding.linear_2": "label_emb_0_2"}
+
+# kohya's scripts train SDXL with Stability AI's own UNet and write its names.
+_ORIGINAL: Final = {
+    **{theirs: ours for ours, theirs in _ALWAYS_ORIGINAL.items()},
+    "time_embed_0": "time_embedding.linear_1",
+    "time_embed_2": "time_embedding.linear_2",
+    "input_blocks_0_0": "conv_in",
+    "out_2": "conv_out",
+}
+_ORIGINAL_BLOCK: Final = re.compile(r"(input|middle|output)_blocks?_(\d+)_(?:(\d)_)?(.+)")
+_ORIGINAL_LAYER: Final = {
+    "in_layers_2": "conv1",
+    "out_layers_3": "conv2",
+    "emb_layers_1": "time_emb_proj",
+    "skip_connection": "conv_shortcut",
+}
+_STEPS: Final = 3  # of a block of SDXL: two layers and the change of size
+
+
+def flat(module: str) -> str | None:
+    """ "down_blocks.0.attentions.1.proj_in" -> "down_blocks_0_attentions_1_proj_in"; None where that is ambiguous."""
+    if module in _ALWAYS_ORIGINAL:
+        return _ALWAYS_ORIGINAL[module]
+    joined = module.replace(".", "_")
+    return joined if dotted(joined) == module else None
+
+
+def dotted(joined: str) -> str:
+    """The other direction; SDXL's original names become diffusers' too."""
+    if joined in _ORIGINAL:
+        return _ORIGINAL[joined]
+    block = _ORIGINAL_BLOCK.fullmatch(joined)
+    if block is not None:
+        return _diffusers_block(block)
+    return _WORD_OR_UNDERSCORE.sub(lambda match: match[1] or ".", joined)
+
+
+def _diffusers_block(match: re.Match[str]) -> str:
+    side, number, within, rest = match[1], int(match[2]), match[3], match[4]
+    if side == "middle":  # resnet, attention, resnet
+        stem = "mid_block.attentions.0" if number == 1 else f"mid_block.resnets.{number // 2}"
+        return f"{stem}.{_layer(rest)}"
+    down = side == "input"
+    block, layer = divmod(number - down, _STEPS)
+    stem = f"{'down' if down else 'up'}_blocks.{block}"
+    if rest == "op":
+        return f"{stem}.downsamplers.0.conv"
+    if rest == "conv":
+        return f"{stem}.upsamplers.0.conv"
+    return f"{stem}.{'resnets' if within == '0' else 'attentions'}.{layer}.{_layer(rest)}"
+
+
+def _layer(rest: str) -> str:
+    return _ORIGINAL_LAYER.get(rest) or _WORD_OR_UNDERSCORE.sub(lambda match: match[1] or ".", rest)

@@ -1,0 +1,31 @@
+"""Tiny pipelines on disk, built once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def sd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Stable Diffusion 1."""
+    from tests.families.tiny_pipelines import tiny_sd  # only where it is wanted: diffusers takes seconds to import
+
+    return tiny_sd(tmp_path_factory.mktemp("bases") / "sd")
+
+
+@pytest.fixture(scope="session")
+def sd2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Stable Diffusion 2 that predicts velocity."""
+    from tests.families.tiny_pipelines import tiny_sd
+
+    return tiny_sd(tmp_path_factory.mktemp("bases") / "sd2", version=2, prediction_type="v_prediction")
+
+
+@pytest.fixture(scope="session")
+def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny SDXL."""
+    from tests.families.tiny_pipelines import tiny_sdxl
+
+    return tiny_sdxl(tmp_path_factory.mktemp("bases") / "sdxl")

@@ -1,0 +1,106 @@
+"""What a file's header says, and that it keeps silent about the pictures unless it may speak."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from modules.checkpoint.formats import TrainingFacts, file_metadata
+from modules.config import TrainConfig
+
+SECRET = "tags of a private person"
+FACTS = TrainingFacts(
+    run_name="cats",
+    modelspec={"architecture": "stable-diffusion-xl-v1-base", "prediction_type": "v"},
+    date="2026-01-02T03:04:05Z",
+    step=500,
+    epoch=5,
+    total_steps=1000,
+    world_size=2,
+    pictures=12,
+    folders={"secret folder": 12},
+    tags={"secret folder": {SECRET: 7}},
+)
+
+
+def config(**settings: object) -> TrainConfig:
+    base: dict[str, object] = {"base_model": "/models/private/sdxl.safetensors", "method": "lora", "resolution": 1024}
+    return TrainConfig.model_validate({**base, **settings})
+
+
+def test_every_value_is_a_text_and_none_is_empty() -> None:
+    found = file_metadata(config(model_author="Ada"), FACTS, "diffusers")
+    assert all(isinstance(value, str) for value in found.values())
+    assert [name for name, value in found.items() if not value] == ["modelspec.hash_sha256"], "filled in when written"
+
+
+def test_modelspec_names_model_and_method() -> None:
+    found = file_metadata(config(trigger_phrase="a red cat", model_license="CC0-1.0"), FACTS, "diffusers")
+    expected = {
+        "sai_model_spec": "1.0.1",
+        "architecture": "stable-diffusion-xl-v1-base/lora",
+        "implementation": "diffusers",
+        "title": "cats",
+        "license": "CC0-1.0",
+        "date": "2026-01-02T03:04:05Z",
+        "resolution": "1024x1024",
+        "prediction_type": "v",
+        "trigger_phrase": "a red cat",
+    }
+    assert {name: found[f"modelspec.{name}"] for name in expected} == expected
+    assert "modelspec.author" not in found
+
+
+@pytest.mark.parametrize(
+    ("method", "ending"), [("fine_tune", "base"), ("lora", "/lora"), ("embedding", "/textual-inversion")]
+)
+def test_the_architecture_ends_with_the_method(method: str, ending: str) -> None:
+    found = file_metadata(config(method=method), FACTS, "original")
+    assert found["modelspec.architecture"].endswith(ending)
+    assert found["modelspec.implementation"] == "https://github.com/Stability-AI/generative-models"
+
+
+def test_viewers_find_kohyas_names() -> None:
+    parts = [
+        {"part": "unet"},
+        {"part": "text_encoder", "learning_rate": 5e-5},
+        {"part": "text_encoder_2", "train": False},
+    ]
+    found = file_metadata(config(lora_rank=8, lora_alpha=4, parts=parts, batch_size=3), FACTS, "diffusers")
+    expected = {
+        "ss_output_name": "cats",
+        "ss_sd_model_name": "sdxl.safetensors",
+        "ss_base_model_version": "sdxl_base_v1-0",
+        "ss_network_module": "networks.lora",
+        "ss_network_dim": "8",
+        "ss_network_alpha": "4.0",
+        "ss_unet_lr": "0.0001",
+        "ss_text_encoder_lr": "5e-05",
+        "ss_steps": "500",
+        "ss_total_batch_size": "6",
+        "ss_seed": "42",
+        "ss_resolution": "(1024, 1024)",
+    }
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_folders_and_tags_are_told_only_where_that_is_wished() -> None:
+    silent = json.dumps(file_metadata(config(), FACTS, "diffusers"))
+    assert "secret" not in silent
+    assert SECRET not in silent
+    assert "/models/private" not in silent
+    told = file_metadata(
+        config(metadata_dataset=True, concepts=[{"path": "/home/me/secret folder", "repeats": 3}]), FACTS, "diffusers"
+    )
+    assert json.loads(told["ss_tag_frequency"]) == {"secret folder": {SECRET: 7}}
+    assert json.loads(told["ss_dataset_dirs"]) == {"secret folder": {"n_repeats": 3.0, "img_count": 12}}
+    assert "/home/me" not in json.dumps(told)
+
+
+def test_a_family_of_tandems_own_claims_no_architecture() -> None:
+    found = file_metadata(config(method="fine_tune"), replace(FACTS, modelspec={}), "diffusers")
+    assert "modelspec.architecture" not in found
+    assert "ss_base_model_version" not in found
+    assert found["modelspec.title"] == "cats"

@@ -1,0 +1,187 @@
+"""One file in the original layout: diffusers' own reader draws the same picture from it, and it can be undone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import (
+    StableDiffusionInpaintPipeline,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from modules.checkpoint.formats import diffusers_folder, single_file
+from modules.checkpoint.formats.folders import PartFiles, describe_folder
+from modules.checkpoint.formats.original_names import open_clip_place, unet_place
+from modules.checkpoint.formats.single_file import architecture_of
+from modules.config import ConfigError
+from tests.checkpoint.formats.drawing import picture, same
+from tests.families.tiny_pipelines import tiny_sd
+
+KINDS: dict[str, Any] = {
+    "sd": StableDiffusionPipeline,
+    "sd2": StableDiffusionPipeline,
+    "sdxl": StableDiffusionXLPipeline,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_diffusers_draws_the_same_picture_from_the_single_file(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(name)
+    file = tmp_path / "model.safetensors"
+    single_file(folder, file, torch.float32, {"modelspec.title": "x"})
+    original = KINDS[name].from_pretrained(folder)
+    read = KINDS[name].from_single_file(str(file), config=str(folder), local_files_only=True)
+    assert same(picture(original), picture(read))
+    for part in ("unet", "vae", "text_encoder"):
+        theirs = getattr(read, part).state_dict()
+        for key, weight in getattr(original, part).state_dict().items():
+            assert torch.equal(weight, theirs[key]), key
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_single_file_becomes_the_same_folder_again(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(name)
+    file, again = tmp_path / "model.safetensors", tmp_path / "again"
+    single_file(folder, file, torch.float32, {})
+    diffusers_folder(file, folder, again, torch.float32)
+    assert same(picture(KINDS[name].from_pretrained(folder)), picture(KINDS[name].from_pretrained(again)))
+
+
+def test_an_inpainting_model_keeps_its_nine_channels(tmp_path: Path) -> None:
+    folder = tiny_sd(tmp_path / "inpaint", channels=9)
+    file = tmp_path / "model.safetensors"
+    single_file(folder, file, torch.float32, {})
+    read = StableDiffusionInpaintPipeline.from_single_file(str(file), config=str(folder), local_files_only=True)
+    assert read.unet.config["in_channels"] == 9
+    assert torch.equal(
+        read.unet.state_dict()["conv_in.weight"],
+        load_file(folder / "unet" / "diffusion_pytorch_model.safetensors")["conv_in.weight"],
+    )
+
+
+def test_real_sizes_have_the_names_that_everybody_knows() -> None:
+    """The names of Stable Diffusion 1, whose UNet has four blocks with two layers each."""
+    with torch.device("meta"):
+        unet = UNet2DConditionModel(cross_attention_dim=768)
+    names = {place.name for name in unet.state_dict() if (place := unet_place(name, dict(unet.config)))}
+    assert len(names) == len(unet.state_dict()) == 686
+    for known in (
+        "input_blocks.1.1.transformer_blocks.0.attn1.to_q.weight",
+        "input_blocks.3.0.op.weight",
+        "input_blocks.11.0.out_layers.3.weight",
+        "middle_block.1.proj_in.weight",
+        "output_blocks.2.1.conv.weight",
+        "output_blocks.5.2.conv.weight",
+        "output_blocks.11.0.skip_connection.weight",
+        "time_embed.2.bias",
+        "out.2.weight",
+    ):
+        assert f"model.diffusion_model.{known}" in names
+
+
+def test_the_layer_that_diffusers_leaves_out_is_there_for_other_tools(sd2: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sd2, tmp_path / "sd2")
+    weights = folder / "text_encoder" / "model.safetensors"
+    config_file = folder / "text_encoder" / "config.json"
+    tensors = load_file(weights)
+    prefix = "text_model." if any(name.startswith("text_model.") for name in tensors) else ""
+    pattern = f"{prefix}encoder.layers.2."
+    last = {name: tensor for name, tensor in tensors.items() if name.startswith(pattern)}
+    for number in range(3, 23):
+        tensors |= {name.replace(".2.", f".{number}.", 1): tensor.clone() for name, tensor in last.items()}
+    save_file(tensors, weights)
+    config_file.write_text(json.dumps(json.loads(config_file.read_text()) | {"num_hidden_layers": 23}))
+    file = tmp_path / "model.safetensors"
+    single_file(folder, file, torch.float32, {})
+    with safe_open(file, "pt") as written:
+        names = list(written.keys())
+    assert "cond_stage_model.model.transformer.resblocks.23.attn.in_proj_weight" in names
+    assert len([name for name in names if ".resblocks.23." in name]) == 12
+
+
+def test_numbers_are_written_as_asked_and_the_hash_is_that_of_the_bytes(sd: Path, tmp_path: Path) -> None:
+    import hashlib
+
+    file = tmp_path / "model.safetensors"
+    single_file(sd, file, torch.float16, {"modelspec.hash_sha256": "", "modelspec.title": "Ü"})
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    with safe_open(file, "pt") as written:
+        assert {written.get_tensor(name).dtype for name in written.keys()} == {torch.float16}  # noqa: SIM118
+        metadata = written.metadata()
+    assert metadata["modelspec.hash_sha256"] == "0x" + hashlib.sha256(content[8 + length :]).hexdigest()
+    assert metadata["modelspec.title"] == "Ü"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_velocity_model_of_sdxl_says_so(sdxl: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sdxl, tmp_path / "v")
+    scheduler = folder / "scheduler" / "scheduler_config.json"
+    change = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
+    scheduler.write_text(json.dumps(json.loads(scheduler.read_text()) | change))
+    single_file(folder, tmp_path / "v.safetensors", torch.float32, {})
+    with safe_open(tmp_path / "v.safetensors", "pt") as written:
+        assert {"v_pred", "ztsnr"} <= set(written.keys())
+
+
+def test_architectures_have_the_names_of_modelspec(sd: Path, sd2: Path, sdxl: Path) -> None:
+    assert [architecture_of(describe_folder(folder)) for folder in (sd, sd2, sdxl)] == [
+        "stable-diffusion-v1",
+        "stable-diffusion-v2-768-v",
+        "stable-diffusion-xl-v1-base",
+    ]
+
+
+def test_another_architecture_is_refused_in_a_sentence(sd: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sd, tmp_path / "other")
+    index = json.loads((folder / "model_index.json").read_text()) | {"_class_name": "FluxPipeline"}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(ConfigError, match=r"holds a FluxPipeline.*Stable Diffusion 1, 2 and XL"):
+        single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+def test_a_tensor_without_a_place_is_named(sd: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sd, tmp_path / "more")
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    save_file(load_file(weights) | {"adapter.weight": torch.zeros(2)}, weights)
+    with pytest.raises(ConfigError, match=r"'adapter\.weight' of unet has no place"):
+        single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
+
+
+def test_a_file_of_another_size_is_refused(sd: Path, sdxl: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    single_file(sd, file, torch.float32, {})
+    with pytest.raises(ConfigError, match="StableDiffusionXLPipeline needs"):
+        diffusers_folder(file, sdxl, tmp_path / "again", torch.float32)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_weights_may_lie_in_several_files(sd: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sd / "unet", tmp_path / "unet")
+    weights = folder / "diffusion_pytorch_model.safetensors"
+    tensors = sorted(load_file(weights).items())
+    weights.unlink()
+    for number, half in enumerate((tensors[::2], tensors[1::2])):
+        save_file(dict(half), folder / f"diffusion_pytorch_model-0000{number + 1}-of-00002.safetensors")
+    with PartFiles(folder) as files:
+        assert sorted(files.names) == [name for name, _ in tensors]
+        assert torch.equal(files.read(tensors[3][0]), tensors[3][1])
+
+
+def test_a_stranger_of_a_name_has_no_place() -> None:
+    assert open_clip_place("x.")("encoder.layers.0.unknown.weight", {}) is None
+    assert unet_place("down_blocks.0.resnets.0.unknown.weight", {"layers_per_block": 2}) is None
