@@ -45,7 +45,7 @@ def save_config(config: TrainConfig, path: str | Path) -> None:
 def read_data(path: str | Path) -> Data:
     """The settings in a file, brought to the current version but not yet validated; raises ConfigError."""
     reader = READERS.get(Path(path).suffix.lower())
-    text = _read_text(Path(path))
+    text = read_text(Path(path))
     if reader is None:
         raise ConfigError(f"{path}: {_ENDINGS}")
     try:
@@ -80,7 +80,8 @@ def dump(config: TrainConfig) -> Data:
 _ENDINGS = "the name of a config file must end in .json, .yaml or .yml."
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file that a person named; raises ConfigError with the reason and what to do."""
     try:
         # utf-8-sig also takes the mark that Windows editors put in front.
         return path.read_text(encoding="utf-8-sig")

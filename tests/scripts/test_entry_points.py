@@ -28,7 +28,9 @@ def test_shows_its_help(program: Path, tmp_path: Path) -> None:
     assert "usage" in done.stdout.lower()
 
 
-@pytest.mark.parametrize("name", ["train.py", "preflight.py", "sample.py", "submit_slurm.py"])
+@pytest.mark.parametrize(
+    "name", ["train.py", "preflight.py", "sample.py", "convert.py", "submit_slurm.py", "import_config.py"]
+)
 def test_a_python_without_the_packages_gets_a_sentence(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-S", str(SCRIPTS / name), "--help"]  # -S: without the installed packages
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -1,0 +1,81 @@
+"""Settings of another trainer as a Tandem config: `python scripts/import_config.py FILE [-o OUT.yaml]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.own_python import require_packages
+
+require_packages()
+
+from modules.config import ConfigError, TandemError, TrainConfig, dump, override, save_config, validate
+from modules.config.files import WRITERS
+from modules.config.importing import TRAINERS, import_file
+from modules.run.exit_codes import INTERRUPTED
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and import; 0 where the config was made, 2 for input that cannot be used."""
+    options = parser().parse_args(arguments)
+    try:
+        check_target(options.out, overwrite=options.overwrite)
+        imported = import_file(options.file)
+        config = with_settings(imported.config, options.set)
+        print("\n".join(imported.report.lines()))
+        if options.out is None:
+            print("\nNothing was written: name a file with -o to keep the config.")
+        else:
+            save_config(config, options.out)
+            print(f"\nWritten: {options.out}. Try it: python scripts/train.py --config {options.out} --dry_run")
+    except TandemError as error:
+        print(f"Nothing was imported: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="import_config.py",
+        description="Make a config of the settings of another trainer, and tell what became of each of them.",
+        epilog=f"Known: {', '.join(trainer.name for trainer in TRAINERS)}. More: docs/importing.md.",
+        allow_abbrev=False,
+    )
+    top.add_argument("file", metavar="FILE", help="the settings file of the other trainer")
+    top.add_argument("-o", "--out", metavar="OUT", help="where to write the config (.yaml or .json)")
+    top.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="change a setting of the result, may be repeated",
+    )
+    top.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    return top
+
+
+def check_target(out: str | None, *, overwrite: bool) -> None:
+    """Raises ConfigError where the config could not or should not be written, before anything is read."""
+    if out is None:
+        return
+    if Path(out).suffix.lower() not in WRITERS:
+        raise ConfigError(f"-o {out}: the name must end in .yaml, .yml or .json.")
+    if Path(out).exists() and not overwrite:
+        raise ConfigError(f"-o {out} exists already.", "Choose another name, or add --overwrite.")
+
+
+def with_settings(config: TrainConfig, assignments: list[str]) -> TrainConfig:
+    """The config with what `--set` says."""
+    if not assignments:
+        return config
+    return validate(override(dump(config), assignments), f"The result with {' '.join(assignments)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The settings of another trainer, opened in the window."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tkinter import ttk
+
+import pytest
+
+from app import texts
+from app.controls import Segments
+from app.windows import importer
+from modules.config import load_config
+from modules.config.importing import import_file
+from tests.app.driving import Driver, _all
+
+THEIRS = {
+    "training_method": "FINE_TUNE",
+    "model_type": "STABLE_DIFFUSION_15",
+    "base_model_name": "stable-diffusion-v1-5/stable-diffusion-v1-5",
+    "epochs": 17,
+    "learning_rate": 2e-5,
+    "optimizer": {"optimizer": "ADAMW_8BIT"},
+    "attention_mechanism": "FLASH",
+    "concepts": [{"path": "pictures", "name": "cat"}],
+    "samples": [{"prompt": "a cat"}],
+}
+
+
+@pytest.fixture
+def theirs(home: Path) -> Path:
+    """A file of OneTrainer beside its pictures."""
+    (home / "pictures").mkdir()
+    (home / "theirs.json").write_text(json.dumps(THEIRS), encoding="utf-8")
+    return home / "theirs.json"
+
+
+def rows(driver: Driver) -> list[tuple[str, ...]]:
+    (dialog,) = driver.dialogs()
+    (tree,) = [one for one in _all(dialog) if isinstance(one, ttk.Treeview)]
+    return [tuple(map(str, tree.item(row, "values"))) for row in tree.get_children()]
+
+
+def choose_list(driver: Driver, words: str) -> None:
+    (dialog,) = driver.dialogs()
+    (segments,) = [one for one in _all(dialog) if isinstance(one, Segments)]
+    next(one for one in _all(segments) if hasattr(one, "invoke") and one.cget("text") == words).invoke()
+    driver.settle()
+
+
+def choose_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """What the chooser of files answers; the chooser itself has its own tests."""
+    monkeypatch.setattr(importer, "choose", lambda *given: str(file))
+
+
+def test_what_became_of_each_setting_is_shown_and_opened(
+    driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_file(monkeypatch, theirs)
+    driver.window.files.import_settings()
+    driver.wait(driver.dialogs, "the lists")
+    report = import_file(theirs).report
+    assert len(rows(driver)) == len(report.lost)
+    assert any("attention_mechanism" in row[0] for row in rows(driver))
+    choose_list(driver, texts.IMPORT_CHANGED.format(count=len(report.changed)))
+    assert any(row[:2] == ('optimizer.optimizer "ADAMW_8BIT"', 'optimizer.name "adamw"') for row in rows(driver))
+    choose_list(driver, texts.IMPORT_TAKEN.format(count=len(report.taken)))
+    assert ("epochs 17", "epochs 17", "") in rows(driver)
+    assert "model_type" in driver.words(driver.dialogs()[0])  # the chosen row as a sentence
+
+    driver.answer(texts.IMPORT_OPEN)
+    assert driver.dialogs() == []
+    assert driver.draft.get("epochs") == 17
+    assert driver.draft.get("concepts.0.path") == str(theirs.parent / "pictures")
+    assert driver.draft.file is None
+    assert driver.draft.is_dirty
+    driver.save(theirs.parent / "ours.yaml")
+    assert load_config(theirs.parent / "ours.yaml").learning_rate == 2e-5
+
+
+def test_cancel_changes_nothing_and_the_lists_can_be_copied(
+    driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = driver.draft.data
+    choose_file(monkeypatch, theirs)
+    driver.window.files.import_settings()
+    driver.wait(driver.dialogs, "the lists")
+    driver.answer(texts.IMPORT_COPY)
+    assert "Not carried over" in driver.window.clipboard_get()
+    driver.press("Escape")
+    assert driver.dialogs() == []
+    assert driver.draft.data is before
+
+
+def test_a_file_that_is_none_gets_a_sentence(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "a.json").write_text('{"x": 1}', encoding="utf-8")
+    choose_file(monkeypatch, home / "a.json")
+    driver.window.files.import_settings()
+    driver.wait(driver.dialogs, "the sentence")
+    assert "belong to no trainer that is known here" in driver.words(driver.dialogs()[0])
+    driver.answer(texts.CLOSE)
+
+
+def test_the_welcome_leads_to_it(display: str, theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_file(monkeypatch, theirs)
+    with Driver.open(welcomed=False) as driver:
+        driver.wait(driver.dialogs, "the welcome")
+        driver.answer(texts.WELCOME_IMPORT)
+        driver.wait(lambda: any("OneTrainer" in driver.words(one) for one in driver.dialogs()), "the lists")
+        driver.answer(texts.IMPORT_OPEN)
+        assert driver.draft.get("epochs") == 17
+        driver.window.state_.draft.new()

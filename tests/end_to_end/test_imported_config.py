@@ -1,0 +1,66 @@
+"""A config file of sd-scripts, imported by the real command, trains a LoRA with the real command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+from modules.config import load_config
+from tests.families.tiny_pipelines import tiny_sdxl
+
+ROOT = Path(__file__).resolve().parents[2]
+THEIRS = """
+[model]
+pretrained_model_name_or_path = "tiny_xl"
+[data]
+train_data_dir = "img"
+resolution = "64,64"
+max_data_loader_n_workers = 0
+[training]
+network_module = "networks.lora"
+network_dim = 4
+network_alpha = 2
+unet_lr = 1e-3
+network_train_unet_only = true
+learning_rate = 1e-4
+optimizer_type = "AdamW8bit"
+lr_scheduler = "cosine"
+max_train_steps = 2
+min_snr_gamma = 5
+sample_prompts = "prompts.txt"
+sample_every_n_steps = 2
+sample_sampler = "euler_a"
+output_dir = "output"
+output_name = "disc"
+"""
+
+
+def test_what_was_imported_trains(tmp_path: Path) -> None:
+    tiny_sdxl(tmp_path / "tiny_xl")
+    pictures = tmp_path / "img" / "2_red disc"
+    pictures.mkdir(parents=True)
+    for number in range(2):
+        Image.new("RGB", (64, 64), (200, 20 * number, 0)).save(pictures / f"{number}.png")
+    (tmp_path / "prompts.txt").write_text("red disc --w 64 --h 64 --s 2 --l 1 --d 7\n", encoding="utf-8")
+    (tmp_path / "theirs.toml").write_text(THEIRS, encoding="utf-8")
+
+    run("import_config.py", "theirs.toml", "-o", "ours.yaml", folder=tmp_path)
+    config = load_config(tmp_path / "ours.yaml")
+    assert (config.max_steps, config.lora_rank, config.concepts[0].repeats) == (2, 4, 2)
+    run("train.py", "--config", "ours.yaml", folder=tmp_path)
+
+    done = tmp_path / "output" / "disc"
+    assert (done / "model" / "lora_kohya.safetensors").is_file()
+    assert list((done / "samples").glob("*.png"))
+
+
+def run(program: str, *arguments: str, folder: Path) -> None:
+    """One of the programs, started in a folder; it must succeed."""
+    command = [sys.executable, str(ROOT / "scripts" / program), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

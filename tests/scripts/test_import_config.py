@@ -1,0 +1,84 @@
+"""`python scripts/import_config.py`, and the page that is written from its tables."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config import load_config
+from scripts import import_config
+
+ROOT = Path(__file__).resolve().parents[2]
+THEIRS = {
+    "training_method": "FINE_TUNE",
+    "model_type": "STABLE_DIFFUSION_15",
+    "base_model_name": "a/b",
+    "epochs": 17,
+    "attention_mechanism": "FLASH",
+    "concepts": [],
+    "samples": [],
+}
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    (tmp_path / "theirs.json").write_text(json.dumps(THEIRS), encoding="utf-8")
+    return tmp_path / "theirs.json"
+
+
+def test_as_a_program(theirs: Path) -> None:
+    out = theirs.with_name("ours.yaml")
+    command = [sys.executable, "scripts/import_config.py", str(theirs), "-o", str(out), "--set", "learning_rate=1e-5"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Not carried over (1)" in ended.stdout
+    assert f"--config {out}" in ended.stdout
+    config = load_config(out)
+    assert (config.epochs, config.learning_rate) == (17, 1e-5)
+
+
+def test_without_a_target_nothing_is_written(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_config.main([str(theirs)]) == 0
+    assert "Nothing was written" in capsys.readouterr().out
+    assert list(theirs.parent.iterdir()) == [theirs]
+
+
+def test_a_file_that_exists_is_replaced_only_on_demand(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = theirs.with_name("ours.json")
+    out.write_text("mine", encoding="utf-8")
+    assert import_config.main([str(theirs), "-o", str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert out.read_text(encoding="utf-8") == "mine"
+    assert import_config.main([str(theirs), "-o", str(out), "--overwrite"]) == 0
+    assert load_config(out).epochs == 17
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["gone.json"], "gone.json does not exist"),
+        (["THEIRS", "-o", "out.txt"], "the name must end in .yaml, .yml or .json"),
+        (["THEIRS", "-o", "no/such/folder/out.yaml"], "out.yaml cannot be written"),
+        (["THEIRS", "--set", "epochs=0"], "epochs is 0; it must be"),
+        (["THEIRS", "--set", "epoch=3"], "did you mean epochs"),
+    ],
+)
+def test_what_cannot_be_used_gets_one_sentence(
+    theirs: Path, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(theirs) if argument == "THEIRS" else argument for argument in arguments]
+    assert import_config.main(given) == 2
+    told = capsys.readouterr().err
+    assert expected in told
+    assert told.startswith("Nothing was imported: ")
+    assert "Traceback" not in told
+
+
+def test_the_committed_page_is_up_to_date() -> None:
+    command = [sys.executable, "scripts/import_reference.py", "--check"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
