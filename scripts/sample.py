@@ -58,6 +58,7 @@ def draw(options: argparse.Namespace) -> None:
     from modules.checkpoint import config_of_saved_model
     from modules.families.family import family_class
     from modules.monitoring import grid, save_picture
+    from modules.training.adapters import apply_adapter
     from modules.training.sampling import sample_requests
 
     if options.count < 1:
@@ -71,6 +72,7 @@ def draw(options: argparse.Namespace) -> None:
     config = config.model_copy(update={"samples": samples})
     requests = sample_requests(config, family_class(config.family).size_step)
     family = family_class(config.family).load(config)
+    apply_adapter(family, config, Path(options.model))
     family.model.to("cuda" if torch.cuda.is_available() else "cpu")
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The config of a run: declarations, files, overrides, presets, messages; loads neither torch nor numpy."""
 
+from modules.config.adapter_settings import TARGET_PRESETS, target_patterns
 from modules.config.concept import Concept
 from modules.config.effective import effective_batch, learning_rate_scale
 from modules.config.errors import ConfigError, DataError, ResumeError, TandemError, TrainingError
@@ -10,6 +11,7 @@ from modules.config.names import nearest
 from modules.config.optimizers import Optimizer
 from modules.config.options import Bounds, Option, find_option, is_active, options
 from modules.config.override import override
+from modules.config.part import Part
 from modules.config.presets import load_preset, preset_names, save_preset
 from modules.config.resolve import resolve_config
 from modules.config.sampling_settings import Sample
@@ -18,6 +20,7 @@ from modules.config.train_config import SECTIONS, VERSION, TrainConfig
 
 __all__ = [
     "SECTIONS",
+    "TARGET_PRESETS",
     "VERSION",
     "Bounds",
     "Concept",
@@ -27,6 +30,7 @@ __all__ = [
     "Interval",
     "Optimizer",
     "Option",
+    "Part",
     "ResumeError",
     "Sample",
     "Section",
@@ -51,5 +55,6 @@ __all__ = [
     "save_config",
     "save_preset",
     "setting",
+    "target_patterns",
     "validate",
 ]

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
+from modules.config.adapter_settings import AdapterSettings, adapter_rules
 from modules.config.data_settings import DataSettings
 from modules.config.model_settings import ModelSettings
 from modules.config.multi_gpu_settings import MultiGpuSettings
@@ -18,6 +19,7 @@ from modules.config.section import Section, broken_rules, setting
 from modules.config.training_settings import TrainingSettings
 
 VERSION = 1
+_LAST_PORT: Final = 65_535
 # A name of letters, digits, "-" and "_", in parts between dots; one of digits and dots only has to be an IP address.
 _HOST_NAME: Final = re.compile(r"(?=.*[A-Za-z_-])(?!-)[\w-]{1,63}(\.(?!-)[\w-]{1,63})*\.?", re.ASCII)
 
@@ -26,6 +28,7 @@ SECTIONS: tuple[type[Section], ...] = (
     DataSettings,
     TrainingSettings,
     OptimizerSettings,
+    AdapterSettings,
     MultiGpuSettings,
     SamplingSettings,
     OutputSettings,
@@ -37,6 +40,7 @@ class TrainConfig(
     DataSettings,
     TrainingSettings,
     OptimizerSettings,
+    AdapterSettings,
     MultiGpuSettings,
     SamplingSettings,
     OutputSettings,
@@ -57,9 +61,11 @@ class TrainConfig(
         rules = [
             *_address_rules(self),
             *_device_rules(self),
+            *_port_rules(self),
             *_process_rules(self),
             *_sharding_rules(self),
             *_validation_rules(self),
+            *adapter_rules(self),
         ]
         if rules:
             raise broken_rules(rules)
@@ -96,6 +102,13 @@ def _device_rules(config: TrainConfig) -> list[tuple[str, str]]:
             )
         )
     return rules
+
+
+def _port_rules(config: TrainConfig) -> list[tuple[str, str]]:
+    if config.num_nodes == 1 or config.initial_port < _LAST_PORT:
+        return []
+    sentence = f"is {_LAST_PORT}, and machines join on the port after it, which does not exist; use at most"
+    return [("initial_port", f"{sentence} {_LAST_PORT - 1}, such as 12355")]
 
 
 def _process_rules(config: TrainConfig) -> list[tuple[str, str]]:

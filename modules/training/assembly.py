@@ -21,6 +21,7 @@ from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.plan import Plan
 from modules.training.precision import Precision
 from modules.training.sampling import sample_requests
+from modules.training.trained_parts import PartGroup, part_groups
 
 
 class Placing(Replicas, Protocol):
@@ -43,6 +44,7 @@ class Parts:
     precision: Precision
     family: Family
     weights: Weights
+    groups: list[PartGroup]  # of the optimizer, in its order
     data: Dataset
     step: GuardedStep
     ema: Ema | None
@@ -70,11 +72,14 @@ def assemble(
     family = load_family(config)
     requests = sample_requests(config, family.size_step)
     prepare_model(family, config, precision)
+    family.device = device
     data = prepare_dataset(
         config, family, plan.global_batch_size, replicas, report, folder.log_dir / "problems.txt", check_stop
     )
+    family.rest()
     weights = replicas.place(family)
-    optimizer = build_optimizer(weights.own.values(), config)
+    groups = part_groups(family, config, weights.own)
+    optimizer = build_optimizer([{"params": [weights.own[name] for name in group.weights]} for group in groups], config)
     return Parts(
         config=config,
         folder=folder,
@@ -83,6 +88,7 @@ def assemble(
         precision=precision,
         family=family,
         weights=weights,
+        groups=groups,
         data=data,
         step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
         ema=Ema(weights.own, config.ema_decay) if config.ema else None,

@@ -23,6 +23,20 @@ def is_due(interval: Interval, before: Progress, after: Progress) -> bool:
             return False
 
 
+def has_passed(interval: Interval, progress: Progress) -> bool:
+    """True where a first `interval` of steps or epochs is over; never for one in minutes, on which ranks could differ.
+
+    A pure function of the progress, as above.
+    """
+    match interval.unit:
+        case "steps":
+            return progress.step >= interval.count
+        case "epochs":
+            return _epochs(progress, interval.count) >= 1
+        case _:
+            return False
+
+
 def intervals(config: TrainConfig) -> dict[str, Interval]:
     """The interval of every kind of work that ranks begin together."""
     return {"backup": config.backup_every, "sample": config.sample_every, "validate": config.validate_every}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from modules.checkpoint import TrainingState, read_backup
+from modules.checkpoint import Position, TrainingState, read_backup
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.data.order import StepSamples
@@ -178,8 +178,8 @@ class GenericTrainer:
         parts = self.parts
         factor = learning_rate_factor(self.progress.step, parts.total_steps, self.config)
         learning_rate = parts.plan.learning_rate * factor
-        set_learning_rate(parts.step.optimizer, learning_rate)
-        norm = parts.step.apply()
+        set_learning_rate(parts.step.optimizer, learning_rate, [group.factor for group in parts.groups])
+        norm = parts.step.apply([group.rests(self.progress) for group in parts.groups])
         self.previous, self.progress = self.progress, self.progress.after(samples)
         if parts.ema is not None:
             parts.ema.update(self.progress.step)
@@ -240,7 +240,7 @@ class GenericTrainer:
             return
         self.done_at[name] = self.progress.step
         position = position_of(self.progress, self.parts.plan, self.replica_count, self.patience)
-        deeds = self.computed(chores.CHORES[name](self.parts, position, self.report))
+        deeds = self.computed(self.chore(name, position))
 
         def work() -> None:
             try:
@@ -270,7 +270,8 @@ class GenericTrainer:
                 f"The pictures have changed since the backup: an epoch had {position.epoch_size} samples and now has "
                 f"{self.progress.epoch_size}. The run goes on, but not exactly as it would have."
             )
-        self.report.note(f"Resuming at step {self.progress.step} (the backup was made by {position.world_size} ranks).")
+        ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
+        self.report.note(f"Resuming at step {self.progress.step} (the backup was made by {ranks}).")
 
     def announce(self) -> None:
         """Tell the terminal and the window what is about to be trained."""
@@ -329,6 +330,10 @@ class GenericTrainer:
     def agree(self, values: Mapping[str, float]) -> dict[str, float]:
         """The sums over all ranks of what was told one step ago."""
         return self.agreement.exchange(values)
+
+    def chore(self, name: str, position: Position) -> Deeds:
+        """What there is to do for a chore."""
+        return chores.CHORES[name](self.parts, position, self.report)
 
     def computed(self, deeds: Deeds) -> Deeds:
         """What a chore writes, computed by rank 0 alone, one deed after the other."""

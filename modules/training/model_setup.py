@@ -9,10 +9,12 @@ from torch import nn
 
 from modules.config import ConfigError, TrainConfig
 from modules.families.family import Family, family_class
+from modules.training.adapters import prepare
+from modules.training.lora import lay_plain
 from modules.training.precision import Precision
+from modules.training.trained_parts import check_parts, keep_frozen_small
 
-AVAILABLE_METHODS = ("fine_tune",)
-SWITCH = "enable_gradient_checkpointing"  # what diffusers and transformers call it
+SWITCHES = ("enable_gradient_checkpointing", "activation_checkpointing_enable")  # diffusers' and transformers'
 
 
 def load_family(config: TrainConfig) -> Family:
@@ -21,21 +23,37 @@ def load_family(config: TrainConfig) -> Family:
 
 
 def check_available(config: TrainConfig) -> type[Family]:
-    """The config's family. Raises ConfigError for an unknown one, and for what this version does not have yet."""
+    """The config's family. Raises ConfigError for an unknown one, and for a method or part that it has not."""
     kind = family_class(config.family)
-    offered = [method for method in kind.methods if method in AVAILABLE_METHODS]
-    if config.method not in offered:
+    if config.method not in kind.methods:
         raise ConfigError(
-            f"method is {config.method!r}; the family {config.family!r} offers {', '.join(offered)} in this version."
+            f"method is {config.method!r}; the family {config.family!r} offers {', '.join(kind.methods)}."
         )
+    if config.save_single_file and config.method == "fine_tune" and not kind.single_file:
+        raise ConfigError(
+            f"save_single_file is true, but models of the family {config.family!r} have no single-file layout that "
+            "other tools read; set it to false."
+        )
+    if config.lora_layouts == "kohya" and config.method == "lora" and not kind.adapter_names:
+        raise ConfigError(
+            f"lora_layouts is 'kohya', but kohya's layout has no names for the family {config.family!r}; use diffusers."
+        )
+    check_parts(kind, config)
     return kind
 
 
 def prepare_model(family: Family, config: TrainConfig, precision: Precision) -> None:
-    """`family.model`, still on the CPU, in the precision's format and in training mode."""
+    """`family.model`, still on the CPU, with what the method adds and only that to be trained, in training mode.
+
+    In the precision's format, but for frozen weights that are to be kept in a smaller one. Raises ConfigError where
+    the method does not fit the model.
+    """
+    prepare(family, config)
     model = family.model.to(precision.weights)
+    keep_frozen_small(family, config)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    lay_plain(model)
     if config.gradient_checkpointing:
         _checkpoint_gradients(model, config.family)
     model.train()
@@ -56,8 +74,8 @@ def seed_draws(seed: int) -> None:
 
 def _checkpoint_gradients(model: nn.Module, family: str) -> None:
     """Compute activations again in the backward instead of keeping them."""
-    parts = [part for part in model.modules() if hasattr(part, SWITCH)]
-    able = [getattr(part, SWITCH) for part in parts if getattr(part, "_supports_gradient_checkpointing", True)]
+    parts = [part for part in model.modules() if getattr(part, "_supports_gradient_checkpointing", True)]
+    able = [getattr(part, switch) for part in parts for switch in SWITCHES if hasattr(part, switch)]
     if not able:
         raise ConfigError(
             f"gradient_checkpointing is on, but no part of the family {family!r} supports it; switch it off."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +12,25 @@ from modules.config import TrainConfig
 from modules.distributed import Weights
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
-    """The class that `config.optimizer.target` names, imported only now, with the config's arguments."""
+def build_optimizer(
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, list[nn.Parameter]]], config: TrainConfig
+) -> torch.optim.Optimizer:
+    """The class that `config.optimizer.target` names, imported only now, with the config's arguments.
+
+    `parameters` may be groups, as torch takes them: {"params": [...]}.
+    """
     module, name = config.optimizer.target.split(":")
     kind = getattr(importlib.import_module(module), name)
     optimizer: torch.optim.Optimizer = kind(list(parameters), lr=config.learning_rate, **config.optimizer.arguments())
     return optimizer
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The learning rate of the next step, for every group."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, learning_rate: float, factors: Sequence[float] | None = None
+) -> None:
+    """The learning rate of the next step, for every group; `factors` on it where groups have rates of their own."""
+    for group, factor in zip(optimizer.param_groups, factors or [1.0] * len(optimizer.param_groups), strict=True):
+        group["lr"] = learning_rate * factor
 
 
 class GuardedStep:
@@ -47,9 +54,18 @@ class GuardedStep:
         # fused kernels take `found_inf` and decide on the device; others need to be told by the host
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
 
-    def apply(self) -> Tensor:
-        """One optimizer step from the present gradients, then cleared. Returns their norm [] before clipping."""
+    def apply(self, resting: Sequence[bool] = ()) -> Tensor:
+        """One optimizer step from the present gradients, then cleared. Returns their norm [] before clipping.
+
+        Groups that rest (`resting`, for each) stay as they are, and their gradients count for nothing: an optimizer
+        passes over what has none, weight decay and momentum included.
+        """
         self._weights.take_gradients()
+        for group, rests in zip(self.optimizer.param_groups, resting, strict=bool(resting)):
+            for parameter in group["params"] if rests else ():
+                parameter.grad = None
+        if resting and all(resting):
+            return torch.zeros(())
         self._scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = self._weights.total_norm(nn.utils.get_total_norm(gradients, foreach=True))

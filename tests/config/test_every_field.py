@@ -84,6 +84,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     """The same data with the rules between settings kept."""
     data["node_rank"] = min(data["node_rank"], data["num_nodes"] - 1)
     data["master_addr"] = f"gpu{len(data['master_addr'])}"  # not every text is a host name
+    data["initial_port"] = min(data["initial_port"], 65_534)  # machines join on the one after it
     if data["device_ids"] is not None and data["world_size"] is not None:
         data["world_size"] = len(data["device_ids"]) * data["num_nodes"]
     if data["processes_per_node"] is not None:
@@ -96,6 +97,9 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         data["channels_last"], data["gradient_compression"] = False, "none"
         if data["optimizer"]["name"] in ("adafactor", "prodigy", "came"):
             data["training_mode"] = "distributed"
+    for place, part in enumerate(data["parts"]):
+        part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")
+    data["lora_targets"], data["embedding_token"] = "all", "<new>"  # not every text is a pattern or a word
     if data["optimizer"].get("momentum") == 0:
         data["optimizer"]["nesterov"] = False
     return data
@@ -106,7 +110,7 @@ def paths(data: Any, prefix: str = "") -> set[str]:
     found = set()
     for name, value in data.items():
         found.add(prefix + name)
-        if name in ("concepts", "samples"):
+        if name in ("concepts", "samples", "parts"):
             found |= {path for item in value for path in paths(item, f"{prefix}{name}.*.")}
         elif name == "optimizer":
             found = (found | paths(value, "optimizer.")) - {"optimizer"}
@@ -133,7 +137,7 @@ def test_any_valid_config_survives_json_and_yaml(tmp_path: Path, optimizer: str,
 
 def around(option: Option, value: object) -> dict[str, Any]:
     """A config that is right but for this value of this option."""
-    data: dict[str, Any] = {"concepts": [{"path": "p"}], "samples": [{"prompt": "p"}]}
+    data: dict[str, Any] = {"concepts": [{"path": "p"}], "samples": [{"prompt": "p"}], "parts": [{"part": "p"}]}
     data["optimizer"] = {"name": option.variant or "adamw"}
     *parents, last = option.path.replace("*", "0").split(".")
     place: Any = data
