@@ -11,16 +11,17 @@ from dataclasses import asdict, dataclass
 from modules.distributed import flight
 from modules.distributed.diagnosis import STILL_AFTER_S, Account
 from modules.distributed.sign_in import Member
-from modules.distributed.stacks import main_mark, main_stack
+from modules.distributed.stacks import main_computed_s, main_mark, main_stack
 
 
 @dataclass(frozen=True)
 class Beat:
-    """A sign of life: its number, and how long the main thread has waited for others."""
+    """A sign of life: its number, how long the main thread has waited for others, or has done nothing at all."""
 
     number: int
     waits_s: float = 0.0
     has_left: bool = False
+    frozen_s: float = 0.0
 
     def dump(self) -> str:
         """As text for the store."""
@@ -49,6 +50,7 @@ class OwnState:
         self._beats = 0
         self._wait: _Wait | None = None
         self._mark, self._moved_at = "", time.monotonic()
+        self._computed_s, self._froze_at = 0.0, time.monotonic()
         self._collectives: tuple[str, list[flight.Collective]] = "", []
 
     @contextmanager
@@ -68,11 +70,11 @@ class OwnState:
     def beat(self, *, has_left: bool = False) -> Beat:
         """The next heartbeat."""
         self._beats += 1
-        still_s = self._still_s()
+        still_s, frozen_s = self._still_s(), self._frozen_s()
         if (wait := self._wait) is not None:
             return Beat(self._beats, time.monotonic() - wait.since, has_left)
         is_held_up = still_s >= STILL_AFTER_S and any(each.waits for each in self._last_collectives())
-        return Beat(self._beats, still_s if is_held_up else 0.0, has_left)
+        return Beat(self._beats, still_s if is_held_up else 0.0, has_left, frozen_s)
 
     def account(self) -> Account:
         """Everything that a verdict may need."""
@@ -103,3 +105,10 @@ class OwnState:
         if mark != self._mark:
             self._mark, self._moved_at = mark, time.monotonic()
         return time.monotonic() - self._moved_at
+
+    def _frozen_s(self) -> float:
+        """How long the main thread has not been on a processor at all: work of hours is, now and then."""
+        computed_s = main_computed_s()
+        if computed_s != self._computed_s:
+            self._computed_s, self._froze_at = computed_s, time.monotonic()
+        return time.monotonic() - self._froze_at

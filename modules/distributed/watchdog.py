@@ -53,6 +53,8 @@ LEAVE_WITHIN_S = 3.0
 TELL_WAITING_AFTER_S = 5.0
 TELL_WAITING_EVERY_S = 10.0
 NOTE_WAITING_EVERY_S = 60.0
+# Work that others wait for may take hours, but its main thread computes, reads or writes now and then.
+FROZEN_AFTER_S = 1800.0
 _LONGEST_TRACEBACK = 30_000
 
 
@@ -207,6 +209,9 @@ class Watchdog:
         patience_s = _patience_s(waits_in.timeout_s) if waits_in else 0.0
         if verdict is None and waits_in and own.waits_s >= STILL_AFTER_S and flight.age_s(waits_in) > patience_s:
             verdict = laggard(accounts)
+        if verdict is None and any(beat.frozen_s > FROZEN_AFTER_S for beat in beats.values()):
+            slowest = laggard(accounts)
+            verdict = slowest if slowest and beats[slowest.rank].frozen_s > FROZEN_AFTER_S else None
         if verdict is not None:
             self._conclude(self._failure_of(verdict, accounts))
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -135,6 +136,17 @@ def _never_formed(place: Place) -> str:
     except GroupError as error:
         return str(error)
     return "formed"
+
+
+def frozen(place: Place, folder: Path) -> None:
+    """Rank 0 hangs in its work, alive but doing nothing, as on a network drive that answers no more."""
+    group = setup_distributed(timeout_s=60)
+    watchdog.FROZEN_AFTER_S = 3.0
+    try:
+        with Watchdog(group) as dog:
+            Meeting(group.store, place.rank, 2, dog).lead("saving", threading.Event().wait, lambda: None)
+    except PeerLost as error:
+        tell(folder, place.rank, {"said": str(error)})
 
 
 def left_alone(place: Place, folder: Path) -> None:

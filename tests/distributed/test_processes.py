@@ -90,6 +90,14 @@ def test_a_killed_peer_is_noticed_and_the_launcher_names_it(tmp_path: Path) -> N
     assert "has ended in the middle of the run" in said
 
 
+def test_a_leader_that_does_nothing_at_all_is_told_and_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="rank 0 ended with exit code 3"):
+        spawn(rank_programs.frozen, 2, free_port(), (tmp_path,))
+    said = told(tmp_path, 1)["said"]
+    assert "rank 1 waited for rank 0 (saving), but Rank 0 on " in said
+    assert "and has not gone on for" in said
+
+
 def test_one_process_agrees_with_itself_one_exchange_late_too() -> None:
     agreement = OwnAgreement(["stop", "loss"])
     assert agreement.exchange({"stop": 1.0}) == {"stop": 0.0, "loss": 0.0}

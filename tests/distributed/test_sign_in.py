@@ -13,7 +13,7 @@ import pytest
 from modules.distributed import GroupError, Place, spawn
 from modules.distributed.loss import Silence
 from modules.distributed.process_group import open_store
-from modules.distributed.sign_in import Member, by_host, who_is_missing
+from modules.distributed.sign_in import Member, by_host, told_apart, who_is_missing
 from modules.machine import hostname
 from tests.distributed import sign_in_programs
 from tests.ports import free_port
@@ -102,6 +102,19 @@ def test_words_for_who_is_missing(here: list[Member], world_size: int, said: str
 def test_words_for_who_is_where() -> None:
     group = [member(0, "alpha", 0), member(1, "alpha", 1), member(2, "alpha", 2), member(3, "beta", 0)]
     assert by_host(group) == "ranks 0 to 2 on alpha and rank 3 on beta"
+
+
+def test_machines_of_one_name_are_told_by_their_addresses() -> None:
+    twins = [
+        replace(member(rank, "localhost", 0), machine_id=f"id {machine}", address=f"10.0.0.{machine + 1}")
+        for rank, machine in enumerate((0, 0, 1))
+    ]
+    assert by_host(told_apart(twins)) == "ranks 0 and 1 on localhost (10.0.0.1) and rank 2 on localhost (10.0.0.2)"
+    assert told_apart(told_apart(twins)) == told_apart(twins)
+    assert "rank 2 on localhost (10.0.0.2)" in str(who_is_missing(twins, 4))
+    assert told_apart(twins[:2]) == twins[:2]
+    without = [replace(each, address="") for each in twins]
+    assert by_host(told_apart(without)).endswith("rank 2 on localhost (machine 1)")
 
 
 def test_a_member_knows_what_its_launcher_says() -> None:
