@@ -5,12 +5,45 @@ from __future__ import annotations
 from pathlib import Path
 
 from modules.config import TrainConfig
-from tests.runs import Job, Run, group_settings, tiny_config, train_alone, train_group
+from tests.runs import ROOT, Job, Run, group_settings, tiny_config, train_alone, train_group
 
 # Waits that are long for a busy test machine and short for a hang.
 PATIENCE = {"startup_timeout_s": 90, "step_timeout_s": 60}
 PARITY = {"precision": "fp64", "max_steps": 50}
 TOUCHY = {"family_options": {"dropout": 0.2, "batch_norm": True}, "ema": True, "max_steps": 10, "batch_size": 3}
+
+DRAWING = {
+    **TOUCHY,
+    "max_steps": 3,
+    "broadcast_buffers": False,
+    "sample_every": "2 steps",
+    "samples": [{"prompt": f"disc {n}", "width": 16 + 8 * n, "height": 24, "seed": n} for n in range(5)],
+}
+
+# an adapter in every layer, of two parts of which one has a rate of its own and stops within the run
+ADAPTED: dict[str, object] = {
+    "family": str(ROOT / "tests" / "parts_family.py"),
+    "precision": "fp64",
+    "max_steps": 16,
+    "lora_rank": 3,
+    "lora_alpha": 2.0,
+    "lora_targets": "all",
+    "parts": [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.003, "stop_after": "9 steps"}],
+}
+ADAPTERS: dict[str, dict[str, object]] = {
+    "lora": {**ADAPTED, "method": "lora"},
+    "dora": {**ADAPTED, "method": "lora", "lora_weight_decompose": True},
+    "embedding": {**ADAPTED, "method": "embedding", "embedding_vectors": 3},
+    "parts": ADAPTED,
+}
+SHARDED_ADAPTERS = {f"sharded {name}": {**job, "training_mode": "fully_sharded"} for name, job in ADAPTERS.items()}
+TOUCHY_LORA: dict[str, object] = {
+    **ADAPTERS["lora"],
+    "precision": "fp32",
+    "lora_dropout": 0.2,
+    "ema": True,
+    "batch_size": 3,
+}
 
 JOBS: dict[str, dict[str, object]] = {
     "fp64": {**PARITY, "family_options": {"record": "two"}},
@@ -65,6 +98,23 @@ JOBS: dict[str, dict[str, object]] = {
         "batch_size": 1,
         "global_batch_size": 2,
     },
+    "samples of one": DRAWING,
+    "samples of all": {**DRAWING, "share_sampling": True},
+    "a sample fails": {
+        **DRAWING,
+        "samples": [{"prompt": "a disc"}, {"prompt": "cannot be drawn"}],
+        "share_sampling": True,
+    },
+    **ADAPTERS,
+    **SHARDED_ADAPTERS,
+    "lora uninterrupted": TOUCHY_LORA,
+    "half a lora": {**TOUCHY_LORA, "max_steps": 6},
+    "small and frozen": {
+        **ADAPTERS["lora"],
+        "precision": "bf16",
+        "parts": [{"part": "unet", "weights": "bf16"}],
+        "gradient_checkpointing": True,
+    },
     "late": {**PARITY, "max_steps": 20, "cache_dir": "cache of two"},
 }
 
@@ -75,6 +125,7 @@ def run_all(pictures: Path, place: Path) -> dict[str, Run]:
     jobs = {name: Job(config) for name, config in configs.items()}
     jobs["half"] = Job(configs["half"])
     jobs["resumed"] = Job(configs["half"].model_copy(update={"max_steps": TOUCHY["max_steps"]}), "latest")
+    jobs["lora resumed"] = Job(configs["half a lora"].model_copy(update={"max_steps": ADAPTED["max_steps"]}), "latest")
     # seven steps on one rank, in the middle of an epoch, then on two
     code, _ = train_alone(tiny_config(pictures, place, run_name="grows", **{**PARITY, "max_steps": 7}))
     assert code == 0

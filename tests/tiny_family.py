@@ -127,10 +127,15 @@ class TinyFamily(Family):
     @torch.no_grad()
     def sample(self, request: SampleRequest) -> Image.Image:
         """One pass over noise."""
+        if request.prompt == "cannot be drawn":
+            raise RuntimeError("this prompt cannot be drawn")
         generator = torch.Generator().manual_seed(request.seed)
         noise = torch.randn(1, 4, request.height, request.width, generator=generator)
         weights = next(self.model.parameters())
+        was_training = self.model.training
+        self.model.eval()
         levels = ((self.model(noise.to(weights))[0].float().clamp(-1, 1) + 1) * 127.5).to(torch.uint8)
+        self.model.train(was_training)
         return Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy())
 
     def export(self, state: Mapping[str, Tensor], folder: Path) -> None:

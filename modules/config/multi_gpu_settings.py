@@ -70,6 +70,14 @@ class MultiGpuSettings(Section):
         advanced=True,
         depends_on="enable_multi_gpu",
     )
+    share_sampling: bool = setting(
+        False,
+        title="Share the samples",
+        help="Every GPU draws some of the samples, so that training goes on sooner. The pictures are the same, on "
+        "GPUs of one model to the bit. Off: the first GPU draws all of them and the others wait.",
+        advanced=True,
+        depends_on="enable_multi_gpu & samples & training_mode=auto|distributed",
+    )
     initial_port: int = setting(
         12355,
         title="Port",

@@ -7,19 +7,19 @@ rank 0 does the deeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 
 from PIL.Image import Image
 
-from modules.checkpoint import Position, on_disk, save_model
+from modules.checkpoint import Position
 from modules.data.order import StepSamples
 from modules.families.family import SampleRequest
 from modules.monitoring import Report
 from modules.training.assembly import Parts
-from modules.training.sampling import Deeds, draw_samples
+from modules.training.sampling import Deeds, keep_samples, pictures_of
+from modules.training.saving import saving
 from modules.training.state import capture
 from modules.training.validation import validation_sums
 
@@ -30,14 +30,24 @@ def validate(parts: Parts, steps: list[StepSamples]) -> tuple[float, float]:
         return validation_sums(parts.family, parts.data.loader, steps, parts.precision, parts.device)
 
 
-def sample(parts: Parts, position: Position, report: Report) -> Deeds:
-    """Draw every requested sample, with the averaged weights where EMA is on. The deeds raise OSError."""
+def draw(parts: Parts, requests: Sequence[SampleRequest], report: Report) -> Iterator[Image]:
+    """The pictures of the requests, one after the other, with the averaged weights where EMA is on."""
 
-    def draw(request: SampleRequest) -> Image:
+    def drawn(request: SampleRequest) -> Image:
         with _bare(parts), parts.precision.autocast():
             return parts.family.sample(request)
 
-    return draw_samples(draw, parts.requests, parts.folder.samples_dir, position.step, report)
+    return pictures_of(drawn, requests, report)
+
+
+def keep(pictures: Iterable[Image], parts: Parts, position: Position, report: Report) -> Deeds:
+    """Write the pictures of all requests. The deeds raise OSError."""
+    return keep_samples(pictures, parts.requests, parts.folder.samples_dir, position.step, report)
+
+
+def sample(parts: Parts, position: Position, report: Report) -> Deeds:
+    """Draw every requested sample. The deeds raise OSError."""
+    return keep(draw(parts, parts.requests, report), parts, position, report)
 
 
 def back_up(parts: Parts, position: Position, report: Report) -> Deeds:
@@ -53,15 +63,14 @@ def back_up(parts: Parts, position: Position, report: Report) -> Deeds:
 
 
 def save(parts: Parts, position: Position, report: Report) -> Deeds:
-    """Save the model as a diffusers folder, with the averaged weights where EMA is on. The deed raises OSError."""
+    """Save the model, or what is trained beside it, with the averaged weights where EMA is on. Raises OSError."""
     report.phase("saving")
-    folder = parts.folder.model_dir
     with _bare(parts):
-        weights = {name: on_disk(tensor) for name, tensor in parts.weights.whole_model().items()}
+        save_now = saving(parts, position)
 
         def write() -> None:
-            save_model(partial(parts.family.export, weights), folder, parts.config, position.step)
-            report.note(f"Step {position.step}: the model is saved in {folder}.")
+            written = " and ".join(map(str, save_now()))
+            report.note(f"Step {position.step}: the model is saved in {written}.")
 
         yield write
 

@@ -92,6 +92,8 @@ def prepare_dataset(
     replicas.together("problems", lambda: write_problems(problems, problems_file))
     for line in data_report(index, cached, order).lines():
         report.note(line)
+    for remark in family.remarks([caption for row in range(len(index)) for caption in index.captions(row)]):
+        report.warning(remark)
     if problems:
         report.warning(f"{len(problems)} files have problems and are listed in {problems_file}.")
     loader = make_loader(
@@ -122,6 +124,8 @@ def _fill_cache(
 
     def encode_own_part() -> None:
         if near.position < helpers:
+            if len(mine):
+                counting(0, len(mine))  # said before the first picture, in which it may fail
             cache.encode(mine, family.encode, replicas.replica_index, counting)
 
     replicas.apart("caching", encode_own_part)
@@ -134,14 +138,15 @@ class _Teller:
         self._report = report
         self._check_stop = check_stop
         self._told_at = 0.0
+        self._name = ""
 
     def counting(self, name: str, replica_count: int) -> Callable[[int, int], None]:
         """A callback (done, total) for this rank's part of `replica_count` about equal ones."""
 
         def tell(done: int, total: int) -> None:
             now = time.monotonic()
-            if now - self._told_at >= TELL_EVERY_S or done >= total:
-                self._told_at = now
+            if now - self._told_at >= TELL_EVERY_S or done >= total or name != self._name:
+                self._told_at, self._name = now, name
                 self._check_stop()
                 self._report.phase(name, done * replica_count, total * replica_count)
 

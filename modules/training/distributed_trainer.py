@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from PIL.Image import Image
 from torch import Tensor
 from torch.nn.parallel import DataParallel
 
-from modules.checkpoint import TrainingState
+from modules.checkpoint import Position, TrainingState
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.distributed import (
@@ -36,9 +37,11 @@ from modules.distributed import (
 from modules.families.family import Family
 from modules.monitoring import Report
 from modules.run import Failure, RunFolder
-from modules.training import facts
+from modules.training import chores, facts
 from modules.training.common_backup import common_state
 from modules.training.generic_trainer import GenericTrainer, agreement_names
+from modules.training.sampling import Deeds
+from modules.training.shared_sampling import buffers_of_first_rank, collect
 from modules.training.wishes import ENDINGS, StoppedBeforeTraining, Wishes
 
 
@@ -146,6 +149,17 @@ class DistributedTrainer(GenericTrainer):
         super().do(name, surviving=surviving)
         if name == "backup":
             self.compression.begin_at(self.progress.step)
+
+    def chore(self, name: str, position: Position) -> Deeds:
+        """Where sampling is shared, every rank draws its part now; rank 0 gets the pictures and writes them."""
+        requests = self.parts.requests
+        if name != "sample" or not requests or not self.config.share_sampling or self.meets_in_forward:
+            return super().chore(name, position)
+        share = requests[self.replica_index :: self.replica_count]
+        pictures: list[Image] = []
+        with buffers_of_first_rank(self.parts.weights.model):
+            self.apart("sampling", lambda: pictures.extend(chores.draw(self.parts, share, self.report)))
+        return chores.keep(collect(pictures, self.gather, self.group), self.parts, position, self.report)
 
     def total(self, value: float) -> float:
         """One all-reduce on the CPU group."""

@@ -8,6 +8,7 @@ from modules.config import TrainConfig
 from modules.distributed import Roster, device_name, roster_lines, roster_warnings
 from modules.machine import hostname
 from modules.monitoring import RankFigures, Report
+from modules.training.adapters import opening as opening_of_method
 from modules.training.assembly import Parts
 from modules.training.ledger import FIGURES
 from modules.training.wishes import Ending
@@ -60,9 +61,11 @@ def opening(parts: Parts, world_size: int) -> list[str]:
     lines = [
         f"Training {parts.weights.count / 1e6:.2f} M parameters in {ranks} on {device_name(parts.device)}, "
         f"{parts.config.precision}; effective batch {parts.plan.global_batch_size}, "
-        f"{parts.total_steps} steps of {parts.data.order.steps_per_epoch} an epoch."
+        f"{parts.total_steps} steps, {parts.data.order.steps_per_epoch} an epoch."
     ]
-    return [*lines, *(line for line in (parts.weights.opening(), parts.plan.explanation) if line)]
+    told = opening_of_method(parts.family, parts.config, parts.weights)
+    groups = (group.opening(parts.plan.learning_rate) for group in parts.groups)
+    return [*lines, *(line for line in (told, *groups, parts.weights.opening(), parts.plan.explanation) if line)]
 
 
 def farewell(ending: Ending, step: int, folder: str) -> str:

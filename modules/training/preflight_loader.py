@@ -43,6 +43,7 @@ def loader(context: Context) -> Answer:
     ) as folder:
         config = _small_config(context.config, Path(folder))
         family = load_family(config)
+        family.device = context.device
         index = build_index(config, family.size_step, Path(config.cache_dir))
         cached, prepared_per_s = _prepare(config, family, index, context.patience_s / 3)
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -44,14 +44,21 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
     return requests
 
 
-def draw_samples(
-    draw: Callable[[SampleRequest], Image], requests: list[SampleRequest], folder: Path, step: int, report: Report
+def pictures_of(
+    draw: Callable[[SampleRequest], Image], requests: Sequence[SampleRequest], report: Report
+) -> Iterator[Image]:
+    """Each request's picture, drawn when it is asked for."""
+    for number, request in enumerate(requests):
+        report.phase("sampling", number, len(requests))
+        yield draw(request)
+
+
+def keep_samples(
+    pictures: Iterable[Image], requests: Sequence[SampleRequest], folder: Path, step: int, report: Report
 ) -> Deeds:
     """Deeds that write step-NNNNNN-K.png for every request and step-NNNNNN-grid.png of them all into `folder`."""
     drawn = []
-    for number, request in enumerate(requests):
-        report.phase("sampling", number, len(requests))
-        picture = draw(request)
+    for number, (picture, request) in enumerate(zip(pictures, requests, strict=True)):
         drawn.append((picture, request.prompt))
         yield partial(_keep, picture, folder / f"step-{step:06d}-{number:02d}.png", request, step, report)
     if drawn:

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from modules.config import TrainConfig
-from modules.distributed import Place, find_free_port, spawn
+from modules.distributed import Place, spawn
 from modules.run import RunFolder, root_cause
 from modules.training.worker import run_worker
 from tests.pair_jobs import PATIENCE
+from tests.ports import free_port
 from tests.runs import Run, group_settings, same_state, tiny_config, train_alone
 
 MACHINES = (0, 0, 1)  # of each rank
@@ -40,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
     for machine in set(MACHINES):
         for name in {"whole", "half", "other pictures"}:
             RunFolder.create(_config(name).model_copy(update={"runs_dir": str(top / str(machine) / "runs")}))
-    ports = [find_free_port(30000 + 20 * n + os.getpid() % 9000) for n in range(len(JOBS) + 1)]
+    ports = [free_port() for _ in range(len(JOBS) + 1)]
     spawn(_work, len(MACHINES), ports[-1], (top, ports))
     return top
 

@@ -10,11 +10,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from modules.config import TrainConfig
-from modules.distributed import Place, find_free_port
+from modules.distributed import Place
 from modules.run import RunFolder
 from modules.training.parity import loss_difference, weight_difference
 from modules.training.worker import run_worker
 from tests.pair_jobs import PATIENCE
+from tests.ports import free_port
 from tests.runs import (
     ROOT,
     Job,
@@ -227,5 +228,5 @@ def test_a_group_of_one_trains_the_same(pictures: Path, place: Path, one: Run) -
     settings = {**COMMON, **group_settings(1), "training_mode": "fully_sharded", "run_name": "group-of-one"}
     config = tiny_config(pictures, place, **settings)
     folder = RunFolder.create(config)
-    assert run_worker(config, folder, Place(0, 0, 1, "127.0.0.1", find_free_port(23456))) == 0
+    assert run_worker(config, folder, Place(0, 0, 1, "127.0.0.1", free_port())) == 0
     assert_same(one, Run(folder), 1e-9)

@@ -8,7 +8,7 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.training.parity import loss_difference, weight_difference
-from tests.pair_jobs import PARITY, PATIENCE
+from tests.pair_jobs import ADAPTERS, PARITY, PATIENCE, SHARDED_ADAPTERS
 from tests.runs import ROOT, Job, Run, group_settings, recorded, tiny_config, train_alone, train_group
 
 # five channels: on four ranks the last two hold no row of most weights
@@ -23,6 +23,9 @@ MANY: dict[str, dict[str, object]] = {
     "sharded accumulated": {**SHARDED, "batch_size": 1, "fsdp_whole_gradients": True},
     "sharded and kept": {**SHARDED, "batch_size": 2, "fsdp_reshard_after_forward": False},
     "sharded fp32": {**SHARDED, "precision": "fp32"},
+    "lora": ADAPTERS["lora"],
+    "embedding": ADAPTERS["embedding"],
+    "sharded dora": SHARDED_ADAPTERS["sharded dora"],
 }
 
 
@@ -89,6 +92,35 @@ def test_three_and_four_ranks_train_as_one_does(
 ) -> None:
     assert_same_run(one, three[name], 1e-9)
     assert_same_run(one, four[name], 1e-9)
+
+
+@pytest.fixture(scope="module")
+def adapted(pictures: Path, place: Path) -> dict[str, Run]:
+    """One rank's runs of the adapters, by name."""
+    runs = {}
+    for name, settings in ADAPTERS.items():
+        code, runs[name] = train_alone(tiny_config(pictures, place, run_name=f"one-{name}", **settings))
+        assert code == 0
+    return runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ADAPTERS, *SHARDED_ADAPTERS])
+def test_two_ranks_train_adapters_and_parts_as_one_does(
+    adapted: dict[str, Run], pair: dict[str, Run], name: str
+) -> None:
+    assert_same_run(adapted[name.removeprefix("sharded ")], pair[name], 1e-9, steps=16)
+    files = {path.name for path in pair[name].folder.model_dir.iterdir()}
+    assert files == {path.name for path in adapted[name.removeprefix("sharded ")].folder.model_dir.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lora", "embedding", "sharded dora"])
+def test_three_and_four_ranks_do_so_too(
+    adapted: dict[str, Run], three: dict[str, Run], four: dict[str, Run], name: str
+) -> None:
+    assert_same_run(adapted[name.removeprefix("sharded ")], three[name], 1e-9, steps=16)
+    assert_same_run(adapted[name.removeprefix("sharded ")], four[name], 1e-9, steps=16)
 
 
 @pytest.mark.slow

@@ -50,6 +50,13 @@ def test_a_resumed_run_ends_in_the_same_bits(pictures: Path, tmp_path: Path, who
     assert run.events("step")[-1]["lr"] == whole.events("step")[-1]["lr"]
 
 
+@pytest.mark.slow
+def test_an_adapter_on_two_ranks_ends_in_the_same_bits(pair: dict[str, Run]) -> None:
+    assert same_state(pair["lora resumed"].state, pair["lora uninterrupted"].state)
+    assert pair["lora resumed"].losses[-10:] == pair["lora uninterrupted"].losses[-10:]
+    assert pair["small and frozen"].exit_code == 0
+
+
 def test_a_given_backup_begins_a_run_of_its_own(pictures: Path, tmp_path: Path, whole: Run) -> None:
     backup = whole.folder.backup_dir / "step-000004"
     code, run = train_alone(tiny_config(pictures, tmp_path, run_name="branch", **TOUCHY), str(backup))
