@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs every check: ./scripts/test.sh [options for pytest]. All of them run even if one fails.
-# Quicker, where other programs leave the machine alone: ./scripts/test.sh -n 3 --dist loadfile --no-loadscope-reorder
+# Two workers share the tests: while the processes of one wait, the other computes. Options of yours come last: -n 0.
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
@@ -39,5 +39,5 @@ check mypy -m mypy
 # Not bin/lint-imports: such files name the folder that .venv was made in, which may have been moved since.
 check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 [ -z "$failed" ] || echo "== failed, see above:$failed"
-check pytest -m pytest "$@"
+check pytest -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
 [ -z "$failed" ]

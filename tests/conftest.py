@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,17 @@ PAIR = (
     "training/test_generic_trainer.py",
     "training/test_parity.py",
     "training/test_resume.py",
+    "training/test_shared_sampling.py",
 )
 SIZES = ((48, 48), (64, 40), (40, 64), (80, 36))
 COLOURS = ("red", "green", "blue", "yellow", "purple")
 PICTURES = 41
+
+
+def pytest_configure() -> None:
+    """What a shell script starts in the background ignores Ctrl-C, and so would all that the tests start."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

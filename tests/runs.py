@@ -16,9 +16,10 @@ import torch
 
 from modules.checkpoint import Backups, TrainingState, read_backup
 from modules.config import TrainConfig, save_config
-from modules.distributed import Place, find_free_port, spawn
+from modules.distributed import Place, spawn
 from modules.run import Event, RunFolder, read_events
 from modules.training.worker import run_worker
+from tests.ports import first_port, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = str(ROOT / "tests" / "tiny_family.py")
@@ -43,6 +44,7 @@ def tiny_config(pictures: Path, place: Path, **settings: object) -> TrainConfig:
         "learning_rate": 0.01,
         "tensorboard": False,
         "backup_every": "never",
+        "initial_port": first_port(),
     }
     return TrainConfig.model_validate({**data, **settings})
 
@@ -116,7 +118,7 @@ def train_group(
     They call `afterwards` at the end, with a place whose port is free.
     """
     folders = {name: opened(job.config, job.resume).path for name, job in jobs.items()}
-    ports = [find_free_port(21000 + 20 * number + os.getpid() % 9000) for number in range(len(jobs) + 1)]
+    ports = [free_port() for _ in range(len(jobs) + 1)]
     spawn(_train_all, world_size, ports[-1], (list(jobs.values()), list(folders.values()), ports, afterwards))
     return {name: Run(RunFolder(folder)) for name, folder in folders.items()}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import save_config
-from scripts import sample, train
+from scripts import preflight, sample, train
 from tests.runs import ROOT, assert_one_sentence, finished, group_settings, tiny_config, train_alone, train_command
 
 pytestmark = pytest.mark.end_to_end
@@ -76,6 +76,38 @@ def test_a_world_larger_than_the_machine_is_refused(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--run_name", "../up"), "run_name is '../up'"),
+        (("--run_name", "there"), "the run 'there' already exists"),
+        (("--resume", "nowhere/step-000001"), "there is no backup at 'nowhere/step-000001'"),
+        (("--resume", "latest", "--run_name", "never"), "there is no run 'never'"),
+        (("--token", "short"), "--token has 5 characters"),
+        (("--token", "0" * 24), "--token is for runs on several machines"),
+        (("--set", "num_nodes=2", "--set", "initial_port=65535"), "initial_port is 65535, and machines join on the"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_start_would(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "runs" / "there").mkdir(parents=True)
+    (tmp_path / "runs" / "there" / "something").touch()
+    argv = train_command(tiny_config(pictures, tmp_path), tmp_path / "c.json")[2:]
+    code, words = said_by(capsys, *argv, "--dry_run", *flags)
+    assert code == 2
+    assert said in words
+
+
+@pytest.mark.parametrize("value", ["nan", "-1", "inf", "soon"])
+def test_a_preflight_of_odd_patience_is_refused(capsys: pytest.CaptureFixture[str], value: str) -> None:
+    for option in ("--patience", "--wait"):
+        with pytest.raises(SystemExit) as left:
+            preflight.main([f"{option}={value}"])
+        assert left.value.code == 2
+        assert f"argument {option}: it is '{value}'; give seconds between 1 and 86400" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("resume", ["latest", "nowhere/step-000001"])
 def test_resuming_what_is_not_there_is_refused(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], resume: str
@@ -128,6 +160,24 @@ def test_a_cache_that_cannot_be_written_is_told(pictures: Path, tmp_path: Path) 
     code, run = train_alone(tiny_config(pictures, tmp_path, cache_dir=str(tmp_path / "file" / "cache")))
     assert code == 2
     assert "cache_dir" in run.failure(0)
+
+
+FULL_ENCODER = """
+import torch
+from tests.tiny_family import TinyFamily
+
+class FullFamily(TinyFamily):
+    def encode(self, example):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+"""
+
+
+def test_memory_that_ends_while_encoding_is_not_told_of_the_index(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "full.py").write_text(FULL_ENCODER)
+    code, run = train_alone(tiny_config(pictures, tmp_path, family=str(tmp_path / "full.py")))
+    assert code == 3
+    assert "CUDA out of memory" in run.failure(0)
+    assert run.events("phase")[-1]["phase"] == "caching"
 
 
 def test_a_sample_size_that_the_family_cannot_draw_is_refused(pictures: Path, tmp_path: Path) -> None:

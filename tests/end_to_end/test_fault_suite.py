@@ -18,6 +18,7 @@ import pytest
 from modules.checkpoint import Backups
 from modules.run import RunFolder
 from tests.end_to_end.conftest import Started
+from tests.ports import free_port
 from tests.runs import Run, environment, group_settings, tiny_config, train_command
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -103,7 +104,7 @@ def happen(case: Case, pictures: Path, place: Path, number: int) -> Outcome:
     """Run the real command with a fault in it."""
     options = {"faults": [case.fault], "slow_step_s": 0.02}
     settings = {"max_steps": 100_000, "epochs": 1_000_000, "backup_every": "4 steps", **case.settings}
-    group = group_settings(case.ranks, 14_000 + 20 * number)
+    group = group_settings(case.ranks, free_port())
     config = tiny_config(pictures, place, **settings, **group, runs_dir=str(place / "disk"), family_options=options)
     argv = train_command(config, place / "c.json", *(["--no_torchrun"] if case.spawned else []))
     variables = environment(TANDEM_TEST_STRUCK=str(place / "struck"), TANDEM_TEST_DISK=str(place / "disk"))

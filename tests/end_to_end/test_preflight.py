@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -161,18 +162,20 @@ def test_two_hosts_on_a_slow_cable(config: Path, tmp_path: Path) -> None:
 
 @needs_hosts
 def test_torchrun_by_hand_on_two_hosts_finds_the_network_cards(tmp_path: Path) -> None:
-    with two_hosts() as hosts:  # nothing there resolves a host's own name to its address on the cable
+    """Nothing there resolves a host's own name to its address on the cable; and both have the same name."""
+    with two_hosts() as hosts:
         meet = ["--nnodes=2", "--nproc_per_node=1", f"--master_addr={hosts[0].address}", "--master_port=29611"]
         both = [
             host.start(
                 [sys.executable, "-m", "torch.distributed.run", *meet, f"--node_rank={number}", PREFLIGHT],
                 environment(),
             )
-            for number, host in enumerate(hosts)
+            for number, host in enumerate(replace(each, name="twin") for each in hosts)
         ]
         said = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
     assert [each.returncode for each in both] == [0, 0], said
-    assert all("rank 0 on alpha and rank 1 on beta; formed in" in " ".join(text.split()) for text in said)
+    twins = [f"rank {rank} on twin ({host.address})" for rank, host in enumerate(hosts)]
+    assert all(f"{' and '.join(twins)}; formed in" in " ".join(text.split()) for text in said)
 
 
 @needs_hosts

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from modules.config import TrainConfig
-from modules.distributed import Place, find_free_port, spawn
+from modules.distributed import Place, spawn
 from modules.run import RunFolder, request_command
 from modules.training.worker import run_worker
+from tests.ports import free_port
 from tests.runs import Run, group_settings, recorded, tiny_config
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -47,7 +48,7 @@ def work(place: Place, config: TrainConfig, folder: Path, ports: list[int]) -> N
 @contextmanager
 def three_ranks(config: TrainConfig, folder: RunFolder) -> Iterator[Future[None]]:
     """Real processes that train in the background."""
-    ports = [find_free_port(27_000 + 20 * number + os.getpid() % 3000) for number in range(RUNS + 1)]
+    ports = [free_port() for _ in range(RUNS + 1)]
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(spawn, work, RANKS, ports[-1], (config, folder.path, ports[:-1]))
 

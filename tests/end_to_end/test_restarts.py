@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.conftest import Started
+from tests.ports import free_port
 from tests.runs import group_settings, same_state, tiny_config
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -18,7 +19,7 @@ SETTINGS = {"max_steps": 40, "backup_every": "5 steps", "ema": True}
 
 def test_a_restarted_run_ends_in_the_same_weights(start: Start, pictures: Path, tmp_path: Path) -> None:
     plain, struck = {"dropout": 0.2}, {"dropout": 0.2, "faults": ["FIRST:kill:1:30"]}
-    group = group_settings(2, 13_800)
+    group = group_settings(2, free_port())
     whole = start(tiny_config(pictures, tmp_path, run_name="whole", **SETTINGS, **group, family_options=plain))
     other = tmp_path / "other"
     other.mkdir()

@@ -138,10 +138,11 @@ def test_one_line_joins_and_everything_else_is_refused(
     config = two_machines(few, tmp_path, processes_per_node=[1, 2], global_batch_size=6)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
     line = first.wait_for(JOIN_LINE)[1]
-    assert f"--join {alpha.address}:12356" in line
+    place = f"{alpha.address}:{config.initial_port + 1}"
+    assert f"--join {place}" in line
 
     said = terminal(beta, words(re.sub(r"\w+$", "0" * 24, line))).end(2)
-    assert f"the token is not that of the run at {alpha.address}:12356" in said
+    assert f"the token is not that of the run at {place}" in said
     first.wait_for(f"Somebody at {beta.address} was not let in: the token was wrong")
 
     said = terminal(beta, words(line, "--set", "learning_rate=1")).end(2)

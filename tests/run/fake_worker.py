@@ -93,6 +93,8 @@ def lose_peer(folder: RunFolder, _: str) -> None:
 
 
 def refuse(folder: RunFolder, argument: str) -> None:
+    with (folder.log_dir / "refused").open("a") as file:
+        file.write("once\n")
     raise ConfigError(argument, "Set it to 512")
 
 

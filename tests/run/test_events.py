@@ -84,12 +84,14 @@ def test_names_that_are_not_utf8_are_told(tmp_path: Path) -> None:
     assert [event["message"] for event in read_events(path)] == ["caf\udce9.png: ü"]
 
 
-def test_a_line_that_cannot_be_encoded_is_not_lost_and_the_next_comes(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_cannot_be_encoded_is_not_lost_and_the_next_comes() -> None:
     code = "from modules.run.console import say, warn\nfor tell in (say, warn):\n    tell('a\\udce9'); tell('next')"
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=30, env=environment)
-    heard = capfd.readouterr()
-    assert heard.out == heard.err == "a\\udce9\nnext\n"
+    command = [sys.executable, "-c", code]
+    heard = subprocess.run(
+        command, cwd=ROOT, check=True, timeout=30, env=environment, capture_output=True, encoding="utf-8"
+    )
+    assert heard.stdout == heard.stderr == "a\\udce9\nnext\n"
 
 
 def test_last_lines_survive_a_process_that_forgets_to_close(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.machine import Gpu, find_free_port
+from modules.machine import Gpu
 from modules.run import LaunchPlan
 from modules.run.placement import place
+from tests.ports import free_port
 
 MULTI = {"enable_multi_gpu": True}
 
@@ -21,7 +22,7 @@ def gpus(count: int) -> list[Gpu]:
 
 
 def config(**settings: object) -> TrainConfig:
-    return TrainConfig.model_validate({"initial_port": find_free_port(24_000), **settings})
+    return TrainConfig.model_validate({"initial_port": free_port(), **settings})
 
 
 def plan(count: int = 0, /, *, environment: dict[str, str] | None = None, **settings: object) -> LaunchPlan:

@@ -120,6 +120,16 @@ def test_stuck_rank_is_ended_soon_after_a_failure(folder: RunFolder, capfd: pyte
     assert all(" rank 1 " in line for line in folder.log_file(1).read_text().splitlines())
 
 
+def test_what_would_be_refused_again_is_not_started_again(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    argv = torchrun(folder, "refuse:resolution is 7", "stubborn")
+    argv.insert(3, "--max-restarts=2")
+    assert Supervisor(argv, folder, ranks=range(2), environment={"OMP_NUM_THREADS": "1"}).run() == 2
+    message = capfd.readouterr().err
+    assert "resolution is 7" in message
+    assert "Restart" not in message
+    assert (folder.log_dir / "refused").read_text() == "once\n"
+
+
 def test_uncaught_error_is_explained_from_the_launcher_log(
     folder: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +16,6 @@ from typing import Any
 import pytest
 
 from modules.config import ConfigError, DataError, TrainConfig
-from modules.machine import find_free_port
 from modules.run.join import fingerprint
 from modules.run.join import host as join_host
 from modules.run.join import invitation as join_invitation
@@ -27,6 +29,9 @@ from modules.run.join.roll_call import JoinError, RollCall, Visitor
 from modules.run.join.rules import shared_settings
 from modules.run.join.strangers import Strangers
 from modules.run.join.talk import Talk
+from modules.run.run_folder import RunFolder
+from modules.run.start import start_run
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -94,7 +99,7 @@ def door(pictures: Path) -> Iterator[Callable[..., Door]]:
 
     def open_door(machines: int = 2, **settings: object) -> Door:
         data = {"num_nodes": machines, "enable_multi_gpu": True, "concepts": [{"path": str(pictures)}], **settings}
-        data.setdefault("initial_port", find_free_port(23_000))
+        data.setdefault("initial_port", free_port())
         opened.append(Door(TrainConfig.model_validate(data)))
         return opened[-1]
 
@@ -337,6 +342,54 @@ def test_who_waits_for_machine_0_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConfigError, match="no run waits for machines"):
         knock(Invitation.of("127.0.0.1:9", "0" * 24, patience_s=1.0), said.append)
     assert said == ["Nobody answers there yet; trying for 1 s."]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_ctrl_c_counts_also_in_what_a_script_has_started_in_the_background() -> None:
+    """There SIGINT is ignored from the beginning; nohup ignores SIGHUP, and that is meant."""
+    number = {name: signal.signal(name, signal.SIG_IGN) for name in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        with join_talk.stoppable():
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(join_talk.Stopped) as stop:
+                signal.raise_signal(signal.SIGINT)
+        assert stop.value.exit_code == 130
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN, "as before"
+    finally:
+        for name, handler in number.items():
+            signal.signal(name, handler)
+
+
+def test_a_stopped_host_does_not_wait_for_its_look_at_the_pictures(
+    monkeypatch: pytest.MonkeyPatch, door: Callable[..., Door]
+) -> None:
+    """A million captions on a slow disk take minutes, in which Python would not end."""
+    still = threading.Event()
+    monkeypatch.setattr(join_host, "all_listings", lambda config: [still.wait()])
+    door()
+    (looking,) = [each for each in threading.enumerate() if each.name == "pictures"]
+    assert looking.daemon
+    still.set()
+
+
+def test_the_run_does_not_meet_at_the_port_where_machines_join(
+    monkeypatch: pytest.MonkeyPatch, pictures: Path, tmp_path: Path
+) -> None:
+    """The port after the one in use is free when the run is planned, and the door takes it."""
+
+    def stopped(self: JoinHost, within_s: float) -> dict[int, int]:
+        raise join_talk.Stopped(130)
+
+    monkeypatch.setattr(JoinHost, "wait", stopped)
+    port, said = free_port(), list[str]()
+    settings = {"concepts": [{"path": str(pictures)}], "runs_dir": str(tmp_path / "runs")}
+    config = TrainConfig.model_validate({"num_nodes": 2, "enable_multi_gpu": True, "initial_port": port, **settings})
+    with socket.create_server(("", port)):
+        assert start_run(config, RunFolder.create(config), said.append) == 130
+    whole = "\n".join(said)
+    assert f":{port + 1} --token" in whole
+    assert f"instead of {port}, which is in use" in whole
+    assert f"port {port + 1} instead" not in whole
 
 
 def test_strangers_of_one_address_make_room_for_each_other_only() -> None:

@@ -67,7 +67,15 @@ def test_layout(asked: dict[str, int], nodes: int, per_node: int, exclusive: boo
         ({"gpus": 4, "time": "3"}, "--time is 3, which is 180 s, and --warn_s is 120"),
         ({"gpus": 4, "warn_s": 0}, "--warn_s is 0"),
         ({"gpus": 4, "partition": "a b"}, "--partition is 'a b'; it must be one word"),
+        ({"gpus": 4, "partition": "a\x1b"}, "--partition is .*; it must be one word"),
+        ({"gpus": 4, "gpu_type": "a100:2"}, "--gpu_type is 'a100:2'; give the name alone.*their number with --gpus"),
+        ({"gpus": 4, "gpu_type": ""}, "--gpu_type is ''; it must be one word"),
+        ({"gpus": 4, "mem": "lots"}, "--mem is 'lots'; write a number and K, M, G or T .*such as 64G"),
+        ({"gpus": 4, "mem": "64 G"}, "--mem is '64 G'; it must be one word"),
         ({"gpus": 4, "setup_lines": ("a\nb",)}, "--setup_line holds a line break"),
+        ({"gpus": 4, "sbatch_lines": ("--a\rb",)}, "--sbatch_line holds a line break"),
+        ({"gpus": 4, "sbatch_lines": ("mail-type=END",)}, "--sbatch_line is 'mail-type=END'; .*as it stands after #SB"),
+        ({"gpus": 4, "sbatch_lines": (" ",)}, "--sbatch_line is ' '"),
     ],
 )
 def test_requests_that_cannot_be(asked: dict[str, object], said: str) -> None:
