@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import signal
@@ -21,6 +22,8 @@ from modules.run.checkup_start import run_checkup
 from modules.run.console import say
 from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED
 from modules.run.group_place import Place, place_from_environment
+
+LONGEST_S = 86_400
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,10 +61,21 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--test", choices=("basic", "all"), default="basic", help="basic: seconds; all: larger, and data")
     top.add_argument("--backend", choices=("nccl", "gloo"), help="how GPUs talk to each other")
     top.add_argument("--json", metavar="FILE", help="also write the result for programs")
-    top.add_argument("--patience", metavar="SECONDS", type=float, default=30.0, help="longest time for one question")
-    top.add_argument("--wait", metavar="SECONDS", type=float, default=300.0, help="longest wait for other machines")
+    top.add_argument("--patience", metavar="SECONDS", type=seconds, default=30.0, help="longest time for one question")
+    top.add_argument("--wait", metavar="SECONDS", type=seconds, default=300.0, help="longest wait for other machines")
     top.add_argument("--result", help=argparse.SUPPRESS)  # how the processes tell the one that started them
     return top
+
+
+def seconds(text: str) -> float:
+    """A time of the command line. Raises what argparse tells as a mistake."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 1 <= value <= LONGEST_S:
+        raise argparse.ArgumentTypeError(f"it is {text!r}; give seconds between 1 and {LONGEST_S}, such as 60")
+    return value
 
 
 def as_rank(place: Place, config: TrainConfig, options: argparse.Namespace) -> int:

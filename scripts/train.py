@@ -24,7 +24,8 @@ from modules.run.join.invitation import Invitation, invitation_by_number
 from modules.run.launch_environment import add_network_cards
 from modules.run.pause import hold_back_pause
 from modules.run.preview import absolute_if_a_file, as_given, preview
-from modules.run.resume import LATEST, folder_to_resume, given_backup, newest_run
+from modules.run.resume import LATEST, check_resume, folder_to_resume, given_backup, newest_run
+from modules.run.run_folder import check_free
 from modules.run.run_lock import check_not_training, supervising_in
 from modules.run.slurm.environment import check_gpus_of_step
 from modules.run.start import check_start, start_run
@@ -186,6 +187,11 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without reading pictures, show the plan, and start nothing."""
     from modules.training.checks import check_startable
 
+    check_start(config, require_multi_gpu=options.require_multi_gpu, token=options.token)
+    if options.resume is not None:
+        check_resume(config, options.resume)
+    elif config.run_name is not None:
+        check_free(Path(config.runs_dir), config.run_name)
     check_startable(config)
     plan = LaunchPlan.from_config(
         config,

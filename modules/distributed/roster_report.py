@@ -55,7 +55,7 @@ def _line(host: str, ranks: list[RankFacts]) -> list[str]:
     free = min(row.free_mib for row in ranks)
     pids = [str(row.process_id) for row in ranks]
     return [
-        shortened(host, 16),
+        shortened(host, 32),
         span,
         shortened(f"{count}{ranks[0].model}", 30),
         gib(ranks[0].memory_mib),

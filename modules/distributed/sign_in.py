@@ -11,13 +11,13 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from modules.config import TrainingError
-from modules.machine import hostname, machine_id
+from modules.machine import hostname, machine_id, route_of_group
 from modules.run.group_place import Place
 
 TELL_AFTER_S = 5.0
@@ -44,12 +44,14 @@ class Member:
     machine: int | None  # torchrun's and Slurm's number of the node
     processes_here: int | None  # of this run on its machine
     machine_id: str = ""  # host names need not differ; ranks with the same one see each other's processes
+    address: str = ""  # of the machine, on the way to the others
 
     @classmethod
     def here(cls, place: Place, environ: Mapping[str, str] = os.environ) -> Member:
         """This process."""
         machine = environ.get("GROUP_RANK", environ.get("SLURM_NODEID", ""))
         processes = environ.get("LOCAL_WORLD_SIZE", "")
+        route = route_of_group(place.master_addr)
         return cls(
             place.rank,
             place.local_rank,
@@ -58,6 +60,7 @@ class Member:
             int(machine) if machine.isdecimal() else None,
             int(processes) if processes.isdecimal() else None,
             machine_id(),
+            "" if route is None else route.address,
         )
 
 
@@ -85,9 +88,23 @@ def sign_in(store: Store, place: Place, timeout_s: float, say: Say) -> Store:
 
 
 def members(store: Store, world_size: int) -> tuple[Member, ...]:
-    """All processes, by rank; `store` is the one that `sign_in` returned."""
+    """All processes, by rank; `store` is the one that `sign_in` returned. Machines of one name bear their address."""
     keys = [f"member/{rank}" for rank in range(world_size)]
-    return tuple(Member(**json.loads(text)) for text in store.multi_get(keys))
+    return tuple(told_apart([Member(**json.loads(text)) for text in store.multi_get(keys)]))
+
+
+def told_apart(everyone: Sequence[Member]) -> list[Member]:
+    """The same, with hosts such as "localhost (10.0.0.2)" where several machines are called localhost."""
+    machines: dict[str, dict[str, str]] = {}
+    for member in everyone:
+        machines.setdefault(member.host, {})[member.machine_id] = member.address
+    words = {}
+    for host, addresses in machines.items():
+        are_apart = len({*addresses.values()} - {""}) == len(addresses)
+        for number, (machine, address) in enumerate(addresses.items()):
+            word = address if are_apart else f"machine {number}"
+            words[host, machine] = f"{host} ({word})" if len(addresses) > 1 else host
+    return [replace(member, host=words[member.host, member.machine_id]) for member in everyone]
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,7 @@ class Absence:
 
 def who_is_missing(here: Sequence[Member], world_size: int) -> Absence:
     """For example "ranks 2 and 3 (machine 1) did not come; here: ranks 0 and 1 on alpha"."""
+    here = told_apart(here)
     present = {member.rank for member in here}
     missing = [rank for rank in range(world_size) if rank not in present]
     absent = _grouped((_place_of(rank, here), rank) for rank in missing)

@@ -138,7 +138,8 @@ class RunReport:
         speed = self._throughput.samples_per_s()
         eta_s = self._throughput.eta_s(self._total_samples - record.samples_seen)
         left = "" if eta_s is None else f", {timedelta(seconds=round(eta_s))} to go"
-        self._terminal.step(record.step, f"loss {record.loss:.4f}, {speed:.1f} samples/s{left}")
+        fast = f", {speed:.1f} samples/s{left}" if speed else ""  # known from the second step on
+        self._terminal.step(record.step, f"loss {record.loss:.4f}{fast}")
         if not shown:
             return
         self._events.write(

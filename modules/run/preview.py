@@ -12,12 +12,13 @@ def preview(config: TrainConfig, plan: LaunchPlan) -> list[str]:
     """The lines that show a plan: what is noteworthy, the processes, the variables, and a command for each machine."""
     lines = [f"Note: {reason}." for reason in plan.reasons]
     lines.append(
-        f"Would train {config.family} in {_processes(plan)}, {config.precision}, {_batch(config, plan)}, with:"
+        f"Would train {config.family} in {_processes(plan)}, {config.precision}, {_batch(config, plan)}, "
+        "with these variables:"
     )
     lines += [f"  {name}={value}" for name, value in plan.environment().items()]
     lines += [f"  (as you have set it) {name}={value}" for name, value in plan.variables.kept.items()]
     if plan.num_nodes == 1:
-        return [*lines, f"  {plan.command_line()}"]
+        return [*lines, "By this command, which sets them:", f"  {plan.command_line()}"]
     lines.append(f"One command for each machine, to be started in {os.getcwd()}:")
     for node in range(plan.num_nodes):
         lines += ["", f"Machine {node}:", f"  {plan.command_line(node)}"]

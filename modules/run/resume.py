@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from modules.config import ResumeError, TrainConfig
-from modules.run.run_folder import RunFolder
+from modules.run.run_folder import RunFolder, check_free
 from modules.run.run_lock import check_not_training
 
 LATEST = "latest"
@@ -28,6 +28,16 @@ def folder_to_resume(config: TrainConfig, resume: str) -> RunFolder:
     if is_of_run and config.run_name in (None, run.name):
         return _opened(run.parent, run.name)
     return RunFolder.create(config)
+
+
+def check_resume(config: TrainConfig, resume: str) -> None:
+    """Raise what `folder_to_resume` would raise, and make no folder."""
+    if resume == LATEST:
+        folder_to_resume(config, resume)
+        return
+    run = given_backup(resume).resolve().parent.parent
+    if config.run_name not in (None, run.name):
+        check_free(Path(config.runs_dir), str(config.run_name))
 
 
 def given_backup(resume: str) -> Path:

@@ -1,5 +1,6 @@
 """runs/NAME/: the only meeting point of window, command line and training."""
 
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -138,6 +139,21 @@ def check_run_name(name: str) -> None:
     )
 
 
+def check_free(runs_dir: Path, name: str) -> None:
+    """Raise ConfigError where a run of this name has trained already, or something else has that name."""
+    check_run_name(name)
+    path = runs_dir / name
+    try:
+        is_free = not _has_trained(RunFolder(path)) if path.is_dir() else not os.path.lexists(path)
+    except OSError as error:
+        raise not_writable(path, error) from error
+    if not is_free:
+        raise ConfigError(
+            f"the run {name!r} already exists in {runs_dir}",
+            f"Continue it with --resume latest --run_name {name}, or choose another --run_name",
+        )
+
+
 def clean_run_name(name: str) -> str:
     """The nearest allowed run name; an allowed one comes back unchanged."""
     clean = re.sub(r"[^\w.-]+", "_", name).strip("._-")
@@ -151,12 +167,7 @@ def _make(runs_dir: Path, name: str) -> Path:
     try:
         path.mkdir()
     except FileExistsError:
-        if path.is_dir() and not _has_trained(RunFolder(path)):
-            return path
-        raise ConfigError(
-            f"the run {name!r} already exists in {runs_dir}",
-            f"Continue it with --resume latest --run_name {name}, or choose another --run_name",
-        ) from None
+        check_free(runs_dir, name)
     return path
 
 

@@ -98,11 +98,13 @@ def _start_machines(
         raise
     try:
         with stoppable():
+            if plan.port == host.port:  # the door has just taken what was free before
+                plan = _plan(config, folder, extra_args)
             _invite(config, plan, host, say)
             counts = host.wait(config.startup_timeout_s)
-        agreed = {"processes_per_node": (plan.processes_here, *(counts[n] for n in sorted(counts)))}
-        told = plan.reasons
-        plan = _plan(config.model_copy(update={**agreed, "world_size": None}), folder, extra_args)
+            agreed = {"processes_per_node": (plan.processes_here, *(counts[n] for n in sorted(counts)))}
+            told = plan.reasons
+            plan = _plan(config.model_copy(update={**agreed, "world_size": None}), folder, extra_args)
     except Stopped as stop:
         say(f"Stopped while waiting for machines ({host.summary()}).")
         host.close("it was stopped while it waited for machines")

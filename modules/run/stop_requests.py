@@ -12,6 +12,7 @@ from types import FrameType
 
 from modules.run.commands import INTERRUPTED, PAUSED, TERMINATED, request_command
 from modules.run.console import warn
+from modules.run.end_signals import end_signals
 from modules.run.launch_plan import TORCHRUN_MODULE
 from modules.run.pause import PAUSE_SIGNAL, pause_let_through
 from modules.run.process_family import ProcessFamily, signal_children
@@ -43,10 +44,7 @@ class StopRequests:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK", "SIGUSR1")
-        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        # nohup asks not to be told when the terminal closes.
-        wanted = [each for each in numbers if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN]
+        wanted = [*end_signals(), *([PAUSE_SIGNAL] if PAUSE_SIGNAL else [])]
         before = {number: signal.signal(number, self._note) for number in wanted}
         try:
             with pause_let_through():

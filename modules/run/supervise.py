@@ -16,6 +16,7 @@ from modules.run.commands import clear_commands
 from modules.run.console import warn
 from modules.run.ending import Ending, Traces, decide_ending, ending_message, said_exit_code
 from modules.run.events import Event, EventLog, EventReader
+from modules.run.exit_codes import BAD_CONFIG, NO_DATA, exit_code_of
 from modules.run.failures import forget_failures, give_room_back, read_failures, record_failure
 from modules.run.folder_guard import FolderGuard
 from modules.run.generations import Generations
@@ -153,6 +154,9 @@ class Supervisor:
         """End a failed run within 30 s even if a rank is stuck in a collective; torchrun alone is slower."""
         now = time.monotonic()
         self._look_for_news(now)
+        if self._failed_at is not None and self._generations.allowed and self._would_fail_again():
+            self._victims.update(self._family.kill())  # torchrun, too, before it starts the ranks again
+            return
         deadline = _earliest(
             self._failed_at and self._failed_at + self._failure_grace_s,
             self._finished_at and self._finished_at + self._finish_grace_s,
@@ -223,6 +227,11 @@ class Supervisor:
         # Others may write down the loss of this machine's ranks when it has already come back with new ones.
         born = self._generations.born_at(self._launcher_id)
         return born is not None and any(_written_after(file, born) for file in recorded)
+
+    def _would_fail_again(self) -> bool:
+        """Whether a rank was refused for its settings or its pictures, which another start would find alike."""
+        failures = [each for each in read_failures(self._folder) if each.rank in self._watched]
+        return any(exit_code_of(each.kind) in {BAD_CONFIG, NO_DATA} for each in failures)
 
     def _decide(self, returncode: int) -> Ending:
         while news := self._reader.new():

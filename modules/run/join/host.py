@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
@@ -61,9 +61,9 @@ class JoinHost:
         self._strangers = Strangers()
         self._server = _open_server(config.initial_port + 1)
         self.port: int = self._server.getsockname()[1]
-        pool = ThreadPoolExecutor(1, "pictures")
-        self._listings: Future[list[Listing]] = pool.submit(all_listings, config)
-        pool.shutdown(wait=False)
+        self._listings: Future[list[Listing]] = Future()
+        # not a thread of a pool: Python would wait for its end before it lets a stopped run end
+        threading.Thread(target=self._list_pictures, name="pictures", daemon=True).start()
         threading.Thread(target=self._answer_the_door, name="join", daemon=True).start()
 
     def wait(self, within_s: float) -> dict[int, int]:
@@ -101,6 +101,12 @@ class JoinHost:
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self._roll.wait_until_empty(_GOODBYE_S)
+
+    def _list_pictures(self) -> None:
+        try:
+            self._listings.set_result(all_listings(self._config))
+        except Exception as error:  # noqa: BLE001  # `wait` raises it
+            self._listings.set_exception(error)
 
     def _answer_the_door(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
+from modules.run.end_signals import end_signals
 from modules.run.exit_codes import INTERRUPTED, TERMINATED
 from modules.run.join.line import Line, LineClosed, Message
 
@@ -17,8 +18,11 @@ PING_EVERY_S: Final = 2.0
 SILENT_S: Final = 12.0
 
 
-class Stopped(Exception):
-    """The user, or the system, asked this process to end while it waited for other machines."""
+class Stopped(BaseException):
+    """The user, or the system, asked this process to end while it waited for other machines.
+
+    Like KeyboardInterrupt it comes in the middle of anything, so nothing that takes care of errors may keep it.
+    """
 
     def __init__(self, exit_code: int) -> None:
         super().__init__("stopped")
@@ -76,10 +80,7 @@ def stoppable() -> Iterator[None]:
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(INTERRUPTED if number == signal.SIGINT else TERMINATED)
 
-    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    wanted = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in wanted}
+    before = {number: signal.signal(number, stop) for number in end_signals()}
     try:
         yield
     finally:

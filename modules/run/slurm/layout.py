@@ -9,6 +9,9 @@ from modules.config import ConfigError
 from modules.run.slurm.environment import expand_nodes
 
 _TIME = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<parts>\d+(?::\d+){0,2}))")
+_GPU_TYPE = re.compile(r"[\w.-]+", re.ASCII)
+_MEMORY = re.compile(r"\d+[KMGT]?", re.ASCII | re.IGNORECASE)
+_SBATCH_LINE = re.compile(r"-(-[a-z][\w-]*|[a-zA-Z])([ =].*)?", re.ASCII)
 _UNLIMITED = {"unlimited", "infinite"}
 _EARLY_S = 60  # man sbatch, --signal
 _TIME_FORMS = "minutes, HOURS:MINUTES:SECONDS, DAYS-HOURS or DAYS-HOURS:MINUTES:SECONDS"
@@ -51,14 +54,31 @@ class SlurmRequest:
                 raise ConfigError(f"--{name} is {value}; it must be 1 or more")
         for name in ("partition", "account", "qos", "mem", "constraint", "nodelist", "gpu_type"):
             value = getattr(self, name)
-            if value is not None and (not value or re.search(r"\s", value)):
+            if value is not None and (not value or not value.isprintable() or re.search(r"\s", value)):
                 raise ConfigError(f"--{name} is {value!r}; it must be one word")
-        for name in ("sbatch_lines", "setup_lines"):
-            if any("\n" in line for line in getattr(self, name)):
-                raise ConfigError(
-                    f"--{name.removesuffix('s')} holds a line break", "Give the option once for each line"
-                )
+        self._check_forms()
         self._check_times()
+
+    def _check_forms(self) -> None:
+        if self.gpu_type is not None and not _GPU_TYPE.fullmatch(self.gpu_type):
+            raise ConfigError(
+                f"--gpu_type is {self.gpu_type!r}; give the name alone, such as a100, and their number with --gpus",
+                'sinfo --format="%P %G" lists the names after "gpu:"',
+            )
+        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
+            raise ConfigError(
+                f"--mem is {self.mem!r}; write a number and K, M, G or T (without one: MiB), such as 64G; 0 is all"
+            )
+        for name in ("sbatch_lines", "setup_lines"):
+            for line in getattr(self, name):
+                option = f"--{name.removesuffix('s')}"
+                if len(line.splitlines()) > 1:
+                    raise ConfigError(f"{option} holds a line break", "Give the option once for each line")
+                if name == "sbatch_lines" and not _SBATCH_LINE.fullmatch(line):
+                    raise ConfigError(
+                        f"{option} is {line!r}; it must be an option of sbatch as it stands after #SBATCH",
+                        f"For example {option}=--mail-type=END",
+                    )
 
     def _check_times(self) -> None:
         limit_s = None if self.time is None else time_limit_s(self.time)
