@@ -60,7 +60,8 @@ def parser() -> argparse.ArgumentParser:
         "out", metavar="OUT", help="what to write: a folder for a diffusers model, else a .safetensors file"
     )
     top.add_argument("--to", required=True, choices=FORMS, help="the form to write")
-    top.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="number format (default: as in IN)")
+    numbers = "number format (default: as in IN; fp32 for whole models)"
+    top.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help=numbers)
     top.add_argument(
         "--layout", metavar="FOLDER", help="for one file to a diffusers folder: one of the same architecture"
     )

@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="sample.py", description="Draw pictures with a saved model.", allow_abbrev=False)
     top.add_argument("--model", required=True, metavar="FOLDER", help="a model folder, such as runs/NAME/model")
+    top.add_argument("--base_model", help="of a LoRA or a word: where its base model is now, if it was moved")
     top.add_argument("--prompt", required=True, action="append", help="what to draw; give it several times for several")
     top.add_argument("--negative_prompt", default="", help="what to keep out")
     top.add_argument("--out", default="samples", metavar="FOLDER", help="where the PNG files go (default: samples)")
@@ -70,6 +71,10 @@ def draw(options: argparse.Namespace) -> None:
         for number in range(options.count)
     )
     config = config.model_copy(update={"samples": samples})
+    if options.base_model is not None:
+        if config.method == "fine_tune":
+            raise ConfigError(f"--base_model: {options.model!r} is a whole model, which needs none; leave it out.")
+        config = config.model_copy(update={"base_model": options.base_model})
     requests = sample_requests(config, family_class(config.family).size_step)
     family = family_class(config.family).load(config)
     apply_adapter(family, config, Path(options.model))
@@ -80,7 +85,7 @@ def draw(options: argparse.Namespace) -> None:
     for number, request in enumerate(requests):
         picture = family.sample(request)
         file = folder / f"sample-{number:02d}.png"
-        save_picture(picture, file, {**asdict(request), "model": options.model})
+        save_picture(picture, file, {**asdict(request), **family.sampling_facts(), "model": options.model})
         print(file)
         drawn.append((picture, request.prompt))
     if len(drawn) > 1:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image, ImageDraw
 from xdist.scheduler import LoadFileScheduling
+
+from modules.run.group_place import Place
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -59,6 +63,14 @@ class _Together(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
         return "pair" if file.endswith(PAIR) else file
+
+
+@pytest.fixture(autouse=True)
+def no_place_in_a_group() -> Iterator[None]:
+    """A test that joins a group in this process leaves its place in the environment; the next would take it over."""
+    yield
+    for name in Place(0, 0, 1, "", 0).environment():
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,7 @@ def unpack_optimizer(
 ) -> None:
     """Put `state` back. Group settings named in `configured` keep the values of the present config.
 
+    Step counters stay on the CPU unless the optimizer counts on the device, as in torch's own load_state_dict.
     Raises ValueError where the state is of another optimizer or has another number of groups.
     """
     if state.kind != type(optimizer).__name__:
@@ -66,7 +67,11 @@ def unpack_optimizer(
         for parameter in group["params"]:
             saved_state = by_parameter.get(names[id(parameter)])
             if saved_state is not None:
-                optimizer.state[parameter] = {k: _like(parameter, v) for k, v in saved_state.items()}
+                on_device = bool(group.get("fused") or group.get("capturable"))
+                optimizer.state[parameter] = {
+                    key: value if key == "step" and not on_device else _like(parameter, value)
+                    for key, value in saved_state.items()
+                }
 
 
 def _group_name(number: int) -> str:
@@ -74,11 +79,11 @@ def _group_name(number: int) -> str:
 
 
 def _like(parameter: Tensor, value: Tensor | Plain) -> Tensor | Plain:
-    """`value` with the memory layout of its parameter: fused kernels walk both in storage order."""
+    """`value` on the device of its parameter, and in its memory layout: fused kernels walk both in storage order."""
     if not isinstance(value, Tensor):
         return value
     if value.shape != parameter.shape:
-        return value  # step counters and factored moments stay where they are kept: on the CPU or per kernel
+        return value.to(parameter.device)  # the sums of factored moments, say
     return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 

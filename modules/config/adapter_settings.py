@@ -143,8 +143,9 @@ def _part_rules(config: Adapting, place: int, part: Part) -> list[tuple[str, str
         if config.precision not in ("bf16", "fp16"):
             sentence = f"is {part.weights}, but precision is {config.precision}; use run, or precision bf16 or fp16"
             rules.append((f"{here}.weights", sentence))
-        elif part.train and config.method == "fine_tune":
-            sentence = f"is {part.weights}, but fine_tune trains all weights of this part; use run, or method lora"
+        elif config.method == "fine_tune":
+            sentence = f"is {part.weights}, but fine_tune saves the whole model, which this would round; use run, or "
+            sentence += "method lora"
             rules.append((f"{here}.weights", sentence))
     return rules
 

@@ -49,6 +49,18 @@ class AdamW(Optimizer):
     fused: bool = setting(True, title="Fused update", help=FUSED, advanced=True)
 
 
+class AdamW8bit(Optimizer):
+    """AdamW with a quarter of its memory; needs the package bitsandbytes."""
+
+    section_title: ClassVar[str] = "AdamW, 8 bits"
+    target: ClassVar[str] = "bitsandbytes.optim:AdamW8bit"
+
+    name: Literal["adamw_8bit"] = "adamw_8bit"
+    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True)
+    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1)
+    weight_decay: float = setting(0.01, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+
+
 class Adam(Optimizer):
     """Like AdamW, but weight decay is part of the gradient."""
 
@@ -227,6 +239,7 @@ def _name(value: object) -> object:
 # Told apart by a function: pydantic's own way forbids Section's number reading on the name field.
 AnyOptimizer = Annotated[
     Annotated[AdamW, Tag("adamw")]
+    | Annotated[AdamW8bit, Tag("adamw_8bit")]
     | Annotated[Adam, Tag("adam")]
     | Annotated[SGD, Tag("sgd")]
     | Annotated[Adafactor, Tag("adafactor")]

@@ -97,6 +97,10 @@ class Family(ABC):
     def rest(self) -> None:  # noqa: B027 - few families have something to do
         """All pictures are encoded: what the steps do without may leave `device`; `sample` calls it back."""
 
+    def sampling_facts(self) -> Mapping[str, str]:
+        """What a picture's settings should tell beside its request, such as the sampler."""
+        return {}
+
     def remarks(self, captions: Sequence[str]) -> list[str]:
         """Sentences about these captions that should be told once, such as how many are too long."""
         return []

@@ -71,6 +71,8 @@ def assemble(
     precision = Precision(config.precision, device, replicas.scaler_class)
     family = load_family(config)
     requests = sample_requests(config, family.size_step)
+    for remark in family.remarks([text for each in requests for text in (each.prompt, each.negative_prompt)]):
+        report.warning(f"Samples: {remark}")
     prepare_model(family, config, precision)
     family.device = device
     data = prepare_dataset(

@@ -42,7 +42,8 @@ def draw(parts: Parts, requests: Sequence[SampleRequest], report: Report) -> Ite
 
 def keep(pictures: Iterable[Image], parts: Parts, position: Position, report: Report) -> Deeds:
     """Write the pictures of all requests. The deeds raise OSError."""
-    return keep_samples(pictures, parts.requests, parts.folder.samples_dir, position.step, report)
+    facts, folder = parts.family.sampling_facts(), parts.folder.samples_dir
+    return keep_samples(pictures, parts.requests, facts, folder, position.step, report)
 
 
 def sample(parts: Parts, position: Position, report: Report) -> Deeds:

@@ -92,8 +92,14 @@ def prepare_dataset(
     replicas.together("problems", lambda: write_problems(problems, problems_file))
     for line in data_report(index, cached, order).lines():
         report.note(line)
-    for remark in family.remarks([caption for row in range(len(index)) for caption in index.captions(row)]):
+    captions = _captions(index, config)
+    for remark in family.remarks(captions):
         report.warning(remark)
+    if config.method == "embedding" and not any(config.embedding_token in caption for caption in captions):
+        report.warning(
+            f"The word {config.embedding_token!r} is in none of the {len(captions)} captions, so nothing is learned; "
+            "write it into them, or into prompt_prefix of the concept."
+        )
     if problems:
         report.warning(f"{len(problems)} files have problems and are listed in {problems_file}.")
     loader = make_loader(
@@ -112,6 +118,12 @@ def prepare_dataset(
         validation_steps(index, config, cached.usable, global_batch_size, test=test) for test in (False, True)
     )
     return Dataset(index, cached, order, loader, validation, test)
+
+
+def _captions(index: Index, config: TrainConfig) -> list[str]:
+    """All captions as they are trained with, but for shuffled and dropped tags."""
+    prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
+    return [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
 
 
 def _fill_cache(

@@ -58,8 +58,10 @@ def tell_roster(roster: Roster, config: TrainConfig, report: Report) -> None:
 def opening(parts: Parts, world_size: int) -> list[str]:
     """The lines that a person reads before the first step."""
     ranks = "one process" if world_size == 1 else f"{world_size} processes"
+    count = parts.weights.count
+    trained = f"{count / 1e6:.2f} M" if count >= 10_000 else f"{count:,}"
     lines = [
-        f"Training {parts.weights.count / 1e6:.2f} M parameters in {ranks} on {device_name(parts.device)}, "
+        f"Training {trained} parameters in {ranks} on {device_name(parts.device)}, "
         f"{parts.config.precision}; effective batch {parts.plan.global_batch_size}, "
         f"{parts.total_steps} steps, {parts.data.order.steps_per_epoch} an epoch."
     ]

@@ -11,6 +11,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.families.family import Family, family_class
 from modules.training.adapters import prepare
 from modules.training.lora import lay_plain
+from modules.training.optimizers import check_installed
 from modules.training.precision import Precision
 from modules.training.trained_parts import check_parts, keep_frozen_small
 
@@ -23,7 +24,8 @@ def load_family(config: TrainConfig) -> Family:
 
 
 def check_available(config: TrainConfig) -> type[Family]:
-    """The config's family. Raises ConfigError for an unknown one, and for a method or part that it has not."""
+    """The config's family. Raises ConfigError for an unknown one, for a method or part that it has not, and for an
+    optimizer that is not installed."""
     kind = family_class(config.family)
     if config.method not in kind.methods:
         raise ConfigError(
@@ -39,6 +41,7 @@ def check_available(config: TrainConfig) -> type[Family]:
             f"lora_layouts is 'kohya', but kohya's layout has no names for the family {config.family!r}; use diffusers."
         )
     check_parts(kind, config)
+    check_installed(config)
     return kind
 
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.distributed import Weights
+
+
+def check_installed(config: TrainConfig) -> None:
+    """Raises ConfigError where the optimizer is in a package that is not there: some are optional."""
+    package = config.optimizer.target.partition(":")[0].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"optimizer.name is {config.optimizer.name!r}, which needs the package {package}; it is not installed.",
+            f"Install it with `.venv/bin/python -m pip install {package}`, or choose another optimizer, such as adamw.",
+        )
 
 
 def build_optimizer(

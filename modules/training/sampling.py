@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL.Image import Image
 
@@ -54,20 +55,29 @@ def pictures_of(
 
 
 def keep_samples(
-    pictures: Iterable[Image], requests: Sequence[SampleRequest], folder: Path, step: int, report: Report
+    pictures: Iterable[Image],
+    requests: Sequence[SampleRequest],
+    facts: Mapping[str, str],
+    folder: Path,
+    step: int,
+    report: Report,
 ) -> Deeds:
-    """Deeds that write step-NNNNNN-K.png for every request and step-NNNNNN-grid.png of them all into `folder`."""
+    """Deeds that write step-NNNNNN-K.png for every request and step-NNNNNN-grid.png of them all into `folder`.
+
+    Each picture carries its request and `facts`.
+    """
     drawn = []
     for number, (picture, request) in enumerate(zip(pictures, requests, strict=True)):
         drawn.append((picture, request.prompt))
-        yield partial(_keep, picture, folder / f"step-{step:06d}-{number:02d}.png", request, step, report)
+        told = {**asdict(request), **facts, "step": step}
+        yield partial(_keep, picture, folder / f"step-{step:06d}-{number:02d}.png", told, report)
     if drawn:
         yield partial(_keep_grid, drawn, folder / f"step-{step:06d}-grid.png", step, report)
 
 
-def _keep(picture: Image, file: Path, request: SampleRequest, step: int, report: Report) -> None:
-    save_picture(picture, file, {**asdict(request), "step": step})
-    report.sample(file, request.prompt, step)
+def _keep(picture: Image, file: Path, told: Mapping[str, Any], report: Report) -> None:
+    save_picture(picture, file, told)
+    report.sample(file, told["prompt"], told["step"])
 
 
 def _keep_grid(drawn: list[tuple[Image, str]], file: Path, step: int, report: Report) -> None:

@@ -102,7 +102,7 @@ def restore(
     except (RuntimeError, KeyError, ValueError) as error:
         raise ResumeError(
             f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "
-            "use the family options and the optimizer that the run began with."
+            "use the optimizer, the family options and, for a LoRA, the rank that the run began with."
         ) from error
     if ema is not None:
         average = state.weights if state.ema is None else state.ema

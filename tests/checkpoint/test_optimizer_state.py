@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import get_args
@@ -17,9 +18,10 @@ from modules.config import TrainConfig
 from modules.config.optimizers import AnyOptimizer
 from modules.training.optimizers import build_optimizer
 
-NAMES = [
-    get_args(get_args(tagged)[0].model_fields["name"].annotation)[0] for tagged in get_args(get_args(AnyOptimizer)[0])
-]
+KINDS = [get_args(tagged)[0] for tagged in get_args(get_args(AnyOptimizer)[0])]
+NAMES = [get_args(kind.model_fields["name"].annotation)[0] for kind in KINDS]
+# bitsandbytes is for those who install it
+PRESENT = [n for n, k in zip(NAMES, KINDS, strict=True) if importlib.util.find_spec(k.target.partition(".")[0])]
 FUSED = [{"name": name, "fused": True} for name in ("adamw", "adam", "sgd")]
 WITH_MORE = [
     {"name": "adafactor", "beta1": 0.9},
@@ -59,7 +61,7 @@ def config_of(optimizer: dict[str, object]) -> TrainConfig:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("settings", [{"name": name} for name in NAMES] + FUSED + WITH_MORE, ids=str)
+@pytest.mark.parametrize("settings", [{"name": name} for name in PRESENT] + FUSED + WITH_MORE, ids=str)
 def test_the_step_after_a_restore_is_the_same(tmp_path: Path, settings: dict[str, object], channels_last: bool) -> None:
     config = config_of(settings)
     first = network(channels_last)
@@ -80,7 +82,7 @@ def test_the_step_after_a_restore_is_the_same(tmp_path: Path, settings: dict[str
 
 
 def test_every_optimizer_of_the_config_is_tried() -> None:
-    assert set(NAMES) >= {"adamw", "adam", "sgd", "adafactor", "lion", "prodigy", "came"}
+    assert set(NAMES) >= {"adamw", "adam", "sgd", "adafactor", "lion", "prodigy", "came", "adamw_8bit"}
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -95,6 +97,22 @@ def test_moments_keep_the_layout_of_their_weights(tmp_path: Path, fused: bool) -
     weight = model[0].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert fresh.state[weight]["exp_avg"].stride() == weight.stride()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_state_goes_to_the_device_of_the_weights(fused: bool) -> None:
+    for settings in ({"name": "adamw", "fused": fused}, {"name": "adafactor"}):
+        config, model = config_of(settings), network()
+        optimizer = build_optimizer(model.parameters(), config)
+        learn(model, optimizer, 1)
+        state = pack_optimizer(optimizer, names_of(model))
+        elsewhere = network().to("meta")
+        fresh = build_optimizer(elsewhere.parameters(), config)
+        unpack_optimizer(fresh, state, names_of(elsewhere), set())
+        found = [(key, value) for row in fresh.state.values() for key, value in row.items() if torch.is_tensor(value)]
+        assert {value.device.type for key, value in found if key != "step"} == {"meta"}
+        steps = {value.device.type for key, value in found if key == "step"}
+        assert steps <= {"meta" if fused else "cpu"}
 
 
 def test_settings_of_the_present_config_win_over_the_saved_ones(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         data["validation_split"] = max(data["validation_split"], 0.1)
     if data["training_mode"] == "fully_sharded":
         data["channels_last"], data["gradient_compression"] = False, "none"
-        if data["optimizer"]["name"] in ("adafactor", "prodigy", "came"):
+        if data["optimizer"]["name"] in ("adamw_8bit", "adafactor", "prodigy", "came"):
             data["training_mode"] = "distributed"
     for place, part in enumerate(data["parts"]):
         part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")

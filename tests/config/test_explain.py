@@ -42,7 +42,7 @@ def explained(data: Any) -> list[str]:
         ({"resolution": 4}, "resolution is 4; it must be a whole number from 8 to 8192."),
         (
             {"optimizer": "adamm"},
-            'optimizer.name is "adamm"; it must be one of adamw, adam, sgd, adafactor, lion, prodigy, came '
+            'optimizer.name is "adamm"; it must be one of adamw, adamw_8bit, adam, sgd, adafactor, lion, prodigy, came '
             "(did you mean adam?).",
         ),
         ({"concepts": [3]}, "concepts.0 is 3; it must be a group of named settings."),

@@ -227,6 +227,7 @@ def test_a_saved_model_draws_and_wrong_folders_are_refused(
         (["--model", str(run.folder.model_dir), "--width", "20"], "multiple of 8"),
         (["--model", str(run.folder.model_dir), "--count", "0"], "--count"),
         (["--model", str(run.folder.model_dir), "--steps", "0"], "steps"),
+        (["--model", str(run.folder.model_dir), "--base_model", "x"], "is a whole model"),
     ):
         capsys.readouterr()
         assert sample.main([*arguments, "--prompt", "x"]) == 2

@@ -70,6 +70,7 @@ def test_a_folder_that_is_no_whole_model(
         ("model.ckpt", "is a pickled file"),
         ("nothing.safetensors", "there is no 'nothing.safetensors'"),
         ("no/such/place", "there is no 'no/such/place'"),
+        ("./model", "there is no './model'"),
         ("readme.txt", "is no .safetensors file"),
         ("torn.safetensors", "is damaged"),
         ("lora.safetensors", "is a LoRA"),

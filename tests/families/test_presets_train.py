@@ -8,7 +8,7 @@ import pytest
 
 from modules.config import TrainConfig, load_preset, preset_names
 from tests.conftest import draw_pictures
-from tests.runs import train_alone
+from tests.runs import Run, train_alone
 
 PRESETS = [name for name in preset_names() if name.startswith(("sd15", "sdxl", "textual"))]
 
@@ -25,10 +25,26 @@ def test_all_that_were_promised_are_there() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_trains(name: str, pictures: Path, tmp_path: Path, sd_folder: Path, sdxl_folder: Path) -> None:
+    base = sdxl_folder if load_preset(name).family == "stable_diffusion_xl" else sd_folder
+    code, run = trained(name, base, pictures, load_preset(name).embedding_token + " ", tmp_path)
+    assert code == 0, run.failure(0)
+    assert len(run.losses) == 2
+    assert all(loss == loss for loss in run.losses)
+    assert any(run.folder.model_dir.rglob("*.safetensors"))
+    assert "captions" not in run.warnings
+
+
+def test_a_word_that_stands_in_no_caption_is_told(pictures: Path, tmp_path: Path, sd_folder: Path) -> None:
+    code, run = trained("textual_inversion", sd_folder, pictures, "", tmp_path)
+    assert code == 0, run.failure(0)
+    assert "The word '<my-concept>' is in none of the 3 captions" in run.warnings
+
+
+def trained(name: str, base: Path, pictures: Path, prefix: str, tmp_path: Path) -> tuple[int, Run]:
     preset = load_preset(name)
     changes: dict[str, object] = {
-        "base_model": str(sdxl_folder if preset.family == "stable_diffusion_xl" else sd_folder),
-        "concepts": [{"path": str(pictures), "prompt_prefix": preset.embedding_token + " "}],
+        "base_model": str(base),
+        "concepts": [{"path": str(pictures), "prompt_prefix": prefix}],
         "resolution": 64,
         "max_steps": 2,
         "cache_dir": str(tmp_path / "cache"),
@@ -41,8 +57,4 @@ def test_a_preset_trains(name: str, pictures: Path, tmp_path: Path, sd_folder: P
         "training_mode": "auto",
         "samples": [{"prompt": "a red disc", "width": 64, "height": 64, "steps": 2}],
     }
-    code, run = train_alone(TrainConfig.model_validate(preset.model_dump() | changes))
-    assert code == 0, run.failure(0)
-    assert len(run.losses) == 2
-    assert all(loss == loss for loss in run.losses)
-    assert any(run.folder.model_dir.rglob("*.safetensors"))
+    return train_alone(TrainConfig.model_validate(preset.model_dump() | changes))

@@ -207,7 +207,8 @@ def test_long_prompts_are_read_in_windows_or_cut_off(sd_folder: Path) -> None:
     long = " ".join(["red disc"] * 50)
     cut = load("stable_diffusion", sd_folder)
     assert cut.remarks([long, "a cat"]) == [
-        "1 captions are longer than 75 tokens; the rest of them is not read (set family_options.long_prompts to chunk)."
+        f"1 text is longer than 75 tokens, such as {long[:60]!r}...; the rest is not read (set "
+        "family_options.long_prompts to chunk)."
     ]
     whole = load("stable_diffusion", sd_folder, family_options={"long_prompts": "chunk", "prompt_windows": 2})
     assert whole.remarks([long]) == []

@@ -100,6 +100,7 @@ def test_a_run_leaves_samples_and_a_model(name: str, alone: dict[str, Run], conf
     with Image.open(folder.samples_dir / "step-000004-00.png") as sample:
         assert sample.size == (64, 64)
         assert "a red disc" in json.dumps(sample.info)
+        assert json.loads(sample.info["tandem"])["sampler"].endswith("Scheduler")
     config = config_of_saved_model(folder.model_dir)
     saved = load(name, folder.model_dir, family_options=config.family_options)
     request = SampleRequest("a red disc", "", 64, 64, steps=2, guidance_scale=4.0, seed=1)

@@ -112,7 +112,7 @@ def test_what_cannot_be_is_said_with_names(settings: dict[str, object], said: st
         ({"parts": [{"part": "a", "weights": "bf16"}]}, "parts.0.weights is bf16, but precision is fp32"),
         (
             {"parts": [{"part": "a", "weights": "bf16"}], "precision": "bf16", "method": "fine_tune"},
-            "fine_tune trains all weights of this part",
+            "fine_tune saves the whole model, which this would round",
         ),
         ({"lora_targets": "to_(q"}, r"'to_\(q' is no regular expression \(missing \)"),
         ({"lora_targets": " , "}, "use one of attention, attention_mlp, all_linear, all, or patterns"),

@@ -186,7 +186,7 @@ def test_the_saved_model_is_the_average(sharded: dict[str, Run], one: Run, name:
         saved, average = load_file(run.folder.model_dir / "weights.safetensors"), run.state.ema
         assert average is not None
         assert saved.keys() == average.keys()
-        assert all(torch.equal(tensor, average[name]) for name, tensor in saved.items())
+        assert all(torch.equal(tensor, average[name].to(tensor.dtype)) for name, tensor in saved.items())
 
 
 def test_it_resumes_in_the_same_bits(sharded: dict[str, Run]) -> None:

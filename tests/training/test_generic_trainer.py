@@ -52,8 +52,10 @@ def test_channels_last_differs_by_rounding_only(pictures: Path, tmp_path: Path) 
     assert weight_difference(plain.state, other.state) < 1e-12
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "adafactor", "lion", "prodigy", "came"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "adafactor", "lion", "prodigy", "came", "adamw_8bit"])
 def test_every_optimizer_trains_and_resumes(pictures: Path, tmp_path: Path, optimizer: str) -> None:
+    if optimizer == "adamw_8bit":
+        pytest.importorskip("bitsandbytes", reason="bitsandbytes is optional and not installed")
     settings = {"optimizer": optimizer, "learning_rate": 1.0 if optimizer == "prodigy" else 0.001}
     _, whole = train_alone(tiny_config(pictures, tmp_path, run_name="w", **settings))
     code, _ = train_alone(tiny_config(pictures, tmp_path, max_steps=3, **settings))

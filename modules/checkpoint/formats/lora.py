@@ -158,7 +158,7 @@ def _kohya_tensors(adapters: Sequence[LoraWeights], names: AdapterNames, dtype: 
         stem = f"{names[adapter.part][1]}_{kohya_name(adapter)}"
         tensors[f"{stem}.lora_down.weight"] = planned(adapter.down, dtype)
         tensors[f"{stem}.lora_up.weight"] = planned(adapter.up, dtype)
-        tensors[f"{stem}.alpha"] = planned(torch.tensor(float(adapter.alpha)), dtype)
+        tensors[f"{stem}.alpha"] = planned(torch.tensor(float(adapter.alpha)), torch.float32)
         if adapter.magnitude is not None:
             shape = [-1, *[1] * (adapter.down.dim() - 1)]
             tensors[f"{stem}.dora_scale"] = planned(adapter.magnitude.reshape(shape), dtype)
@@ -247,19 +247,34 @@ def _read_kohya(file: Path, tensors: Mapping[str, Tensor], names: AdapterNames) 
             continue
         part = _part_of(file, stem, names, kohya=True)
         alpha = tensors.get(f"{stem}.alpha")
-        magnitude = tensors.get(f"{stem}.dora_scale")
+        up = _beside(file, tensors, f"{stem}.lora_up.weight")
+        magnitude = _row_lengths(file, stem, tensors, len(up))
         used |= {name, f"{stem}.lora_up.weight", f"{stem}.alpha", f"{stem}.dora_scale"}
         found.append(
             LoraWeights(
                 part=part,
                 module=_inner(part, dotted(stem.removeprefix(f"{names[part][1]}_"))),
                 down=down,
-                up=_beside(file, tensors, f"{stem}.lora_up.weight"),
+                up=up,
                 alpha=float(down.shape[0]) if alpha is None else float(alpha),
-                magnitude=None if magnitude is None else magnitude.flatten(),
+                magnitude=magnitude,
             )
         )
     return found, used
+
+
+def _row_lengths(file: Path, stem: str, tensors: Mapping[str, Tensor], rows: int) -> Tensor | None:
+    """DoRA's lengths [out]; LyCORIS also writes those of the columns, [1, in]."""
+    lengths = tensors.get(f"{stem}.dora_scale")
+    if lengths is None:
+        return None
+    if lengths.shape[:1] != (rows,) or lengths.numel() != rows:
+        raise ConfigError(
+            f"{str(file)!r}: {stem}.dora_scale has the shape {list(lengths.shape)}, which is not one length for each "
+            f"of the {rows} rows.",
+            "A DoRA of LyCORIS with lengths of columns (wd_on_output off) cannot be read.",
+        )
+    return lengths.flatten()
 
 
 def _part_of(file: Path, stem: str, names: AdapterNames, *, kohya: bool) -> str:

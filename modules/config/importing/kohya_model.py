@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from modules.config.importing.optimizers import parsed
 from modules.config.importing.readers import flag, items, model_path, number, optional_number, whole
-from modules.config.importing.rules import BLANK, Changed, Joint, NotCarriedError, Outcome, Rule, Values, Without
+from modules.config.importing.rules import BLANK, Joint, NotCarriedError, Outcome, Rule, Values, Without
 
 # Settings that tell a model from its file or name.
 OTHER_FAMILIES = {
@@ -166,11 +166,14 @@ def _parts(values: Values) -> list[Outcome]:
     return found
 
 
-def _clip_skip(value: object) -> object:
-    found = whole(value)
-    if found <= 1:
-        return 0
-    return Changed(found - 1, "Tandem counts the layers that are left out, kohya the layer that is used")
+def _clip_skip(values: Values) -> list[Outcome]:
+    if values["clip_skip"] in BLANK:
+        return []
+    found = whole(values["clip_skip"])
+    if is_xl(values):
+        raise NotCarriedError("kohya's scripts pass over it for SDXL, which leaves out a layer by itself")
+    why = "Tandem counts the layers that are left out, kohya the layer that is used" if found > 1 else ""
+    return [Outcome("family_options.clip_skip", max(found - 1, 0), why, ("clip_skip",))]
 
 
 def _loss(values: Values) -> list[Outcome]:
@@ -255,7 +258,7 @@ MODEL_RULES: tuple[Rule | Joint, ...] = (
         "v_parameterization", "family_options.prediction_type", False,
         lambda value: "v_prediction" if flag(value) else "auto", ask=False,
     ),
-    Rule("clip_skip", "family_options.clip_skip", None, _clip_skip, ask=False),
+    Joint({"clip_skip": None}, "family_options.clip_skip", _clip_skip, "not for SDXL", {**FAMILY_KEYS, **XL_SIGNS}),
     Rule("zero_terminal_snr", "family_options.zero_terminal_snr", False, flag, ask=False),
     Rule("min_timestep", "family_options.min_timestep", 0, share, ask=False),
     Rule("max_timestep", "family_options.max_timestep", 1000, last_share, ask=False),

@@ -13,6 +13,7 @@ from modules.config.options import find_option
 from modules.config.train_config import TrainConfig
 
 _8_BIT = "its 8-bit states become 32-bit ones: the same steps, more memory"
+_ADAMW_8_BIT = _8_BIT + "; adamw_8bit keeps them, if you install bitsandbytes"
 _PAGED = "its states stay on the GPU: the same steps, more memory"
 _FREE = "Tandem has no schedule-free optimizer; the nearest stands in: choose a schedule"
 _SELF = "Tandem finds the step size with prodigy; leave the learning rate at 1"
@@ -26,10 +27,10 @@ _SELF_TUNING = (
 # Their names without case and signs -> ours and what is different.
 NAMES: Mapping[str, tuple[str, str]] = {
     "adamw": ("adamw", ""),
-    "adamw8bit": ("adamw", _8_BIT),
+    "adamw8bit": ("adamw", _ADAMW_8_BIT),
     "pagedadamw": ("adamw", _PAGED),
     "pagedadamw32bit": ("adamw", _PAGED),
-    "pagedadamw8bit": ("adamw", _8_BIT),
+    "pagedadamw8bit": ("adamw", _ADAMW_8_BIT),
     "adamwbf16": ("adamw", _ROUNDING),
     "adamwoptimi": ("adamw", _ROUNDING),
     "adamw8bitkahan": ("adamw", _8_BIT),

@@ -28,6 +28,12 @@ def prediction_of(scheduler: Mapping[str, Any], options: DiffusionOptions) -> Pr
 
     Raises ConfigError where that is something else, or does not go with a schedule that ends in pure noise.
     """
+    if str(scheduler.get("_class_name", "")).startswith("EDM"):
+        raise ConfigError(
+            f"base_model: its scheduler is {scheduler['_class_name']}, another kind of noise schedule than that of "
+            "Stable Diffusion; it is not supported.",
+            "Choose another base model.",
+        )
     wanted = options.prediction_type
     found: str = scheduler.get("prediction_type", "epsilon") if wanted == "auto" else wanted
     if found == "v_prediction":

@@ -93,8 +93,8 @@ class DiffusionOptions(Section):
     clip_skip: int = setting(
         0,
         title="CLIP skip",
-        help="So many of the last layers of the text encoders are left out. 0 as the model was made; 1 for many "
-        "models of drawings (other programs call it clip skip 2).",
+        help="So many of the last layers of the text encoders are left out. 0 as the model was made; 1 for many SD 1.5 "
+        "models of drawings (other programs call it clip skip 2). SDXL wants 0, also where others are told 2.",
         unit="layers",
         advanced=True,
         ge=0,

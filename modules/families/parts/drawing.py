@@ -10,6 +10,8 @@ import diffusers
 import torch
 from torch import Tensor
 
+from modules.config import ConfigError
+
 Scheduler = Literal[
     "model",
     "ddim",
@@ -38,6 +40,18 @@ SCHEDULERS: Mapping[str, tuple[str, dict[str, object]]] = {
     ),
     "unipc": ("UniPCMultistepScheduler", {}),
 }
+
+
+def check_scheduler(name: Scheduler, config: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the scheduler `name` cannot follow the schedule that the model is trained with."""
+    kind = SCHEDULERS.get(name, (config["_class_name"], {}))[0]
+    known = inspect.signature(getattr(diffusers, kind).__init__).parameters
+    if changes.get("rescale_betas_zero_snr") and "rescale_betas_zero_snr" not in known:
+        raise ConfigError(
+            f"family_options.sample_scheduler is {name!r}, which draws with {kind}; that cannot begin at pure noise, "
+            "as family_options.zero_terminal_snr needs it.",
+            "Choose ddim, ddpm, euler, dpmpp_2m or unipc.",
+        )
 
 
 def make_scheduler(name: Scheduler, config: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:

@@ -34,5 +34,6 @@ def hole_of(example: Example) -> Tensor:
 def nothing_kept(vae: Any, size: tuple[int, int], scale: float) -> Tensor:
     """The hole and the latents of what is kept, [1, 5, h, w], for a picture of (height, width) without anything."""
     grey = torch.full((3, *size), 128, dtype=torch.uint8, device=next(vae.parameters()).device)
-    kept = encode_picture(vae, grey, "mode")["mean"][None] * scale
+    with torch.autocast(grey.device.type, enabled=False):  # as while preparing: SDXL's autoencoder overflows in fp16
+        kept = encode_picture(vae, grey, "mode")["mean"][None] * scale
     return torch.cat([torch.ones_like(kept[:, :1]), kept], dim=1)

@@ -56,6 +56,7 @@ class LatentDiffusion(Family):
         self.masked = config.masked_training
         self.read = reading_of(self.layer, options, components.encoders)
         self.prediction = prediction_of(components.scheduler, options)
+        drawing.check_scheduler(options.sample_scheduler, components.scheduler, self._schedule_changes())
         trained = trained_parts(config, self.parts)
         encoders = components.encoders
         inside = {name: encoder for name, encoder in encoders.items() if name in trained}
@@ -167,15 +168,23 @@ class LatentDiffusion(Family):
             for name in ("vae", *self.cached_text):
                 self._at_work(name, torch.device("cpu"))
 
+    def sampling_facts(self) -> Mapping[str, str]:
+        """The sampler; `model` is told as the scheduler that it stands for."""
+        name = self.options.sample_scheduler
+        return {"sampler": str(self.components.scheduler["_class_name"]) if name == "model" else name}
+
     def remarks(self, captions: Sequence[str]) -> list[str]:
         """How many captions are cut off."""
         windows = self.options.windows
         long = [caption for caption in captions if len(caption.encode()) > 75 * windows]
-        cut = sum(self.draw.prompts.cut(caption) > 0 for caption in long)
+        cut = [caption for caption in long if self.draw.prompts.cut(caption)]
         if not cut:
             return []
         advice = "raise prompt_windows" if windows > 1 else "set family_options.long_prompts to chunk"
-        return [f"{cut} captions are longer than {75 * windows} tokens; the rest of them is not read ({advice})."]
+        many = "1 text is" if len(cut) == 1 else f"{len(cut)} texts are"
+        return [
+            f"{many} longer than {75 * windows} tokens, such as {cut[0][:60]!r}...; the rest is not read ({advice})."
+        ]
 
     def learn_words(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
         """See Family; an empty `init` begins from "*"."""
@@ -242,7 +251,8 @@ class LatentDiffusion(Family):
             return read_tokens(told, encoders, self.read, self._weights_format())
 
     def _sample(self, request: SampleRequest) -> Image.Image:
-        device = next(self.model.parameters()).device
+        at_rest = next(self.model.parameters()).device  # with fsdp_cpu_offload in main memory
+        device = at_rest if self.device.type == "cpu" else self.device
         guided = request.guidance_scale > 1.0
         prompts = [request.negative_prompt, request.prompt] if guided else [request.prompt]
         told = [self._told_by_prompt(prompt, request, device) for prompt in prompts]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 from safetensors import SafetensorError, safe_open
 
 from modules.config import ConfigError
@@ -56,10 +56,12 @@ def _download(name: str, parts: Collection[str]) -> Path:
             f"base_model: {name!r} {reason}.",
             "Check the spelling; where you have access, log in with `hf auth login` or set HF_TOKEN.",
         ) from error
-    except OSError as error:  # every failure of the hub library is one: no connection, offline, a full disk
+    except HFValidationError as error:  # such as ./model or a--b/c: a folder that is not there was meant
+        raise ConfigError(f"base_model: there is no {name!r}.", FORMS) from error
+    except Exception as error:  # no connection, offline, a full disk: the libraries beneath raise errors of any kind
         raise ConfigError(
             f"base_model: there is no folder {name!r}, and as a model of the hub it could not be downloaded "
-            f"({type(error).__name__}: {str(error).splitlines()[0]}).",
+            f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]}).",
             "Check the spelling and the connection, or download it elsewhere and give the folder.",
         ) from error
 

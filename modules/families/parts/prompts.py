@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import torch
 from torch import Tensor
 from transformers import CLIPTokenizer
 
 LongPrompts = Literal["truncate", "chunk"]
+
+WINDOW: Final = 77
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Prompts:
     def numbers(self, encoder: str, prompt: str) -> Tensor:
         """int64 [windows, 77]: begin, up to 75 tokens, end, filling; what does not fit is cut off."""
         tokenizer = self.tokenizers[encoder]
-        length = tokenizer.model_max_length
+        length = _window(tokenizer)
         room = length - 2
         told = self.tokens(encoder, prompt)[: room * self.windows]
         rows = []
@@ -40,7 +42,7 @@ class Prompts:
     def cut(self, prompt: str) -> int:
         """How many tokens of a prompt are not read."""
         counts = (
-            len(self.tokens(encoder, prompt)) - (tokenizer.model_max_length - 2) * self.windows
+            len(self.tokens(encoder, prompt)) - (_window(tokenizer) - 2) * self.windows
             for encoder, tokenizer in self.tokenizers.items()
         )
         return max(0, *counts)
@@ -62,3 +64,8 @@ class Prompts:
             prompt = prompt.replace(word, " ".join(names))
         numbers: list[int] = self.tokenizers[encoder](prompt, add_special_tokens=False, verbose=False).input_ids
         return numbers
+
+
+def _window(tokenizer: CLIPTokenizer) -> int:
+    """How many tokens CLIP reads; a tokenizer without its tokenizer_config.json names no end."""
+    return min(tokenizer.model_max_length, WINDOW)

@@ -154,6 +154,15 @@ def test_dora_in_kohyas_layout_has_a_column_of_lengths(sd: Path, tmp_path: Path)
     assert tensors["lora_te_text_model_encoder_layers_0_mlp_fc1.dora_scale"].shape == (32, 1)
 
 
+def test_dora_with_lengths_of_columns_is_refused(tmp_path: Path) -> None:
+    """As LyCORIS writes it with wd_on_output off; a square layer would take them for those of rows."""
+    file, stem = tmp_path / "lora.safetensors", "lora_unet_down_blocks_0_attentions_0_proj_in"
+    tensors = {f"{stem}.lora_down.weight": torch.ones(2, 8), f"{stem}.lora_up.weight": torch.ones(8, 2)}
+    save_file(tensors | {f"{stem}.dora_scale": torch.ones(1, 8)}, file)
+    with pytest.raises(ConfigError, match=r"dora_scale has the shape \[1, 8\].*LyCORIS"):
+        read_lora(file, SD)
+
+
 def test_sdxl_names_of_kohyas_own_scripts_are_understood(tmp_path: Path) -> None:
     file = tmp_path / "lora.safetensors"
     block = "transformer_blocks"

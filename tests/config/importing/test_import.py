@@ -147,7 +147,7 @@ def test_what_sd_scripts_says_of_adapters_and_stable_diffusion(kohya: Path) -> N
     ]  # fmt: skip
     assert config.parts[0].learning_rate == 1e-4
     assert config.family_options == {
-        "clip_skip": 1, "offset_noise": 0.0357, "loss_weighting": "min_snr", "min_snr_gamma": 5.0,
+        "offset_noise": 0.0357, "loss_weighting": "min_snr", "min_snr_gamma": 5.0,
         "sample_scheduler": "euler_a",
     }  # fmt: skip
     assert (config.save_dtype, config.lora_layouts) == ("fp16", "kohya")
@@ -157,6 +157,7 @@ def test_what_sd_scripts_says_of_adapters_and_stable_diffusion(kohya: Path) -> N
 def test_what_sd_scripts_has_and_tandem_has_not_is_told(kohya: Path) -> None:
     found = import_file(kohya)
     assert lost(found) >= {"xformers", "cache_latents", "bucket_no_upscale", "logging_dir", "wandb_api_key"}
+    assert "clip_skip" in lost(found), "kohya's scripts pass over it for SDXL"
     assert "guessed" in entry(found, "pretrained_model_name_or_path", "family").why
     assert entry(found, "lr_warmup_steps").why == "5% of 2000 steps"
     assert "do-not-show" not in "\n".join(found.report.lines())
@@ -201,7 +202,7 @@ def test_the_window_of_kohya(kohya: Path) -> None:
     ]
     assert lost(found) >= {"lr_warmup", "sample_sampler", "scale_weight_norms"}
     assert [part.learning_rate for part in config.parts] == [1e-4, 5e-5]
-    assert config.family_options["long_prompts"] == "chunk"
+    assert (config.family_options["long_prompts"], config.family_options["clip_skip"]) == ("chunk", 1)
     assert config.lora_targets == "attention_mlp"
 
 
