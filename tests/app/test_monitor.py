@@ -82,7 +82,9 @@ def step_of(path: Path, step: int) -> dict[str, float]:
 def test_curves_show_the_numbers_and_zoom(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("curves")
-    driven.until(lambda: all(len(plot.lines) and not plot.is_due for plot in page.plots.values()), "the plots")
+    # a run is read in slices, and drawn in between
+    driven.until(lambda: all(p.lines and len(p.lines[0].points) > 122 for p in page.plots.values()), "the numbers")
+    driven.until(lambda: not any(plot.is_due for plot in page.plots.values()), "the plots")
     loss = page.plots["loss"]
     names = [each.name for each in loss.lines]
     assert names == ["training", "validation"]

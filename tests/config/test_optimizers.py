@@ -18,6 +18,7 @@ def test_arguments_are_keywords_of_the_target(name: str) -> None:
     torch = importlib.import_module("torch")
     optimizer = TrainConfig.model_validate({"optimizer": name}).optimizer
     module, _, class_name = optimizer.target.partition(":")
+    pytest.importorskip(module, reason="bitsandbytes is optional and not installed")
     target = getattr(importlib.import_module(module), class_name)
     arguments = optimizer.arguments()
     assert set(arguments) <= set(inspect.signature(target).parameters) - {"kwargs", "params", "lr"}
