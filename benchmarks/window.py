@@ -39,11 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"empty": empty, "window": window, "session": session}[given.child]()))
         return 0
 
+    from app.family import describe_family
     from scripts.screenshots import display
 
     with display(own=False), tempfile.TemporaryDirectory() as folder:
         os.environ["TANDEM_CONFIG_DIR"] = folder
         (Path(folder) / "window.json").write_text('{"welcomed": true, "mode": "dark", "advanced": true}')
+        describe_family("pixel_diffusion")  # kept from the first start on; asking takes a process that imports torch
         return report(given.repeats)
 
 

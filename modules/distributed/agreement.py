@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -19,9 +20,9 @@ class Agreement:
         self._names = tuple(names)
         self._group = group
         self._work: dist.Work | None = None
-        # One buffer, filled through numpy, and the group asked without the wrapper of torch.distributed: half the time.
-        self._buffer = torch.zeros(len(self._names), dtype=torch.float64)
-        self._numbers = self._buffer.numpy()
+        # One buffer, filled without torch, and the group asked without the wrapper of torch.distributed: half the time.
+        self._numbers = array("d", bytes(8 * len(self._names)))
+        self._buffers = [torch.frombuffer(self._numbers, dtype=torch.float64)]
         self._sum = dist.AllreduceOptions()
         self._sum.asyncOp = True
 
@@ -31,8 +32,8 @@ class Agreement:
         Raises RuntimeError where a peer has gone.
         """
         previous = self.settle()
-        self._numbers[:] = [values.get(name, 0.0) for name in self._names]
-        self._work = self._group.allreduce([self._buffer], self._sum)
+        self._numbers[:] = array("d", [values.get(name, 0.0) for name in self._names])
+        self._work = self._group.allreduce(self._buffers, self._sum)
         return previous
 
     def settle(self) -> dict[str, float]:
@@ -41,7 +42,7 @@ class Agreement:
             return dict.fromkeys(self._names, 0.0)
         work, self._work = self._work, None
         work.wait()
-        return dict(zip(self._names, self._numbers.tolist(), strict=True))
+        return dict(zip(self._names, self._numbers, strict=True))
 
 
 class OwnAgreement:
