@@ -68,8 +68,12 @@ def agreement(folder: Path, steps: int) -> None:
     result = folder / "agreement.json"
     spawn(traffic.agreement, 2, find_free_port(23100), (2 * steps, result))
     found = json.loads(result.read_text())
-    inside, cpu = found["with"]["inside"], found["with"]["cpu"] - found["without"]["cpu"]
-    for label, seconds in (("the loop waits", inside), ("CPU time, all threads", cpu)):
+    talk, talks = found["with"]["talk"], found["with"]["talks"]
+    print(f"one talk keeps the loop {talk * 1e3:.3f} ms; there is one every {1 / talks:.1f} steps")
+    for label, seconds in (
+        ("a step", talk * talks),
+        ("CPU time, all threads", found["with"]["cpu"] - found["without"]["cpu"]),
+    ):
         print(f"{label:<24}{seconds * 1e3:>9.3f} ms{seconds / traffic.STEP_S:>9.2%}")
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from modules.config import TrainConfig
+from modules.data.progress import Progress
 from modules.distributed import (
     Agreement,
     Group,
@@ -28,10 +29,11 @@ from modules.distributed import (
     wrap_data_parallel,
 )
 from modules.distributed.process_group import cleanup_distributed
-from modules.training.generic_trainer import agreement_names
+from modules.training.ledger import Ledger
+from modules.training.surroundings import agreement_names
 
 LAYERS, RANK = 360, 4  # two tensors a layer: 720
-STEP_S = 0.05
+STEP_S, NORM = 0.05, torch.tensor(1.0)
 SENT = Path("/sys/class/net/cable/statistics/tx_bytes")  # of a host in tests/hosts.py
 
 
@@ -116,18 +118,23 @@ def _seconds(work: Callable[[], None], weights: Sequence[nn.Parameter], group: G
 
 def agreement(place: Place, steps: int, result: Path) -> None:
     """What agreeing costs in steps of 50 ms: the time that the loop spends in it, and the CPU time of all threads."""
-    found = {}
+    found: dict[str, object] = {}
     with process_group(place, "gloo", 60) as group:
         agreed = Agreement(agreement_names(place.world_size), group.control)
         for name in ("without", "with"):
-            inside, cpu = [0.0], time.process_time()
+            ledger, progress = Ledger(group.device, place.rank, place.world_size), Progress(0, steps, 1)
+            talks, cpu = [0.0], time.process_time()
             for _ in range(steps):
                 time.sleep(STEP_S)  # a step that computes elsewhere, so that all CPU time is the agreement's
+                progress = progress.after(1)
                 if name == "with":
+                    ledger.close(progress, 0.1, NORM)
+                if ledger.due:
                     began = time.perf_counter()
-                    agreed.exchange({"loss": 1.0})
-                    inside.append(time.perf_counter() - began)
-            found[name] = {"inside": median(inside), "cpu": (time.process_time() - cpu) / steps}
+                    ledger.exchange(agreed.exchange, {"stop": 0.0})
+                    talks.append(time.perf_counter() - began)
+            cpu_s = (time.process_time() - cpu) / steps
+            found[name] = {"talk": median(talks), "talks": (len(talks) - 1) / steps, "cpu": cpu_s}
         agreed.settle()
     _tell(place, result, found)
 

@@ -71,7 +71,7 @@ JOBS: dict[str, dict[str, object]] = {
     "uninterrupted": TOUCHY,
     "half": {**TOUCHY, "max_steps": 4},
     "out of memory": {
-        "max_steps": 10,
+        "max_steps": 40,
         "family_options": {"faults": ["out_of_memory:1:5"], "record": "out of memory"},
     },
     "never enough memory": {"family_options": {"faults": ["out_of_memory:1:4+"]}},
@@ -93,7 +93,7 @@ JOBS: dict[str, dict[str, object]] = {
     "one encodes": {"distributed_data_loading": False, "max_steps": 1, "cache_dir": "cache of one"},
     "drop_last": {"drop_last": True, "max_steps": None, "epochs": 2},
     "slow rank": {
-        "max_steps": 115,
+        "max_steps": 130,
         "family_options": {"faults": ["slow:1:1+", "loader_slow:0:1+", "loader_slow:1:1+"]},
         "batch_size": 1,
         "global_batch_size": 2,

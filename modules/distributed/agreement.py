@@ -1,4 +1,4 @@
-"""One tiny all-reduce a step by which all ranks know the same wishes and sums, read one step late."""
+"""A tiny all-reduce every few steps by which all ranks know the same wishes and sums, read one time late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 class Agreement:
     """Sums named numbers over all ranks without waiting: each exchange returns the sums of the one before.
 
-    The sum travels while the next step computes, so it costs no time; every rank reads the same answer at the same
+    The sum travels while the next steps compute, so nobody waits for it; every rank reads the same answer at the same
     step, so no rank can act alone. It runs on a CPU group and never waits for a GPU.
     """
 
@@ -46,7 +46,7 @@ class Agreement:
 
 
 class OwnAgreement:
-    """The agreement of one process with itself, one step late as well, so that the loop is the same."""
+    """The agreement of one process with itself, one time late as well, so that the loop is the same."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)

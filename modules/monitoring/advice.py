@@ -18,7 +18,7 @@ SLOWER = 1.25
 
 @dataclass(frozen=True)
 class RankFigures:
-    """One rank's part of one step.
+    """One rank's part of a step, or the median of a few.
 
     `step_s` is nearly equal on all ranks, because they wait for each other; what tells them apart is `own_s`, the time
     until the rank's gradients begin to wait for those of the others. `data_s` of it went by waiting for the loader.
@@ -33,24 +33,25 @@ class RankFigures:
 
 
 class Advice:
-    """Looks at every step and says each thing once."""
+    """Looks at the figures of all steps and says each thing once."""
 
     def __init__(self, loader_workers: int) -> None:
         self._loader_workers = loader_workers
-        self._steps: list[Sequence[RankFigures]] = []
-        self._seen = 0
+        self._looks: list[Sequence[RankFigures]] = []
+        self._seen = -WARM_UP  # steps since the last judgement
         self._told: set[str] = set()
 
-    def look(self, figures: Sequence[RankFigures]) -> list[str]:
-        """The warnings that this step gives cause for."""
-        self._seen += 1
-        if self._seen <= WARM_UP:
+    def look(self, figures: Sequence[RankFigures], steps: int = 1) -> list[str]:
+        """The warnings that these figures, of one step or the median of several `steps`, give cause for."""
+        self._seen += steps
+        if self._seen <= 0:
             return []
-        self._steps.append(figures)
-        if len(self._steps) < WINDOW:
+        self._looks.append(figures)
+        if self._seen < WINDOW:
             return []
-        typical = [typical_step(rank) for rank in zip(*self._steps, strict=True)]
-        self._steps.clear()
+        typical = [typical_step(rank) for rank in zip(*self._looks, strict=True)]
+        self._looks.clear()
+        self._seen = 0
         found = {"straggler": straggler(typical), "starvation": starvation(typical, self._loader_workers)}
         news = {kind: text for kind, text in found.items() if text and kind not in self._told}
         self._told.update(news)

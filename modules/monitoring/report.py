@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -43,9 +42,11 @@ class Report(Protocol):
     """Where the trainer says what happens."""
 
     def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None: ...
-    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
+    def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None: ...
     def step(self, record: StepRecord, *, shown: bool) -> None: ...
-    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]]) -> None: ...
+    def ranks(
+        self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]], steps: int
+    ) -> None: ...
     def sample(self, file: Path, prompt: str, step: int) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
     def validation(self, name: str, loss: float, step: int) -> None: ...
@@ -63,13 +64,13 @@ class SilentReport:
     def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
         """Nothing."""
 
-    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
+    def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
         """Nothing."""
 
     def step(self, record: StepRecord, *, shown: bool) -> None:
         """Nothing."""
 
-    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]]) -> None:
+    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]], steps: int) -> None:
         """Nothing."""
 
     def sample(self, file: Path, prompt: str, step: int) -> None:
@@ -126,11 +127,11 @@ class RunReport:
         self._events.write("started", **facts)
         self._terminal.begin(first_step, total_steps)
 
-    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
-        """What the run is doing now; `done` of `total` where it can be counted."""
-        counted = {} if total is None else {"done": done, "total": total}
+    def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
+        """What the run is doing now; `done` of `total` where it can be counted, in bytes where `unit` is BYTES."""
+        counted = {} if total is None else {"done": done, "total": total, **({"unit": unit} if unit else {})}
         self._events.write("phase", phase=name, **counted)
-        self._terminal.phase(name, done, total)
+        self._terminal.phase(name, done, total, unit)
 
     def step(self, record: StepRecord, *, shown: bool) -> None:
         """One optimizer step; an event and scalars only where `shown` (log_every)."""
@@ -157,9 +158,9 @@ class RunReport:
             figures = {"loss/train": record.loss, "lr/model": record.learning_rate, "gradient/norm": record.grad_norm}
             self._board.add_figures(figures, record.step)
 
-    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]]) -> None:
-        """How each rank spent the step, and the newest `readings` of its device; an event every two seconds at most."""
-        for text in self._advice.look(figures) if self._advice else []:
+    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]], steps: int) -> None:
+        """How each rank spent the last `steps`, and the newest `readings` of its device; an event each two seconds."""
+        for text in self._advice.look(figures, steps) if self._advice else []:
             self.warning(text)
         now = time.monotonic()
         if now - self._ranks_told_at < RANKS_EVERY_S:
@@ -203,15 +204,9 @@ class RunReport:
         self._events.write("waiting", ranks=rows)
 
     def failed(self, failure: Failure) -> None:
-        """The run has failed, and nobody else will say so: the events and one message on standard error."""
+        """The run has failed, and nobody else will write the last events."""
         self._events.write("error", **failure.event())
         self.finished("failed", exit_code_of(failure.kind))
-        print(
-            f"Training stopped: rank {failure.rank} on {failure.host} failed.\n"
-            f"  What happened: {failure.message}\n  What to try: {failure.advice}",
-            file=sys.stderr,
-            flush=True,
-        )
 
     def finished(self, reason: str, exit_code: int) -> None:
         """The last event of a run."""

@@ -1,4 +1,4 @@
-"""The same run on several processes: overrides the hooks of GenericTrainer, and not one line of its loop."""
+"""The same run on several processes: other Surroundings, and not one line of another loop."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ from modules.monitoring import Report
 from modules.run import Failure, RunFolder
 from modules.training import chores, facts
 from modules.training.common_backup import common_state
-from modules.training.generic_trainer import GenericTrainer, agreement_names
+from modules.training.generic_trainer import GenericTrainer
 from modules.training.sampling import Deeds
 from modules.training.shared_sampling import buffers_of_first_rank, collect
+from modules.training.surroundings import agreement_names
 from modules.training.wishes import ENDINGS, StoppedBeforeTraining, Wishes
 
 

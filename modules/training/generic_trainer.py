@@ -1,36 +1,31 @@
-"""The training loop on one device, in the order things happen."""
+"""The training loop, in the order things happen."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from modules.checkpoint import Position, TrainingState, read_backup
-from modules.config import TrainConfig
+from modules.checkpoint import TrainingState
 from modules.data.batch import Batch
 from modules.data.order import StepSamples
 from modules.data.progress import Progress
-from modules.distributed import Agreement, Neighbours, OwnAgreement, Weights, own_roster, readings
-from modules.families.family import Family
-from modules.monitoring import Report
-from modules.run import RunFolder
 from modules.training import chores, facts
 from modules.training.assembly import assemble
 from modules.training.calendar import Clocks, intervals, is_due
-from modules.training.ledger import FIGURES, Ledger
-from modules.training.model_setup import compiled, seed_draws
+from modules.training.ledger import Ledger
+from modules.training.model_setup import seed_draws
 from modules.training.optimizers import set_learning_rate
+from modules.training.resuming import check_unchanged
 from modules.training.safeguards import GradientWatch, MicroBatchLimit, not_enough_memory, per_sample
-from modules.training.sampling import Deeds
 from modules.training.schedules import learning_rate_factor
 from modules.training.state import plan_for, position_of, restore
+from modules.training.surroundings import LIMIT, Surroundings
 from modules.training.validation import Patience
 from modules.training.wishes import (
     CACHED,
@@ -40,33 +35,13 @@ from modules.training.wishes import (
     STOPPED_EARLY,
     Ending,
     StoppedBeforeTraining,
-    Wishes,
 )
 
+NOTHING_AGREED: Mapping[str, float] = dict.fromkeys(NAMES, 0.0)
 
-class GenericTrainer:
-    """One run on one device. Other ways to train override the hooks at the end, and nothing else."""
 
-    replica_index = 0
-    replica_count = 1
-    backend = "none"
-    meets_in_forward = False  # whether ranks wait for each other in every forward, so that all need as many
-    scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        folder: RunFolder,
-        report: Report,
-        wishes: Wishes,
-        resume: Path | None = None,
-    ) -> None:
-        self.config = config
-        self.folder = folder
-        self.report = report
-        self.wishes = wishes
-        self.backup = resume
-        self.training = False  # whether the first step has begun
+class GenericTrainer(Surroundings):
+    """One run from start to end. What differs on several processes is in its Surroundings."""
 
     def run(self) -> Ending:
         """Train from start to end; raises TandemError where that cannot be."""
@@ -84,11 +59,13 @@ class GenericTrainer:
         config = self.config
         self.report.phase("loading")
         former = self.former_state()
+        if former is not None and (told := check_unchanged(config, former)):
+            self.report.warning(told)
         plan = plan_for(config, self.replica_count, former)
         self.parts = assemble(config, self.folder, plan, self.device, self, self.report, self.check_stop)
         if config.cache_only:
             raise StoppedBeforeTraining(CACHED)
-        self.ledger = Ledger(self.device, self.replica_index)
+        self.ledger = Ledger(self.device, self.replica_index, self.replica_count)
         self.patience = Patience(config.early_stopping_patience)
         self.progress = Progress(0, self.parts.data.order.epoch_size, plan.global_batch_size)
         if former is not None:
@@ -168,7 +145,6 @@ class GenericTrainer:
             if reducing:
                 raise  # part of the gradients may be with the other ranks already
             self.spoil = math.nan
-            self.wishes.out_of_memory = True
             return False
         self.ledger.add_loss(part, len(batch))
         return True
@@ -184,17 +160,17 @@ class GenericTrainer:
         if parts.ema is not None:
             parts.ema.update(self.progress.step)
         self.ledger.close(self.progress, learning_rate, norm)
+        if math.isnan(self.spoil):
+            self.limit.halve()
         self.spoil = 1.0
 
     # Between steps
 
     def between_steps(self) -> Ending | None:
-        """Agree with all ranks on what is wished for, do what is due, and say whether the run ends here."""
-        agreed = self.exchange(self.wishes.collect())
+        """Do what is due by the calendar or was agreed to be wished for, and say whether the run ends here."""
+        agreed = self.exchange(self.wishes.collect()) if self.ledger.due else NOTHING_AGREED
         due = {n for n, interval in intervals(self.config).items() if is_due(interval, self.previous, self.progress)}
         due.update(name for name in ("validate", "sample", "backup", "save") if agreed[name])
-        if agreed["out_of_memory"]:
-            self.limit.halve()
         if due:
             self.attend_to(due)
         for name, ending in ENDINGS.items():
@@ -205,15 +181,18 @@ class GenericTrainer:
         return STOPPED_EARLY if self.patience.exhausted else None
 
     def exchange(self, wishes: Mapping[str, float], *, newest: bool = False) -> dict[str, float]:
-        """Tell this rank's wishes and figures, and take in what all ranks told a step ago."""
-        agreed, record = self.ledger.exchange(self.agree, wishes, newest=newest)
-        if record is not None:
+        """Tell this rank's wishes and figures, and take in what all ranks told the time before."""
+        told = {**wishes, f"{LIMIT}/{self.replica_index}": self.limit.samples}
+        agreed, records = self.ledger.exchange(self.agree, told, newest=newest)
+        for record in records:
             read = replace(self.progress, samples_seen=record.samples_seen)
             shown = is_due(self.config.log_every, self.logged, read) or bool(self.log_clock.rung())
             self.logged = read
             self.report.step(record, shown=shown)
-            self.report.ranks(facts.rank_figures(agreed, self.roster), self.readings.latest)
             self.watch.look(record)
+        if records:
+            self.report.ranks(facts.rank_figures(agreed, self.roster), self.readings.latest, len(records))
+            self.limit.follow(int(min(agreed[f"{LIMIT}/{rank}"] for rank in range(self.replica_count))))
         return agreed
 
     def attend_to(self, due: set[str]) -> None:
@@ -285,69 +264,3 @@ class GenericTrainer:
             total_steps=self.parts.total_steps,
             total_samples=facts.total_samples(self.parts),
         )
-
-    # The hooks: what a DistributedTrainer does otherwise
-
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        """The surroundings of the whole run: the device, and the agreement of this process with itself."""
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.roster = own_roster(self.device)
-        self.agreement: Agreement | OwnAgreement = OwnAgreement(agreement_names(self.replica_count))
-        with readings(self.roster, self.replica_index) as self.readings:
-            yield
-
-    def former_state(self) -> TrainingState | None:
-        """The state of the backup to go on from."""
-        return None if self.backup is None else read_backup(self.backup)
-
-    def neighbours(self, name: str, folder: Path) -> Neighbours:
-        """The ranks that see the same `folder`."""
-        return Neighbours(0, ((0,),))
-
-    def gather(self, name: str, text: str) -> list[str]:
-        """What every rank has to say, in the order of ranks."""
-        return [text]
-
-    def place(self, family: Family) -> Weights:
-        """Bring the family's model into the form in which it is trained; the weights as this rank holds them."""
-        model = family.model.to(self.device)
-        family.model = compiled(model) if self.config.compile else model
-        return Weights(model)
-
-    def accumulate(self, last: bool) -> AbstractContextManager[object]:
-        """Around each micro-batch; gradients are reduced over the ranks only in the `last` one of a step."""
-        return nullcontext()
-
-    def check_stop(self) -> None:
-        """Before the first step: raises StoppedBeforeTraining where somebody wishes the run to end."""
-        self.wishes.check_stop()
-
-    def total(self, value: float) -> float:
-        """The sum over all ranks, waited for."""
-        return value
-
-    def agree(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The sums over all ranks of what was told one step ago."""
-        return self.agreement.exchange(values)
-
-    def chore(self, name: str, position: Position) -> Deeds:
-        """What there is to do for a chore."""
-        return chores.CHORES[name](self.parts, position, self.report)
-
-    def computed(self, deeds: Deeds) -> Deeds:
-        """What a chore writes, computed by rank 0 alone, one deed after the other."""
-        return deeds
-
-    def together(self, name: str, work: Callable[[], None]) -> None:
-        """Rank 0 works, the others meet it."""
-        work()
-
-    def apart(self, name: str, work: Callable[[], None]) -> None:
-        """Every rank works on its part, then all meet."""
-        work()
-
-
-def agreement_names(replica_count: int) -> list[str]:
-    """Everything the ranks sum once a step: wishes, the loss, and figures that each rank fills in for itself."""
-    return [*NAMES, "loss", *(f"{figure}/{rank}" for figure in FIGURES for rank in range(replica_count))]

@@ -1,4 +1,4 @@
-"""Figures of the steps under way: they stay on the device, and are read and summed over the ranks a step late."""
+"""Figures of the steps under way: they stay on the device, and are read late and summed over the ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -17,6 +18,11 @@ from modules.monitoring import StepRecord
 # other ranks (the others are what a reduction makes equal everywhere), and samples.
 FIGURES = ("step_s", "data_s", "own_s", "samples")
 
+# Ranks talk about this often, however fast their steps are: a talk costs some 0.3 ms on a CPU.
+TALK_EVERY_S = 0.2
+MOST_STEPS = 8  # of which one talk tells
+LOSSES = tuple(f"loss/{number}" for number in range(MOST_STEPS))
+
 Agree = Callable[[Mapping[str, float]], dict[str, float]]
 
 
@@ -26,9 +32,15 @@ class _Step:
     learning_rate: float
     loss: Tensor  # []: this rank's part of the step's weighted mean
     norm: Tensor  # []
-    figures: dict[str, float]
+    seconds: float
+    waited_s: float
+    samples: int
     began: Moment
     reduced: Moment  # when the reduction over the ranks began
+
+    def figures(self) -> tuple[float, ...]:
+        """FIGURES of this step."""
+        return self.seconds, self.waited_s, self.reduced.since(self.began), float(self.samples)
 
 
 class Moment:
@@ -48,15 +60,21 @@ class Moment:
 
 
 class Ledger:
-    """Keeps each optimizer step until its figures have been summed over all ranks."""
+    """Keeps each optimizer step until its figures have been summed over all ranks.
 
-    def __init__(self, device: torch.device, rank: int) -> None:
+    Steps are told of in groups, as many as take TALK_EVERY_S on the slowest rank. All ranks find the same number, as
+    they count it from what they have all been told.
+    """
+
+    def __init__(self, device: torch.device, rank: int, world_size: int) -> None:
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         self._device = device
         self._rank = rank
+        self._world_size = world_size
+        self._group = 1  # steps between two exchanges
         self._loss = self._zero
         self._unread: deque[_Step] = deque()
-        self._summing: _Step | None = None
+        self._summing: list[_Step] = []
         self.restart_clock()
 
     def add_loss(self, part: Tensor, samples: int) -> None:
@@ -74,9 +92,9 @@ class Ledger:
 
     def close(self, progress: Progress, learning_rate: float, norm: Tensor) -> None:
         """The step that led to `progress` is complete."""
-        step_s = time.perf_counter() - self._closed_at
-        figures = {"step_s": step_s, "data_s": self._waited_s, "samples": float(self._samples)}
-        self._unread.append(_Step(progress, learning_rate, self._loss, norm, figures, self._began, self._reduced))
+        seconds = time.perf_counter() - self._closed_at
+        times = (seconds, self._waited_s, self._samples, self._began, self._reduced)
+        self._unread.append(_Step(progress, learning_rate, self._loss, norm, *times))
         self._loss = self._zero
         self.restart_clock()
 
@@ -85,27 +103,37 @@ class Ledger:
         self._waited_s, self._samples, self._closed_at = 0.0, 0, time.perf_counter()
         self._began = self._reduced = Moment(self._device)
 
+    @property
+    def due(self) -> bool:
+        """True after the last step of a group, on all ranks at once."""
+        return len(self._unread) > self._group
+
     def exchange(
-        self, agree: Agree, wishes: Mapping[str, float], *, newest: bool = False
-    ) -> tuple[dict[str, float], StepRecord | None]:
-        """Hand `wishes` and one step's figures to the agreement; return what it summed before, and that step's record.
+        self, agree: Agree, told: Mapping[str, float], *, newest: bool = False
+    ) -> tuple[dict[str, float], list[StepRecord]]:
+        """Hand what is `told` and a group's figures to the agreement; return what it summed before, and those records.
 
         The newest step may still be computing on the device and is left for the next time unless `newest`.
         """
-        summed, self._summing = self._summing, None
-        values = dict(wishes)
-        if len(self._unread) > (0 if newest else 1):
-            self._summing = self._unread.popleft()
-            values["loss"] = float(self._summing.loss)
-            figures = {**self._summing.figures, "own_s": self._summing.reduced.since(self._summing.began)}
-            values.update({f"{name}/{self._rank}": figures[name] for name in FIGURES})
-        sums = agree(values)
-        return sums, None if summed is None else _record(summed, sums["loss"])
+        summed = self._summing
+        count = len(self._unread) - (0 if newest else 1)
+        self._summing = [self._unread.popleft() for _ in range(min(count, MOST_STEPS))]
+        losses = {name: float(step.loss) for name, step in zip(LOSSES, self._summing, strict=False)}
+        sums = agree({**told, **losses, **self._own_figures()})
+        if summed:
+            slowest = max(sums[f"step_s/{rank}"] for rank in range(self._world_size))
+            self._group = max(1, min(round(TALK_EVERY_S / slowest), MOST_STEPS))
+        return sums, [_record(step, sums[name]) for name, step in zip(LOSSES, summed, strict=False)]
 
     @property
     def pending(self) -> bool:
         """True while a step's record is still to come."""
-        return bool(self._unread) or self._summing is not None
+        return bool(self._unread or self._summing)
+
+    def _own_figures(self) -> dict[str, float]:
+        """This rank's figures, each the median over the steps of the group."""
+        columns = zip(*(step.figures() for step in self._summing), strict=True)
+        return {f"{name}/{self._rank}": median(column) for name, column in zip(FIGURES, columns, strict=False)}
 
 
 def _record(step: _Step, loss: float) -> StepRecord:
@@ -116,5 +144,5 @@ def _record(step: _Step, loss: float) -> StepRecord:
         loss=loss,
         learning_rate=step.learning_rate,
         grad_norm=float(step.norm),
-        seconds=step.figures["step_s"],
+        seconds=step.seconds,
     )

@@ -41,7 +41,7 @@ class GradientWatch:
 
 
 class MicroBatchLimit:
-    """How many samples fit into memory at once; halved by all ranks together, which leaves the result as it is."""
+    """How many samples fit into memory at once; halved by all ranks, which leaves the result as it is."""
 
     def __init__(self, samples: int, global_batch_size: int, report: Report) -> None:
         self.samples = samples
@@ -49,10 +49,16 @@ class MicroBatchLimit:
         self._report = report
 
     def halve(self) -> None:
-        """After a step for which some rank's memory was not enough. Raises TrainingError at a single sample."""
+        """After a step for which this rank's memory was not enough. Raises TrainingError at a single sample."""
         if self.samples == 1:
             raise not_enough_memory()
-        self.samples = math.ceil(self.samples / 2)
+        self.follow(math.ceil(self.samples / 2))
+
+    def follow(self, least: int) -> None:
+        """Take no more at once than the rank with the least memory does, so that all need equally long."""
+        if least >= self.samples:
+            return
+        self.samples = least
         self._report.warning(
             "Out of memory: the step was passed over on every rank, and micro-batches now hold at most "
             f"{self.samples} samples. The effective batch stays {self._global_batch_size}; "

@@ -17,7 +17,7 @@ from modules.run.commands import INTERRUPTED, PAUSED, TERMINATED
 from modules.run.pause import PAUSE_SIGNAL, pause_let_through
 from modules.training.calendar import Clocks
 
-NAMES = ("stop", "interrupt", "terminate", "pause", "backup", "save", "sample", "validate", "out_of_memory")
+NAMES = ("stop", "interrupt", "terminate", "pause", "backup", "save", "sample", "validate")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ class Wishes:
         self._commands = commands
         self._clocks = clocks
         self._signalled: set[str] = set()
-        self.out_of_memory = False
 
     def collect(self) -> dict[str, float]:
         """1.0 for each wish; signals stay wished for until the run ends, the others are told once."""
@@ -72,9 +71,6 @@ class Wishes:
                 self._commands.done(name)
         if self._clocks is not None:
             wished.update(self._clocks.rung())
-        if self.out_of_memory:
-            wished.add("out_of_memory")
-            self.out_of_memory = False
         return dict.fromkeys(wished, 1.0)
 
     def check_stop(self) -> None:

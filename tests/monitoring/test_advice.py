@@ -61,6 +61,13 @@ def test_each_is_told_once_and_only_after_many_steps() -> None:
     assert [text.split(" ")[0] for text in told[when[0]]] == ["Rank", "The"]
 
 
+def test_a_look_at_several_steps_counts_as_many() -> None:
+    advice = Advice(loader_workers=2)
+    step = [rank(0, 0.3, data_s=0.25), rank(1, 0.9, data_s=0.25)]
+    told = [advice.look(step, steps=8) for _ in range(WINDOW)]
+    assert [number for number, texts in enumerate(told) if texts] == [13]  # 14 x 8 steps, 5 of which warm up
+
+
 def test_single_slow_steps_are_nobodys_fault() -> None:
     advice = Advice(loader_workers=2)
     for number in range(10 * WINDOW):

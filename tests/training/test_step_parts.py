@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from modules.config import TrainConfig, TrainingError
 from modules.data.progress import Progress
 from modules.distributed import Weights
+from modules.monitoring import StepRecord
 from modules.training.ema import Ema
 from modules.training.ledger import Ledger
 from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
@@ -146,34 +148,52 @@ def test_a_precision_keeps_weights_and_computes_as_named(name: Name, weights: to
     assert precision.scaler.is_enabled() == (name == "fp16")
 
 
-class OneStepLate:
-    """An agreement of one rank."""
+class OneTalkLate:
+    """An agreement of two ranks, of which the other needs `seconds` for a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         self.told: list[Mapping[str, float]] = []
+        self.seconds = seconds
 
-    def __call__(self, values: Mapping[str, float]) -> dict[str, float]:
-        self.told.append(dict(values))
+    def __call__(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        self.told.append(values)
         previous = self.told[-2] if len(self.told) > 1 else {}
-        return {name: previous.get(name, 0.0) for name in ("loss", "step_s/0", "data_s/0", "stop")}
+        return defaultdict(float, {**previous, "step_s/1": self.seconds})
 
 
-def test_the_ledger_tells_each_step_once_in_order_and_late() -> None:
-    ledger, agree = Ledger(CPU, rank=0), OneStepLate()
-    progress, records = Progress(0, 41, 8), []
-    for number in range(1, 5):
+def talks(ledger: Ledger, agree: OneTalkLate, steps: int) -> tuple[list[int], list[StepRecord]]:
+    """The steps after which `ledger` talked, and everything that it told."""
+    talked, records, progress = [], [], Progress(0, 40, 8)
+    for number in range(1, steps + 1):
         ledger.add_loss(torch.tensor(number / 2, dtype=torch.float64), 1)
         ledger.add_loss(torch.tensor(number / 2, dtype=torch.float64), 1)
         progress = progress.after(8)
         ledger.close(progress, 0.1 * number, torch.tensor(10.0 * number))
-        records.append(ledger.exchange(agree, {"stop": 1.0 if number == 2 else 0.0})[1])
-    assert records[:2] == [None, None]
+        if ledger.due:
+            talked.append(number)
+            records += ledger.exchange(agree, {"stop": float(number == 2)})[1]
     while ledger.pending:
-        records.append(ledger.exchange(agree, {}, newest=True)[1])
-    found = [record for record in records if record is not None]
-    assert [(each.step, each.loss, each.grad_norm) for each in found] == [(n, n, 10.0 * n) for n in (1, 2, 3, 4)]
-    assert [round(each.learning_rate, 6) for each in found] == [0.1, 0.2, 0.3, 0.4]
-    assert agree.told[1]["stop"] == 1.0
+        records += ledger.exchange(agree, {}, newest=True)[1]
+    return talked, records
+
+
+@pytest.mark.parametrize(
+    ("seconds", "talked"),
+    [
+        (0.3, list(range(2, 33))),
+        (0.2, list(range(2, 33))),
+        (0.05, [2, 3, 7, 11, 15, 19, 23, 27, 31]),
+        (0.001, [2, 3, 11, 19, 27]),
+    ],
+)
+def test_the_ledger_tells_each_step_once_in_order_and_late(seconds: float, talked: list[int]) -> None:
+    agree = OneTalkLate(seconds)
+    found, records = talks(Ledger(CPU, rank=0, world_size=2), agree, steps=32)
+    assert found == talked
+    assert [(each.step, each.loss, each.grad_norm) for each in records] == [(n, n, 10.0 * n) for n in range(1, 33)]
+    assert [round(each.learning_rate, 6) for each in records[:4]] == [0.1, 0.2, 0.3, 0.4]
+    assert agree.told[0]["stop"] == 1.0
+    assert all(told["samples/0"] == 2 for told in agree.told[:-1])
 
 
 def test_a_loss_that_is_no_value_per_sample_is_refused() -> None:
