@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app import texts
 
-_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _MOST_HEADER_BYTES = 100 << 20  # as safetensors itself has it

@@ -26,12 +26,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Phase:
-    """What the run does now, `done` of `total` where it is counted."""
+    """What the run does now, `done` of `total` where it is counted, in bytes where `unit` says so."""
 
     name: str
     time: float
     done: int | None = None
     total: int | None = None
+    unit: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from app.invitation import CONSOLE_FILE, Invitation, invitation_of
 from app.run_facts import Message, Phase, Step
 from app.run_view import RunView
 from modules.run import RunFolder, root_cause
+from modules.run.amounts import counted
 from modules.run.launcher_mark import Launcher, launcher_of
 from modules.run.run_lock import is_training
 
@@ -121,15 +122,15 @@ def _living(phase: Phase | None, step: Step | None, done: float | None, now: flo
     name = phase.name
     words = texts.PHASES.get(name) or name.capitalize() or texts.STARTING
     if phase.total and phase.done is not None:
-        words = texts.COUNTED.format(words=words, done=phase.done, total=phase.total)
+        words = texts.COUNTED.format(words=words, amount=counted(phase.done, phase.total, phase.unit))
     if name == "training":
         silent_s = now - max(phase.time, step.time if step is not None else 0.0)
         if silent_s > _QUIET_S:
             since = duration(silent_s)
             return Status("quiet", texts.QUIET.format(since=since), "warn", texts.QUIET_DETAIL, True, done)
         return Status("training", words, "busy", "", True, done)
-    counted = min(1.0, phase.done / phase.total) if phase.total and phase.done is not None else None
-    return Status(name, words, "busy", "", True, counted if step is None else done)
+    share = min(1.0, phase.done / phase.total) if phase.total and phase.done is not None else None
+    return Status(name, words, "busy", "", True, share if step is None else done)
 
 
 def _ended(reason: str, done: float | None, error: Message | None) -> Status:

@@ -105,7 +105,8 @@ class RunView:
         name = text(event.get("phase"))
         if name == "loading":  # the first thing that a start says, a resumed one too
             self.finished, self.error, self.step = None, None, None
-        self.phase = Phase(name, time, whole(event.get("done")), whole(event.get("total")))
+        counted = whole(event.get("done")), whole(event.get("total")), text(event.get("unit"))
+        self.phase = Phase(name, time, *counted)
 
     def _step(self, event: Event, time: float) -> None:
         step = whole(event.get("step"))

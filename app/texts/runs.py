@@ -29,9 +29,10 @@ RESUME_FROM_STEP: Final = "Resume goes on from the backup of step {step}."
 RESUME_FROM_START: Final = "There was no backup yet: Resume begins at the first step."
 FOLDER_GONE: Final = "The run's folder is gone"
 FOLDER_GONE_DETAIL: Final = "It was deleted, moved, or its disk is no longer connected."
-COUNTED: Final = "{words} {done} of {total}"
+COUNTED: Final = "{words} {amount}"
 PHASES: Final[Mapping[str, str]] = {
     "loading": "Loading the model",
+    "downloading": "Downloading the base model",
     "indexing": "Looking through the pictures",
     "caching": "Preparing pictures",
     "training": "Training",

@@ -9,6 +9,7 @@ from typing import NoReturn, Protocol
 
 from tqdm import tqdm
 
+from modules.run.amounts import counted
 from modules.run.console import drop_output, writable
 
 LINE_EVERY_S = 15.0
@@ -18,7 +19,7 @@ class Terminal(Protocol):
     """Where progress is shown."""
 
     def begin(self, first_step: int, total_steps: int) -> None: ...
-    def phase(self, name: str, done: int | None, total: int | None) -> None: ...
+    def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None: ...
     def step(self, step: int, figures: str) -> None: ...
     def line(self, text: str) -> None: ...
     def close(self) -> None: ...
@@ -40,9 +41,9 @@ class Steadfast:
         """Passed on."""
         self._show(lambda: self._inner.begin(first_step, total_steps))
 
-    def phase(self, name: str, done: int | None, total: int | None) -> None:
+    def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
         """Passed on."""
-        self._show(lambda: self._inner.phase(name, done, total))
+        self._show(lambda: self._inner.phase(name, done, total, unit))
 
     def step(self, step: int, figures: str) -> None:
         """Passed on."""
@@ -83,12 +84,12 @@ class Bar:
             bar_format="{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps, {elapsed} so far{postfix}",
         )
 
-    def phase(self, name: str, done: int | None, total: int | None) -> None:
+    def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
         """Before the bar a counter that rewrites its line; then a word before the bar."""
         if self._bar is not None:
             self._bar.set_description_str("" if name == "training" else f"{name} ", refresh=name != "training")
-        elif done is not None and total is not None:
-            print(f"\r{name}: {done} of {total}", end="\n" if done >= total else "", flush=True)
+        elif done is not None and total:
+            print(f"\r{name}: {counted(done, total, unit)}", end="\n" if done >= total else "", flush=True)
 
     def step(self, step: int, figures: str) -> None:
         """Move the bar."""
@@ -115,6 +116,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._total_steps = 0
+        self._phase = ""
         self._told_at = 0.0
 
     def begin(self, first_step: int, total_steps: int) -> None:
@@ -122,10 +124,16 @@ class Lines:
         self._total_steps = total_steps
         self._told_at = time.monotonic()
 
-    def phase(self, name: str, done: int | None, total: int | None) -> None:
-        """Counted work is told when it is complete."""
-        if total and done is not None and done >= total and not self._total_steps:
-            print(f"{name}: {done} of {total}", flush=True)
+    def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
+        """Counted work is told when it is complete, and before that now and then."""
+        now = time.monotonic()
+        if name != self._phase:
+            self._phase, self._told_at = name, now
+        if not total or done is None or self._total_steps:
+            return
+        if done >= total or now - self._told_at >= LINE_EVERY_S:
+            self._told_at = now
+            print(f"{name}: {counted(done, total, unit)}", flush=True)
 
     def step(self, step: int, figures: str) -> None:
         """Now and then, and for the last step."""

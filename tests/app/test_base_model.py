@@ -84,7 +84,8 @@ def test_what_cannot_be_a_base_model_says_why(tmp_path: Path) -> None:
 
 
 def test_hub_ids_and_nonsense() -> None:
-    assert "on the hub" in look_at("owner/a-model").words
+    for name in ("owner/a-model", "owner/a-model@v1.0", "owner/a-model@refs/pr/1"):
+        assert "on the hub" in look_at(name).words
     assert "no folder or file" in look_at("nowhere/at/all").fault
 
 

@@ -197,6 +197,14 @@ def test_a_resumed_run_does_its_steps_again(tmp_path: Path, follow: Follow) -> N
     assert status_of(follower.view, Life(is_training=True), time.time()).kind == "training"
 
 
+def test_a_download_is_told_in_gigabytes() -> None:
+    view = RunView()
+    told = {"phase": "downloading", "done": 1_200_000_000, "total": 6_940_000_000, "unit": "bytes"}
+    view.apply([{"t": time.time(), "type": "phase", **told}])
+    status = status_of(view, Life(is_training=True), time.time())
+    assert status.words == "Downloading the base model 1.2 of 6.9 GB"
+
+
 @pytest.mark.parametrize(
     ("events", "life", "kind"),
     [

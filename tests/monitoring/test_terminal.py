@@ -12,6 +12,7 @@ import pytest
 
 from modules.monitoring.terminal import Lines
 from modules.monitoring.throughput import Throughput
+from modules.run.amounts import BYTES, counted
 from tests.runs import ROOT, environment
 
 PROGRAM = """
@@ -29,12 +30,21 @@ def test_lines_have_no_control_characters_and_tell_the_last_step(capsys: pytest.
     lines = Lines()
     lines.phase("caching", 1, 2)
     lines.phase("caching", 2, 2)
+    lines.phase("downloading", 1_500_000, 6_940_000_000, BYTES)
+    lines.phase("downloading", 6_940_000_000, 6_940_000_000, BYTES)
     lines.begin(0, 3)
     for step in (1, 2, 3):
         lines.step(step, "loss 0.5")
     lines.line("done")
     lines.close()
-    assert capsys.readouterr().out == "caching: 2 of 2\nstep 3 of 3, loss 0.5\ndone\n"
+    assert capsys.readouterr().out == "caching: 2 of 2\ndownloading: 6.9 of 6.9 GB\nstep 3 of 3, loss 0.5\ndone\n"
+
+
+def test_amounts_are_told_in_a_unit_of_their_size() -> None:
+    assert counted(3, 9) == "3 of 9"
+    assert counted(120_000_000, 6_940_000_000, BYTES) == "0.1 of 6.9 GB"
+    assert counted(500, 382_400, BYTES) == "0.5 of 382.4 kB"
+    assert counted(3, 9, BYTES) == "3 of 9 bytes"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 
 import diffusers
 import torch
-from diffusers.loaders.single_file_utils import SingleFileComponentError
+from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.utils import logging as diffusers_logging
@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from modules.config import ConfigError
 from modules.families.parts import loading
+from modules.families.parts.hub import HubModel
 from modules.families.parts.text_encoders import TextEncoder
 
 CLASSES: Mapping[str, Any] = {
@@ -86,9 +87,19 @@ class Components:
 
 def load_components(base_model: str | None, layout: str, kind: Kind) -> Components:
     """All modules in fp32. Raises ConfigError where the base model is missing, damaged, pickled or of another kind."""
-    base = loading.find_base_model(base_model, kind.parts)
+    base = loading.find_base_model(base_model, kind.names, kind.parts)
+    if isinstance(base, HubModel):
+        base = base.at_hand()
     with _quietly():
         return _from_folder(base, kind) if base.is_dir() else _from_file(base, layout, kind)
+
+
+def model_on_hub(base_model: str | None, layout: str, kind: Kind) -> HubModel | None:
+    """What `load_components` needs of the hub; None where it needs nothing. Raises ConfigError as that does."""
+    base = loading.find_base_model(base_model, kind.names, kind.parts)
+    if isinstance(base, HubModel):
+        return base
+    return None if layout or base.is_dir() else _layout_on_hub(base, loading.check_weights([base]), kind)
 
 
 def save_components(components: Components, kind: Kind, changed: Mapping[str, nn.Module], folder: Path) -> None:
@@ -150,31 +161,33 @@ def _from_folder(folder: Path, kind: Kind) -> Components:
 def _from_file(file: Path, layout: str, kind: Kind) -> Components:
     shapes = loading.check_weights([file])
     inpainting = _check_file(file, shapes, kind)
-    where: dict[str, object] = {"local_files_only": True}  # diffusers asks the hub only for what is not at hand
-    if layout:
-        loading.check_layout(Path(layout), kind.names, (*kind.encoders.values(), "scheduler"))
-        where["config"] = layout
+    config = Path(layout) if layout else _layout_on_hub(file, shapes, kind).at_hand()
+    loading.check_layout(config, kind.names, (*kind.encoders.values(), "scheduler"))
     pipeline_class = getattr(diffusers, kind.inpainting if inpainting else kind.pipeline)
     without = {} if "text_encoder_2" in kind.encoders else {"safety_checker": None, "feature_extractor": None}
     try:
-        pipeline = pipeline_class.from_single_file(str(file), torch_dtype=torch.float32, **without, **where)
+        pipeline = pipeline_class.from_single_file(
+            str(file), torch_dtype=torch.float32, config=str(config), local_files_only=True, **without
+        )
     except SingleFileComponentError as error:
         raise ConfigError(
             f"base_model: {str(file)!r} lacks a part of the model: {_first_line(error)}",
             "Use a file that holds the UNet, the text encoder and the autoencoder.",
         ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"base_model: {str(file)!r} holds weights only; their configuration and the tokenizer come from the hub, "
-            f"which could not be reached ({type(error).__name__}).",
-            "Connect once, or set family_options.layout to a diffusers folder of the same kind of model.",
-        ) from error
-    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise ConfigError(
             f"base_model: {str(file)!r} cannot be loaded: {_first_line(error)}",
             "Is it a whole model of this family, and family_options.layout of the same kind?",
         ) from error
     return _components(pipeline.components, dict(pipeline.scheduler.config), kind)
+
+
+def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], kind: Kind) -> HubModel:
+    """Such a file holds weights only; the model on the hub whose configuration and tokenizers diffusers gives it."""
+    _check_file(file, shapes, kind)
+    hollow = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    name = str(fetch_diffusers_config(hollow)["pretrained_model_name_or_path"])
+    return HubModel(name, "", kind.parts, tuple(sorted(kind.names)), weights=False, wanted_by=str(file))
 
 
 def _check_file(file: Path, shapes: Mapping[str, list[int]], kind: Kind) -> bool:

@@ -8,25 +8,22 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from modules.config import ConfigError
+from modules.families.parts.hub import HubModel
+from modules.families.parts.hub_files import PICKLES
 
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-PICKLES = frozenset({".ckpt", ".pt", ".pth", ".bin", ".pkl"})
-DESCRIPTIONS = ("*.json", "*.txt")
-WEIGHTS = ("diffusion_pytorch_model", "model")
+HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
 FORMS = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub, such as owner/model."
 
 
-def find_base_model(name: str | None, parts: Collection[str]) -> Path:
-    """The diffusers folder or .safetensors file that `base_model` means.
+def find_base_model(name: str | None, pipelines: Collection[str], parts: Collection[str]) -> Path | HubModel:
+    """The diffusers folder or .safetensors file that `base_model` means, or these `parts` of a model on the hub.
 
-    The `parts` of one on the hub are downloaded first. Of several processes on a machine one downloads, the others wait
-    at the hub library's locks and use its files.
-    Raises ConfigError where there is nothing of the kind.
+    Raises ConfigError where it can be nothing of the kind; the hub is not asked.
     """
     if name is None:
         raise ConfigError("base_model is empty; this family begins from a model.", FORMS)
@@ -39,36 +36,19 @@ def find_base_model(name: str | None, parts: Collection[str]) -> Path:
         if path.suffix.lower() != ".safetensors":
             raise ConfigError(f"base_model: {name!r} is no .safetensors file.", FORMS)
         return path
-    if path.suffix.lower() == ".safetensors" or not HUB_NAME.fullmatch(name):
+    found = None if path.suffix.lower() == ".safetensors" else HUB_NAME.fullmatch(name)
+    if found is None:
         raise ConfigError(f"base_model: there is no {name!r}.", FORMS)
-    return _download(name, parts)
-
-
-def _download(name: str, parts: Collection[str]) -> Path:
-    """The folder of a model on the hub, kept in the hub's cache."""
     try:
-        folder = _download_weights(name, parts, "")
-        return folder if any(folder.glob("unet/*.safetensors")) else _download_weights(name, parts, ".fp16")
-    except (GatedRepoError, RepositoryNotFoundError) as error:
-        gated = isinstance(error, GatedRepoError)
-        reason = "asks for a licence to be accepted" if gated else "is not on the hub, or is private"
-        raise ConfigError(
-            f"base_model: {name!r} {reason}.",
-            "Check the spelling; where you have access, log in with `hf auth login` or set HF_TOKEN.",
-        ) from error
+        validate_repo_id(found["name"])
     except HFValidationError as error:  # such as ./model or a--b/c: a folder that is not there was meant
         raise ConfigError(f"base_model: there is no {name!r}.", FORMS) from error
-    except Exception as error:  # no connection, offline, a full disk: the libraries beneath raise errors of any kind
-        raise ConfigError(
-            f"base_model: there is no folder {name!r}, and as a model of the hub it could not be downloaded "
-            f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]}).",
-            "Check the spelling and the connection, or download it elsewhere and give the folder.",
-        ) from error
+    return HubModel(found["name"], found["revision"] or "", tuple(parts), tuple(sorted(pipelines)))
 
 
 def check_folder(folder: Path, pipelines: Collection[str], parts: Collection[str]) -> None:
     """Raises ConfigError where `folder` is no whole diffusers pipeline of one of these kinds with these parts."""
-    _check_kind(folder, "base_model", pipelines)
+    check_kind(folder, pipelines, str(folder))
     for part in parts:
         if part == "scheduler" or part.startswith("tokenizer"):
             _check_description(folder, part, "base_model")
@@ -78,24 +58,24 @@ def check_folder(folder: Path, pipelines: Collection[str], parts: Collection[str
 
 def check_layout(folder: Path, pipelines: Collection[str], parts: Collection[str]) -> None:
     """Raises ConfigError where `folder` does not describe such a pipeline."""
-    _check_kind(folder, "family_options.layout", pipelines)
+    check_kind(folder, pipelines, str(folder), "family_options.layout")
     for part in parts:
         _check_description(folder, part, "family_options.layout")
 
 
-def _check_kind(folder: Path, option: str, pipelines: Collection[str]) -> None:
+def check_kind(folder: Path, pipelines: Collection[str], called: str, option: str = "base_model") -> None:
+    """Raises ConfigError where the model_index.json of `folder`, which people know as `called`, says otherwise."""
     index_file = folder / "model_index.json"
     try:
         kind = json.loads(index_file.read_text(encoding="utf-8"))["_class_name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{option}: {str(folder)!r} is no model folder: its model_index.json cannot be read "
-            f"({type(error).__name__}).",
+            f"{option}: {called!r} is no model folder: its model_index.json cannot be read ({type(error).__name__}).",
             FORMS,
         ) from error
     if kind not in pipelines:
         raise ConfigError(
-            f"{option}: {str(folder)!r} holds a {kind}; this family trains {' or '.join(sorted(pipelines))}.",
+            f"{option}: {called!r} holds a {kind}; this family trains {' or '.join(sorted(pipelines))}.",
             "Choose the family of that model, or another model.",
         )
 
@@ -141,12 +121,6 @@ def check_weights(files: list[Path]) -> dict[str, list[int]]:
 def opened(file: Path) -> Any:
     """A .safetensors file, to be used in `with`; its library ships no types."""
     return safe_open(file, framework="pt")
-
-
-def _download_weights(name: str, parts: Collection[str], variant: str) -> Path:
-    names = [f"{stem}{variant}{ending}" for stem in WEIGHTS for ending in (".safetensors", "-*.safetensors")]
-    wanted = [f"{part}/{file}" for part in parts for file in (*DESCRIPTIONS, *names)]
-    return Path(snapshot_download(name, allow_patterns=["model_index.json", *wanted]))
 
 
 def _incomplete(folder: Path, part: str, option: str = "base_model") -> ConfigError:
