@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "model.ckpt").write_bytes(b"PK\x03\x04" + bytes(100))
     whole = (folder / "lora.safetensors").read_bytes()
     (folder / "cut.safetensors").write_bytes(whole[:-8])
+    (folder / "empty.safetensors").touch()
+    save_file(
+        {"layer.hada_w1_a": torch.ones(2, 2), "layer.hada_w1_b": torch.ones(2, 2)}, folder / "strange.safetensors"
+    )
+    for name, source in {
+        "run/model/pytorch_lora_weights.safetensors": "lora.safetensors",
+        "run/backups/1/weights.safetensors": "lora.safetensors",
+        "word/cat.safetensors": "learned_embeds.safetensors",
+    }.items():
+        (folder / name).parent.mkdir(parents=True)
+        shutil.copy(folder / source, folder / name)
+    (folder / "run/backups/1/manifest.json").write_text("{}")
+    assert convert(folder / "sd", folder / "one.safetensors", "--to", "single_file") == 0
     return folder
 
 
@@ -51,6 +66,78 @@ def test_a_model_becomes_one_file_and_a_folder_again(place: Path, tmp_path: Path
         assert written.metadata()["modelspec.architecture"] == "stable-diffusion-v1"
         assert written.metadata()["modelspec.implementation"] == "https://github.com/CompVis/stable-diffusion"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "one.safetensors"]
+
+
+def tensors_below(folder: Path) -> dict[str, torch.Tensor]:
+    """Under their part and name; the text encoders' as every version of transformers reads them."""
+    return {
+        f"{file.parent.name}/{name.removeprefix('text_model.')}": tensor
+        for file in folder.rglob("*.safetensors")
+        for name, tensor in load_file(file).items()
+        if not name.endswith("position_ids")
+    }
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "layout"),
+    [
+        ("tiny_sd", {}, {}),
+        ("tiny_sd", {"channels": 9}, {"channels": 9}),
+        ("tiny_sd", {"version": 2, "prediction_type": "v_prediction"}, {"version": 2}),
+        ("tiny_sdxl", {"prediction_type": "v_prediction"}, {}),
+    ],
+)
+def test_every_architecture_comes_back_equal_from_both_forms(
+    make: str, settings: dict[str, Any], layout: dict[str, Any], tmp_path: Path
+) -> None:
+    """Velocity, too, where the layout is of a model that predicts noise."""
+    from tests.families import tiny_pipelines
+
+    before = getattr(tiny_pipelines, make)(tmp_path / "before", **settings)
+    shape = getattr(tiny_pipelines, make)(tmp_path / "shape", seed=1, **layout)
+    file, after, again = tmp_path / "a.safetensors", tmp_path / "after", tmp_path / "b.safetensors"
+    assert convert(before, file, "--to", "single_file") == 0
+    assert convert(file, after, "--to", "diffusers", "--layout", shape) == 0
+    assert convert(after, again, "--to", "single_file") == 0
+    assert equal(tensors_below(before), tensors_below(after))
+    assert equal(load_file(file), load_file(again))
+    scheduler = json.loads((after / "scheduler" / "scheduler_config.json").read_text())
+    assert scheduler["prediction_type"] == settings.get("prediction_type", "epsilon")
+
+
+MUST = ("sai_model_spec", "architecture", "implementation", "title", "resolution")
+
+
+def test_every_kind_of_file_says_what_modelspec_wants_of_it(place: Path, tmp_path: Path) -> None:
+    """Where its source said nothing; the headers of what was trained are in tests/training/test_saving.py."""
+    module = "unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k"
+    lora = {f"{module}.lora_A.weight": torch.ones(2, 2048), f"{module}.lora_B.weight": torch.ones(8, 2)}
+    save_file(lora, tmp_path / "lora.safetensors")
+    save_file({"clip_l": torch.ones(1, 768), "clip_g": torch.ones(1, 1280)}, tmp_path / "word.safetensors")
+    expected = {
+        ("one.safetensors", "single_file"): ("-v1", "https://github.com/CompVis/stable-diffusion", "64x64"),
+        ("lora.safetensors", "kohya"): ("/lora", "https://github.com/Stability-AI/generative-models", "1024x1024"),
+        ("lora.safetensors", "diffusers"): ("/lora", "diffusers", "1024x1024"),
+        ("word.safetensors", "embedding"): ("/textual-inversion", "diffusers", "1024x1024"),
+    }
+    for (name, form), (ending, implementation, resolution) in expected.items():
+        out = place / name
+        if form != "single_file":
+            out = tmp_path / f"{form}.safetensors"
+            assert convert(tmp_path / name, out, "--to", form) == 0
+        with safe_open(out, "pt") as written:
+            said = written.metadata()
+        assert all(said[f"modelspec.{key}"] for key in MUST)
+        assert said["modelspec.architecture"].endswith(ending)
+        assert said["modelspec.implementation"] == implementation
+        assert said["modelspec.resolution"] == resolution
+        assert len(said["modelspec.hash_sha256"]) == 66
+    # Nothing but the width of the text tells that it is for SDXL.
+    assert any("lora_unet_middle_block_1_" in name for name in load_file(tmp_path / "kohya.safetensors"))
 
 
 def test_a_lora_changes_its_layout_and_back(place: Path, tmp_path: Path) -> None:
@@ -81,13 +168,40 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "missing": (["none.safetensors", "OUT", "--to", "kohya"], ["There is no", "none.safetensors"]),
     "cut short": (["cut.safetensors", "OUT", "--to", "kohya"], ["damaged or cut short"]),
     "pickle": (["model.ckpt", "OUT", "--to", "kohya"], ["is a pickle", ".safetensors file of the same model"]),
-    "no LoRA": (["learned_embeds.safetensors", "OUT", "--to", "kohya"], ["holds no LoRA"]),
-    "no embedding": (["lora.safetensors", "OUT", "--to", "embedding"], ["is not an embedding"]),
-    "folder": (["sd", "OUT", "--to", "kohya"], ["is a folder", "--to single_file"]),
-    "file": (["lora.safetensors", "OUT", "--to", "single_file"], ["is a file", "takes a diffusers folder"]),
+    "no LoRA": (["learned_embeds.safetensors", "OUT", "--to", "kohya"], ["is an embedding; --to kohya takes a LoRA"]),
+    "no embedding": (["lora.safetensors", "OUT", "--to", "embedding"], ["is a LoRA; --to embedding takes"]),
+    "embedding for diffusers": (["learned_embeds.safetensors", "OUT", "--to", "diffusers"], ["reads it as it is"]),
+    "neither": (["strange.safetensors", "OUT", "--to", "kohya"], ["holds no LoRA", "LyCORIS"]),
+    "neither, as embedding": (["strange.safetensors", "OUT", "--to", "embedding"], ["is not an embedding"]),
+    "neither, as model": (["strange.safetensors", "again", "--to", "diffusers", "--layout", "sd"], ["has no", "needs"]),
+    "empty": (["empty.safetensors", "OUT", "--to", "kohya"], ["is empty"]),
+    "folder": (["sd", "OUT", "--to", "kohya"], ["is a diffusers folder", "--to kohya takes a .safetensors file"]),
+    "file": (["lora.safetensors", "OUT", "--to", "single_file"], ["is a file with a LoRA", "--to kohya"]),
+    "pickle as model": (["model.ckpt", "OUT", "--to", "single_file"], ["is a pickle"]),
+    "folder of a LoRA": (
+        ["run/model", "OUT", "--to", "single_file"],
+        ["holds a LoRA, which is no whole model", "pytorch_lora_weights.safetensors"],
+    ),
+    "folder of an embedding": (["word", "OUT", "--to", "single_file"], ["holds an embedding", "cat.safetensors"]),
+    "run": (
+        ["run", "OUT", "--to", "kohya"],
+        ["folder of a whole run", "Give the model that the run saved: 'run/model'"],
+    ),
+    "backup": (["run/backups/1", "OUT", "--to", "single_file"], ["a backup, which only Tandem reads", "run/model"]),
+    "run as layout": (["lora.safetensors", "again", "--to", "diffusers", "--layout", "run"], ["is a LoRA"]),
     "no dtype": (["lora.safetensors", "OUT", "--to", "dtype"], ["needs --dtype"]),
     "no pipeline": (["sd/unet", "OUT", "--to", "single_file"], ["no diffusers folder", "model_index.json"]),
-    "not a model": (["lora.safetensors", "again", "--to", "diffusers", "--layout", "sd"], ["has no", "needs"]),
+    "not a model": (
+        ["lora.safetensors", "again", "--to", "diffusers", "--layout", "sd"],
+        ["is a LoRA", "Leave --layout"],
+    ),
+    "layout of a run": (
+        ["one.safetensors", "again", "--to", "diffusers", "--layout", "run"],
+        ["folder of a whole run"],
+    ),
+    "name of a file": (["one.safetensors", "OUT", "--to", "diffusers", "--layout", "sd"], ["a folder is written"]),
+    "model again": (["one.safetensors", "OUT", "--to", "single_file"], ["file with a whole model", "--to dtype"]),
+    "model as LoRA": (["one.safetensors", "OUT", "--to", "kohya"], ["is a whole model; --to kohya takes a LoRA"]),
     "needless layout": (["lora.safetensors", "OUT", "--to", "kohya", "--layout", "sd"], ["leave it out"]),
     "ending": (["lora.safetensors", "out.pt", "--to", "kohya"], ["does not end in .safetensors"]),
     "exists": (["lora.safetensors", "learned_embeds.safetensors", "--to", "kohya"], ["exists already", "--overwrite"]),
@@ -144,7 +258,7 @@ def test_a_model_of_another_architecture_does_not_fit_the_layout(
     file = tmp_path / "one.safetensors"
     assert convert(place / "sd", file, "--to", "single_file") == 0
     assert convert(file, tmp_path / "again", "--to", "diffusers", "--layout", place / "sdxl") == 2
-    assert "Is it a whole model of the same architecture as the layout?" in capsys.readouterr().err
+    assert "is a Stable Diffusion 1 model, but the layout" in capsys.readouterr().err
     assert convert(file, tmp_path / "again.safetensors", "--to", "diffusers") == 2
     assert "Add --layout FOLDER" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["one.safetensors"]

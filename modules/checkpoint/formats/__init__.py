@@ -2,8 +2,10 @@
 
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
 from modules.checkpoint.formats.folders import convert_weights, describe_folder
-from modules.checkpoint.formats.lora import Layout, LoraWeights, kohya_name, read_lora, write_lora
-from modules.checkpoint.formats.metadata import TrainingFacts, file_metadata
+from modules.checkpoint.formats.lora import read_lora, write_lora
+from modules.checkpoint.formats.lora_kohya import kohya_stems
+from modules.checkpoint.formats.lora_weights import Layout, LoraWeights
+from modules.checkpoint.formats.metadata import PictureFolder, TrainingFacts, file_metadata
 from modules.checkpoint.formats.single_file import architecture_of, diffusers_folder, single_file
 from modules.checkpoint.formats.tensor_files import DTYPES, TensorFile, planned, write_tensor_file
 
@@ -11,6 +13,7 @@ __all__ = [
     "DTYPES",
     "Layout",
     "LoraWeights",
+    "PictureFolder",
     "TensorFile",
     "TrainingFacts",
     "architecture_of",
@@ -18,7 +21,7 @@ __all__ = [
     "describe_folder",
     "diffusers_folder",
     "file_metadata",
-    "kohya_name",
+    "kohya_stems",
     "planned",
     "read_embedding",
     "read_lora",

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
 
+from modules.checkpoint.formats.kinds import refuse_other_folders
 from modules.checkpoint.formats.tensor_files import TensorFile, planned, write_tensor_file
 from modules.config import ConfigError
+
+_WHOLE_FOLDER: Final = "Copy or download the whole folder."
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Description:
 
 def describe_folder(folder: Path) -> Description:
     """Raises ConfigError, in words, where `folder` is no diffusers folder."""
+    refuse_other_folders(folder)
     index = _json(folder / "model_index.json", f"{str(folder)!r} is no diffusers folder")
     parts = {
         name: _json(folder / name / "config.json", f"The model in {str(folder)!r} is incomplete")
@@ -52,9 +56,7 @@ class PartFiles:
             pickles = [*folder.glob("*.bin"), *folder.glob("*.ckpt")]
             if pickles:
                 TensorFile(pickles[0])  # says why it is not read
-            raise ConfigError(
-                f"{str(folder)!r} has no weights (no .safetensors file).", "Copy or download the whole folder."
-            )
+            raise ConfigError(f"{str(folder)!r} has no weights (no .safetensors file).", _WHOLE_FOLDER)
         with ExitStack() as opening:
             for file in files:
                 opened = opening.enter_context(TensorFile(file))
@@ -99,9 +101,11 @@ def _json(file: Path, otherwise: str) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("it holds no names with values")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{otherwise}: it has no {file.parent.name}/{file.name}.", _WHOLE_FOLDER) from error
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{otherwise}: {file.name} cannot be read ({type(error).__name__}: {error}).",
-            "Name a folder with a model_index.json and the folders unet, vae and so on.",
+            _WHOLE_FOLDER,
         ) from error
     return content

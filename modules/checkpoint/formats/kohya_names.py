@@ -1,9 +1,16 @@
-"""kohya's names of modules, which join all words by underscores, and what they mean in diffusers."""
+"""kohya's names of modules, which join all words by underscores, and what they mean in diffusers.
+
+Stable Diffusion 1 and 2 are trained by kohya's scripts with diffusers' UNet, SDXL with Stability AI's own, so files for
+SDXL have the names of the original layout: https://github.com/kohya-ss/sd-scripts, library/sdxl_original_unet.py, and
+its table to diffusers' names in networks/lora_diffusers.py.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from modules.checkpoint.formats.original_names import PartConfig, unet_place
 
 # Words with an underscore of their own in the names of modules.
 _WORDS: Final = (
@@ -17,7 +24,17 @@ _WORD_OR_UNDERSCORE: Final = re.compile(rf"(?<![^_])({'|'.join(_WORDS)})(?![^_])
 # What diffusers (loaders/lora_conversion_utils.py) understands only under Stability AI's name.
 _ALWAYS_ORIGINAL: Final = {"add_embedding.linear_1": "label_emb_0_0", "add_embedding.linear_2": "label_emb_0_2"}
 
-# kohya's scripts train SDXL with Stability AI's own UNet and write its names.
+# What of the config of SDXL's UNet makes its original names, and the modules that such a UNet has.
+_SDXL: Final[PartConfig] = {
+    "layers_per_block": 2,
+    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+}
+_SDXL_MODULE: Final = re.compile(
+    r"conv_in|conv_out|(time|add)_embedding\.linear_[12]"
+    r"|mid_block\.(resnets\.[01]|attentions\.0)\..+"
+    r"|down_blocks\.([012]\.resnets\.[01]|[12]\.attentions\.[01]|[01]\.downsamplers\.0)\..+"
+    r"|up_blocks\.([012]\.resnets\.[012]|[01]\.attentions\.[012]|[01]\.upsamplers\.0)\..+"
+)
 _ORIGINAL: Final = {
     **{theirs: ours for ours, theirs in _ALWAYS_ORIGINAL.items()},
     "time_embed_0": "time_embedding.linear_1",
@@ -43,8 +60,17 @@ def flat(module: str) -> str | None:
     return joined if dotted(joined) == module else None
 
 
+def original(module: str) -> str | None:
+    """The same in Stability AI's names; None where SDXL's UNet has no such module."""
+    place = unet_place(f"{module}.weight", _SDXL) if _SDXL_MODULE.fullmatch(module) else None
+    if place is None:
+        return None
+    joined = place.name.removeprefix("model.diffusion_model.").removesuffix(".weight").replace(".", "_")
+    return joined if dotted(joined) == module else None
+
+
 def dotted(joined: str) -> str:
-    """The other direction; SDXL's original names become diffusers' too."""
+    """The other direction of both."""
     if joined in _ORIGINAL:
         return _ORIGINAL[joined]
     block = _ORIGINAL_BLOCK.fullmatch(joined)

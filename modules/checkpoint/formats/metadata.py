@@ -7,7 +7,7 @@ are texts. Folders and tags of the pictures are told only where `metadata_datase
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Literal
@@ -24,6 +24,24 @@ _KOHYAS_VERSION: Final = {
     "stable-diffusion-v2-768-v": "sd_v2_v",
     "stable-diffusion-xl-v1-base": "sdxl_base_v1-0",
 }
+# What each is made for, where nobody says it, as sd-scripts has it (library/sai_model_spec.py).
+RESOLUTIONS: Final = {
+    "stable-diffusion-v1": 512,
+    "stable-diffusion-v2-512": 512,
+    "stable-diffusion-v2-768-v": 768,
+    "stable-diffusion-xl-v1-base": 1024,
+}
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """One concept's folder; its name and its tags are told only where `metadata_dataset` allows it."""
+
+    name: str  # without its path
+    pictures: int
+    repeats: float
+    prior: bool  # whether it shows the kind in general
+    tags: Mapping[str, int]  # how often each occurs
 
 
 @dataclass(frozen=True)
@@ -38,15 +56,14 @@ class TrainingFacts:
     total_steps: int
     world_size: int
     pictures: int
-    folders: Mapping[str, int]  # name of each concept's folder -> its pictures
-    tags: Mapping[str, Mapping[str, int]]  # name of each concept's folder -> how often each tag occurs in it
+    folders: Sequence[PictureFolder]
 
 
 def file_metadata(config: TrainConfig, facts: TrainingFacts, layout: FileLayout) -> dict[str, str]:
     """The header of a file in `layout`, without what is empty."""
     found = {**_modelspec(config, facts, layout), **_shown_by_viewers(config, facts)}
     if config.metadata_dataset:
-        found |= _of_the_pictures(config, facts)
+        found |= _of_the_pictures(facts.folders)
     return {name: value for name, value in found.items() if value} | {HASH_KEY: ""}
 
 
@@ -60,7 +77,7 @@ def _modelspec(config: TrainConfig, facts: TrainingFacts, layout: FileLayout) ->
     architecture = facts.modelspec.get("architecture", "")
     phrase = config.embedding_token if config.method == "embedding" else config.trigger_phrase
     values = {
-        "sai_model_spec": "1.0.1",
+        "sai_model_spec": "1.0.1" if architecture else "",  # which asks for an architecture
         "architecture": architecture + _ENDS[config.method] if architecture else "",
         "implementation": original_implementation(architecture) if layout == "original" else "diffusers",
         "title": config.model_title or facts.run_name,
@@ -116,7 +133,23 @@ def _shown_by_viewers(config: TrainConfig, facts: TrainingFacts) -> dict[str, st
     return {f"ss_{name}": str(value) for name, value in values.items()}
 
 
-def _of_the_pictures(config: TrainConfig, facts: TrainingFacts) -> dict[str, str]:
-    repeats = {PurePath(concept.path).name: concept.repeats for concept in config.concepts}
-    folders = {name: {"n_repeats": repeats.get(name, 1.0), "img_count": count} for name, count in facts.folders.items()}
-    return {"ss_dataset_dirs": json.dumps(folders), "ss_tag_frequency": json.dumps(facts.tags, ensure_ascii=False)}
+def _of_the_pictures(folders: Sequence[PictureFolder]) -> dict[str, str]:
+    """As sd-scripts writes it: prior pictures apart, and folders of one name as "cats" and "cats (2)"."""
+    named: dict[str, PictureFolder] = {}
+    for folder in folders:
+        name, number = folder.name, 2
+        while name in named:
+            name, number = f"{folder.name} ({number})", number + 1
+        named[name] = folder
+    values = {
+        "dataset_dirs": {name: _counted(folder) for name, folder in named.items() if not folder.prior},
+        "reg_dataset_dirs": {name: _counted(folder) for name, folder in named.items() if folder.prior},
+        "tag_frequency": {name: dict(folder.tags) for name, folder in named.items()},
+    }
+    return {f"ss_{name}": json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+
+
+def _counted(folder: PictureFolder) -> dict[str, float]:
+    """Whole numbers as such, as viewers expect them."""
+    whole = folder.repeats.is_integer()
+    return {"n_repeats": int(folder.repeats) if whole else folder.repeats, "img_count": folder.pictures}

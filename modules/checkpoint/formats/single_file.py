@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from modules.checkpoint.formats.folders import Description, PartFiles, describe_folder
+from modules.checkpoint.formats.kinds import original_architecture
 from modules.checkpoint.formats.original_names import (
     Place,
     Places,
@@ -35,8 +37,18 @@ _WEIGHTS: Final = {
     "text_encoder_2": "model.safetensors",
 }
 _ABSENT: Final = ("safety_checker", "feature_extractor", "image_encoder")  # a single file has none of them
+_NOT_COPIED: Final = (
+    ".safetensors", ".bin", ".ckpt", ".pt", ".msgpack", ".onnx", ".pb", ".index.json", ".md", ".png",
+)  # fmt: skip
 # OpenCLIP's last layer is never read by Stable Diffusion 2, so diffusers leaves it out; other tools load it.
 _LAYERS_WITHOUT_LAST: Final = 23
+_PREDICTIONS: Final = {"v": "v_prediction", "epsilon": "epsilon"}  # modelspec's words and diffusers'
+_CALLED: Final = {
+    "stable-diffusion-v1": "Stable Diffusion 1",
+    "stable-diffusion-v2-512": "Stable Diffusion 2",
+    "stable-diffusion-v2-768-v": "Stable Diffusion 2",
+    "stable-diffusion-xl-v1-base": "Stable Diffusion XL",
+}
 
 
 def architecture_of(description: Description) -> str:
@@ -73,16 +85,20 @@ def single_file(folder: Path, file: Path, dtype: torch.dtype, metadata: Mapping[
 def diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.dtype) -> None:
     """Write the single file `file` as the diffusers folder `folder`, shaped like the folder `layout`.
 
+    Whether it predicts noise or velocity is what the file says, and only where it is silent what the layout says.
+
     Of `layout` only the small files are used: configs, tokenizers, scheduler. `folder` must not exist yet. Raises
     ConfigError where the file is damaged or of another architecture, OSError where the disk is full.
     """
     description = describe_folder(layout)
+    _refuse_another_architecture(file, description)
     partial_folder = folder.with_name(f".partial-{folder.name}")
     shutil.rmtree(partial_folder, ignore_errors=True)
     try:
-        shutil.copytree(layout, partial_folder, ignore=_left_out)
+        _copy_small_files(layout, partial_folder)
         _name_no_absent_parts(partial_folder / "model_index.json")
         with TensorFile(file) as source:
+            _predict_as_the_file_says(source, partial_folder / "scheduler" / "scheduler_config.json")
             for part, places in _places(description).items():
                 tensors = dict(_parted(source, part, places, description, dtype))
                 write_tensor_file(partial_folder / part / _WEIGHTS[part], tensors, {})
@@ -90,6 +106,18 @@ def diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.dtype)
     except BaseException:
         shutil.rmtree(partial_folder, ignore_errors=True)
         raise
+
+
+def _refuse_another_architecture(file: Path, description: Description) -> None:
+    """In words where the names tell it; where only shapes do, the first tensor that does not fit is named."""
+    with TensorFile(file) as source:
+        found = original_architecture(source.names)
+    wanted = _CALLED.get(architecture_of(description), "")
+    if found and wanted and found != wanted:
+        raise ConfigError(
+            f"{str(file)!r} is a {found} model, but the layout {str(description.folder)!r} is one of {wanted}.",
+            "Give the layout of a model of the same architecture.",
+        )
 
 
 def _places(description: Description) -> dict[str, Places]:
@@ -228,10 +256,28 @@ def expected_shapes(part: str, description: Description) -> dict[str, tuple[int,
     }
 
 
-def _left_out(folder: str, names: list[str]) -> list[str]:
-    """What is not copied from a layout: weights, and folders of parts that are not written."""
-    weights = (".safetensors", ".bin", ".ckpt", ".pt", ".msgpack", ".onnx", ".pb", ".index.json", ".md", ".png")
-    return [name for name in names if name.endswith(weights) or name in _ABSENT]
+def _predict_as_the_file_says(source: TensorFile, scheduler_file: Path) -> None:
+    said = _PREDICTIONS.get(source.metadata.get("modelspec.prediction_type", ""))
+    if "v_pred" in source.names:
+        said = "v_prediction"
+    if said is None or not scheduler_file.is_file():
+        return
+    scheduler = json.loads(scheduler_file.read_text(encoding="utf-8"))
+    scheduler["prediction_type"] = said
+    if "ztsnr" in source.names:
+        scheduler["rescale_betas_zero_snr"] = True
+    scheduler_file.write_text(json.dumps(scheduler, indent=2) + "\n", encoding="utf-8")
+
+
+def _copy_small_files(layout: Path, folder: Path) -> None:
+    """All but weights, parts that are not written, and hidden files. Raises OSError at the first that fails."""
+    for place, folders, files in os.walk(layout, followlinks=True):
+        folders[:] = [name for name in folders if name not in _ABSENT and not name.startswith(".")]
+        target = folder / Path(place).relative_to(layout)
+        target.mkdir(parents=True)
+        for name in files:
+            if not name.endswith(_NOT_COPIED) and not name.startswith("."):
+                shutil.copy(Path(place) / name, target / name)
 
 
 def _name_no_absent_parts(index_file: Path) -> None:

@@ -158,6 +158,8 @@ def _refuse_what_is_no_safetensors(path: Path) -> None:
         raise ConfigError(f"There is no file {str(path)!r}.")
     with path.open("rb") as file:
         begin = file.read(9)
+    if not begin:
+        raise ConfigError(f"{str(path)!r} is empty.", "Copy or download it again, and try again.")
     # a safetensors file begins with a length, which may be any bytes, before the brace
     if path.suffix.lower() in _PICKLES or (begin[8:] != b"{" and begin[:2] in (b"PK", b"\x80\x02", b"\x80\x04")):
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,16 @@ def sd2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny SDXL."""
+def small_sdxl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny SDXL whose UNet has fewer blocks than the real one."""
     from tests.families.tiny_pipelines import tiny_sdxl
 
-    return tiny_sdxl(tmp_path_factory.mktemp("bases") / "sdxl")
+    return tiny_sdxl(tmp_path_factory.mktemp("bases") / "small_sdxl")
+
+
+@pytest.fixture(scope="session")
+def sdxl(tmp_path_factory: pytest.TempPathFactory, small_sdxl: Path) -> Path:
+    """The folder of a tiny SDXL with all the blocks of the real one."""
+    from tests.checkpoint.formats.real_blocks import with_the_real_blocks
+
+    return with_the_real_blocks(shutil.copytree(small_sdxl, tmp_path_factory.mktemp("bases") / "sdxl"))

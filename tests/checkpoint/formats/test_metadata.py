@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from modules.checkpoint.formats import TrainingFacts, file_metadata
+from modules.checkpoint.formats import PictureFolder, TrainingFacts, file_metadata
 from modules.config import TrainConfig
 
 SECRET = "tags of a private person"
@@ -20,8 +20,7 @@ FACTS = TrainingFacts(
     total_steps=1000,
     world_size=2,
     pictures=12,
-    folders={"secret folder": 12},
-    tags={"secret folder": {SECRET: 7}},
+    folders=[PictureFolder(name="secret folder", pictures=12, repeats=3.0, prior=False, tags={SECRET: 7})],
 )
 
 
@@ -91,12 +90,29 @@ def test_folders_and_tags_are_told_only_where_that_is_wished() -> None:
     assert "secret" not in silent
     assert SECRET not in silent
     assert "/models/private" not in silent
-    told = file_metadata(
-        config(metadata_dataset=True, concepts=[{"path": "/home/me/secret folder", "repeats": 3}]), FACTS, "diffusers"
-    )
+    told = file_metadata(config(metadata_dataset=True), FACTS, "diffusers")
     assert json.loads(told["ss_tag_frequency"]) == {"secret folder": {SECRET: 7}}
-    assert json.loads(told["ss_dataset_dirs"]) == {"secret folder": {"n_repeats": 3.0, "img_count": 12}}
-    assert "/home/me" not in json.dumps(told)
+    assert json.loads(told["ss_dataset_dirs"]) == {"secret folder": {"n_repeats": 3, "img_count": 12}}
+
+
+def test_folders_of_one_name_are_kept_apart_as_sd_scripts_does() -> None:
+    """A viewer looks up the tags and the pictures of a folder by one name."""
+    folders = [
+        PictureFolder("cats", 10, 1.0, prior=False, tags={"cat": 10}),
+        PictureFolder("cats", 20, 1.5, prior=False, tags={"tiger": 20}),
+        PictureFolder("cats", 30, 2.0, prior=True, tags={"animal": 30}),
+    ]
+    told = file_metadata(config(metadata_dataset=True), replace(FACTS, folders=folders), "diffusers")
+    assert json.loads(told["ss_dataset_dirs"]) == {
+        "cats": {"n_repeats": 1, "img_count": 10},
+        "cats (2)": {"n_repeats": 1.5, "img_count": 20},
+    }
+    assert json.loads(told["ss_reg_dataset_dirs"]) == {"cats (3)": {"n_repeats": 2, "img_count": 30}}
+    assert json.loads(told["ss_tag_frequency"]) == {
+        "cats": {"cat": 10},
+        "cats (2)": {"tiger": 20},
+        "cats (3)": {"animal": 30},
+    }
 
 
 def test_a_family_of_tandems_own_claims_no_architecture() -> None:

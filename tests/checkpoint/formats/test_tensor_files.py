@@ -72,7 +72,7 @@ def test_what_is_no_whole_safetensors_file_is_told_apart(tmp_path: Path) -> None
         "cut.safetensors": "damaged or cut short",
         "pickle.safetensors": "is a pickle",
         "text.safetensors": "is not a safetensors file",
-        "empty.safetensors": "is not a safetensors file",
+        "empty.safetensors": "is empty",
         "model.ckpt": "is a pickle",
         "missing.safetensors": "There is no file",
         ".": "is a folder",
