@@ -12,7 +12,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,7 +67,7 @@ def measure_loader(folder: Path, rows: int = 1200, batch_size: int = 16) -> None
     )
     index = build_index(config, 8, folder / "cache")
     cache = Cache(folder / "cache", "benchmark", index, config)
-    timed(f"encode {rows} pictures", lambda: cache.encode(cache.missing(), encode, 0))
+    timed(f"encode {rows} pictures", lambda: cache.encode(cache.groups(cache.missing(), 1), encode, 0))
     timed("nothing missing", cache.missing)
     cached = timed("cache ledger read", cache.load)
     order = Order.of(index, config, cached.usable, batch_size)
@@ -90,8 +90,8 @@ def draw_and_stack_ms(index: Index, batch_size: int) -> float:
     return (time.perf_counter() - start) * 10
 
 
-def encode(example: Example) -> dict[str, Tensor]:
-    return {"pixels": example.pixels}
+def encode(examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
+    return [{"pixels": example.pixels} for example in examples]
 
 
 def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modules.config import TrainConfig
-from modules.data.encoding import Encode, Encoder
+from modules.data.encoding import Encode, Encoder, Warn
+from modules.data.groups import Groups, Rows, make_groups
 from modules.data.hashing import Words, hash_path, hash_words
 from modules.data.index import Index, ProgressCallback, silent
 from modules.data.index_part import mask_file
@@ -20,8 +19,6 @@ from modules.data.ledger import Ledger
 from modules.data.problems import Problem
 from modules.data.reading import CachedExamples, Slots
 from modules.data.shards import ShardWriter
-
-Rows: TypeAlias = NDArray[np.int64]
 
 
 class Cache:
@@ -49,16 +46,28 @@ class Cache:
         known = set(self._index_rows_known(ledger))
         return np.array([row for row in range(len(self._index)) if row not in known], dtype=np.int64)
 
-    def encode(self, work: Rows, encode: Encode, rank: int, progress: ProgressCallback = silent) -> None:
-        """Encode the rows of `work` into this rank's folder; `progress` is called after each picture.
+    def groups(self, work: Rows, size: int) -> Groups:
+        """The rows of `work` in groups of at most `size` pictures that are encoded together."""
+        return make_groups(work, self._index.bucket, size)
 
-        Raises TandemError where the folder cannot be written; what `encode` raises passes through.
+    def encode(
+        self,
+        groups: Groups,
+        encode: Encode,
+        rank: int,
+        progress: ProgressCallback = silent,
+        warn: Warn = lambda text: None,
+    ) -> None:
+        """Encode the rows of `groups` into this rank's folder; `progress` is called after each group.
+
+        Where memory runs out the rest is encoded in smaller groups, of which `warn` is told. Raises TandemError where
+        the folder cannot be written or one picture alone is too large; what `encode` raises otherwise passes through.
         """
-        if not len(work):
+        if not len(groups):
             return
         encoder = Encoder(self._index, self._config, self._keys, Ledger(self._cache_dir))
         with ShardWriter(self._cache_dir / f"rank-{rank}") as writer:
-            encoder.run(work.tolist(), encode, writer, progress)
+            encoder.run(groups, encode, writer, progress, warn)
 
     def load(self) -> CachedExamples:
         """Read the ledgers of all ranks: where every view lies, which rows are usable, and what was wrong
@@ -136,13 +145,3 @@ class Cache:
         unknown = "skipped: it was not encoded; the next start takes it up"
         reason, _ = ledger.bad.get((path, self._keys.stamps(row)), (unknown, False))
         return Problem(path, reason)
-
-
-def share_of_work(work: Rows, position: int, count: int) -> Rows:
-    """The part of one of `count` ranks that fill a cache together: every count-th row of the index.
-
-    By row, not by place in the list: a rank that asks late, when others have begun to write, finds fewer rows
-    missing, and still takes the same ones.
-    """
-    mine: Rows = work[work % count == position]
-    return mine

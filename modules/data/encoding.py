@@ -1,22 +1,25 @@
-"""Encoding pictures into the cache: files are read, checked and decoded ahead in threads while the model
-encodes."""
+"""Encoding pictures into the cache, group by group: files are read, checked and decoded ahead in threads while
+the model encodes, and written in another one."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
+import torch
 from PIL import Image
 from torch import Tensor
 
-from modules.config import TrainConfig
+from modules.config import TrainConfig, TrainingError
 from modules.data.batch import Example
 from modules.data.examples import cut_example
+from modules.data.groups import Groups
 from modules.data.index import Index, ProgressCallback
 from modules.data.index_part import mask_file
 from modules.data.keys import NO_MASK, WHOLE_MASK, ViewKeys
@@ -24,10 +27,12 @@ from modules.data.ledger import Bad, FileRecord, Ledger
 from modules.data.pictures import BROKEN, decode, decode_mask, explain, quiet_pillow
 from modules.data.shards import ShardWriter
 
-Encode: TypeAlias = Callable[[Example], dict[str, Tensor]]
+# Examples of one bucket, and how many make up a full batch, to what is cached of each.
+Encode: TypeAlias = Callable[[Sequence[Example], int], Sequence[Mapping[str, Tensor]]]
+Warn: TypeAlias = Callable[[str], None]
 
 _THREADS = 4
-_AHEAD = 8  # pictures decoded and waiting; large photographs take tens of megabytes each while they are cut
+_AHEAD = 8  # pictures decoded and waiting, or two groups; one that is being cut may take tens of megabytes
 
 
 @dataclass
@@ -51,29 +56,41 @@ class Encoder:
         self._index, self._config, self._keys = index, config, keys
         self._cached = set(ledger.entries)
 
-    def run(self, rows: list[int], encode: Encode, writer: ShardWriter, progress: ProgressCallback) -> None:
-        """Encode all views of `rows` that are not cached yet; pictures that cannot be decoded are recorded as
-        bad."""
-        with quiet_pillow(), ThreadPoolExecutor(_THREADS) as pool:
-            for done, prepared in enumerate(self._ahead(rows, pool), start=1):
-                for key, example in prepared.examples:
-                    if key not in self._cached:
-                        writer.add(key, self._encoded(encode, example, prepared.row))
-                        self._cached.add(key)
-                writer.record(prepared.files, prepared.bad)
-                progress(done, len(rows))
+    def run(self, groups: Groups, encode: Encode, writer: ShardWriter, progress: ProgressCallback, warn: Warn) -> None:
+        """Encode all views of the groups' rows that are not cached yet; pictures that cannot be decoded are
+        recorded as bad, and their groups encoded without them."""
+        batches = _Batches(encode, groups.size, warn)
+        done = 0
+        with (
+            quiet_pillow(),
+            ThreadPoolExecutor(_THREADS) as pool,
+            closing(self._ahead([row for group in groups for row in group], 2 * groups.size, pool)) as ahead,
+        ):
+            for group in groups:
+                prepared = list(islice(ahead, len(group)))
+                for key, entry in self._encoded(prepared, batches):
+                    writer.add(key, entry)
+                    self._cached.add(key)
+                for each in prepared:
+                    writer.record(each.files, each.bad)
+                done += len(group)
+                progress(done, len(groups))
 
-    def _encoded(self, encode: Encode, example: Example, row: int) -> dict[str, Tensor]:
-        try:
-            return encode(example)
-        except Exception as error:
-            error.add_note(f"while encoding {self._index.file(row)}")
-            raise
+    def _encoded(self, prepared: list[_Prepared], batches: _Batches) -> Iterator[tuple[bytes, Mapping[str, Tensor]]]:
+        """All new views of a group, those of pictures of the same content once."""
+        new = {
+            key: (example, self._index.file(each.row))
+            for each in prepared
+            for key, example in each.examples
+            if key not in self._cached
+        }
+        return zip(new, batches.encoded(list(new.values())), strict=True)
 
-    def _ahead(self, rows: list[int], pool: ThreadPoolExecutor) -> Iterator[_Prepared]:
+    def _ahead(self, rows: list[int], ahead: int, pool: ThreadPoolExecutor) -> Generator[_Prepared, None, None]:
         """The prepared pictures in order, a few of them in the making."""
         remaining = iter(rows)
-        waiting: deque[Future[_Prepared]] = deque(pool.submit(self._prepare, row) for row in islice(remaining, _AHEAD))
+        first = islice(remaining, max(_AHEAD, ahead))
+        waiting: deque[Future[_Prepared]] = deque(pool.submit(self._prepare, row) for row in first)
         try:
             while waiting:
                 yield waiting.popleft().result()
@@ -135,3 +152,46 @@ class Encoder:
         content = hashlib.sha256(data).digest()
         prepared.files.append((path, *stamp, content.hex()))
         return data, content
+
+
+class _Batches:
+    """Encodes as many examples at once as fit into memory: the size asked for, or what is left after halving it."""
+
+    def __init__(self, encode: Encode, size: int, warn: Warn) -> None:
+        self._encode, self._size, self._warn = encode, size, warn
+
+    def encoded(self, examples: Sequence[tuple[Example, str]]) -> Iterator[Mapping[str, Tensor]]:
+        """What is cached of each example, given with its file, in their order. Raises TrainingError where not even
+        one at a time fits."""
+        begin = 0
+        while begin < len(examples):
+            batch = examples[begin : begin + self._size]
+            try:
+                encoded = self._encode([example for example, _ in batch], self._size)
+            except torch.OutOfMemoryError as error:
+                if self._size == 1:
+                    raise _too_large(batch[0][1], error) from error
+                self._halve()
+            except Exception as error:
+                error.add_note(f"while encoding {', '.join(file for _, file in batch)}")
+                raise
+            else:
+                yield from encoded
+                begin += len(batch)
+
+    def _halve(self) -> None:
+        self._size = (self._size + 1) // 2
+        pictures = "1 picture" if self._size == 1 else f"{self._size} pictures"
+        self._warn(
+            f"Out of memory while preparing pictures: from now on {pictures} at a time; set cache_batch_size to "
+            f"{self._size} to begin like this."
+        )
+
+
+def _too_large(file: str, error: BaseException) -> TrainingError:
+    reason = str(error).strip().split("\n")[0]
+    return TrainingError(
+        f"Out of memory while preparing {file!r}, one picture at a time: {reason}",
+        "Set family_options.vae_tiling to true where the family has it, lower resolution, or close other programs that "
+        "use this GPU; what is prepared already is kept.",
+    )

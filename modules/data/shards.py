@@ -9,6 +9,7 @@ import re
 import time
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -40,6 +41,7 @@ def checksum(entry: Mapping[str, Tensor]) -> int:
 class ShardWriter:
     """Adds shards to one rank's folder; at any kill, what is not yet flushed is lost and nothing else.
 
+    Shards are written in a thread while the next one fills, so that nobody waits for the disk.
     Raises TandemError where the folder cannot be written or another run is writing there.
     """
 
@@ -49,6 +51,9 @@ class ShardWriter:
         self._line = LedgerLine()
         self._bytes = 0
         self._flushed_at = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, "shards")
+        self._writing: Future[None] | None = None
+        self._failed = False  # a writer that cannot write need not try again
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(folder)
@@ -62,15 +67,15 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Interrupted or failed encoding keeps what it has; only a writer that cannot write need not try
-        # again.
+        # Interrupted or failed encoding keeps what it has.
         try:
-            if not isinstance(error, TandemError):
+            if not self._failed:
                 self.flush()
         finally:
+            self._thread.shutdown()
             os.close(self._lock)
 
-    def add(self, key: bytes, entry: Entry) -> None:
+    def add(self, key: bytes, entry: Mapping[str, Tensor]) -> None:
         """Keep one encoded view."""
         # A copy of its own: safetensors refuses tensors that share memory, and views would keep whole batches
         # alive.
@@ -86,33 +91,48 @@ class ShardWriter:
             self._line.bad.append(bad)
         waited = time.monotonic() - self._flushed_at
         if len(self._entries) >= _SHARD_ENTRIES or self._bytes >= _SHARD_BYTES or waited >= _SHARD_SECONDS:
-            self.flush()
+            self._hand_over()
 
     def flush(self) -> None:
-        """Write what is pending: the shard first, complete under its final name, then the line that speaks of
-        it."""
-        try:
-            if self._entries:
-                self._write_shard()
-            if self._line.says_something():
-                _append(self._folder / LEDGER_NAME, self._line.dump())
-        except OSError as error:
-            raise _unwritable(self._folder, error) from error
+        """Write what is pending and wait for it."""
+        self._hand_over()
+        self._wait()
+
+    def _hand_over(self) -> None:
+        """Give what is pending to the thread; at most one shard waits there while the next one fills."""
+        self._wait()
+        self._writing = self._thread.submit(self._write, self._entries, self._line)
         self._entries, self._line, self._bytes = [], LedgerLine(), 0
         self._flushed_at = time.monotonic()
 
-    def _write_shard(self) -> None:
+    def _wait(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, entries: list[tuple[bytes, Entry]], line: LedgerLine) -> None:
+        """The shard first, complete under its final name, then the line that speaks of it."""
+        try:
+            if entries:
+                self._write_shard(entries, line)
+            if line.says_something():
+                _append(self._folder / LEDGER_NAME, line.dump())
+        except OSError as error:
+            self._failed = True
+            raise _unwritable(self._folder, error) from error
+
+    def _write_shard(self, entries: list[tuple[bytes, Entry]], line: LedgerLine) -> None:
         name = f"{self._next_number:06d}.safetensors"
         temporary = self._folder / f".{name}.tmp"
-        save_file({f"{n}.{k}": t for n, (_, entry) in enumerate(self._entries) for k, t in entry.items()}, temporary)
+        save_file({f"{n}.{k}": t for n, (_, entry) in enumerate(entries) for k, t in entry.items()}, temporary)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         size = temporary.stat().st_size
         os.replace(temporary, self._folder / name)
         _sync_folder(self._folder)
-        self._line.shard, self._line.shard_bytes = name, size
-        self._line.keys = [key.hex() for key, _ in self._entries]
-        self._line.checksums = [checksum(entry) for _, entry in self._entries]
+        line.shard, line.shard_bytes = name, size
+        line.keys = [key.hex() for key, _ in entries]
+        line.checksums = [checksum(entry) for _, entry in entries]
         self._next_number += 1
 
 

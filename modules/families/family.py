@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import torch
 from PIL.Image import Image
@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
 from modules.data.batch import Batch, Draw, Example
+
+if TYPE_CHECKING:
+    from modules.families.parts.hub import HubModel
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,14 @@ class Family(ABC):
         Raises ConfigError where `config.base_model` or `config.family_options` do not fit.
         """
 
+    @classmethod
+    def on_hub(cls, config: TrainConfig) -> HubModel | None:
+        """What `load` reads from the hub, so that it can be fetched before, once a machine; None where nothing.
+
+        Raises ConfigError as `load` does.
+        """
+        return None
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Everything that changes what `encode` returns; part of the cache key."""
@@ -73,6 +84,14 @@ class Family(ABC):
     @abstractmethod
     def encode(self, example: Example) -> dict[str, Tensor]:
         """What is cached of one example: CPU tensors without a batch dimension, equal shapes within a bucket."""
+
+    def encode_together(self, examples: Sequence[Example], size: int) -> Sequence[Mapping[str, Tensor]]:
+        """What `encode` makes of each of these examples of one bucket; at most `size`, which fill a batch.
+
+        A network should always be given `size` pictures, the last one repeated where there are fewer: then what is
+        cached of a picture does not depend on its company.
+        """
+        return [self.encode(example) for example in examples]
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:

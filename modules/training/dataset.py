@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from modules.config import TrainConfig
-from modules.data.cache import Cache, share_of_work
+from modules.data.cache import Cache
+from modules.data.groups import Groups, pictures_at_once
 from modules.data.index import Index, index_path, load_index
 from modules.data.indexing import build_index
 from modules.data.loader import Loader, make_loader
@@ -83,7 +84,7 @@ def prepare_dataset(
     replicas.apart("index", bring_index_up_to_date)
     index = load_index(index_path(config, family.size_step, cache_dir))
     cache = Cache(cache_dir, family.fingerprint(), index, config, family.encodes_captions)
-    _fill_cache(cache, config, family, near, replicas, tell)
+    _fill_cache(cache, config, family, near, replicas, tell, report)
     if not near.is_shared:
         check_same_pictures(index, cache.words(), near, replicas.gather)
     cached = cache.load()
@@ -101,7 +102,8 @@ def prepare_dataset(
             "write it into them, or into prompt_prefix of the concept."
         )
     if problems:
-        report.warning(f"{len(problems)} files have problems and are listed in {problems_file}.")
+        count = f"{len(problems)} files have problems" if len(problems) > 1 else "1 file has a problem"
+        report.warning(f"{count}, such as {problems[0].line()}. All are listed in {problems_file}.")
     loader = make_loader(
         config,
         index,
@@ -127,18 +129,28 @@ def _captions(index: Index, config: TrainConfig) -> list[str]:
 
 
 def _fill_cache(
-    cache: Cache, config: TrainConfig, family: Family, near: Neighbours, replicas: Replicas, tell: _Teller
+    cache: Cache,
+    config: TrainConfig,
+    family: Family,
+    near: Neighbours,
+    replicas: Replicas,
+    tell: _Teller,
+    report: Report,
 ) -> None:
     """The ranks that share a cache folder encode what it lacks: all of them, or only their first."""
+    size = pictures_at_once(config.cache_batch_size, config.resolution, family.device.type)
+    looked: list[Groups] = []
+    # Before anyone writes: all ranks then find the same groups, and take different ones.
+    replicas.apart("cache", lambda: looked.append(cache.groups(cache.missing(), size)))
     helpers = len(near.ranks) if config.distributed_data_loading else 1
-    mine = share_of_work(cache.missing(), near.position, helpers)
     counting = tell.counting("caching", helpers)
 
     def encode_own_part() -> None:
         if near.position < helpers:
+            mine = looked[0].share(near.position, helpers)
             if len(mine):
                 counting(0, len(mine))  # said before the first picture, in which it may fail
-            cache.encode(mine, family.encode, replicas.replica_index, counting)
+            cache.encode(mine, family.encode_together, replicas.replica_index, counting, report.warning)
 
     replicas.apart("caching", encode_own_part)
 

@@ -11,11 +11,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from modules.config import Concept, DataError, TrainConfig
 from modules.config.concept import PICTURE_SUFFIXES
 from modules.data.cache import Cache
+from modules.data.groups import pictures_at_once
 from modules.data.index import Index
 from modules.data.indexing import build_index
 from modules.data.loader import make_loader
@@ -104,10 +103,13 @@ def _copied(concept: Concept, target: Path, count: int) -> Concept:
 def _prepare(config: TrainConfig, family: Family, index: Index, seconds: float) -> tuple[CachedExamples, float]:
     """Fill the small cache for at most about `seconds`; what is in it, and pictures a second."""
     cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
+    size = pictures_at_once(config.cache_batch_size, config.resolution, family.device.type)
     began, done, rows = time.perf_counter(), 0, cache.missing()
+    chunk = max(_CHUNK, size)
     while done < len(rows) and time.perf_counter() - began < seconds:
-        cache.encode(np.array(rows[done : done + _CHUNK]), family.encode, 0)
-        done += len(rows[done : done + _CHUNK])
+        some = rows[done : done + chunk]
+        cache.encode(cache.groups(some, size), family.encode_together, 0)
+        done += len(some)
     return cache.load(), done / (time.perf_counter() - began)
 
 

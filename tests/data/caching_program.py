@@ -12,7 +12,7 @@ from modules.data import shards
 from modules.data.batch import Example
 from modules.data.cache import Cache
 from modules.data.indexing import build_index
-from tests.data.helpers import config_for
+from tests.data.helpers import config_for, each
 
 
 def main(folder: str, cache_dir: str, seconds: str) -> None:
@@ -25,7 +25,8 @@ def main(folder: str, cache_dir: str, seconds: str) -> None:
         return {"pixels": example.pixels}
 
     cache = Cache(Path(cache_dir), "f", index, config)
-    cache.encode(cache.missing(), encode, 0, lambda done, total: print(done, flush=True))
+    groups = cache.groups(cache.missing(), 1)
+    cache.encode(groups, each(encode), 0, lambda done, total: print(done, flush=True))
 
 
 main(*sys.argv[1:])

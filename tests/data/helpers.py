@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from modules.config import Concept, TrainConfig
 from modules.data.batch import Example
-from modules.data.cache import Cache, CachedExamples, share_of_work
+from modules.data.cache import Cache, CachedExamples
+from modules.data.encoding import Encode
 from modules.data.index import Index
 from modules.data.indexing import build_index
 from modules.data.loader import Loader, make_loader
@@ -37,15 +39,26 @@ def config_for(*folders: Path, cache: Path, **settings: object) -> TrainConfig:
 
 
 class Encoding:
-    """A family's `encode` that keeps the pixels and counts its calls."""
+    """A family's `encode_together` that keeps the pixels and remembers what it was given."""
 
     def __init__(self) -> None:
         self.examples: list[Example] = []
+        self.batches: list[tuple[int, int]] = []  # (examples, how many would be full)
 
-    def __call__(self, example: Example) -> dict[str, Tensor]:
-        self.examples.append(example)
-        encoded = {"pixels": example.pixels}
-        return encoded if example.mask is None else {**encoded, "mask": example.mask}
+    def __call__(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
+        self.batches.append((len(examples), size))
+        self.examples += examples
+        return [{"pixels": e.pixels} | ({} if e.mask is None else {"mask": e.mask}) for e in examples]
+
+
+def each(encode: Callable[[Example], dict[str, Tensor]]) -> Encode:
+    """`encode` for one example after the other."""
+    return lambda examples, size: [encode(example) for example in examples]
+
+
+def encode_missing(cache: Cache, encode: Encode, rank: int = 0, size: int = 1) -> None:
+    """Encode all that the cache lacks, as one rank."""
+    cache.encode(cache.groups(cache.missing(), size), encode, rank)
 
 
 def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
@@ -54,13 +67,15 @@ def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) ->
     return {**cached, "noise": torch.randn(3, generator=generator), "caption": torch.tensor(number)}
 
 
-def fill(config: TrainConfig, index: Index, world: int = 1, fingerprint: str = "f") -> tuple[CachedExamples, int]:
+def fill(
+    config: TrainConfig, index: Index, world: int = 1, fingerprint: str = "f", size: int = 1
+) -> tuple[CachedExamples, int]:
     """Encode what is missing on `world` ranks one after the other; returns the cache and how many were encoded."""
     encoding = Encoding()
     cache = Cache(Path(config.cache_dir), fingerprint, index, config)
-    work = cache.missing()
+    groups = cache.groups(cache.missing(), size)
     for rank in range(world):
-        cache.encode(share_of_work(work, rank, world), encoding, rank)
+        cache.encode(groups.share(rank, world), encoding, rank)
     return cache.load(), len(encoding.examples)
 
 

@@ -9,16 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from modules.config import DataError, TandemError, TrainConfig
+from modules.config import DataError, TandemError, TrainConfig, TrainingError
 from modules.data import shards
 from modules.data.cache import Cache
+from modules.data.groups import pictures_at_once
 from modules.data.index import Index
 from modules.data.indexing import build_index
 from modules.data.ledger import read_lines
-from tests.data.helpers import Encoding, config_for, fill, picture
+from tests.data.helpers import Encoding, config_for, each, encode_missing, fill, picture
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_an_older_record_of_another_rank_does_not_hide_a_newer_one(folder: Path,
     index = indexed(config)
     encoding = Encoding()
     cache = Cache(tmp_path / "c", "f", index, config)
-    cache.encode(cache.missing(), encoding, 0)
+    encode_missing(cache, encoding)
     assert len(encoding.examples) == 10
     assert cache.load().usable.all()
     assert len(cache.missing()) == 0
@@ -113,7 +115,7 @@ def test_captions_are_part_of_the_key_only_on_request(folder: Path, tmp_path: Pa
         config = config_for(folder, cache=tmp_path / "c", prompt_prefix=prefix)
         encoding = Encoding()
         cache = Cache(tmp_path / "c", "f", indexed(config), config, captions_in_key=on_request)
-        cache.encode(cache.missing(), encoding, 0)
+        encode_missing(cache, encoding)
         assert len(encoding.examples) == count
     assert encoding.examples[0].captions == ("c0",)
 
@@ -219,16 +221,107 @@ def test_a_failing_encode_passes_through_and_keeps_what_was_done(folder: Path, t
     index = indexed(config)
     encoding = Encoding()
 
-    def fails_at_the_sixth(example):
+    def fails_at_the_sixth(examples, size):
         if len(encoding.examples) == 5:
-            raise RuntimeError("CUDA out of memory")
-        return encoding(example)
+            raise RuntimeError("the picture is odd")
+        return encoding(examples, size)
 
     cache = Cache(tmp_path / "c", "f", index, config)
-    with pytest.raises(RuntimeError, match="out of memory") as caught:
-        cache.encode(cache.missing(), fails_at_the_sixth, 0)
+    with pytest.raises(RuntimeError, match="odd") as caught:
+        encode_missing(cache, fails_at_the_sixth)
     assert "5.png" in caught.value.__notes__[0]
     assert fill(config, index)[1] == 5
+
+
+def test_groups_are_of_one_bucket_and_the_same_for_any_number_of_ranks(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c")
+    index = indexed(config)
+    cache = Cache(tmp_path / "c", "f", index, config)
+    groups = list(cache.groups(cache.missing(), 3))
+    assert sorted(row for group in groups for row in group) == list(range(10))
+    assert all(len({int(index.bucket[row]) for row in group}) == 1 for group in groups)
+    in_buckets = np.bincount(index.bucket)
+    assert len(groups) == sum(-(-count // 3) for count in in_buckets.tolist())
+    whole = cache.groups(cache.missing(), 3)
+    assert sorted(group for rank in range(2) for group in whole.share(rank, 2)) == sorted(groups)
+    assert len(whole.share(0, 2)) + len(whole.share(1, 2)) == len(whole) == 10
+    one_by_one = cache.groups(cache.missing(), 1)
+    assert list(one_by_one) == [[row] for row in range(10)]
+    assert list(cache.groups(cache.missing()[:0], 3)) == []
+
+
+def test_a_group_is_encoded_at_once_without_its_broken_picture(folder: Path, tmp_path: Path) -> None:
+    (folder / "4.png").write_bytes((folder / "4.png").read_bytes()[:-60])
+    config = config_for(folder, cache=tmp_path / "c", aspect_ratio_bucketing=False, horizontal_flip=True)
+    index = indexed(config)
+    encoding, told = Encoding(), []
+    cache = Cache(tmp_path / "c", "f", index, config)
+    work = cache.groups(cache.missing(), 4)
+    cache.encode(work, encoding, 0, lambda done, total: told.append((done, total)))
+    assert encoding.batches == [(4, 4), (4, 4), (4, 4), (2, 4), (4, 4)]  # two views of 4, of 3 and of 2 pictures
+    assert told == [(4, 10), (8, 10), (10, 10)]
+    loaded = cache.load()
+    assert loaded.usable.tolist() == [row != 4 for row in range(10)]
+    again, _ = fill(config, index, fingerprint="g")
+    for row in np.flatnonzero(loaded.usable).tolist():
+        assert all(loaded.read(row, view)["pixels"].equal(again.read(row, view)["pixels"]) for view in range(2))
+
+
+def test_groups_are_halved_until_they_fit_into_memory(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c", aspect_ratio_bucketing=False)
+    index = indexed(config)
+    encoding, told = Encoding(), []
+
+    def holds_two(examples, size):
+        if size > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return encoding(examples, size)
+
+    cache = Cache(tmp_path / "c", "f", index, config)
+    cache.encode(cache.groups(cache.missing(), 8), holds_two, 0, warn=told.append)
+    assert encoding.batches == [(2, 2)] * 5
+    assert ["4 pictures at a time" in told[0], "set cache_batch_size to 2" in told[1]] == [True, True]
+    assert len(told) == 2
+    assert cache.load().usable.all()
+
+
+def test_one_picture_too_large_for_the_memory_ends_it_with_the_right_advice(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c")
+    index = indexed(config)
+    encoding = Encoding()
+
+    def holds_no_wide_one(examples, size):
+        if len(encoding.examples) == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return encoding(examples, size)
+
+    cache = Cache(tmp_path / "c", "f", index, config)
+    with pytest.raises(TrainingError, match=r"4\.png'?.*one picture at a time: CUDA out of memory") as caught:
+        encode_missing(cache, holds_no_wide_one)
+    assert "vae_tiling" in caught.value.advice
+    assert "batch_size" not in caught.value.advice
+    assert len(cache.missing()) == 6  # what was done before is kept
+
+
+def test_a_stop_between_groups_keeps_what_is_done(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c", aspect_ratio_bucketing=False)
+    index = indexed(config)
+    cache = Cache(tmp_path / "c", "f", index, config)
+
+    def stop(done: int, total: int) -> None:
+        if done == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.encode(cache.groups(cache.missing(), 3), Encoding(), 0, stop)
+    assert cache.missing().tolist() == [6, 7, 8, 9]
+    assert fill(config, index, size=3)[1] == 4
+
+
+def test_what_is_prepared_at_once_follows_the_device_and_the_size() -> None:
+    assert [pictures_at_once(None, side, "cuda") for side in (64, 256, 512, 768, 1024, 2048)] == [16, 16, 4, 1, 1, 1]
+    assert pictures_at_once(None, 256, "cpu") == 1
+    assert pictures_at_once(3, 2048, "cpu") == 3
 
 
 def test_tensors_of_every_kind_come_back(folder: Path, tmp_path: Path) -> None:
@@ -245,7 +338,7 @@ def test_tensors_of_every_kind_come_back(folder: Path, tmp_path: Path) -> None:
         "a.b": base.to(torch.int64),
     }
     cache = Cache(tmp_path / "c", "f", index, config)
-    cache.encode(cache.missing(), lambda example: entry, 0)
+    encode_missing(cache, each(lambda example: entry))
     read = cache.load().read(4, 0)
     assert set(read) == set(entry)
     assert all(read[name].equal(entry[name]) and read[name].dtype == entry[name].dtype for name in entry)
@@ -256,8 +349,8 @@ def test_two_runs_do_not_write_to_one_folder(folder: Path, tmp_path: Path) -> No
     index = indexed(config)
     cache = Cache(tmp_path / "c", "f", index, config)
     with shards.ShardWriter(tmp_path / "c/rank-0"), pytest.raises(TandemError, match="another run"):
-        cache.encode(cache.missing(), Encoding(), 0)
-    cache.encode(cache.missing(), Encoding(), 0)
+        encode_missing(cache, Encoding())
+    encode_missing(cache, Encoding())
 
 
 def test_a_full_disk_is_one_sentence(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,12 +363,12 @@ def test_a_full_disk_is_one_sentence(folder: Path, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(shards, "save_file", full)
     with pytest.raises(TandemError, match=r"rank-0.*No space left") as caught:
-        cache.encode(cache.missing(), Encoding(), 0)
+        encode_missing(cache, Encoding())
     assert caught.value.advice
     monkeypatch.undo()
     (tmp_path / "c/rank-1").write_text("in the way")
     with pytest.raises(TandemError, match="rank-1"):
-        cache.encode(cache.missing(), Encoding(), 1)
+        encode_missing(cache, Encoding(), rank=1)
 
 
 def test_killed_caching_continues(folder: Path, tmp_path: Path) -> None:

@@ -37,6 +37,17 @@ class DiffusionModel(nn.Module):
             added = {"text_embeds": told[self.order[-1] + POOLED], "time_ids": told["sizes"]}
         return self.unet(x_t, timesteps, encoder_hidden_states=words, added_cond_kwargs=added, return_dict=False)[0]
 
+    def blocks(self) -> list[nn.Module]:
+        """The UNet's down, middle and up blocks, and the layers of the text encoders."""
+        down, up = (list(self.unet.get_submodule(name).children()) for name in ("down_blocks", "up_blocks"))
+        layers = [
+            layer
+            for name, module in self.named_modules()
+            if not name.startswith("unet.") and name.endswith("encoder.layers")
+            for layer in module.children()
+        ]
+        return [*down, self.unet.get_submodule("mid_block"), *up, *layers]
+
 
 def read_tokens(
     told: Mapping[str, Tensor], encoders: Mapping[str, nn.Module], read: Reading, dtype: torch.dtype | None = None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from modules.data.batch import Example
-from modules.families.parts.latents import encode_picture
+from modules.families.parts.latents import encode_pictures
 
 SMALLEST, LARGEST = 0.25, 0.9  # the hole's sides, as shares of the picture's
 
@@ -33,7 +33,7 @@ def hole_of(example: Example) -> Tensor:
 
 def nothing_kept(vae: Any, size: tuple[int, int], scale: float) -> Tensor:
     """The hole and the latents of what is kept, [1, 5, h, w], for a picture of (height, width) without anything."""
-    grey = torch.full((3, *size), 128, dtype=torch.uint8, device=next(vae.parameters()).device)
+    grey = torch.full((1, 3, *size), 128, dtype=torch.uint8, device=next(vae.parameters()).device)
     with torch.autocast(grey.device.type, enabled=False):  # as while preparing: SDXL's autoencoder overflows in fp16
-        kept = encode_picture(vae, grey, "mode")["mean"][None] * scale
+        kept = encode_pictures(vae, grey, "mode")["mean"] * scale
     return torch.cat([torch.ones_like(kept[:, :1]), kept], dim=1)

@@ -9,30 +9,33 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import torch
-from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 from torch import Tensor, nn
 
-from modules.config import ConfigError, TrainConfig
+from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
 from modules.families.family import Family, SampleRequest, read_options
 from modules.families.parts import drawing, noise, objectives
+from modules.families.parts.cached_text import read_captions, text_to_keep
 from modules.families.parts.choices import captions_are_fixed, prediction_of, reading_of, trained_parts
 from modules.families.parts.components import (
     Components,
     Kind,
     fingerprint,
     load_components,
+    model_on_hub,
     save_components,
     with_weights,
 )
 from modules.families.parts.diffusion_model import DiffusionModel, read_tokens
 from modules.families.parts.diffusion_options import DiffusionOptions
+from modules.families.parts.hub import HubModel
 from modules.families.parts.inpainting import hole_of, nothing_kept
-from modules.families.parts.latent_draw import HIDDEN, POOLED, TOKENS, TOLD, LatentDraw, caption_number
-from modules.families.parts.latents import encode_picture, shrink_mask, whole_mask
+from modules.families.parts.latent_draw import HIDDEN, POOLED, TOKENS, LatentDraw
+from modules.families.parts.latents import Latents, decode_picture, encode_pictures, filled, shrink_mask, whole_mask
+from modules.families.parts.new_words import cut_off, learn_word
 from modules.families.parts.prompts import Prompts
-from modules.families.parts.text_encoders import Layer, grow_table
+from modules.families.parts.text_encoders import Layer
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -49,6 +52,7 @@ class LatentDiffusion(Family):
 
     model: DiffusionModel
     draw: LatentDraw
+    of_the_word: Sequence[str] = ()  # what to tell of a new word
 
     def __init__(self, config: TrainConfig, options: DiffusionOptions, components: Components) -> None:
         self.options, self.components = options, components
@@ -74,6 +78,13 @@ class LatentDiffusion(Family):
         assert isinstance(options, DiffusionOptions)
         return cls(config, options, load_components(config.base_model, options.layout, cls.kind))
 
+    @classmethod
+    def on_hub(cls, config: TrainConfig) -> HubModel | None:
+        """A base model given by its name there, or the configuration of a single file."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, DiffusionOptions)
+        return model_on_hub(config.base_model, options.layout, cls.kind)
+
     @abstractmethod
     def architecture(self) -> str:
         """What modelspec 1.0.1 calls it."""
@@ -90,21 +101,30 @@ class LatentDiffusion(Family):
         flags = f"masked={self.masked} hole={self.components.inpaints} tiles={options.vae_tiling}"
         return f"{self.kind.pipeline} 1 {used} {options.latents} {flags} {text}"
 
-    @torch.no_grad()
     def encode(self, example: Example) -> dict[str, Tensor]:
         """mean (and spread) fp32 [4, h, w]; mask uint8 [1, h, w] with masked training; sizes; the captions' text."""
-        vae = cast(Any, self._at_work("vae", self.device))
-        pixels = example.pixels.to(self.device)
-        encoded = encode_picture(vae, pixels, self.options.latents)
-        size = encoded["mean"].shape[-2:]
-        if self.masked:
-            encoded["mask"] = shrink_mask(whole_mask(example), size)
+        return self.encode_together([example], 1)[0]
+
+    @torch.no_grad()
+    def encode_together(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
+        """See Family."""
+        pixels = torch.stack([example.pixels for example in examples])
+        latents = self._latents(pixels, self.options.latents, size)
+        captions = [example.captions or ("",) for example in examples]
+        texts = self._texts([caption for several in captions for caption in several], size)
+        encoded = [{name: tensor[place] for name, tensor in latents.items()} for place in range(len(examples))]
+        for own, example, several in zip(encoded, examples, captions, strict=True):
+            if self.masked:
+                own["mask"] = shrink_mask(whole_mask(example), own["mean"].shape[-2:])
+            own |= self.sizes(example) | (text_to_keep(several, texts) if texts else {})
         if self.components.inpaints:
-            hole = hole_of(example)
-            covered = torch.where(hole.to(self.device) > 0, torch.full_like(pixels, 128), pixels)
-            encoded["kept"] = encode_picture(vae, covered, "mode")["mean"]
-            encoded["hole"] = (shrink_mask(hole, size) > 127).to(torch.uint8)
-        return encoded | self.sizes(example) | self._encoded_captions(example.captions or ("",))
+            holes = [hole_of(example) for example in examples]
+            covered = torch.where(torch.stack(holes) > 0, torch.full_like(pixels, 128), pixels)
+            kept = self._latents(covered, "mode", size)["mean"]
+            for own, hole, rest in zip(encoded, holes, kept, strict=True):
+                own["kept"] = rest
+                own["hole"] = (shrink_mask(hole, rest.shape[-2:]) > 127).to(torch.uint8)
+        return encoded
 
     def loss(self, batch: Batch) -> Tensor:
         """The error of the predicted noise or velocity for each sample, weighted as the options say: [B]."""
@@ -150,17 +170,7 @@ class LatentDiffusion(Family):
 
     def blocks(self) -> Sequence[nn.Module]:
         """The UNet's down, middle and up blocks, and the layers of trained text encoders."""
-        unet = self.model.unet
-        trained = [part for name, part in self.model.named_children() if name != "unet"]
-        layers = [
-            layer
-            for part in trained
-            for name, layers in part.named_modules()
-            if name.endswith("encoder.layers")
-            for layer in layers.children()
-        ]
-        blocks = [unet.get_submodule(name) for name in ("down_blocks", "up_blocks")]
-        return [*blocks[0].children(), unet.get_submodule("mid_block"), *blocks[1].children(), *layers]
+        return self.model.blocks()
 
     def rest(self) -> None:
         """With `offload_frozen`: all but the text encoders that read captions in every step."""
@@ -174,30 +184,13 @@ class LatentDiffusion(Family):
         return {"sampler": str(self.components.scheduler["_class_name"]) if name == "model" else name}
 
     def remarks(self, captions: Sequence[str]) -> list[str]:
-        """How many captions are cut off."""
-        windows = self.options.windows
-        long = [caption for caption in captions if len(caption.encode()) > 75 * windows]
-        cut = [caption for caption in long if self.draw.prompts.cut(caption)]
-        if not cut:
-            return []
-        advice = "raise prompt_windows" if windows > 1 else "set family_options.long_prompts to chunk"
-        many = "1 text is" if len(cut) == 1 else f"{len(cut)} texts are"
-        return [
-            f"{many} longer than {75 * windows} tokens, such as {cut[0][:60]!r}...; the rest is not read ({advice})."
-        ]
+        """How many captions are cut off, and of how much a new word begins with."""
+        return [*self.of_the_word, *cut_off(self.draw.prompts, captions)]
 
     def learn_words(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
         """See Family; an empty `init` begins from "*"."""
-        prompts, tables = self.draw.prompts, {}
-        for name, tokenizer in prompts.tokenizers.items():
-            if token in tokenizer.get_vocab():
-                raise ConfigError(
-                    f"embedding_token is {token!r}, which the tokenizer of {name} knows as a word already.",
-                    "Choose a new one, such as <my-cat>.",
-                )
-        begin = {name: prompts.tokens(name, init or "*") for name in prompts.tokenizers}
-        for name, numbers in prompts.learn(token, vectors).items():
-            tables[f"{name}.{grow_table(getattr(self.model, name), numbers, begin[name])}"] = numbers
+        encoders = {name: getattr(self.model, name) for name in self.draw.prompts.tokenizers}
+        tables, self.of_the_word = learn_word(self.draw.prompts, encoders, token, vectors, init)
         return tables
 
     # What the public methods above are made of
@@ -227,21 +220,19 @@ class LatentDiffusion(Family):
         if not (self.cached_text and config.caption_dropout > 0):
             return draw
         self.draw = draw
-        empty = self._encoded_captions(("",))
-        return replace(draw, no_caption={name: tensor[0] for name, tensor in empty.items() if name != TOLD})
+        return replace(draw, no_caption=self._texts([""], 1)[""])
 
-    def _encoded_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """`captions` int64 [N] and what the cached encoders make of each, one by one: company would change the bits."""
-        if not self.cached_text:
-            return {}
+    def _latents(self, pixels: Tensor, latents: Latents, size: int) -> dict[str, Tensor]:
+        """What the autoencoder makes of pixels uint8 [B, 3, H, W], by name, each [B, 4, h, w] on the CPU."""
+        vae = cast(Any, self._at_work("vae", self.device))
+        encoded = encode_pictures(vae, filled(pixels, size).to(self.device), latents)
+        return {name: tensor[: len(pixels)].cpu() for name, tensor in encoded.items()}
+
+    def _texts(self, captions: Sequence[str], size: int) -> dict[str, dict[str, Tensor]]:
+        """By caption what the encoders make of it whose text is cached."""
         encoders = {name: self._at_work(name, self.device) for name in self.cached_text}
-        told = []
-        for caption in captions:
-            tokens = {n + TOKENS: self.draw.prompts.numbers(n, caption)[None].to(self.device) for n in encoders}
-            with torch.no_grad():
-                told.append(read_tokens(tokens, encoders, self.read, FORMATS.get(self.precision, torch.float32)))
-        numbers = torch.tensor([caption_number(caption) for caption in captions], dtype=torch.int64)
-        return {TOLD: numbers} | {name: torch.cat([one[name] for one in told]) for name in told[0]}
+        dtype = FORMATS.get(self.precision, torch.float32)
+        return read_captions(captions, size, encoders, self.draw.prompts, self.read, dtype) if encoders else {}
 
     def _told(self, told: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`told` with the tokens for frozen encoders read."""
@@ -276,7 +267,7 @@ class LatentDiffusion(Family):
             self.options.sample_scheduler, self.components.scheduler, self._schedule_changes()
         )
         x_0 = drawing.draw(predict, scheduler, x_1, request.steps, request.guidance_scale, generator)
-        return self._decoded(x_0)
+        return decode_picture(cast(Any, self._at_work("vae", device)), x_0 / self.components.latent_scale)
 
     def _told_by_prompt(self, prompt: str, request: SampleRequest, device: torch.device) -> dict[str, Tensor]:
         """What the UNet is told, each tensor [1, ...]."""
@@ -286,13 +277,6 @@ class LatentDiffusion(Family):
         picture = Example(torch.empty(3, *size, dtype=torch.uint8), None, (), size, (0, 0), flipped=False)
         sizes = {name: tensor[None].to(device, self._weights_format()) for name, tensor in self.sizes(picture).items()}
         return cast(dict[str, Tensor], self.model(None, None, self._told(told) | sizes))
-
-    def _decoded(self, x_0: Tensor) -> Image.Image:
-        vae = cast(Any, self._at_work("vae", x_0.device))
-        with torch.autocast(x_0.device.type, enabled=False):  # SDXL's autoencoder overflows in fp16
-            pixels = vae.decode((x_0 / self.components.latent_scale).to(vae.dtype), return_dict=False)[0]
-        pictures = VaeImageProcessor().postprocess(pixels, output_type="pil", do_denormalize=[True])
-        return cast(list[Image.Image], pictures)[0]
 
     def _schedule_changes(self) -> dict[str, object]:
         """What the options say otherwise than the base model's scheduler."""

@@ -1,0 +1,88 @@
+"""What the parts of benchmarks/diffusion.py share: a small model, pictures, and how times are told."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from benchmarks.side_by_side import Clock
+from modules.config import TrainConfig
+
+RESOLUTION = 256
+
+
+class Bench:
+    """A folder with a base model and pictures, in which runs are made."""
+
+    def __init__(self, folder: Path, steps: int, pictures: int) -> None:
+        self.folder, self.steps, self.pictures = folder, steps, pictures
+        make_model(folder / "base")
+        (folder / "pictures").mkdir()
+        random = np.random.default_rng(0)
+        for number in range(pictures):  # smooth, as photographs are, or the files would be as large as the pixels
+            small = Image.fromarray(random.integers(0, 256, (16, 16, 3), dtype=np.uint8))
+            file = folder / "pictures" / f"{number:03d}.png"
+            small.resize((RESOLUTION + 64, RESOLUTION + 64), Image.Resampling.BICUBIC).save(file)
+            file.with_suffix(".txt").write_text(f"a photo, number {number}")
+
+    def config(self, cache: str, **settings: object) -> TrainConfig:
+        """A run of four pictures a step with everything that costs time switched on as by default."""
+        return TrainConfig.model_validate(
+            {
+                "family": "stable_diffusion",
+                "base_model": str(self.folder / "base"),
+                "concepts": [{"path": str(self.folder / "pictures")}],
+                "resolution": RESOLUTION,
+                "aspect_ratio_bucketing": False,
+                "drop_last": True,
+                "cache_dir": str(self.folder / cache),
+                "runs_dir": str(self.folder / "runs"),
+                "batch_size": 4,
+                "epochs": 10_000,
+                "max_steps": self.steps,
+                "optimizer": {"name": "adamw", "fused": True},
+                "loader_workers": 0,
+                "backup_every": "never",
+                **settings,
+            }
+        )
+
+
+def told(clock: Clock, name: str, bare: tuple[str, str]) -> None:
+    """Medians of wall and CPU time; `ratio` is bare / Tandem, `noise` that of two equal bare loops."""
+    for kind in ("wall", "cpu"):
+        own, beside, again = (statistics.median(clock.times[which][kind]) for which in (name, *bare))
+        times = f"{own * 1e3:>9.1f} ms, bare {beside * 1e3:>8.1f} ms"
+        print(f"  {kind:<5}{times}, ratio {beside / own:.3f}, noise {beside / again:.3f}", flush=True)
+    print()
+
+
+def make_model(folder: Path) -> None:
+    """A StableDiffusionPipeline of about 9 million random weights."""
+    from diffusers import AutoencoderKL, UNet2DConditionModel
+
+    from tests.families.tiny_pipelines import WIDTH, tiny_sd
+
+    tiny_sd(folder)  # its text encoder, tokenizer and scheduler
+    torch.manual_seed(0)
+    UNet2DConditionModel(
+        sample_size=RESOLUTION // 8,
+        block_out_channels=(64, 128, 128),
+        down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=WIDTH,
+        attention_head_dim=4,
+    ).save_pretrained(folder / "unet")
+    AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(32, 64, 128, 128),
+        layers_per_block=2,
+        latent_channels=4,
+        sample_size=RESOLUTION,
+        scaling_factor=0.18215,
+    ).save_pretrained(folder / "vae")

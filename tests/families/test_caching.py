@@ -1,0 +1,76 @@
+"""What a real family leaves in the cache: the same for any number of ranks, whatever came between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from modules.config import TrainConfig
+from modules.data.cache import Cache
+from modules.data.index import silent
+from modules.data.indexing import build_index
+from tests.data.helpers import picture
+from tests.families.diffusion_checks import load
+
+AT_ONCE = 4
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(11):
+        file = picture(tmp_path / f"pictures/{number:02d}.png", 96 if number % 3 else 160, 96, seed=number)
+        file.with_suffix(".txt").write_text("a red disc" if number % 2 else f"cat, number {number}")
+    return tmp_path / "pictures"
+
+
+def test_the_cache_is_the_same_for_any_number_of_ranks_and_after_interruptions(
+    folder: Path, sd_folder: Path, tmp_path: Path
+) -> None:
+    settings = {"concepts": [{"path": str(folder), "horizontal_flip": True}], "resolution": 64}
+
+    def open_cache(name: str) -> Cache:
+        index = build_index(config, family.size_step, tmp_path / name)
+        return Cache(tmp_path / name, family.fingerprint(), index, config, family.encodes_captions)
+
+    def entries(cache: Cache) -> list[dict[str, Tensor]]:
+        cached = cache.load()
+        return [cached.read(row, view) for row in range(len(cached.usable)) for view in range(2) if cached.usable[row]]
+
+    def fill(cache: Cache, ranks: int, progress=silent) -> None:
+        groups = cache.groups(cache.missing(), AT_ONCE)
+        for rank in range(ranks):
+            cache.encode(groups.share(rank, ranks), family.encode_together, rank, progress)
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    family = load("stable_diffusion", sd_folder, **settings)
+    config = TrainConfig.model_validate({"family": "stable_diffusion", **settings})
+    whole = open_cache("one")
+    fill(whole, 1)
+    expected = entries(whole)
+    assert len(expected) == 22
+
+    several = open_cache("three")
+    fill(several, 3)
+    stopped = open_cache("stopped")
+    with pytest.raises(KeyboardInterrupt):
+        fill(stopped, 2, stop)
+    assert 0 < len(stopped.missing()) < 11
+    fill(stopped, 2)
+
+    late = folder / "05.png"
+    late.rename(folder / "05.waits")
+    fill(open_cache("later"), 1)
+    (folder / "05.waits").rename(late)
+    later = open_cache("later")
+    assert len(later.missing()) == 1
+    fill(later, 2)
+
+    for cache in (several, stopped, later):
+        for own, other in zip(entries(cache), expected, strict=True):
+            assert own.keys() == other.keys()
+            assert all(torch.equal(own[name], other[name]) for name in own)
