@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, TrainConfig, uneven_resolution
 from modules.families.family import Family, family_class
 from modules.training.adapters import prepare
 from modules.training.lora import lay_plain
@@ -16,6 +16,7 @@ from modules.training.precision import Precision
 from modules.training.trained_parts import check_parts, keep_frozen_small
 
 SWITCHES = ("enable_gradient_checkpointing", "activation_checkpointing_enable")  # diffusers' and transformers'
+TRANSLATIONS = 64  # of one block that torch.compile keeps: widths of the network, sizes, with gradients and without
 
 
 def load_family(config: TrainConfig) -> Family:
@@ -24,8 +25,8 @@ def load_family(config: TrainConfig) -> Family:
 
 
 def check_available(config: TrainConfig) -> type[Family]:
-    """The config's family. Raises ConfigError for an unknown one, for a method or part that it has not, and for an
-    optimizer that is not installed."""
+    """The config's family. Raises ConfigError for an unknown one, for a method, part or resolution that it has not, and
+    for an optimizer that is not installed."""
     kind = family_class(config.family)
     if config.method not in kind.methods:
         raise ConfigError(
@@ -40,6 +41,8 @@ def check_available(config: TrainConfig) -> type[Family]:
         raise ConfigError(
             f"lora_layouts is 'kohya', but kohya's layout has no names for the family {config.family!r}; use diffusers."
         )
+    for path, sentence in uneven_resolution(config.resolution, config.family, kind.size_step):
+        raise ConfigError(f"{path} {sentence}.")
     check_parts(kind, config)
     check_installed(config)
     return kind
@@ -64,8 +67,18 @@ def prepare_model(family: Family, config: TrainConfig, precision: Precision) -> 
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """torch.compile's wrapper, which shares the weights of `model`."""
-    return cast(nn.Module, torch.compile(model))
+    """`model`, translated by torch.compile; weights keep their names, or are shared with a wrapper around them.
+
+    diffusers' networks name the blocks that they repeat: only these are translated, for all sizes of pictures. A whole
+    UNet takes many times as long, and for a second size of pictures inductor fails at its convolutions. A network that
+    names none is translated as a whole, for each size anew.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, TRANSLATIONS)
+    repeated = {name for module in model.modules() for name in getattr(module, "_repeated_blocks", None) or ()}
+    blocks = [module for module in model.modules() if type(module).__name__ in repeated]
+    for block in blocks:
+        block.compile()
+    return model if blocks else cast(nn.Module, torch.compile(model, dynamic=False))
 
 
 def seed_draws(seed: int) -> None:

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from modules.families.family import Family, family_class
 from modules.families.parts.latent_diffusion import LatentDiffusion
-from tests.families.diffusion_checks import REQUEST, batch, direct_loss, example, load, pipeline
+from tests.families.diffusion_checks import CAPTIONS, REQUEST, batch, direct_loss, example, load, pipeline
 
 FAMILIES = ("stable_diffusion", "stable_diffusion_xl")
 VARYING = {"concepts": [{"path": "x", "tag_shuffle": True}]}  # captions are then read in every step
@@ -123,8 +123,12 @@ def test_a_saved_model_is_one_of_diffusers_and_of_ours(family: str, folders: dic
         for weight in loaded.model.parameters():
             weight.mul_(1.01)
     picture = loaded.sample(REQUEST)
+    state = {name: value.double() for name, value in loaded.model.state_dict().items()}
+    with torch.no_grad():
+        for weight in loaded.model.parameters():
+            weight.mul_(1.01)  # what is written is what was given: averages, or what ranks hold together
     before = torch.random.get_rng_state()
-    loaded.export({name: value.double() for name, value in loaded.model.state_dict().items()}, tmp_path / "model")
+    loaded.export(state, tmp_path / "model")
     assert torch.equal(torch.random.get_rng_state(), before)
     pipe = pipeline(family, tmp_path / "model")
     drawn = pipe(
@@ -168,6 +172,23 @@ def test_what_is_cached(family: str, folders: dict[str, Path]) -> None:
     assert ("sizes" in encoded) == (family == "stable_diffusion_xl")
     if "sizes" in encoded:
         assert encoded["sizes"].tolist() == [101, 230, 0, 6, 64, 128]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_cached_does_not_depend_on_its_company(family: str, folders: dict[str, Path]) -> None:
+    """Neither on the other pictures of a group, nor on its place there, nor on how full the group is."""
+    loaded = load(family, folders[family], family_options={"latents": "mode"})
+    pictures = [example(number, captions=("cat", CAPTIONS[number % 3])) for number in range(4)]
+    whole = loaded.encode_together(pictures, 4)
+    for order in ((2, 0, 3, 1), (3,), (1, 3)):
+        encoded = loaded.encode_together([pictures[number] for number in order], 4)
+        for number, own in zip(order, encoded, strict=True):
+            assert own.keys() == whole[number].keys()
+            assert all(torch.equal(own[name], whole[number][name]) for name in own)
+    for number, own in enumerate(whole):  # alone it is the same but for rounding
+        alone = loaded.encode(pictures[number])
+        for name in alone:
+            torch.testing.assert_close(own[name], alone[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_dropped_caption_is_an_empty_one(sd_folder: Path) -> None:
@@ -255,7 +276,9 @@ def test_an_inpainting_model_fills_holes(inpainting_folder: Path, tmp_path: Path
     loss = loaded.loss(given)
     loss.sum().backward()
     assert loss.isfinite().all()
-    assert torch.equal(loaded.encode(example(1))["hole"], loaded.encode(example(1))["hole"])
+    alone, together = loaded.encode(example(1)), loaded.encode_together([example(0), example(1)], 4)[1]
+    assert torch.equal(alone["hole"], together["hole"])
+    torch.testing.assert_close(alone["kept"], together["kept"], rtol=1e-4, atol=1e-5)
     assert loaded.sample(REQUEST).tobytes() == loaded.sample(REQUEST).tobytes()
     loaded.export(loaded.model.state_dict(), tmp_path / "model")
     saved = StableDiffusionInpaintPipeline.from_pretrained(tmp_path / "model", safety_checker=None)

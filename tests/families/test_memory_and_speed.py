@@ -1,0 +1,174 @@
+"""Settings that save memory or time in Stable Diffusion: each trains what it trains without them, for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partialmethod
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from PIL import Image
+
+from modules.config import ConfigError, TrainConfig
+from modules.families.parts.diffusion_model import DiffusionModel
+from modules.families.parts.latent_diffusion import LatentDiffusion
+from modules.training.model_setup import check_available, compiled, load_family, prepare_model
+from modules.training.parity import loss_difference, weight_difference
+from modules.training.precision import Precision
+from tests.conftest import draw_pictures
+from tests.families.diffusion_checks import batch
+from tests.runs import Run, same_state, tiny_config, train_alone
+
+ENCODERS = {"stable_diffusion": ("text_encoder",), "stable_diffusion_xl": ("text_encoder", "text_encoder_2")}
+METHODS: dict[str, dict[str, object]] = {
+    "full": {},
+    "lora": {"method": "lora", "lora_rank": 2, "lora_targets": "all"},
+    "dora": {"method": "lora", "lora_rank": 2, "lora_targets": "attention_mlp", "lora_weight_decompose": True},
+    "embedding": {"method": "embedding", "embedding_token": "<c>", "embedding_init": "cat"},
+}
+JOBS = [("stable_diffusion", "dora"), ("stable_diffusion", "embedding"), ("stable_diffusion_xl", "full"),
+        ("stable_diffusion_xl", "lora")]  # fmt: skip
+Make = Callable[..., TrainConfig]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory, sd_folder: Path, sdxl_folder: Path) -> Make:
+    """Makes the config of a family and a method: all parts, four steps, three sizes of pictures, double precision."""
+    place = tmp_path_factory.mktemp("computing")
+    (place / "pictures").mkdir()
+    pictures = draw_pictures(place / "pictures", 7)
+    for file in pictures.glob("*.txt"):
+        file.write_text("a <c> disc")
+    bases = {"stable_diffusion": sd_folder, "stable_diffusion_xl": sdxl_folder}
+
+    def config(family: str, method: str, name: str, **settings: object) -> TrainConfig:
+        every = [{"part": part} for part in ("unet", *ENCODERS[family])]
+        common: dict[str, object] = {
+            "family": family,
+            "base_model": str(bases[family]),
+            "resolution": 64,
+            "precision": "fp64",
+            "max_steps": 4,
+            "batch_size": 2,
+            "global_batch_size": 4,
+            "run_name": f"{name}-{family}-{method}",
+            "parts": [] if method == "embedding" else every,
+        }
+        return tiny_config(pictures, place, **{**common, **METHODS[method], **settings})
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def plain(make: Make) -> dict[tuple[str, str], Run]:
+    return {job: trained(make(*job, "plain")) for job in JOBS}
+
+
+def trained(config: TrainConfig) -> Run:
+    code, run = train_alone(config)
+    assert code == 0, run.failure(0)
+    return run
+
+
+def same(run: Run, expected: Run) -> None:
+    """But for rounding."""
+    assert len(run.losses) == 4
+    assert loss_difference(run.losses, expected.losses) <= 1e-12
+    assert weight_difference(run.state, expected.state) <= 1e-9
+    assert run.state.weights.keys() == expected.state.weights.keys()
+
+
+@pytest.mark.parametrize("job", JOBS, ids=" ".join)
+@pytest.mark.parametrize("setting", ["gradient_checkpointing", "channels_last"])
+def test_the_result_stays(setting: str, job: tuple[str, str], make: Make, plain: dict[tuple[str, str], Run]) -> None:
+    same(trained(make(*job, setting, **{setting: True})), plain[job])
+
+
+def test_what_is_recomputed_is_dropped_again(make: Make) -> None:
+    job = ("stable_diffusion_xl", "lora")
+    runs = [
+        trained(make(*job, f"dropout-{recomputed}", lora_dropout=0.3, gradient_checkpointing=recomputed))
+        for recomputed in (False, True)
+    ]
+    same(runs[1], runs[0])
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns itself while it traces
+@pytest.mark.parametrize("method", ["full", "lora", "embedding"])
+def test_a_compiled_model_learns_the_same_from_pictures_of_any_size(
+    method: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of torch.compile but its last step, which writes C++ and takes minutes."""
+    monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend="eager"))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    config = make("stable_diffusion", method, "compile")
+    gradients = []
+    for wanted in (False, True):
+        family = load_family(config)
+        assert isinstance(family, LatentDiffusion)
+        prepare_model(family, config, Precision("fp64", torch.device("cpu")))
+        names = set(family.model.state_dict())
+        family.model = cast(DiffusionModel, compiled(family.model)) if wanted else family.model
+        assert set(family.model.state_dict()) == names
+        for samples in (2, 1):
+            given = batch(family, samples).to(torch.device("cpu"), torch.float64)
+            narrow = {name: t[..., :8] if t.shape[-1] == 16 else t for name, t in given.tensors.items()}
+            for sized in (given, replace(given, tensors=narrow)):
+                family.loss(sized).sum().backward()
+        gradients.append({n: w.grad for n, w in family.model.named_parameters() if w.grad is not None})
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_repeats_nothing_is_compiled_as_a_whole() -> None:
+    model = torch.nn.Linear(2, 2)
+    wrapped = compiled(model)
+    assert wrapped is not model
+    assert next(wrapped.parameters()) is next(model.parameters())
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("job", JOBS, ids=" ".join)
+def test_half_precision_trains_and_resumes_to_the_bit(precision: str, job: tuple[str, str], make: Make) -> None:
+    """The scaler counts the steps since its scale last changed, so its state is part of it."""
+    small = {"parts": [{"part": "unet", "weights": precision}, {"part": "text_encoder"}]} if job[1] == "dora" else {}
+    whole = make(*job, precision, precision=precision, **small)
+    run = trained(whole)
+    assert any(loss == loss for loss in run.losses)
+    half = whole.model_copy(update={"run_name": f"half-{whole.run_name}", "max_steps": 2})
+    trained(half)
+    code, resumed = train_alone(half.model_copy(update={"max_steps": 4}), "latest")
+    assert code == 0
+    assert same_state(resumed.state, run.state)
+    assert resumed.state.scaler == run.state.scaler
+    assert bool(run.state.scaler) == (precision == "fp16")
+
+
+def test_a_picture_drawn_after_the_frozen_parts_have_left_is_the_same(make: Make) -> None:
+    sample = {"prompt": "a <c> disc", "width": 64, "height": 64, "steps": 2}
+    drawn = []
+    for offload in (True, False):
+        config = make(
+            "stable_diffusion_xl", "lora", f"offload-{offload}", samples=[sample], sample_every="4 steps",
+            family_options={"offload_frozen": offload},
+        )  # fmt: skip
+        drawn.append(trained(config).folder.samples_dir / "step-000004-00.png")
+    first, second = (Image.open(file).convert("RGB").tobytes() for file in drawn)
+    assert first == second
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="the package is there")
+def test_an_optimizer_whose_package_is_missing_is_refused_in_a_sentence(make: Make) -> None:
+    config = make("stable_diffusion", "lora", "small", optimizer="adamw_8bit")
+    with pytest.raises(ConfigError, match="needs the package bitsandbytes; it is not installed") as refused:
+        check_available(config)
+    assert "pip install bitsandbytes" in str(refused.value)
