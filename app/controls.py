@@ -77,6 +77,7 @@ class Button(ctk.CTkButton):
             **colours,
         )
         self._icon = (icon, colours["text_color"])
+        self._fill = colours["fg_color"] if style == "accent" else None
         take_focus(self._canvas, lambda ring: self.configure(border_width=2 * ring))
         for key in ("<space>", "<Return>", "<KP_Enter>"):
             self._canvas.bind(key, then(self.invoke))
@@ -84,13 +85,15 @@ class Button(ctk.CTkButton):
             add_hint(self, hint)
 
     def configure(self, require_redraw: bool = False, **kwargs: Any) -> None:
-        """As ever; a disabled button's icon is as faint as its text, and the focus passes it by."""
+        """As ever; a disabled button's icon is as faint as its text, its colour is gone, and the focus passes it by."""
         state = kwargs.get("state", self._state)
         name, colour = getattr(self, "_icon", ("", look.TEXT))
         if state != self._state:
             self._canvas.configure(takefocus=int(state != "disabled"))
             if name:
                 kwargs.setdefault("image", icons.ctk_image(name, 18, look.FAINT if state == "disabled" else colour))
+            if (fill := getattr(self, "_fill", None)) is not None:
+                kwargs.setdefault("fg_color", look.HOVER if state == "disabled" else fill)
         super().configure(require_redraw=require_redraw, **kwargs)
 
     def focus_set(self) -> None:

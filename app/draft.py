@@ -239,6 +239,7 @@ class Draft:
         if family and isinstance(given, dict):
             self.effective = {**data, "family_options": {**family.defaults, **given}}
             options, found = family.check(given)
+            found += family.check_others(data)
             data = {**data, "family_options": options}
         try:
             config = TrainConfig.model_validate(data)

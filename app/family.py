@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from app import texts
 from app.preferences import preferences_file
-from modules.config import ConfigError, Fault, Option, Section, faults, options
+from modules.config import ConfigError, Fault, Option, Section, faults, options, uneven_resolution, unknown_parts
 from modules.config.described import section_of
 
 FAMILIES = Path(__file__).resolve().parents[1] / "modules" / "families"
@@ -21,10 +22,11 @@ PATIENCE_S = 120
 
 @dataclass(frozen=True)
 class FamilyDescription:
-    """The methods and the options of one family."""
+    """The methods, the parts and the options of one family."""
 
     name: str
     methods: tuple[str, ...]
+    parts: tuple[str, ...]  # of its model; none where all of it is trained
     options: tuple[Option, ...]
     model: type[Section]
     size_step: int  # sides of pictures are multiples of it
@@ -41,6 +43,16 @@ class FamilyDescription:
         except ValidationError as error:
             return given, faults(error, self.model, "family_options")
         return {name: complete[name] for name in given}, []
+
+    def check_others(self, data: Mapping[str, object]) -> list[Fault]:
+        """What the family cannot do of the other settings; names of parts that are still empty are not judged here."""
+        listed, resolution = data.get("parts"), data.get("resolution")
+        items = listed if isinstance(listed, list) else []
+        named = [item.get("part") if isinstance(item, dict) else None for item in items]
+        wrong = [each for each in unknown_parts(named, self.name, self.parts) if named[int(each[0].split(".")[1])]]
+        side = int(resolution) if isinstance(resolution, str) and resolution.isdecimal() else resolution
+        wrong += uneven_resolution(side, self.name, self.size_step)
+        return [Fault(path, f"{path} {sentence}.") for path, sentence in wrong]
 
 
 def family_names() -> list[str]:
@@ -84,10 +96,11 @@ def _read(name: str, text: str) -> FamilyDescription:
         said = json.loads(text)
         model = section_of(said["options"])
         methods = tuple(str(method) for method in said["methods"])
+        parts = tuple(str(part) for part in said["parts"])
         size_step = int(said["size_step"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(texts.FAMILY_UNREADABLE.format(name=name, error=error)) from None
-    return FamilyDescription(name, methods, _in_their_group(model), model, size_step)
+    return FamilyDescription(name, methods, parts, _in_their_group(model), model, size_step)
 
 
 def _in_their_group(model: type[Section]) -> tuple[Option, ...]:

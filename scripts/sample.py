@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,9 @@ require_packages()
 
 from pydantic import ValidationError
 
-from modules.config import ConfigError, Sample, TandemError, explain
+from modules.config import ConfigError, Sample, TandemError, TrainConfig, explain
+from modules.run.amounts import BYTES, counted
+from modules.run.exit_codes import INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,6 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 3
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 
@@ -64,20 +70,22 @@ def draw(options: argparse.Namespace) -> None:
 
     if options.count < 1:
         raise ConfigError(f"--count is {options.count}; use 1 or more.")
-    config = config_of_saved_model(Path(options.model))
-    samples = tuple(
-        checked_sample(options, prompt, options.seed + number)
-        for prompt in options.prompt
-        for number in range(options.count)
-    )
-    config = config.model_copy(update={"samples": samples})
-    if options.base_model is not None:
-        if config.method == "fine_tune":
-            raise ConfigError(f"--base_model: {options.model!r} is a whole model, which needs none; leave it out.")
-        config = config.model_copy(update={"base_model": options.base_model})
-    requests = sample_requests(config, family_class(config.family).size_step)
-    family = family_class(config.family).load(config)
-    apply_adapter(family, config, Path(options.model))
+    folder_of_model = model_folder(options.model)
+    config = with_samples(with_base_model(config_of_saved_model(folder_of_model), options), options)
+    kind = family_class(config.family)
+    try:
+        requests = sample_requests(config, kind.size_step)
+    except ConfigError as error:
+        raise ConfigError(re.sub(r"^samples\.\d+\.", "--", error.message), error.advice) from error
+    try:
+        if (on_hub := kind.on_hub(config)) is not None:
+            on_hub.at_hand(tell_download)
+        family = kind.load(config)
+    except ConfigError as error:
+        raise about_base_model(error, config, options) from error
+    apply_adapter(family, config, folder_of_model)
+    for remark in [*family.remarks([*options.prompt, options.negative_prompt]), *unsaid(config, options.prompt)]:
+        print(f"Note: {remark}", file=sys.stderr)
     family.model.to("cuda" if torch.cuda.is_available() else "cpu")
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,6 +99,78 @@ def draw(options: argparse.Namespace) -> None:
     if len(drawn) > 1:
         save_picture(grid(drawn), folder / "grid.png", {"prompt": "all samples"})
         print(folder / "grid.png")
+
+
+def tell_download(done: int, total: int) -> None:
+    """How far it is, in bytes, on the last line of standard error."""
+    if total:
+        end = "\n" if done >= total else ""
+        print(f"\rdownloading: {counted(done, total, BYTES)}", end=end, file=sys.stderr, flush=True)
+
+
+def model_folder(name: str) -> Path:
+    """The folder that `--model` means. Raises ConfigError, with what to give instead, for what lies near it."""
+    path = Path(name)
+    inside = path / "model"
+    if path.is_file():
+        raise ConfigError(f"--model: {name!r} is a file.", f"Give the folder that Tandem saved it in, {path.parent}.")
+    if (path / "tandem.json").is_file() or not path.is_dir():
+        return path
+    if (path / "config.json").is_file() and (path / "backup").is_dir():
+        advice = f"Give its model folder, {inside}." if inside.is_dir() else "It has not saved a model yet."
+        raise ConfigError(f"--model: {name!r} is the folder of a run.", advice)
+    if (path / "progress.json").is_file():
+        raise ConfigError(f"--model: {name!r} is a backup, from which a run goes on.", "Give runs/NAME/model.")
+    if (path / "model_index.json").is_file():
+        raise ConfigError(
+            f"--model: {name!r} is a diffusers folder that Tandem did not write.",
+            "Give a model folder such as runs/NAME/model; a base model is what --base_model means.",
+        )
+    return path
+
+
+def with_base_model(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
+    """With the base model that the command line names. Raises ConfigError where the model needs none."""
+    if options.base_model is None:
+        return config
+    if config.method == "fine_tune":
+        raise ConfigError(f"--base_model: {options.model!r} is a whole model, which needs none; leave it out.")
+    if not options.base_model.strip():
+        raise ConfigError("--base_model is empty.", "Give a folder, a .safetensors file or a hub name.")
+    return config.model_copy(update={"base_model": options.base_model})
+
+
+def about_base_model(error: ConfigError, config: TrainConfig, options: argparse.Namespace) -> ConfigError:
+    """What cannot be loaded in the words of this command line: a model that was trained beside another needs that."""
+    from modules.checkpoint import config_of_saved_model
+
+    if not error.message.startswith("base_model"):
+        return error
+    if config.method == "fine_tune":
+        return ConfigError(error.message.replace("base_model", "--model", 1), error.advice)
+    before = config_of_saved_model(Path(options.model)).base_model
+    where = f"{options.model} was trained on {before!r}: say with --base_model where that is now."
+    if options.base_model is None:
+        return ConfigError(error.message, f"{error.advice} {where}")
+    advice = where if before is not None else f"{options.model} was trained without one: leave it out."
+    return ConfigError(f"--{error.message}", advice)
+
+
+def with_samples(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
+    """With every prompt as often as is wished."""
+    samples = tuple(
+        checked_sample(options, prompt, options.seed + number)
+        for prompt in options.prompt
+        for number in range(options.count)
+    )
+    return config.model_copy(update={"samples": samples})
+
+
+def unsaid(config: TrainConfig, prompts: list[str]) -> list[str]:
+    """A learned word shows only where a prompt says it."""
+    word = config.embedding_token
+    without = [prompt for prompt in prompts if config.method == "embedding" and word not in prompt]
+    return [f"the prompt {without[0]!r} does not say {word}, which is what was learned."] if without else []
 
 
 def checked_sample(options: argparse.Namespace, prompt: str, seed: int) -> Sample:

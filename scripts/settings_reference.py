@@ -20,7 +20,15 @@ Each name stands in a config file (JSON or YAML) and on the command line: `--set
 `--set learning_rate=1e-4`, `--set optimizer.name=sgd` or `--set concepts.0.path=pictures`. Where a name has a
 star, put the number of the list item, counted from 0. Relative paths are read from the folder you start
 Tandem in. Settings marked (advanced) rarely need a change.
+
+A run that goes on from a backup (`--resume`) may have other settings, as far as it stays the same run.
+Where nothing is said, a setting may change freely. *Resume: told* stands at those with which the training
+goes on otherwise from there, which the run says in a warning. *Resume: fixed* stands at those that would
+make another run of it: the start is refused, with both values. *Resume: checked* stands at those that may
+be written otherwise as long as they come to the same, such as a base model that has moved.
 """
+
+RESUME = {"free": "", "told": " *Resume: told.*", "fixed": " *Resume: fixed.*", "checked": " *Resume: checked.*"}
 
 
 def render() -> str:
@@ -55,6 +63,7 @@ def _row(option: Option) -> str:
     if option.variant:  # the heading already says which optimizer
         condition = condition.partition(" & ")[2]
     help = f"{option.help} *Matters only with {_condition(condition)}.*" if condition else option.help
+    help += RESUME[option.resume]
     name = f"`{option.path}`<br>{option.title}" + (" (advanced)" if option.advanced else "")
     value = allowed(option) + (f"; in {option.unit}" if option.unit else "")
     default = "required" if option.required else _default(option.default)

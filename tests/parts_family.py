@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from modules.config import ConfigError, Section, TrainConfig, setting
+from modules.config import Section, TrainConfig, setting
 from modules.data.batch import Batch
 from modules.families.family import SampleRequest
 from tests.tiny_family import Options as TinyOptions
@@ -117,8 +117,6 @@ class PartsFamily(TinyFamily):
 
     def learn_words(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
         """The table grows by `vectors` rows, each like the row of the first word."""
-        if not init:
-            raise ConfigError("embedding_init is empty.")
         reader = self.model.get_submodule("text_encoder")
         assert isinstance(reader, Reader)
         grown = nn.Embedding(WORDS + vectors, reader.table.embedding_dim)

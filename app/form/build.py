@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from app import look
 from app.controls import card, text
-from app.form.field import CONTROL_WIDTH, MESSAGE_HEIGHT, Field
+from app.form.field import CONTROL_WIDTH, MESSAGE_HEIGHT, Field, control_room
 from app.form.interval import IntervalField
 from app.form.line import NumberField, NumbersField, TextField
-from app.form.long_text import LongTextField, MappingField
+from app.form.long_text import ItemsField, LongTextField, MappingField
 from app.form.menu import MenuField
 from app.form.path import PathField
 from app.form.slider import SliderField, is_natural
@@ -34,6 +34,7 @@ _KINDS: dict[str, type[Field]] = {
     "integers": NumbersField,
     "numbers": NumbersField,
     "mapping": MappingField,
+    "list": ItemsField,
 }
 
 
@@ -157,6 +158,7 @@ class FieldCard:
     def _resized(self, event: tk.Event[tk.Misc]) -> None:
         if event.width != self._width:
             self._width = event.width
+            self.frame.grid_columnconfigure(1, minsize=control_room(event.width))
             for field in self.fields.values():
                 field.wrap(event.width)
 

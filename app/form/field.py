@@ -15,8 +15,15 @@ from modules.config import Option
 
 CONTROL_WIDTH = 240
 TITLE_MINIMUM = 140
+WIDEST_CONTROL = 380
+CONTROL_SHARE = 0.45  # of the card's width, between the two
 MESSAGE_HEIGHT = 18  # kept free below each control, so that a message moves nothing
 FLASH_MS = 1600
+
+
+def control_room(card_width: int) -> int:
+    """Pixels for the controls of a card that is so wide: where there is room, names and paths are seen whole."""
+    return round(min(max(look.px(CONTROL_WIDTH), card_width * CONTROL_SHARE), look.px(WIDEST_CONTROL)))
 
 
 class Place(Protocol):
@@ -176,7 +183,7 @@ class Field:
     def wrap(self, width: int) -> None:
         """Break the message and the title where the card ends; `width` in pixels."""
         self.message.configure(wraplength=max(width - look.px(28), 80))
-        self.title.configure(wraplength=max(width - look.px(CONTROL_WIDTH + 60), look.px(TITLE_MINIMUM - 40)))
+        self.title.configure(wraplength=max(width - control_room(width) - look.px(60), look.px(TITLE_MINIMUM - 40)))
 
     def text_of(self, value: object) -> str:
         """The value as it is typed."""

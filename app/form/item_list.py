@@ -32,6 +32,7 @@ class Kind:
     switch: str
     describe: Callable[[dict[str, object]], Item]
     thumbnails: Thumbnails | None = None  # of the covers
+    fill: Callable[[dict[str, object]], dict[str, object]] = dict  # what a fresh item begins with
 
 
 class ItemList:
@@ -44,6 +45,8 @@ class ItemList:
         self._kind = kind
         self._state = state
         self._chosen = chosen
+        self._empty = texts.LIST_EMPTY[self.path]
+        self._can_add = True
         self._items: list[tuple[Item, bool, bool]] = []  # with whether it is on, and whether it is wrong
         self._pictures: list[object] = []
         self._covers: dict[Path, ImageTk.PhotoImage] = {}
@@ -99,6 +102,14 @@ class ItemList:
         for button in self._buttons:
             button.configure(state="normal" if shown else "disabled")
 
+    def offer(self, empty: str, *, can_add: bool) -> None:
+        """Other words for the empty list, and whether items can be added to it."""
+        self._can_add = can_add
+        self.add_button.configure(state="normal" if can_add else "disabled")
+        if empty != self._empty:
+            self._empty = empty
+            self._draw()
+
     def select(self, place: int) -> None:
         """Choose an item, and bring it into sight."""
         self.selected = place
@@ -109,7 +120,8 @@ class ItemList:
 
     def add(self) -> None:
         """A fresh item behind the selected one."""
-        self._insert(new_item(self.path))
+        if self._can_add:
+            self._insert(self._kind.fill(new_item(self.path)))
 
     def copy(self) -> None:
         """A copy of the selected item behind it."""
@@ -206,7 +218,7 @@ class ItemList:
             canvas.create_text(
                 width // 2,
                 canvas.winfo_height() // 2,
-                text=texts.LIST_EMPTY[self.path],
+                text=self._empty,
                 justify="center",
                 font=look.tk_font(),
                 fill=look.now(look.MUTED),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from app.controls import TextBox
 from app.form.field import CONTROL_WIDTH, ControlField
 from modules.config.text_formats import read_yaml, write_yaml
@@ -46,3 +48,15 @@ class MappingField(LongTextField):
             return read_yaml(typed)
         except ValueError:
             return typed
+
+
+class ItemsField(MappingField):
+    """Items of a list that only a family of one's own declares, a line each: `- 64`."""
+
+    def text_of(self, value: object) -> str:
+        if isinstance(value, (list, tuple)):
+            return "\n".join(f"- {json.dumps(item, ensure_ascii=False)}" for item in value)
+        return super().text_of(value)
+
+    def read(self, typed: str) -> object:
+        return super().read(typed) if typed.strip() else []

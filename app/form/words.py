@@ -38,6 +38,8 @@ def help_of(option: Option) -> str:
         lines.append(texts.DEFAULT_EMPTY if empty else texts.DEFAULT.format(value=shown(option, option.default)))
     if str(option.bounds) and option.type != "text":
         lines.append(texts.ALLOWED.format(words=allowed(option).removesuffix(" (null)")))
+    if option.resume != "free":
+        lines.append(texts.ON_RESUME[option.resume])
     lines.append(texts.NAME_IN_FILES.format(name=option.path.replace(".*", "")))
     return "\n".join(lines)
 

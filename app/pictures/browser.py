@@ -41,10 +41,10 @@ class PictureBrowser(tk.Frame):
         self.editor.pack(side="right", fill="y", padx=(look.px(2 * look.UNIT), 0))
         self.grid_view = PictureGrid(self, thumbnails, self._selected, self.editor.focus_text)
         self.grid_view.pack(side="left", fill="both", expand=True)
-        self.bind("<Configure>", lambda event: self.editor.fit(event.width, event.height), add="+")
+        self.bind("<Configure>", lambda event: self._fit(), add="+")
 
     def _build_bar(self) -> None:
-        bar = frame(self)
+        self.bar = bar = frame(self)
         bar.pack(fill="x", pady=(0, look.px(look.UNIT)))
         Button(bar, texts.REPLACE, self._toggle_replacing, on=look.CARD).pack(side="right")
         self.filter = Entry(bar, lambda _: self._filter_soon(), width=220, placeholder=texts.FILTER_PICTURES)
@@ -78,6 +78,24 @@ class PictureBrowser(tk.Frame):
         self._count.configure(text=texts.PICTURES_SHOWN.format(shown=len(shown), total=total))
         self.grid_view.show(shown, set(self._faults))
         self.shown = shown
+        self._make_room(any_pictures=bool(total))
+
+    def _fit(self) -> None:
+        above = self.replacing.winfo_reqheight() if self.replacing.winfo_manager() else 0
+        self.editor.fit(self.winfo_width(), self.winfo_height() - above)
+
+    def _make_room(self, *, any_pictures: bool) -> None:
+        """Only what there is something to do with: no filter without pictures, no captions where none is shown."""
+        if not any_pictures:
+            self.bar.pack_forget()
+            self.replacing.pack_forget()
+        elif not self.bar.winfo_manager():
+            self.bar.pack(fill="x", pady=(0, look.px(look.UNIT)), before=self.grid_view)
+        if not self.shown:
+            self.editor.save()
+            self.editor.pack_forget()
+        elif not self.editor.winfo_manager():
+            self.editor.pack(side="right", fill="y", padx=(look.px(2 * look.UNIT), 0), before=self.grid_view)
 
     def open(self, file: Path) -> bool:
         """Show one picture, whatever the filter; False where it is not among them."""
@@ -111,8 +129,9 @@ class PictureBrowser(tk.Frame):
         if self.replacing.winfo_manager():
             self.replacing.pack_forget()
         else:
-            self.replacing.pack(fill="x", pady=(0, look.px(look.UNIT)), before=self.editor)
+            self.replacing.pack(fill="x", pady=(0, look.px(look.UNIT)), after=self.bar)
             self.replacing.search.focus_set()
+        self._fit()
 
     def _plan(self, wanted: Replacement) -> list[tuple[Picture, str]]:
         self.editor.save()

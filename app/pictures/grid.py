@@ -100,6 +100,7 @@ class PictureGrid(tk.Frame):
         _, height = self._cell()
         rows = -(-len(self._pictures) // self._columns)
         self.canvas.configure(scrollregion=(0, 0, 1, rows * height + look.px(GAP)))
+        self._bar.show(*self.canvas.yview())  # Tk itself says nothing of a list that is empty from the beginning
         self.redraw()
 
     def _in_sight(self) -> range:

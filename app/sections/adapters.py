@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import tkinter as tk
+
 from app import texts
 from app.form.build import Card
+from app.form.field import Field
 from app.form.item_list import Kind
 from app.form.item_row import Item
+from app.form.part import PartField
 from app.form.words import as_text
 from app.sections.form_section import FormSection, first_line
+from app.state import AppState
+from modules.config import Option
 
 
 class Section(FormSection):
@@ -25,9 +31,30 @@ class Section(FormSection):
         Card(texts.CARD_NEW_WORD, ("embedding_token", "embedding_init", "embedding_vectors"), 1),
     )
 
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        super().__init__(parent, state)
+        state.subscribe("family", self._changed, self)
+
     def build(self) -> None:
-        self.list = self.add_list(Kind("parts", "train", describe), self.item_cards)
+        self.list = self.add_list(Kind("parts", "train", describe, fill=self._fill), self.item_cards)
         super().build()
+
+    def kind_of(self, option: Option) -> type[Field]:
+        return PartField if option.path == "parts.*.part" else super().kind_of(option)
+
+    def refresh(self) -> None:
+        family = self.state.family.described
+        has_none = family is not None and not family.parts
+        none = texts.PARTS_NONE.format(name=self.state.family.asked)
+        self.list.offer(none if has_none else texts.LIST_EMPTY["parts"], can_add=not has_none)
+        super().refresh()
+
+    def _fill(self, part: dict[str, object]) -> dict[str, object]:
+        """A fresh part is the first of the family's that is not in the list."""
+        family = self.state.family.described
+        listed = [each.get("part") for each in self.list.items]
+        free = [name for name in (family.parts if family else ()) if name not in listed]
+        return {**part, "part": free[0]} if free else part
 
 
 def describe(part: dict[str, object]) -> Item:

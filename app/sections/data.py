@@ -46,7 +46,7 @@ class Section(FormSection):
             texts.CARD_ALL_PICTURES, ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0
         ),
         Card(texts.CARD_MASKS, ("masked_training", "unmasked_weight"), 0),
-        Card(texts.CARD_CACHE, ("cache_dir", "cache_only"), 0),
+        Card(texts.CARD_CACHE, ("cache_dir", "cache_only", "cache_batch_size"), 0),
         Card(
             texts.CARD_LOADING,
             ("loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last"),

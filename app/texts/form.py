@@ -8,6 +8,12 @@ DEFAULT: Final = "Default: {value}"
 DEFAULT_EMPTY: Final = "Default: empty"
 ALLOWED: Final = "Allowed: {words}"
 NAME_IN_FILES: Final = "In files: {name}"
+ON_RESUME: Final = {
+    "free": "",
+    "told": "On resume: may change, which the run tells",
+    "fixed": "On resume: has to stay as it is",
+    "checked": "On resume: has to come to the same",
+}
 RESET: Final = "Back to the default: {value}"
 EMPTY: Final = "empty"
 ON: Final = "on"
@@ -30,7 +36,8 @@ LIST_EMPTY: Final = {
     "samples": "No samples yet.\nA sample shows what the model can draw while it learns.",
     "parts": "No parts named.\nThe family's main part is trained, or the whole model.",
 }
-LIST_UNNAMED: Final = {"concepts": "no folder chosen", "samples": "no prompt yet", "parts": "no name yet"}
+PARTS_NONE: Final = "{name} has no parts: all of it is trained."
+LIST_UNNAMED: Final = {"concepts": "no folder chosen", "samples": "no prompt yet", "parts": "no part chosen"}
 PART_RATE: Final = "learning rate {rate}"
 PART_RUNS_RATE: Final = "learning rate of the run"
 PART_UNTIL: Final = "for {interval}"

@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -37,6 +38,7 @@ class Position:
     learning_rate: float  # after scaling with the world size the run began with
     best_validation_loss: float | None = None
     validations_without_improvement: int = 0
+    base: dict[str, str] = field(default_factory=dict)  # a word for each module whose weights no backup holds
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class TrainingState:
     ema: dict[str, Tensor] | None
     optimizer: OptimizerState
     scaler: dict[str, Plain]
+    config: Mapping[str, object] = field(default_factory=dict)  # of the run that wrote it; of a backup that was read
 
 
 class Backups:
@@ -158,6 +161,7 @@ def read_backup(folder: Path) -> TrainingState:
             structure["groups"],
         ),
         scaler=structure["scaler"],
+        config=json.loads((folder / "config.json").read_text("utf-8")),
     )
 
 

@@ -1,7 +1,9 @@
 """The config of a run: declarations, files, overrides, presets, messages; loads neither torch nor numpy."""
 
-from modules.config.adapter_settings import TARGET_PRESETS, target_patterns
+from modules.config.adapter_settings import TARGET_PRESETS, target_patterns, unknown_parts
+from modules.config.changes import Change, changes
 from modules.config.concept import Concept
+from modules.config.data_settings import uneven_resolution
 from modules.config.effective import effective_batch, learning_rate_scale
 from modules.config.errors import ConfigError, DataError, ResumeError, TandemError, TrainingError
 from modules.config.explain import Fault, allowed, explain, faults
@@ -23,6 +25,7 @@ __all__ = [
     "TARGET_PRESETS",
     "VERSION",
     "Bounds",
+    "Change",
     "Concept",
     "ConfigError",
     "DataError",
@@ -38,6 +41,7 @@ __all__ = [
     "TrainConfig",
     "TrainingError",
     "allowed",
+    "changes",
     "dump",
     "effective_batch",
     "explain",
@@ -56,5 +60,7 @@ __all__ = [
     "save_preset",
     "setting",
     "target_patterns",
+    "uneven_resolution",
+    "unknown_parts",
     "validate",
 ]

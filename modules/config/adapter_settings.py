@@ -25,6 +25,7 @@ class AdapterSettings(Section):
         help="Which parts of the model are trained, each with its own learning rate if you like; parts that are not "
         "listed stay as they are. Empty: the family's first part, such as the UNet, or the whole model where a family "
         "has no parts.",
+        resume="checked",
     )
     lora_rank: int = setting(
         16,
@@ -34,6 +35,7 @@ class AdapterSettings(Section):
         depends_on="method=lora",
         ge=1,
         le=4096,
+        resume="fixed",
     )
     lora_alpha: float = setting(
         16.0,
@@ -43,6 +45,7 @@ class AdapterSettings(Section):
         depends_on="method=lora",
         gt=0,
         le=1_000_000,
+        resume="fixed",
     )
     lora_dropout: float = setting(
         0.0,
@@ -53,6 +56,7 @@ class AdapterSettings(Section):
         depends_on="method=lora",
         ge=0,
         lt=1,
+        resume="told",
     )
     lora_targets: str = setting(
         "attention",
@@ -63,6 +67,7 @@ class AdapterSettings(Section):
         "as mid_block, up_blocks.*attn2.",
         depends_on="method=lora",
         min_length=1,
+        resume="fixed",
     )
     lora_weight_decompose: bool = setting(
         False,
@@ -70,6 +75,7 @@ class AdapterSettings(Section):
         help="Learns direction and strength of every layer separately, which comes closer to training the whole "
         "model at a low rank. Slower by about a third, and not every program reads such files.",
         depends_on="method=lora",
+        resume="fixed",
     )
     embedding_token: str = setting(
         "<concept>",
@@ -78,6 +84,7 @@ class AdapterSettings(Section):
         "such as <my-cat>, without spaces.",
         depends_on="method=embedding",
         min_length=1,
+        resume="fixed",
     )
     embedding_init: str = setting(
         "object",
@@ -96,6 +103,7 @@ class AdapterSettings(Section):
         depends_on="method=embedding",
         ge=1,
         le=64,
+        resume="fixed",
     )
 
 
@@ -112,6 +120,8 @@ class Adapting(Protocol):
     def lora_targets(self) -> str: ...
     @property
     def embedding_token(self) -> str: ...
+    @property
+    def embedding_init(self) -> str: ...
 
 
 def target_patterns(lora_targets: str) -> list[str]:
@@ -126,9 +136,21 @@ def adapter_rules(config: Adapting) -> list[tuple[str, str]]:
         rules.append(("parts", "trains nothing; switch train on for one of them, or leave the list empty"))
     if config.method == "lora":
         rules += _target_rules(config.lora_targets)
+    if config.method == "embedding" and not config.embedding_init.strip():
+        rules.append(("embedding_init", f"is {config.embedding_init!r}; give a word, such as cat"))
     if config.method == "embedding" and config.embedding_token.split() != [config.embedding_token]:
         rules.append(("embedding_token", f"is {config.embedding_token!r}; give one word, such as <my-cat>"))
     return rules
+
+
+def unknown_parts(named: Sequence[object], family: str, known: Sequence[str]) -> list[tuple[str, str]]:
+    """For each name of a part that is not among the `known` of the family: a pair of field and rest of the sentence."""
+    having = f"has {', '.join(known)}" if known else "has no parts: all of it is trained. Leave parts empty"
+    return [
+        (f"parts.{place}.part", f"is {name!r}; the family {family!r} {having}")
+        for place, name in enumerate(named)
+        if name not in known
+    ]
 
 
 def _part_rules(config: Adapting, place: int, part: Part) -> list[tuple[str, str]]:

@@ -41,6 +41,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "aspect_ratio_bucketing": ("enable_bucket", "bucketing", "no_bucket", "aspect_bucket"),
     "cache_dir": ("cache_latents_to_disk", "latent_caching", "cache_latents", "cache_dir_vae", "workspace cache"),
     "cache_only": ("only_cache", "cache only"),
+    "cache_batch_size": ("vae_batch_size", "caching_batch_size", "latent batch size"),
     "validation_split": ("validation", "validation_split", "eval_dataset"),
     "caption_dropout": (
         "caption_dropout_rate", "caption_dropout_probability", "dropout_probability",

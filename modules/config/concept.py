@@ -34,12 +34,14 @@ class Concept(Section):
         True,
         title="Use this concept",
         help="Switch off to leave these pictures out without removing the entry.",
+        resume="told",
     )
     kind: Literal["train", "validation", "test"] = setting(
         "train",
         title="Used for",
         help="train: the model learns from these pictures. validation: it never learns from them; they "
         "only measure how well it does on pictures it has not seen. test: measured once, at the end.",
+        resume="told",
     )
     repeats: float = setting(
         1.0,
@@ -49,6 +51,7 @@ class Concept(Section):
         unit="times",
         gt=0,
         le=10_000,
+        resume="told",
     )
     prior: bool = setting(
         False,
@@ -57,6 +60,7 @@ class Concept(Section):
         "the model does not forget the others. However many there are, an epoch shows as many of them as of all "
         "other pictures; repeats and loss weight change their share.",
         depends_on="kind=train",
+        resume="told",
     )
     loss_weight: float = setting(
         1.0,
@@ -66,11 +70,13 @@ class Concept(Section):
         advanced=True,
         gt=0,
         le=1000,
+        resume="told",
     )
     include_subfolders: bool = setting(
         True,
         title="Include subfolders",
         help="Also take the pictures in folders inside this folder.",
+        resume="told",
     )
     caption_source: Literal["auto", "txt", "file_name", "folder_name", "metadata", "none"] = setting(
         "auto",
@@ -79,18 +85,21 @@ class Concept(Section):
         "itself is the caption. metadata: metadata.jsonl or metadata.csv in the folder. none: no "
         "captions. auto: a picture's entry in the metadata, else its text file; the file name only where the "
         "folder has neither.",
+        resume="told",
     )
     prompt_prefix: str = setting(
         "",
         title="Caption prefix",
         help="Text put before every caption of this folder, for example a trigger word. Type the space or "
         "comma that should follow it.",
+        resume="told",
     )
     tag_shuffle: bool = setting(
         False,
         title="Shuffle tags",
         help="Puts the tags of a caption in a new order each time, so that the model does not learn their "
         "order. Only for captions made of tags, not for sentences.",
+        resume="told",
     )
     tag_delimiter: str = setting(
         ",",
@@ -98,6 +107,7 @@ class Concept(Section):
         help="The character between two tags of a caption.",
         advanced=True,
         min_length=1,
+        resume="told",
     )
     keep_tags: int = setting(
         1,
@@ -107,6 +117,7 @@ class Concept(Section):
         advanced=True,
         ge=0,
         le=1000,
+        resume="told",
     )
     tag_dropout: float = setting(
         0.0,
@@ -116,18 +127,21 @@ class Concept(Section):
         advanced=True,
         ge=0,
         le=1,
+        resume="told",
     )
     horizontal_flip: bool = setting(
         False,
         title="Random mirror",
         help="Mirrors the picture left to right half of the time, which makes more of few pictures. Leave "
         "it off for text, faces with a known side, or anything where left and right matter.",
+        resume="told",
     )
     crop_jitter: bool = setting(
         False,
         title="Random crop",
         help="Where a picture must be cut to fit, the cut is placed at random instead of in the middle, "
         "so that all of its parts are seen.",
+        resume="told",
     )
     image_variations: int = setting(
         1,
@@ -138,6 +152,7 @@ class Concept(Section):
         advanced=True,
         ge=1,
         le=16,
+        resume="told",
     )
     mask_suffix: str = setting(
         "-masklabel.png",
@@ -146,4 +161,5 @@ class Concept(Section):
         "cat-masklabel.png. White is learned, black is not. Only used with masked training.",
         advanced=True,
         min_length=1,
+        resume="told",
     )

@@ -17,6 +17,7 @@ class DataSettings(Section):
         (),
         title="Concepts",
         help="The folders of pictures to learn from. Each has its own captions, repeats and variations.",
+        resume="told",
     )
     resolution: int = setting(
         512,
@@ -26,12 +27,14 @@ class DataSettings(Section):
         unit="pixels",
         ge=8,
         le=8192,
+        resume="told",
     )
     aspect_ratio_bucketing: bool = setting(
         True,
         title="Keep aspect ratios",
         help="Groups pictures of similar shape and trains each group in its own shape, so that little is "
         "cut away. Off: every picture is cut to a square.",
+        resume="told",
     )
     cache_dir: str = setting(
         "cache",
@@ -49,6 +52,17 @@ class DataSettings(Section):
         "follows starts at once.",
         advanced=True,
     )
+    cache_batch_size: int | None = setting(
+        None,
+        title="Prepared at once",
+        help="How many pictures are prepared together. More keeps a fast GPU busier and takes more memory; when "
+        "that is not enough, Tandem goes on with half as many. Empty: on a GPU as many as make up a megapixel, such "
+        "as 4 at resolution 512 and 1 at 1024; on a CPU 1, which is as fast.",
+        unit="pictures",
+        advanced=True,
+        ge=1,
+        le=256,
+    )
     validation_split: float = setting(
         0.0,
         title="Validation share",
@@ -56,6 +70,7 @@ class DataSettings(Section):
         "measure progress. 0.1 sets one in ten aside; 0 none.",
         ge=0,
         le=0.5,
+        resume="told",
     )
     caption_dropout: float = setting(
         0.0,
@@ -64,12 +79,14 @@ class DataSettings(Section):
         "better when sampling; 0 always shows the caption.",
         ge=0,
         le=1,
+        resume="told",
     )
     masked_training: bool = setting(
         False,
         title="Masked training",
         help="Learns mainly from the white part of each picture's mask, for example the person and not "
         "the room. Pictures without a mask are learned whole.",
+        resume="told",
     )
     unmasked_weight: float = setting(
         0.1,
@@ -80,6 +97,7 @@ class DataSettings(Section):
         depends_on="masked_training",
         ge=0,
         le=1,
+        resume="told",
     )
     loader_workers: int = setting(
         2,
@@ -123,4 +141,13 @@ class DataSettings(Section):
         help="The last step of an epoch may have fewer pictures than the others. On leaves it out, so all "
         "steps are equally large but some pictures are missed in that epoch.",
         advanced=True,
+        resume="told",
     )
+
+
+def uneven_resolution(resolution: object, family: str, step: int) -> list[tuple[str, str]]:
+    """For a resolution that is no multiple of the family's `step`: the field and the rest of the sentence."""
+    if not isinstance(resolution, int) or resolution % step == 0:
+        return []
+    nearest = max(step, round(resolution / step) * step)
+    return [("resolution", f"is {resolution}; {family} needs a multiple of {step}, for example {nearest}")]

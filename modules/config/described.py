@@ -57,6 +57,7 @@ def _setting(one: Mapping[str, Any]) -> Any:
         advanced=one["advanced"],
         depends_on=one["depends_on"],
         picks=one["picks"],
+        resume=one["resume"],
         **({} if in_elements else _limits(one)),
     )
 

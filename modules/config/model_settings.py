@@ -20,14 +20,16 @@ class ModelSettings(Section):
         help="The kind of model to train. Give a built-in name such as pixel_diffusion, or the path of "
         "your own Python file (ending in .py); only name a file you trust, because it is run as a program.",
         min_length=1,
+        resume="checked",
     )
     base_model: str | None = setting(
         None,
         title="Base model",
-        help="The model to begin from: a diffusers folder, a .safetensors file or a hub name. Leave it "
-        "empty for families that start from nothing. A relative path is read from the folder you start "
-        "Tandem in.",
+        help="The model to begin from: a diffusers folder, a .safetensors file or a hub name (owner/model, or "
+        "owner/model@branch). Leave it empty for families that start from nothing. A relative path is read from the "
+        "folder you start Tandem in.",
         picks="file",
+        resume="checked",
     )
     method: Literal["fine_tune", "lora", "embedding"] = setting(
         "fine_tune",
@@ -35,6 +37,7 @@ class ModelSettings(Section):
         help="fine_tune changes the whole model: strongest effect, most memory, a large file. lora trains "
         "a small add-on beside it: little memory, a small file. embedding only teaches one new word for "
         "the prompt and leaves the model as it is.",
+        resume="fixed",
     )
     family_options: dict[str, JsonValue] = setting(
         {},
@@ -42,4 +45,5 @@ class ModelSettings(Section):
         help="Settings that only the chosen model family knows, such as the size of its network. The "
         "family itself checks their names and values before training starts.",
         advanced=True,
+        resume="checked",
     )

@@ -200,6 +200,7 @@ class MultiGpuSettings(Section):
         "Better for small batches, slower; no effect in models without BatchNorm.",
         advanced=True,
         depends_on="enable_multi_gpu",
+        resume="told",
     )
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = setting(
         "none",
@@ -209,6 +210,7 @@ class MultiGpuSettings(Section):
         "shrinks what LoRA sends, which is small already.",
         advanced=True,
         depends_on="enable_multi_gpu",
+        resume="told",
     )
     powersgd_rank: int = setting(
         2,
@@ -219,6 +221,7 @@ class MultiGpuSettings(Section):
         depends_on="enable_multi_gpu & gradient_compression=powersgd",
         ge=1,
         le=256,
+        resume="told",
     )
     powersgd_start_step: int = setting(
         100,
@@ -252,6 +255,7 @@ class MultiGpuSettings(Section):
         help="fully_sharded only. fp32 sums gradients exactly; bf16 sends half as much and rounds.",
         advanced=True,
         depends_on="enable_multi_gpu & training_mode=fully_sharded",
+        resume="told",
     )
     fsdp_whole_gradients: bool = setting(
         False,

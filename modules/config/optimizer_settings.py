@@ -22,6 +22,7 @@ class OptimizerSettings(Section):
         "older form. sgd: plain, for classifiers. adafactor and came: for little memory. lion: less "
         "memory than adamw, wants about a fifth of its learning rate. prodigy: finds the step size "
         "itself, set the learning rate to 1.",
+        resume="fixed",
     )
     learning_rate: float = setting(
         1e-4,
@@ -30,6 +31,7 @@ class OptimizerSettings(Section):
         "1e-4 suits LoRA, 1e-5 fine-tuning of a large model, 1 prodigy.",
         gt=0,
         le=10,
+        resume="told",
     )
     scheduler: Literal["constant", "linear", "cosine", "cosine_with_restarts", "polynomial"] = setting(
         "constant",
@@ -37,6 +39,7 @@ class OptimizerSettings(Section):
         help="The course of the learning rate. constant: stays. linear: falls evenly. cosine: falls "
         "gently at first and at the end. cosine_with_restarts: falls and jumps back several times. "
         "polynomial: falls along a curve you choose.",
+        resume="told",
     )
     warmup_steps: int = setting(
         0,
@@ -46,6 +49,7 @@ class OptimizerSettings(Section):
         unit="steps",
         ge=0,
         le=1_000_000_000,
+        resume="told",
     )
     min_learning_rate_factor: float = setting(
         0.0,
@@ -55,6 +59,7 @@ class OptimizerSettings(Section):
         depends_on="scheduler=linear|cosine|cosine_with_restarts|polynomial",
         ge=0,
         le=1,
+        resume="told",
     )
     scheduler_cycles: int = setting(
         1,
@@ -64,6 +69,7 @@ class OptimizerSettings(Section):
         depends_on="scheduler=cosine_with_restarts",
         ge=1,
         le=1000,
+        resume="told",
     )
     scheduler_power: float = setting(
         1.0,
@@ -73,6 +79,7 @@ class OptimizerSettings(Section):
         depends_on="scheduler=polynomial",
         gt=0,
         le=100,
+        resume="told",
     )
 
     @field_validator("optimizer", mode="before")

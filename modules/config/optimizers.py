@@ -43,9 +43,9 @@ class AdamW(Optimizer):
     divisible: ClassVar[bool] = True
 
     name: Literal["adamw"] = "adamw"
-    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True)
-    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1)
-    weight_decay: float = setting(0.01, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True, resume="told")
+    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1, resume="told")
+    weight_decay: float = setting(0.01, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10, resume="told")
     fused: bool = setting(True, title="Fused update", help=FUSED, advanced=True)
 
 
@@ -56,9 +56,9 @@ class AdamW8bit(Optimizer):
     target: ClassVar[str] = "bitsandbytes.optim:AdamW8bit"
 
     name: Literal["adamw_8bit"] = "adamw_8bit"
-    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True)
-    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1)
-    weight_decay: float = setting(0.01, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True, resume="told")
+    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1, resume="told")
+    weight_decay: float = setting(0.01, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10, resume="told")
 
 
 class Adam(Optimizer):
@@ -69,9 +69,9 @@ class Adam(Optimizer):
     divisible: ClassVar[bool] = True
 
     name: Literal["adam"] = "adam"
-    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True)
-    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1)
-    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True, resume="told")
+    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1, resume="told")
+    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10, resume="told")
     fused: bool = setting(True, title="Fused update", help=FUSED, advanced=True)
 
 
@@ -90,6 +90,7 @@ class SGD(Optimizer):
         "each step alone and saves memory.",
         ge=0,
         lt=1,
+        resume="told",
     )
     nesterov: bool = setting(
         False,
@@ -98,8 +99,9 @@ class SGD(Optimizer):
         "a momentum above 0.",
         advanced=True,
         depends_on="momentum",
+        resume="told",
     )
-    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10, resume="told")
     fused: bool = setting(True, title="Fused update", help=FUSED, advanced=True)
 
     @model_validator(mode="after")
@@ -123,6 +125,7 @@ class Adafactor(Optimizer):
         advanced=True,
         ge=0,
         lt=1,
+        resume="fixed",
     )
     decay_rate: float = setting(
         -0.8,
@@ -131,6 +134,7 @@ class Adafactor(Optimizer):
         advanced=True,
         ge=-1,
         lt=0,
+        resume="told",
     )
     clip_threshold: float = setting(
         1.0,
@@ -139,14 +143,16 @@ class Adafactor(Optimizer):
         advanced=True,
         gt=0,
         le=1000,
+        resume="told",
     )
     scale_parameter: bool = setting(
         True,
         title="Scale by weight size",
         help="Makes the step of each layer proportional to the size of its weights; the learning rate is "
         "then relative and wants to be larger, about 1e-3. Off: the learning rate is used as it stands.",
+        resume="told",
     )
-    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10, resume="told")
 
     def arguments(self) -> dict[str, object]:
         """As the others; the learning rate is always ours, so the built-in schedule stays off."""
@@ -163,8 +169,8 @@ class Lion(Optimizer):
     divisible: ClassVar[bool] = True
 
     name: Literal["lion"] = "lion"
-    betas: tuple[Beta, Beta] = setting((0.9, 0.99), title="Betas", help=BETAS, advanced=True)
-    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+    betas: tuple[Beta, Beta] = setting((0.9, 0.99), title="Betas", help=BETAS, advanced=True, resume="told")
+    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10, resume="told")
 
 
 class Prodigy(Optimizer):
@@ -174,9 +180,9 @@ class Prodigy(Optimizer):
     target: ClassVar[str] = "pytorch_optimizer:Prodigy"
 
     name: Literal["prodigy"] = "prodigy"
-    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True)
-    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1)
-    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+    betas: tuple[Beta, Beta] = setting((0.9, 0.999), title="Betas", help=BETAS, advanced=True, resume="told")
+    eps: float = setting(1e-8, title="Epsilon", help=EPS, advanced=True, gt=0, le=1, resume="told")
+    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10, resume="told")
     d0: float = setting(
         1e-6,
         title="First step size",
@@ -192,12 +198,14 @@ class Prodigy(Optimizer):
         "setting to try first.",
         gt=0,
         le=1000,
+        resume="told",
     )
     bias_correction: bool = setting(
         False,
         title="Bias correction",
         help="Corrects the first steps, in which the optimizer has little to remember yet.",
         advanced=True,
+        resume="told",
     )
     safeguard_warmup: bool = setting(
         False,
@@ -205,6 +213,7 @@ class Prodigy(Optimizer):
         help="Keeps the step size it finds from growing too large during warm-up. Switch it on when you "
         "use warm-up steps.",
         advanced=True,
+        resume="told",
     )
 
 
@@ -220,6 +229,7 @@ class CAME(Optimizer):
         title="Betas",
         help=BETAS + " The third is for how reliable the steps have been.",
         advanced=True,
+        resume="told",
     )
     clip_threshold: float = setting(
         1.0,
@@ -228,8 +238,9 @@ class CAME(Optimizer):
         advanced=True,
         gt=0,
         le=1000,
+        resume="told",
     )
-    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10)
+    weight_decay: float = setting(0.0, title="Weight decay", help=WEIGHT_DECAY, ge=0, le=10, resume="told")
 
 
 def _name(value: object) -> object:

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from modules.config.interval import Interval
-from modules.config.section import Picks, Section, without_none
+from modules.config.section import Picks, Resume, Section, without_none
 
 Kind = Literal["text", "integer", "number", "switch", "choice", "interval", "integers", "numbers", "mapping", "list"]
 
@@ -58,6 +58,7 @@ class Option:
     advanced: bool
     depends_on: str | None
     picks: Picks | None
+    resume: Resume
     section: str
     variant: str | None
 
@@ -166,6 +167,7 @@ def _option(
         advanced=bool(extra.get("advanced")),
         depends_on=_prefixed(cast("str | None", extra.get("depends_on")), prefix),
         picks=cast("Picks | None", extra.get("picks")),
+        resume=cast("Resume", extra.get("resume", "free")),
         section=section,
         variant=variant,
     )

@@ -19,11 +19,13 @@ class Part(Section):
         help="The name of the part, such as unet, text_encoder or text_encoder_2. Which parts there are, the "
         "model family says.",
         min_length=1,
+        resume="checked",
     )
     train: bool = setting(
         True,
         title="Train this part",
         help="Switch off to leave this part as it is.",
+        resume="checked",
     )
     learning_rate: float | None = setting(
         None,
@@ -33,6 +35,7 @@ class Part(Section):
         depends_on="train",
         gt=0,
         le=10,
+        resume="told",
     )
     stop_after: Interval = setting(
         Interval.never(),
@@ -40,6 +43,7 @@ class Part(Section):
         help="From then on this part stays as it is while the others go on; text encoders learn by heart sooner. In "
         "steps or epochs, such as 500 steps or 3 epochs.",
         depends_on="train",
+        resume="told",
     )
     weights: Literal["run", "fp32", "bf16", "fp16"] = setting(
         "run",
@@ -48,4 +52,5 @@ class Part(Section):
         "precision for the run, or the other of the two. run and fp32: as exactly as everything else. What is trained "
         "is always kept exactly.",
         advanced=True,
+        resume="told",
     )

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 Picks = Literal["file", "folder", "long_text"]
+Resume = Literal["free", "told", "fixed", "checked"]
 
 RULES = "rules"
 NOT_A_NUMBER = "not_a_number"
@@ -39,6 +40,7 @@ def setting(
     advanced: bool = False,
     depends_on: str | None = None,
     picks: Picks | None = None,
+    resume: Resume = "free",
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -50,8 +52,18 @@ def setting(
     `help` speaks to an artist and says the effect. `depends_on` names the setting of the same section (or of
     the whole config) that makes this one matter: "ema", "scheduler=cosine|linear", "!global_batch_size",
     joined by " & ". `picks` tells the window which chooser or editor to offer.
+
+    `resume` says what another value means to a run that goes on from a backup: "free", nothing to what is learned;
+    "told", that it is learned otherwise from there on, which the run says; "fixed", that the backup is of another run,
+    which is refused; "checked", that the value may differ as long as it comes to the same (modules/training/resuming).
     """
-    extra: dict[str, Any] = {"unit": unit, "advanced": advanced, "depends_on": depends_on, "picks": picks}
+    extra: dict[str, Any] = {
+        "unit": unit,
+        "advanced": advanced,
+        "depends_on": depends_on,
+        "picks": picks,
+        "resume": resume,
+    }
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "min_length": min_length}
     given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
     return Field(default, title=title, description=help, json_schema_extra=extra, **given)

@@ -20,6 +20,7 @@ class TrainingSettings(Section):
         "fixed effective batch on any number of GPUs.",
         ge=0,
         le=2**63 - 1,
+        resume="told",
     )
     epochs: int = setting(
         10,
@@ -64,6 +65,7 @@ class TrainingSettings(Section):
         unit="pictures",
         ge=1,
         le=16_777_216,
+        resume="checked",
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = setting(
         "fp32",
@@ -71,6 +73,7 @@ class TrainingSettings(Section):
         help="How exactly the computer calculates. bf16: less memory and much faster on current GPUs, the "
         "usual choice there. fp16: the same for older GPUs, less robust. fp32: exact and slow. tf32: a "
         "faster fp32 on NVIDIA GPUs since 2020. fp64: only for checks.",
+        resume="told",
     )
     max_grad_norm: float | None = setting(
         1.0,
@@ -79,12 +82,14 @@ class TrainingSettings(Section):
         "Smaller is more careful; empty switches it off.",
         gt=0,
         le=1_000_000_000,
+        resume="told",
     )
     ema: bool = setting(
         False,
         title="Average the model (EMA)",
         help="Keeps a running average of the model, which is used for samples and the result and is "
         "usually smoother. Takes the memory of one more copy of what is trained.",
+        resume="told",
     )
     ema_decay: float = setting(
         0.999,
@@ -95,6 +100,7 @@ class TrainingSettings(Section):
         depends_on="ema",
         ge=0,
         lt=1,
+        resume="told",
     )
     channels_last: bool = setting(
         False,

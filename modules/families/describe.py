@@ -29,12 +29,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def describe(name: str) -> str:
-    """JSON: the family's name, methods, size step and the declarations of its options."""
+    """JSON: the family's name, methods, parts, size step and the declarations of its options."""
     family = family_class(name)
     declarations = [asdict(option) for option in options(family.Options)]
     described = {
         "family": name,
         "methods": family.methods,
+        "parts": family.parts,
         "size_step": family.size_step,
         "options": declarations,
     }

@@ -38,6 +38,7 @@ class PixelOptions(Section):
         le=512,
         title="Width",
         help="How much the network can hold. Twice the width takes about four times as long.",
+        resume="fixed",
     )
     patch: int = setting(
         2,
@@ -45,9 +46,10 @@ class PixelOptions(Section):
         le=8,
         title="Patch",
         help="The network sees squares of so many pixels as one: 2 is about four times as fast as 1, but less sharp.",
+        resume="fixed",
     )
     tokens: int = setting(
-        16, ge=1, le=256, title="Words", help="Words of a caption that are read; the rest is cut off."
+        16, ge=1, le=256, title="Words", help="Words of a caption that are read; the rest is cut off.", resume="fixed"
     )
     vocabulary: int = setting(
         2048,
@@ -55,11 +57,13 @@ class PixelOptions(Section):
         le=1_000_000,
         title="Vocabulary",
         help="How many words are told apart. Too few, and two words mean the same to the model.",
+        resume="fixed",
     )
     timesteps: Distribution = setting(
         "logit_normal",
         title="Timesteps",
         help="Which noise levels are trained: all alike, or the middle ones, where shapes are decided, more often.",
+        resume="told",
     )
     shift: float = setting(
         6.0,
@@ -67,6 +71,7 @@ class PixelOptions(Section):
         le=100,
         title="Shift towards noise",
         help="Above 1, training and drawing spend more time on very noisy pictures, where the caption decides.",
+        resume="told",
     )
 
 
@@ -272,9 +277,10 @@ def _options_of(folder: Path, given: dict[str, JsonValue]) -> dict[str, JsonValu
 
 def _load_model(folder: Path, options: PixelOptions) -> CaptionedUNet:
     try:
-        # low_cpu_mem_usage would need the package accelerate.
-        unet = UNet2DConditionModel.from_pretrained(folder / "unet", low_cpu_mem_usage=False)
-        text = CaptionEmbedding.from_pretrained(folder / "text_embedding", low_cpu_mem_usage=False)
+        # low_cpu_mem_usage would need the package accelerate; other files than safetensors could run programs.
+        how = {"low_cpu_mem_usage": False, "use_safetensors": True}
+        unet = UNet2DConditionModel.from_pretrained(folder / "unet", **how)
+        text = CaptionEmbedding.from_pretrained(folder / "text_embedding", **how)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error
     return CaptionedUNet(unet, text, options.patch)

@@ -14,7 +14,7 @@ from modules.checkpoint import on_disk
 from modules.checkpoint.formats import (
     DTYPES,
     Layout,
-    kohya_name,
+    kohya_stems,
     read_embedding,
     read_lora,
     write_embedding,
@@ -24,7 +24,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.distributed import Weights
 from modules.families.family import Family
 from modules.training.learned_words import add_words, learned_vectors, put_words
-from modules.training.lora import adapter_names, add_lora, lora_weights, merge_lora
+from modules.training.lora import adapter_names, add_lora, lora_weights, merge_lora, most_directions
 from modules.training.trained_parts import freeze_others
 
 # By layout; the first is the name that diffusers looks for in a folder.
@@ -49,11 +49,17 @@ def opening(family: Family, config: TrainConfig, weights: Weights) -> str:
     if config.method == "lora":
         kind = "DoRA" if config.lora_weight_decompose else "LoRA"
         layers = sum(".lora_A." in name for name in weights.own)
-        return f"{kind} of rank {config.lora_rank} and alpha {config.lora_alpha:g} in {layers} layers;{beside}"
+        told = f"{kind} of rank {config.lora_rank} and alpha {config.lora_alpha:g} in {layers} layers;{beside}"
+        return f"{told}{_too_much(config.lora_rank, most_directions(family))}"
     if config.method == "embedding":
         vectors = f"{config.embedding_vectors} vector{'s' * (config.embedding_vectors > 1)}"
         return f"{config.embedding_token} is learned as {vectors}, beginning with {config.embedding_init!r};{beside}"
     return f"Of the model,{beside}" if frozen else ""
+
+
+def _too_much(rank: int, most: int) -> str:
+    """A sentence where no layer has as many directions as the rank."""
+    return f" A rank above {most} holds no more than {most} does: the layers have no more directions." * (rank > most)
 
 
 def export_of(
@@ -95,8 +101,7 @@ def embedding_file(config: TrainConfig) -> str:
 def _add_lora(family: Family, config: TrainConfig) -> None:
     add_lora(family, config)
     if "kohya" in _layouts(family, config):
-        for adapter in lora_weights(family, dict(family.model.named_parameters())):
-            kohya_name(adapter)
+        kohya_stems(lora_weights(family, dict(family.model.named_parameters())), adapter_names(family))
 
 
 PREPARE: Final[Mapping[str, Callable[[Family, TrainConfig], None]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -14,12 +14,14 @@ from modules.distributed import Weights
 from modules.families.family import Family, SampleRequest
 from modules.monitoring import Report
 from modules.run import RunFolder
+from modules.training.base_model import fetch_base_model
 from modules.training.dataset import Dataset, Replicas, prepare_dataset
 from modules.training.ema import Ema
-from modules.training.model_setup import load_family, prepare_model
+from modules.training.model_setup import check_available, load_family, prepare_model
 from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.plan import Plan
 from modules.training.precision import Precision
+from modules.training.resuming import check_base
 from modules.training.sampling import sample_requests
 from modules.training.trained_parts import PartGroup, part_groups
 
@@ -69,7 +71,9 @@ def assemble(
 ) -> Parts:
     """All parts, ready for a backup to be restored into. Raises TandemError where config or data cannot be used."""
     precision = Precision(config.precision, device, replicas.scaler_class)
+    fetch_base_model(check_available(config), config, replicas, report, check_stop)
     family = load_family(config)
+    plan = replace(plan, beginning=check_base(family, config, plan.beginning))
     requests = sample_requests(config, family.size_step)
     for remark in family.remarks([text for each in requests for text in (each.prompt, each.negative_prompt)]):
         report.warning(f"Samples: {remark}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.config import TrainConfig
+from modules.data.progress import Progress
 from modules.distributed import Roster, device_name, roster_lines, roster_warnings
 from modules.machine import hostname
 from modules.monitoring import RankFigures, Report
@@ -67,7 +68,16 @@ def opening(parts: Parts, world_size: int) -> list[str]:
     ]
     told = opening_of_method(parts.family, parts.config, parts.weights)
     groups = (group.opening(parts.plan.learning_rate) for group in parts.groups)
-    return [*lines, *(line for line in (told, *groups, parts.weights.opening(), parts.plan.explanation) if line)]
+    more = (told, *groups, _idle(parts), parts.weights.opening(), parts.plan.explanation)
+    return [*lines, *(line for line in more if line)]
+
+
+def _idle(parts: Parts) -> str:
+    """A sentence where every part has stopped before the last step begins."""
+    order = parts.data.order
+    last = Progress(max(0, total_samples(parts) - order.global_batch_size), order.epoch_size, order.global_batch_size)
+    idle = bool(parts.groups) and all(group.rests(last) for group in parts.groups)
+    return "Note: stop_after ends all parts before the run ends; what comes after that trains nothing." if idle else ""
 
 
 def farewell(ending: Ending, step: int, folder: str) -> str:

@@ -54,8 +54,9 @@ def add_words(family: Family, config: TrainConfig) -> None:
     wanted = trained_parts(family, config)
     trained = {name: part_of(name, family.parts) in wanted for name in tables}
     if not any(trained.values()):
+        able = ", ".join(part_of(name, family.parts) or name for name in tables)
         raise ConfigError(
-            f"parts: method is 'embedding', but no part that learns words is trained; they are {', '.join(tables)}.",
+            f"parts: method is 'embedding', but no part that learns words is trained; they are {able}.",
             "Switch train on for one of them, or leave parts empty.",
         )
     family.model.requires_grad_(False)
@@ -76,16 +77,22 @@ def learned_vectors(family: Family, state: Mapping[str, Tensor]) -> dict[str, Te
 def put_words(family: Family, config: TrainConfig, token: str, vectors: Mapping[str, Tensor]) -> None:
     """Teach the family a word that was learned before, for drawing. Raises ConfigError where it does not fit."""
     count = {rows.shape[0] for rows in vectors.values()}.pop()
-    for name, numbers in family.learn_words(token, count, config.embedding_init).items():
-        rows, table = vectors.get(name.partition(".")[0]), _table(family.model, name).weight
-        if rows is not None and rows.shape[1] != table.shape[1]:
+    tables = family.learn_words(token, count, "")  # what it began with does not matter any more
+    if other := set(vectors) ^ {name.partition(".")[0] for name in tables}:
+        raise ConfigError(
+            f"model: the embedding is for {', '.join(vectors)}, but {', '.join(sorted(other))} is only in one of the "
+            "two, the file or the base model.",
+            "Use the base model that it was trained on.",
+        )
+    for name, numbers in tables.items():
+        rows, table = vectors[name.partition(".")[0]], _table(family.model, name).weight
+        if rows.shape[1] != table.shape[1]:
             raise ConfigError(
                 f"model: the embedding has vectors of {rows.shape[1]} numbers, but {name} of the base model has "
                 f"{table.shape[1]}.",
                 "Use the base model that it was trained on.",
             )
-        if rows is not None:
-            table[numbers] = rows.to(table)
+        table[numbers] = rows.to(table)
 
 
 def _table(model: nn.Module, name: str) -> nn.Embedding:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,7 @@ def lora_targets(family: Family, config: TrainConfig) -> list[str]:
     for part in trained_parts(family, config):
         own = [name for name in able if part_of(name, family.parts) == part]
         if not set(own) & set(chosen):
-            raise _no_target(config, part, own)
+            raise _no_target(config, "", own, f" of {part}" if part else "")
     return [name for name in able if name in set(chosen)]
 
 
@@ -106,6 +106,19 @@ def lora_weights(family: Family, state: Mapping[str, Tensor]) -> list[LoraWeight
             )
         )
     return found
+
+
+def most_directions(family: Family) -> int:
+    """The largest rank that a change of any adapted layer can have: a matrix [out, in] has min(out, in) directions."""
+    from peft.tuners.lora import LoraLayer
+
+    found = []
+    for layer in family.model.modules():
+        if isinstance(layer, LoraLayer):
+            base = cast("nn.Linear | nn.Conv2d", layer.get_base_layer())
+            out, inside = base.weight.shape[0], base.weight.shape[1:].numel()
+            found.append(min(out, inside))
+    return max(found)
 
 
 def adapter_names(family: Family) -> dict[str, tuple[str, str]]:
@@ -149,8 +162,8 @@ def _can_be_adapted(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear) and layer.weight.requires_grad
 
 
-def _no_target(config: TrainConfig, pattern: str, able: Sequence[str]) -> ConfigError:
-    whose = f", whose pattern {pattern!r}" if config.lora_targets not in _PRESETS else ", which"
+def _no_target(config: TrainConfig, pattern: str, able: Sequence[str], where: str = "") -> ConfigError:
+    whose = f", whose pattern {pattern!r}" if pattern and config.lora_targets not in _PRESETS else ", which"
     if not able:
         return ConfigError(
             f"method is 'lora', but what is trained of {config.family!r} has no linear layer and no convolution.",
@@ -158,8 +171,8 @@ def _no_target(config: TrainConfig, pattern: str, able: Sequence[str]) -> Config
         )
     few = [able[place * len(able) // SHOWN] for place in range(SHOWN)] if len(able) > SHOWN else able
     return ConfigError(
-        f"lora_targets is {config.lora_targets!r}{whose} fits none of the {len(able)} layers that a LoRA can be added "
-        f"to; some of them are {', '.join(few)}.",
+        f"lora_targets is {config.lora_targets!r}{whose} fits none of the {len(able)} layers{where} that a LoRA can be "
+        f"added to; some of them are {', '.join(few)}.",
         "Use all_linear or all, or a pattern that is found in their names.",
     )
 

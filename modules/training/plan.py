@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from modules.config import TrainConfig, effective_batch, learning_rate_scale
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a run began from: the base model's name, and a word for each module whose weights no backup holds."""
+
+    base_model: str | None = None
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -15,6 +24,7 @@ class Plan:
     original_learning_rate: float
     learning_rate: float
     explanation: str  # one line for the terminal; empty where nothing was scaled
+    beginning: Beginning = field(default_factory=Beginning)
 
 
 def plan_run(config: TrainConfig, world_size: int) -> Plan:

@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 
 from modules.checkpoint import Position, save_model
-from modules.checkpoint.formats import DTYPES, TrainingFacts, convert_weights, file_metadata, single_file
+from modules.checkpoint.formats import (
+    DTYPES,
+    PictureFolder,
+    TrainingFacts,
+    convert_weights,
+    file_metadata,
+    single_file,
+)
 from modules.training.adapters import export_of
 from modules.training.assembly import Parts
 
@@ -41,9 +48,6 @@ def saving(parts: Parts, position: Position) -> Callable[[], list[Path]]:
 
 def training_facts(parts: Parts, position: Position) -> TrainingFacts:
     """What the files say of the run at this position. Captions are counted only where they may be told."""
-    index = parts.data.index
-    counts = Counter(int(concept) for concept in index.concept)
-    names = {number: PurePath(root).name for number, root in enumerate(index.facts.roots) if root}
     return TrainingFacts(
         run_name=parts.folder.name,
         modelspec=parts.family.modelspec(),
@@ -52,17 +56,27 @@ def training_facts(parts: Parts, position: Position) -> TrainingFacts:
         epoch=position.epoch,
         total_steps=parts.total_steps,
         world_size=position.world_size,
-        pictures=len(index),
-        folders={name: counts[number] for number, name in names.items()},
-        tags=_tags(parts, names) if parts.config.metadata_dataset else {},
+        pictures=len(parts.data.index),
+        folders=_folders(parts),
     )
 
 
-def _tags(parts: Parts, names: dict[int, str]) -> dict[str, dict[str, int]]:
+def _folders(parts: Parts) -> list[PictureFolder]:
     index, config = parts.data.index, parts.config
-    found: dict[str, Counter[str]] = {name: Counter() for name in names.values()}
-    for row, number in enumerate(index.concept):
+    counts = Counter(int(concept) for concept in index.concept)
+    tags: dict[int, Counter[str]] = {number: Counter() for number in range(len(config.concepts))}
+    for row, number in enumerate(index.concept if config.metadata_dataset else ()):
         delimiter = config.concepts[int(number)].tag_delimiter
         for caption in index.captions(row):
-            found[names[int(number)]].update(tag.strip() for tag in caption.split(delimiter) if tag.strip())
-    return {name: dict(counter.most_common()) for name, counter in found.items()}
+            tags[int(number)].update(tag.strip() for tag in caption.split(delimiter) if tag.strip())
+    return [
+        PictureFolder(
+            name=PurePath(root).name,
+            pictures=counts[number],
+            repeats=config.concepts[number].repeats,
+            prior=config.concepts[number].prior,
+            tags=dict(tags[number].most_common()),
+        )
+        for number, root in enumerate(index.facts.roots)
+        if root
+    ]

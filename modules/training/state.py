@@ -18,7 +18,7 @@ from modules.config import ResumeError, TrainConfig
 from modules.data.progress import Progress
 from modules.distributed import Weights
 from modules.training.ema import Ema
-from modules.training.plan import Plan, plan_run
+from modules.training.plan import Beginning, Plan, plan_run
 from modules.training.validation import Patience
 
 
@@ -38,7 +38,11 @@ def resumed_plan(config: TrainConfig, position: Position) -> Plan:
 
 def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | None) -> Plan:
     """The plan of a new run, or of the run that `resume` continues."""
-    return plan_run(config, world_size) if resume is None else resumed_plan(config, resume.position)
+    if resume is None:
+        return plan_run(config, world_size)
+    base_model = resume.config.get("base_model")
+    beginning = Beginning(None if base_model is None else str(base_model), resume.position.base)
+    return replace(resumed_plan(config, resume.position), beginning=beginning)
 
 
 def position_of(progress: Progress, plan: Plan, world_size: int, patience: Patience) -> Position:
@@ -54,6 +58,7 @@ def position_of(progress: Progress, plan: Plan, world_size: int, patience: Patie
         learning_rate=plan.learning_rate,
         best_validation_loss=patience.best,
         validations_without_improvement=patience.without_improvement,
+        base=dict(plan.beginning.marks),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from modules.config import ConfigError, Interval, Part, TrainConfig
+from modules.config import ConfigError, Interval, Part, TrainConfig, unknown_parts
 from modules.data.progress import Progress
 from modules.families.family import Family
 from modules.families.parts import choices
@@ -39,11 +39,8 @@ class PartGroup:
 
 def check_parts(kind: type[Family], config: TrainConfig) -> None:
     """Raises ConfigError where the config names a part that the family has not."""
-    for place, entry in enumerate(config.parts):
-        if entry.part not in kind.parts:
-            having = f"has {', '.join(kind.parts)}" if kind.parts else "has no parts: all of it is trained"
-            advice = "" if kind.parts else " Leave parts empty."
-            raise ConfigError(f"parts.{place}.part is {entry.part!r}; the family {config.family!r} {having}.{advice}")
+    for path, sentence in unknown_parts([entry.part for entry in config.parts], config.family, kind.parts):
+        raise ConfigError(f"{path} {sentence}.")
 
 
 def part_of(name: str, parts: Iterable[str]) -> str:
@@ -54,11 +51,16 @@ def part_of(name: str, parts: Iterable[str]) -> str:
 
 def trained_parts(family: Family, config: TrainConfig) -> tuple[str, ...]:
     """The names of the parts that are trained; ("",) for the whole model of a family without parts."""
-    if not family.parts:
+    return names_of_trained(config, family.parts)
+
+
+def names_of_trained(config: TrainConfig, parts: Sequence[str]) -> tuple[str, ...]:
+    """As `trained_parts`, from the names of the family's parts."""
+    if not parts:
         return ("",)
     off = {entry.part for entry in config.parts if not entry.train}  # an encoder may be told not to learn a word
-    wanted = choices.trained_parts(config, family.parts) - off
-    return tuple(part for part in family.parts if part in wanted)
+    wanted = choices.trained_parts(config, parts) - off
+    return tuple(part for part in parts if part in wanted)
 
 
 def freeze_others(family: Family, config: TrainConfig) -> None:

@@ -16,6 +16,7 @@ from app.form.interval import IntervalField
 from app.form.line import TextField
 from app.form.long_text import LongTextField
 from app.form.menu import MenuField
+from app.form.part import PartField
 from app.form.switch import SwitchField
 from app.form.words import as_text
 from app.inputs import Entry, TextBox
@@ -113,6 +114,11 @@ class Driver:
                     write(field.control, count)
             case LongTextField():
                 write(field.control, field.text_of(value))
+            case PartField() if field.control is field.menu:
+                assert value in field.menu.choices
+                field.menu.choose(str(value))
+            case PartField():
+                write(field.control, str(value))
             case TextField():
                 write(field.control, as_text(value))
             case _:

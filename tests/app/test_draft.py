@@ -245,7 +245,26 @@ class Options(Section):
 
 @pytest.fixture
 def family() -> FamilyDescription:
-    return FamilyDescription("pixel_diffusion", ("fine_tune",), _in_their_group(Options), Options, 8)
+    return FamilyDescription(
+        "pixel_diffusion", ("fine_tune",), ("unet", "text_encoder"), _in_their_group(Options), Options, 8
+    )
+
+
+def test_a_family_looks_at_parts_and_resolution(draft: Draft, family: FamilyDescription) -> None:
+    draft.describe_family(family)
+    draft.set("resolution", "100")
+    assert [fault.sentence for fault in draft.faults] == [
+        "resolution is 100; pixel_diffusion needs a multiple of 8, for example 96."
+    ]
+    draft.set("resolution", "96")
+    draft.insert("parts", 0, {"part": "vae"})
+    assert [fault.sentence for fault in draft.faults] == [
+        "parts.0.part is 'vae'; the family 'pixel_diffusion' has unet, text_encoder."
+    ]
+    draft.set("parts.0.part", "")
+    assert [fault.path for fault in draft.faults] == ["parts.0.part"], "the config itself says that it is empty"
+    draft.set("parts.0.part", "unet")
+    assert draft.faults == ()
 
 
 def test_a_familys_options_are_checked_and_kept_short(draft: Draft, family: FamilyDescription) -> None:

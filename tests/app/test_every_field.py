@@ -17,6 +17,7 @@ ALL = [
 ]
 VALUES: dict[str, object] = {
     "family": "my_family.py",
+    "resolution": 640,  # a multiple of what the family wants
     "device_ids": [0, 1],
     "master_addr": "gpu01",
     "processes_per_node": [2],
@@ -27,7 +28,8 @@ FIRST: dict[str, dict[str, object]] = {  # what other settings must be for a val
     "embedding_token": {"family": "my_family.py"},  # the built-in one teaches no words
     "embedding_init": {"family": "my_family.py"},
     "embedding_vectors": {"family": "my_family.py"},
-    "parts.*.train": {"family": "my_family.py", "method": "embedding"},  # where none need be trained
+    "parts": {"family": "my_family.py"},  # the built-in one has no parts
+    "parts.*.train": {"method": "embedding"},  # where none need be trained
     "node_rank": {"enable_multi_gpu": True, "num_nodes": 3},
     "early_stopping_patience": {"validation_split": 0.25},
 }
@@ -66,9 +68,9 @@ def prepare(driver: Driver, option: Option) -> None:
     """A new draft in which the setting applies; everything on the way is set through its control, too."""
     driver.draft.new()
     driver.settle()
-    for path, value in FIRST.get(option.path, {}).items():
-        driver.set(path, value)
     head = option.path.partition(".*.")[0]
+    for path, value in {**FIRST.get(head, {}), **FIRST.get(option.path, {})}.items():
+        driver.set(path, value)
     if head != option.path:
         driver.window.show_section({"concepts": "data", "samples": "sampling", "parts": "adapters"}[head])
         driver.window.sections[driver.window.section].list.add_button.invoke()

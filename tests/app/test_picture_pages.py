@@ -75,6 +75,32 @@ def test_the_filter_looks_at_names_and_captions(section: Section, shared_driver:
     browser(section).kind.choose("all")
 
 
+def test_only_what_is_of_use_is_in_sight(section: Section, shared_driver: Driver, folder: Path) -> None:
+    found, driver = browser(section), shared_driver
+    assert found.bar.winfo_viewable()
+    assert found.editor.winfo_viewable()
+    found.show_only("no such picture")
+    driver.settle()
+    assert found.bar.winfo_viewable(), "the filter is what brings them back"
+    assert not found.editor.winfo_viewable()
+    found.show_only("")
+    driver.settle()
+    assert found.editor.winfo_viewable()
+    driver.draft.remove("concepts", 0)
+    driver.wait(lambda: not found.shown and pages(section).is_complete, "the folder is gone")
+    driver.settle()
+    assert not found.bar.winfo_viewable()
+    assert not found.editor.winfo_viewable()
+    assert not found.replacing.winfo_viewable()
+    assert found.grid_view.winfo_viewable()
+    driver.draft.insert("concepts", 0, {"path": str(folder)})
+    driver.wait(lambda: len(found.shown) >= 12, "the pictures")
+    driver.settle()
+    assert found.bar.winfo_viewable()
+    assert found.bar.winfo_rooty() < found.editor.winfo_rooty(), "the filter stands above"
+    assert found.editor.winfo_rootx() > found.grid_view.winfo_rootx()
+
+
 def test_keys_move_through_the_grid_and_into_the_caption(section: Section, shared_driver: Driver) -> None:
     grid = browser(section).grid_view
     grid.canvas.focus_force()

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from app import look, texts
+from app.form.part import PartField
 from modules.config import TrainConfig, load_config, options, save_config
 from tests.app.driving import Driver, click, write
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def focused(driver: Driver) -> object:
@@ -452,6 +455,44 @@ def test_a_familys_options_become_fields(driver: Driver, home: Path) -> None:
     assert "nowhere.py" in driver.words(driver.window.sections["model"])
     write(driver.field("family_options").control, "anything: [1, 2]")  # type: ignore[attr-defined]
     assert driver.draft.get("family_options") == {"anything": [1, 2]}
+
+
+def test_the_parts_to_choose_from_are_those_of_the_family(driver: Driver) -> None:
+    driver.window.show_section("adapters")
+    driver.wait(lambda: driver.draft.family, "the family's answer")
+    parts = driver.window.sections["adapters"].list
+    parts.add()
+    assert parts.items == [], "the built-in family has no parts"
+
+    driver.set("family", str(ROOT / "tests" / "parts_family.py"))
+    driver.wait(lambda: driver.draft.family and driver.draft.family.parts == ("unet", "text_encoder"), "its parts")
+    driver.set("family_options.faults", ["one", "two"])
+    assert driver.draft.config is not None
+    assert driver.draft.config.family_options == {"faults": ["one", "two"]}, "a list that only this family declares"
+    driver.draft.set("family_options", {})
+    driver.window.show_section("adapters")
+    for place, name in enumerate(("unet", "text_encoder")):
+        parts.add_button.invoke()
+        field = driver.field(f"parts.{place}.part")
+        assert isinstance(field, PartField)
+        assert (field.control, field.menu.choices) == (field.menu, ("unet", "text_encoder"))
+        assert driver.draft.get(f"parts.{place}.part") == name, "a fresh part is one that is not in the list yet"
+    parts.remove()
+    driver.set("parts.0.part", "text_encoder")
+    assert driver.draft.config is not None
+    assert [part.part for part in driver.draft.config.parts] == ["text_encoder"]
+
+    driver.draft.set("parts.0.part", "vae")
+    driver.settle()
+    assert "has unet, text_encoder" in driver.field("parts.0.part").message.cget("text")
+    driver.draft.set("family", "pixel_diffusion")
+    driver.wait(lambda: driver.draft.family and driver.draft.family.name == "pixel_diffusion", "the family's answer")
+    assert [fault.path for fault in driver.draft.faults] == ["parts.0.part"]
+    assert "has no parts: all of it is trained. Leave parts empty." in driver.draft.faults[0].sentence
+    driver.draft.set("family", "nowhere.py")
+    driver.wait(lambda: driver.draft.family is None, "the failure")
+    driver.set("parts.0.part", "anything")
+    assert driver.draft.get("parts.0.part") == "anything", "where the family cannot say, it is typed"
 
 
 def test_a_defect_is_told_and_the_window_goes_on(driver: Driver) -> None:

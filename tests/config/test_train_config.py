@@ -88,6 +88,10 @@ def test_early_stopping_needs_something_to_look_at() -> None:
     assert len(sentences(early_stopping_patience=3, validate_every=100, concepts=[switched_off])) == 1
 
 
+def test_a_word_begins_with_words() -> None:
+    assert sentences(method="embedding", embedding_init="  ") == ["embedding_init is '  '; give a word, such as cat."]
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -228,6 +228,9 @@ def test_a_saved_model_draws_and_wrong_folders_are_refused(
         (["--model", str(run.folder.model_dir), "--count", "0"], "--count"),
         (["--model", str(run.folder.model_dir), "--steps", "0"], "steps"),
         (["--model", str(run.folder.model_dir), "--base_model", "x"], "is a whole model"),
+        (["--model", str(run.folder.path)], f"is the folder of a run. Give its model folder, {run.folder.model_dir}"),
+        (["--model", str(next(run.folder.backup_dir.iterdir()))], "is a backup"),
+        (["--model", str(run.folder.model_dir / "tandem.json")], "is a file"),
     ):
         capsys.readouterr()
         assert sample.main([*arguments, "--prompt", "x"]) == 2

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from modules.checkpoint.formats import single_file
 from modules.config import ConfigError, TrainConfig
 from modules.families.family import family_class
+from modules.training.model_setup import check_available
 from tests.families.diffusion_checks import REQUEST, load
 
 
@@ -117,6 +118,24 @@ def test_options_that_do_not_fit(sd_folder: Path, options: dict[str, object], se
         load("stable_diffusion", sd_folder, family_options=options)
 
 
+def test_a_resolution_that_does_not_divide() -> None:
+    with pytest.raises(
+        ConfigError, match=r"resolution is 100; stable_diffusion needs a multiple of 64, for example 128"
+    ):
+        check_available(TrainConfig(family="stable_diffusion", resolution=100))
+
+
+def test_a_word_that_is_one_already_and_one_that_begins_with_too_much(sd_folder: Path) -> None:
+    settings = {"method": "embedding", "embedding_token": "<c>"}
+    with pytest.raises(ConfigError, match=r"embedding_token is 'cat', which the tokenizer of text_encoder knows"):
+        load("stable_diffusion", sd_folder, **settings).learn_words("cat", 1, "dog")
+    family = load("stable_diffusion", sd_folder, **settings)
+    family.learn_words("<c>", 2, "red disc")
+    assert family.remarks(["a <c>"]) == []
+    family.learn_words("<d>", 2, "red blue disc")
+    assert "reads as 3 pieces, and embedding_vectors is 2" in family.remarks([])[0]
+
+
 def test_a_prediction_that_is_not_known(sd_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd_folder, tmp_path / "model")
     file = folder / "scheduler" / "scheduler_config.json"
@@ -134,7 +153,9 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_hub_name_without_a_connection(offline: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no folder 'owner/model', and as a model of the hub .* not be downloaded"):
+    with pytest.raises(
+        ConfigError, match=r"no folder 'owner/model', and as a model of the hub it is not .*HF_HUB_OFFLINE"
+    ):
         load("stable_diffusion", "owner/model")
 
 
@@ -155,7 +176,7 @@ def test_one_file_with_all_weights(
     options = {"layout": str(folder)}
     loaded = load(family, tmp_path / "model.safetensors", family_options=options)
     assert loaded.sample(REQUEST).tobytes() == load(family, folder).sample(REQUEST).tobytes()
-    with pytest.raises(ConfigError, match=r"hub, which could not be reached.* family_options.layout"):
+    with pytest.raises(ConfigError, match=r"on the hub.*HF_HUB_OFFLINE.* family_options.layout"):
         load(family, tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match=r"family_options.layout: .* is no model folder"):
         load(family, tmp_path / "model.safetensors", family_options={"layout": str(tmp_path)})

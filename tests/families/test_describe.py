@@ -15,6 +15,7 @@ def test_prints_the_declarations(capsys: pytest.CaptureFixture[str]) -> None:
     described = json.loads(capsys.readouterr().out)
     options = {option["path"]: option for option in described["options"]}
     assert described["methods"] == ["fine_tune", "lora"]
+    assert described["parts"] == []
     assert described["size_step"] == 8
     assert options["width"]["type"] == "integer"
     assert options["width"]["bounds"]["ge"] == 8

@@ -121,7 +121,7 @@ def test_another_choice_of_layers_cannot_go_on_from_a_backup(pictures: Path, tmp
     other = {**TOUCHY, "lora_targets": "all_linear"}
     code, run = train_alone(tiny_config(pictures, tmp_path, **other), str(whole.folder.backup_dir / "step-000003"))
     assert code == 2
-    assert "the backup holds another model" in run.failure(0)
+    assert "lora_targets is 'all_linear', but the run of this backup has 'all'" in run.failure(0)
 
 
 @pytest.mark.parametrize("decompose", [False, True])

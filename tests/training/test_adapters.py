@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from modules.config import ConfigError, TrainConfig, explain
 from modules.data.progress import Progress
 from modules.distributed import Weights
+from modules.training.adapters import opening
 from modules.training.learned_words import LearnedRows
+from modules.training.lora import most_directions
 from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
 from modules.training.precision import Precision
 from modules.training.trained_parts import part_groups
@@ -73,6 +75,18 @@ def test_targets_by_preset_and_by_pattern(wanted: str, found: set[str]) -> None:
     assert {name.partition(".lora_")[0] for name in Weights(family.model).own} == found
 
 
+def test_a_part_without_a_layer_is_named_and_a_rank_too_large_is_told() -> None:
+    with pytest.raises(
+        ConfigError, match=r"lora_targets is 'to_q', which fits none of the 2 layers of text_encoder that"
+    ):
+        ready(**{**LORA, "lora_targets": "to_q", "parts": BOTH})
+    family, config = ready(**{**LORA, "lora_rank": 64})
+    most = most_directions(family)
+    assert f"A rank above {most} holds no more than {most} does" in opening(family, config, Weights(family.model))
+    family, config = ready(**LORA)
+    assert "holds no more" not in opening(family, config, Weights(family.model))
+
+
 def test_layers_that_the_family_itself_has_frozen_are_left_alone() -> None:
     options = {"family_options": {"frozen": "unet.to_v"}}
     family, _ = ready(**{**LORA, **options})
@@ -94,7 +108,7 @@ def test_layers_that_the_family_itself_has_frozen_are_left_alone() -> None:
         ({"family": "pixel_diffusion", "parts": BOTH}, "has no parts: all of it is trained. Leave parts empty"),
         (
             {"method": "embedding", "parts": [{"part": "unet"}, {"part": "text_encoder", "train": False}]},
-            r"no part that learns words is trained; they are text_encoder\.table",
+            r"no part that learns words is trained; they are text_encoder\.",
         ),
     ],
 )

@@ -106,8 +106,10 @@ def test_a_run_without_a_backup_begins_at_its_first_step(pictures: Path, tmp_pat
     [
         ({"family_options": {"width": 9, "batch_norm": True}}, "does not fit this config"),
         ({"family_options": {"dropout": 0.3, "batch_norm": False}}, "another model"),
-        ({"optimizer": "sgd", "family_options": {"dropout": 0.3, "batch_norm": True}}, "another optimizer"),
-        ({"optimizer": "lion", "family_options": {"dropout": 0.3, "batch_norm": True}}, "another optimizer"),
+        ({"optimizer": "sgd", "family_options": {"dropout": 0.3, "batch_norm": True}}, "has 'adamw'"),
+        ({"optimizer": "lion", "family_options": {"dropout": 0.3, "batch_norm": True}}, "optimizer.name is 'lion'"),
+        ({"method": "lora"}, "method is 'lora', but the run of this backup has 'fine_tune'"),
+        ({"family": "pixel_diffusion", "family_options": {}}, "family is 'pixel_diffusion', but the run"),
         ({"global_batch_size": 12}, "global_batch_size is 12"),
     ],
 )

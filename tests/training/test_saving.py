@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from modules.config import TrainConfig
 from modules.families.family import family_class
 from tests.checkpoint.formats.drawing import PROMPT, picture, same
+from tests.checkpoint.formats.real_blocks import with_the_real_blocks
 from tests.conftest import draw_pictures
 from tests.families.tiny_pipelines import tiny_sd, tiny_sdxl
 from tests.runs import Run, tiny_config, train_alone
@@ -27,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "discs").mkdir()
     draw_pictures(folder / "discs", 4)
     tiny_sd(folder / "stable_diffusion")
-    tiny_sdxl(folder / "stable_diffusion_xl")
+    with_the_real_blocks(tiny_sdxl(folder / "stable_diffusion_xl"))
     return folder
 
 
@@ -109,6 +110,12 @@ def test_a_lora_is_written_for_both_kinds_of_tools(place: Path) -> None:
         assert not same(drawn[-1], plain)
     assert same(*drawn)
     said = header(run.folder.model_dir / "lora_kohya.safetensors")
+    assert any(
+        "lora_unet_input_blocks_4_1_" in key for key in load_file(run.folder.model_dir / "lora_kohya.safetensors")
+    )
+    assert said["modelspec.implementation"] == "https://github.com/Stability-AI/generative-models"
+    assert header(run.folder.model_dir / "pytorch_lora_weights.safetensors")["modelspec.implementation"] == "diffusers"
+    assert all(said[f"modelspec.{key}"] for key in ("sai_model_spec", "title", "resolution", "date"))
     assert said["modelspec.architecture"] == "stable-diffusion-xl-v1-base/lora"
     assert said["ss_network_dim"] == "4"
     assert "discs" in json.loads(said["ss_tag_frequency"])

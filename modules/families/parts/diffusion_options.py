@@ -23,11 +23,13 @@ class DiffusionOptions(Section):
         title="The model predicts",
         help="auto: what the base model was trained for. epsilon is the noise (SD 1.x, SDXL), v_prediction a mixture "
         "of noise and picture (SD 2.x at 768 pixels). A wrong choice gives pictures of mere colours.",
+        resume="fixed",
     )
     loss: Error = setting(
         "mse",
         title="Loss",
         help="mse: large errors count most, the usual choice. huber and smooth_l1: a few odd pictures count less.",
+        resume="told",
     )
     huber_delta: float = setting(
         0.1,
@@ -37,12 +39,14 @@ class DiffusionOptions(Section):
         depends_on="loss=huber|smooth_l1",
         gt=0,
         le=100,
+        resume="told",
     )
     loss_weighting: Weighting = setting(
         "none",
         title="Weight of noise levels",
         help="min_snr: almost clean pictures count less, so that training is steadier and faster. debiased: the same "
         "idea, stronger. none: all count alike.",
+        resume="told",
     )
     min_snr_gamma: float = setting(
         5.0,
@@ -52,6 +56,7 @@ class DiffusionOptions(Section):
         depends_on="loss_weighting=min_snr",
         gt=0,
         le=1000,
+        resume="told",
     )
     offset_noise: float = setting(
         0.0,
@@ -60,6 +65,7 @@ class DiffusionOptions(Section):
         advanced=True,
         ge=0,
         le=1,
+        resume="told",
     )
     zero_terminal_snr: bool = setting(
         False,
@@ -67,12 +73,14 @@ class DiffusionOptions(Section):
         help="Rescales the noise so that nothing of the picture is left at its end, for true black and white. Needs "
         "v_prediction, and a model that learned it.",
         advanced=True,
+        resume="fixed",
     )
     timestep_distribution: Distribution = setting(
         "uniform",
         title="Timesteps",
         help="Which noise levels are trained: all alike, or those in the middle, where shapes are decided, more often.",
         advanced=True,
+        resume="told",
     )
     min_timestep: float = setting(
         0.0,
@@ -81,6 +89,7 @@ class DiffusionOptions(Section):
         advanced=True,
         ge=0,
         lt=1,
+        resume="told",
     )
     max_timestep: float = setting(
         1.0,
@@ -89,6 +98,7 @@ class DiffusionOptions(Section):
         advanced=True,
         gt=0,
         le=1,
+        resume="told",
     )
     clip_skip: int = setting(
         0,
@@ -99,6 +109,7 @@ class DiffusionOptions(Section):
         advanced=True,
         ge=0,
         le=11,
+        resume="fixed",
     )
     latents: Latents = setting(
         "sample",
@@ -106,12 +117,14 @@ class DiffusionOptions(Section):
         help="sample: a little of the autoencoder's own noise, anew each time. mode: always the same latents, and "
         "half the disk space.",
         advanced=True,
+        resume="told",
     )
     long_prompts: LongPrompts = setting(
         "truncate",
         title="Long captions",
         help="The text encoder reads 75 tokens, about 50 words. truncate: what follows is left out. chunk: it is read "
         "in several parts.",
+        resume="told",
     )
     prompt_windows: int = setting(
         3,
@@ -121,6 +134,7 @@ class DiffusionOptions(Section):
         depends_on="long_prompts=chunk",
         ge=2,
         le=8,
+        resume="told",
     )
     offload_frozen: bool = setting(
         True,
@@ -135,6 +149,7 @@ class DiffusionOptions(Section):
         help="The autoencoder works on parts of the picture, for large pictures on little GPU memory. The parts' "
         "borders change slightly.",
         advanced=True,
+        resume="told",
     )
     sample_scheduler: Scheduler = setting(
         "model",
