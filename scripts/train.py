@@ -24,6 +24,7 @@ from modules.run.join.invitation import Invitation, invitation_by_number
 from modules.run.launch_environment import add_network_cards
 from modules.run.pause import hold_back_pause
 from modules.run.preview import absolute_if_a_file, as_given, preview
+from modules.run.refusals import refuse, refused_before
 from modules.run.resume import LATEST, check_resume, folder_to_resume, given_backup, newest_run
 from modules.run.run_folder import check_free
 from modules.run.run_lock import check_not_training, supervising_in
@@ -41,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and train; returns the exit code of the run folder protocol."""
     hold_back_pause()
     options = parser().parse_args(arguments)
+    if options.run_folder is None and (code := refused_before()) is not None:
+        return code
     try:
         if options.run_folder is not None:
             return work_in(RunFolder(Path(options.run_folder)), options)
@@ -58,7 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
             return take_place(place, config, options)
         return begin(config, options)
     except TandemError as error:
-        print(f"Training did not start: {error}", file=sys.stderr)
+        if refuse(error.exit_code):
+            print(f"Training did not start: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)

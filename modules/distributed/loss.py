@@ -7,12 +7,15 @@ from collections.abc import Sequence
 
 import psutil
 
+from modules.distributed.reach import Reach
 from modules.distributed.sign_in import Member, by_host
 from modules.run.explanations import explain_kind
 from modules.run.failures import Failure
 
 # A machine whose ranks are all silent for so long is down or out of reach.
 DEAD_AFTER_S = 20.0
+# The same where its system does not answer either.
+DEAD_AFTER_CUT_OFF_S = 10.0
 # The same where a connection was lost already, so that only the name is missing.
 DEAD_AFTER_LOSS_S = 6.0
 # A rank whose machine is there, and says nothing bad of its process, may be in native code that lets no thread run.
@@ -27,8 +30,9 @@ _STOPPED = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 class Silence:
     """How long each of the other ranks has been silent; `living` beats are told to it."""
 
-    def __init__(self, everyone: Sequence[Member], own_rank: int) -> None:
+    def __init__(self, everyone: Sequence[Member], own_rank: int, reach: Reach | None = None) -> None:
         self._everyone = everyone
+        self._reach = Reach({}) if reach is None else reach
         self._machine = everyone[own_rank].machine_id
         self._beats: dict[int, tuple[int, float]] = {}
         self._neighbours = {
@@ -63,8 +67,9 @@ class Silence:
         for rank in sorted(silent):
             machine = self._everyone[rank].machine_id
             is_down = machine != self._machine and all(each.rank in silent for each in self._on(machine))
-            limit_s = DEAD_AFTER_LOSS_S if mourning else DEAD_AFTER_S
-            if not is_down:
+            if is_down:
+                limit_s = self._patience_s(machine, mourning=mourning)
+            else:
                 limit_s = DEAF_AFTER_LOSS_S if mourning else DEAF_AFTER_S
             if silent[rank] > limit_s:
                 return self._out_of_reach(rank, set(silent), silent[rank])
@@ -75,10 +80,16 @@ class Silence:
         holder = self._everyone[0]
         if holder.machine_id == self._machine and 0 in self._neighbours and (found := self._look_at(holder, seconds)):
             return found
-        if seconds < (DEAD_AFTER_LOSS_S if mourning else DEAD_AFTER_S):
+        if seconds < self._patience_s(holder.machine_id, mourning=mourning):
             return None
         there = {member.rank for member in self._on(holder.machine_id)}
         return self._out_of_reach(0, there, seconds)
+
+    def _patience_s(self, machine: str, *, mourning: bool) -> float:
+        """How long a whole machine may be silent."""
+        if mourning:
+            return DEAD_AFTER_LOSS_S
+        return DEAD_AFTER_CUT_OFF_S if self._reach.is_cut_off(machine) else DEAD_AFTER_S
 
     def process_of(self, rank: int) -> psutil.Process | None:
         """The process of a rank on this machine."""
@@ -113,7 +124,8 @@ class Silence:
             return _failure(member, "stopped", text)
         if {each.rank for each in there} <= silent:
             where = by_host(there).replace(f" on {member.host}", "")
-            text = f"Host {member.host} ({where}) gave no sign of life for {seconds:.0f} s."
+            text = f"Host {member.host} ({where}) gave no sign of life for {seconds:.0f} s"
+            text += " and cannot be reached." if self._reach.is_cut_off(member.machine_id) else "."
         else:
             text = f"Rank {rank} on {member.host} gave no sign of life for {seconds:.0f} s."
         return _failure(member, "lost", text)

@@ -19,6 +19,7 @@ _ROOMS = {
     "/modules/data/reading.py": "the loader",
     "/modules/data/": "the data",
     "/modules/checkpoint/": "a backup",
+    "/modules/families/parts/hub.py": "the download of the base model",
 }
 
 

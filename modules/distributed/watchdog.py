@@ -35,9 +35,10 @@ from modules.distributed.diagnosis import (
     stacks,
     waits,
 )
-from modules.distributed.loss import STOPPED_AFTER_S, Silence, is_stopped
+from modules.distributed.loss import SILENT_AFTER_S, STOPPED_AFTER_S, Silence, is_stopped
 from modules.distributed.own_state import Beat, OwnState
 from modules.distributed.process_group import Group
+from modules.distributed.reach import Reach
 from modules.distributed.timed_store import StoreGone, StoreSilent, TimedStore
 from modules.run.exit_codes import exit_code_of
 from modules.run.explanations import explain_kind
@@ -91,7 +92,7 @@ class Watchdog:
         self._last_words = last_words
         self._store = TimedStore(group.store, ANSWER_WITHIN_S)
         self._state = OwnState(self._own)
-        self._silence = Silence(group.members, self._own.rank)
+        self._silence = Silence(group.members, self._own.rank, Reach.of(group.members, group.place))
         self._every_s = max(BEAT_EVERY_S, len(group.members) / 256)
         self._known: set[int] = set()
         self._parent = os.getppid()
@@ -152,8 +153,8 @@ class Watchdog:
                 self._end_process(self._verdict)
             if self._closing.wait(self._every_s):
                 break
-            if (gap_s := time.monotonic() - looked_at - self._every_s) > self._every_s:
-                self._silence.forgive(gap_s)  # this machine slept, or the store was slow to answer
+            if (gap_s := time.monotonic() - looked_at - self._every_s) > SILENT_AFTER_S:
+                self._silence.forgive(gap_s)  # this process was stopped, or the store was slow to answer
             looked_at = time.monotonic()
         with suppress(StoreGone, StoreSilent):
             self._show_life(has_left=True)

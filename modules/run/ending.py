@@ -83,6 +83,13 @@ def said_exit_code(events: Sequence[Event]) -> int | None:
     return None
 
 
+def ending_by(failure: Failure, events: Sequence[Event]) -> Ending:
+    """The end of a run that nobody watches over, by what is known to be its cause; `events` so far."""
+    ends = [number for number, event in enumerate(events, start=1) if event["type"] == "finished"]
+    phase = _last_phase(events[ends[-1] if ends else 0 :]) or STARTING
+    return Ending(exit_code_of(failure.kind), failure, phase)
+
+
 def ending_message(ending: Ending, folder: RunFolder) -> str:
     """What to tell the user: nothing, or the one message about the failure, without a last newline."""
     failure = ending.failure
@@ -103,7 +110,9 @@ def ending_message(ending: Ending, folder: RunFolder) -> str:
     if not refused and failure.traceback:
         lines.append(f"  Full traceback: {folder.log_file(failure.rank)}")
     elif not refused:
-        lines.append(f"  More in: {folder.launcher_log}")
+        own = folder.log_file(failure.rank)
+        is_alone = own.exists() and not folder.launcher_log.exists()  # only a supervisor keeps that one
+        lines.append(f"  More in: {own if is_alone else folder.launcher_log}")
     return "\n".join(lines)
 
 

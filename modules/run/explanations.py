@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from modules.config import TandemError
@@ -72,10 +72,16 @@ _MEMORY = _Rule(
         "mps backend out of memory",
     ),
 )
+_MEMORY_AT_START = replace(
+    _MEMORY,
+    advice="The model did not fit, or what prepares the pictures; batch_size changes nothing about that. Close other "
+    "programs that use this GPU (nvidia-smi lists them), use precision=bf16 or a lower resolution, or divide the model "
+    "among several GPUs with training_mode=fully_sharded.",
+)
 _HOST_MEMORY = _Rule(
     "host_memory",
-    "Lower loader_workers, prefetch_factor or batch_size, or close other programs; this is the computer's "
-    "main memory, not the GPU's.",
+    "Lower loader_workers, prefetch_factor or batch_size (while pictures are prepared: cache_batch_size or "
+    "resolution), or close other programs; this is the computer's main memory, not the GPU's.",
     names=("MemoryError",),
     texts=(
         "defaultcpuallocator: can't allocate memory",
@@ -190,7 +196,7 @@ _ALWAYS = (
     _NETWORK_CARD,
 )
 # The first that applies wins. A lost peer comes before NCCL and time-outs, which carry its words inside.
-_STARTING = (*_ALWAYS, _PEER, _JOIN, _NCCL_INIT, _DRIVER)
+_STARTING = (_MEMORY_AT_START, *_ALWAYS, _PEER, _JOIN, _NCCL_INIT, _DRIVER)
 _TRAINING = (*_ALWAYS, _PEER, _HANG, _NCCL_INIT, _DRIVER)
 
 _ERRNO_RULES: Final = {

@@ -16,7 +16,7 @@ from modules.run.commands import clear_commands
 from modules.run.console import warn
 from modules.run.ending import Ending, Traces, decide_ending, ending_message, said_exit_code
 from modules.run.events import Event, EventLog, EventReader
-from modules.run.exit_codes import BAD_CONFIG, NO_DATA, exit_code_of
+from modules.run.exit_codes import exit_code_of
 from modules.run.failures import forget_failures, give_room_back, read_failures, record_failure
 from modules.run.folder_guard import FolderGuard
 from modules.run.generations import Generations
@@ -24,6 +24,7 @@ from modules.run.launch_plan import TORCHRUN_MODULE, LaunchPlan
 from modules.run.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.pause import pause_held_back
 from modules.run.process_family import ProcessFamily
+from modules.run.refusals import is_final
 from modules.run.run_folder import RunFolder, not_writable
 from modules.run.run_lock import supervising_in
 from modules.run.stop_requests import StopRequests
@@ -231,7 +232,7 @@ class Supervisor:
     def _would_fail_again(self) -> bool:
         """Whether a rank was refused for its settings or its pictures, which another start would find alike."""
         failures = [each for each in read_failures(self._folder) if each.rank in self._watched]
-        return any(exit_code_of(each.kind) in {BAD_CONFIG, NO_DATA} for each in failures)
+        return any(is_final(exit_code_of(each.kind)) for each in failures)
 
     def _decide(self, returncode: int) -> Ending:
         while news := self._reader.new():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -23,12 +24,16 @@ from modules.run import (
     exit_code_of,
     forget_failures,
     give_room_back,
+    read_events,
     record_failure,
     reserve_room,
     root_cause,
     start_rank_log,
     stop_rank_log,
 )
+from modules.run.console import warn
+from modules.run.ending import ending_by, ending_message
+from modules.run.refusals import is_final, refuse
 from modules.run.restarts import folder_of_this_start, remember_folder, restarts_left, resume_of_restart
 from modules.run.resume import LATEST, folder_to_resume
 from modules.run.run_lock import training_in
@@ -87,15 +92,33 @@ def run_worker(
 
 def _tell(failure: Failure, folder: RunFolder, report: Report, rank: int) -> None:
     """Nobody else says why the run ended: rank 0 does, or the next one where rank 0 itself is what failed."""
-    if restarts_left():
+    refuse(exit_code_of(failure.kind))
+    if restarts_left() and not is_final(exit_code_of(failure.kind)):
         report.warning(
             f"Rank {failure.rank} on {failure.host} failed: {failure.message} torchrun starts all ranks again, "
             f"which go on from the newest backup ({restarts_left()} restarts left)."
         )
     elif rank == 0:
-        report.failed(failure)
-    elif rank == 1 and failure.rank == 0:
-        RunReport(EventLog(folder.events_file), None).failed(failure)
+        _tell_the_end(failure, folder, report)
+    elif rank == 1 and failure.rank == 0 and not _has_spoken(folder, failure):
+        _tell_the_end(failure, folder, RunReport(EventLog(folder.events_file), None))
+
+
+def _tell_the_end(failure: Failure, folder: RunFolder, report: Report) -> None:
+    ending = ending_by(failure, read_events(folder.events_file))
+    report.failed(failure)
+    warn(ending_message(ending, folder))
+
+
+def _has_spoken(folder: RunFolder, failure: Failure) -> bool:
+    """Whether rank 0 said how the run ended, before or soon after its failure was known."""
+    deadline = time.monotonic() + OTHERS_SPEAK_S
+    while time.monotonic() < deadline:
+        last = next(reversed(read_events(folder.events_file)), None)
+        if last is not None and last["type"] == "finished" and float(str(last["t"])) > failure.time - OTHERS_SPEAK_S:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def _exit_code(ending: Ending, *, in_supervised_group: bool) -> int:
@@ -122,20 +145,20 @@ def shared_run_folder(config: TrainConfig, place: Place, store: Store, resume: s
     if place.rank == 0:
         try:
             folder = choose_run_folder(config, resume)
-            store.set("run_folder", str(folder.path))
-        except TandemError:
-            store.set("run_folder", "")
+            store.set("run_folder", json.dumps([str(folder.path)]))
+        except TandemError as error:
+            store.set("run_folder", json.dumps(["", error.message, error.advice]))
             raise
         return folder
     try:
-        path = store.get("run_folder").decode()
+        path, *refusal = json.loads(store.get("run_folder"))
     except RuntimeError as error:  # torch's DistStoreError and DistNetworkError
         raise TrainingError(
             f"rank {place.rank} was not told the run folder by rank 0, which has ended or hangs: {error}",
             "Look at the message of rank 0.",
         ) from error
     if not path:
-        raise ConfigError("rank 0 could not open the run folder; its message says why.")
+        raise ConfigError(*refusal)
     return RunFolder(Path(path))
 
 

@@ -63,6 +63,19 @@ def test_a_pair_is_as_good_as_its_worse_side() -> None:
     assert pairs.judge({0: {"error": "timed out"}, 1: good})["error"] == "timed out"
 
 
+@pytest.mark.parametrize(("place", "said"), [(None, ""), (7, "1 of 256 values")])
+def test_a_value_that_a_link_changes_is_found(monkeypatch: pytest.MonkeyPatch, place: int | None, said: str) -> None:
+    def turn(sent: torch.Tensor, got: torch.Tensor) -> None:
+        """The wire from rank 1, which no test can break in earnest."""
+        if len(got) > 1:
+            got.copy_(all_reduce.pattern(1, len(got)))
+            if place is not None:
+                got[place] += 1
+
+    monkeypatch.setattr(pairs, "_in_turn", lambda first, other, limit: turn)
+    assert pairs.pair(context(Path()), 0, 1, 1024)["wrong"] == said
+
+
 def test_a_broken_pair_is_red_beside_the_good_ones() -> None:
     everyone = (ALPHA, BETA, replace(BETA, rank=2))
     good: dict[str, object] = {"error": "", "latency_ms": 0.1, "mb_s": 900.0}

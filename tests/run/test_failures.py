@@ -37,7 +37,7 @@ def error_named(name: str, text: str) -> Exception:
         (
             error_named("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB"),
             "out_of_memory",
-            "batch_size",
+            "batch_size changes nothing",
         ),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "host_memory", "main memory"),
         (MemoryError(), "host_memory", "loader_workers"),
@@ -187,3 +187,9 @@ def test_a_download_that_breaks_off_is_no_failure_of_the_process_group(error: Ex
 )
 def test_torchs_own_time_outs_and_losses_are_known(line: str, kind: str) -> None:
     assert explain_text(line, training=True).kind == kind
+
+
+def test_memory_that_ends_in_training_is_a_matter_of_the_batch_and_before_it_of_the_model() -> None:
+    error = error_named("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB")
+    assert explain_exception(error, training=True).advice.startswith("Lower batch_size")
+    assert "training_mode=fully_sharded" in explain_exception(error).advice

@@ -115,7 +115,7 @@ def test_stuck_rank_is_ended_soon_after_a_failure(folder: RunFolder, capfd: pyte
     message = capfd.readouterr().err
     assert "rank 1" in message
     assert "(out of memory)" in message
-    assert "Lower batch_size" in message
+    assert "Close other programs that use this GPU" in message
     assert f"Full traceback: {folder.log_file(1)}" in message
     assert all(" rank 1 " in line for line in folder.log_file(1).read_text().splitlines())
 

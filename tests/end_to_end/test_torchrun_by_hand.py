@@ -1,0 +1,65 @@
+"""torchrun started by hand: a failure is told once, and what is refused is not begun again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config import save_config
+from modules.run import RunFolder
+from tests.ports import free_port
+from tests.runs import ROOT, Run, environment, group_settings, tiny_config
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+
+
+def torchrun(*arguments: str, restarts: int = 2) -> subprocess.CompletedProcess[str]:
+    """Two processes; the ports of a test do not meet those of another."""
+    meeting = ["--nproc_per_node=2", f"--max-restarts={restarts}", "--master_addr=127.0.0.1"]
+    argv = [sys.executable, "-m", "torch.distributed.run", *meeting, f"--master_port={free_port()}"]
+    return subprocess.run(
+        [*argv, str(ROOT / "scripts" / "train.py"), *arguments],
+        capture_output=True, text=True, check=False, env=environment(), timeout=300,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("setting", "exit_code", "said"),
+    [
+        ("learnin_rate=1", 2, "Training did not start: learnin_rate"),  # before anybody meets anybody
+        ("run_name=there", 2, "Training did not start: the run 'there' already exists"),  # by rank 0, for all
+        ("concepts=[{path: EMPTY}]", 4, "Training did not start: No usable picture in"),  # in the run
+    ],
+)
+def test_a_refusal_is_said_once_and_not_repeated(
+    pictures: Path, tmp_path: Path, setting: str, exit_code: int, said: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "runs" / "there").mkdir(parents=True)
+    (tmp_path / "runs" / "there" / "something").touch()
+    config = tiny_config(pictures, tmp_path, run_name=None, **group_settings(2))
+    save_config(config, tmp_path / "c.json")
+    done = torchrun("--config", str(tmp_path / "c.json"), "--set", setting.replace("EMPTY", str(tmp_path / "empty")))
+    told = done.stdout + done.stderr
+    assert told.count(said) == 1, told
+    assert "starts all ranks again" not in told
+    assert f"exitcode  : {exit_code}" in told
+    assert len(list((tmp_path / "runs").iterdir())) <= 2, "one folder for all starts"
+
+
+def test_the_end_of_torchrun_itself_is_told_once_by_the_ranks(pictures: Path, tmp_path: Path) -> None:
+    options = {"faults": ["kill_parent:1:9"], "slow_step_s": 0.02}
+    config = tiny_config(pictures, tmp_path, max_steps=100_000, **group_settings(2), family_options=options)
+    save_config(config, tmp_path / "c.json")
+    done = torchrun("--config", str(tmp_path / "c.json"), restarts=0)  # reads until the last rank has ended
+    told = done.stdout + done.stderr
+    assert told.count("Training stopped: ") == 1, told
+    message = told[told.index("Training stopped: ") :]
+    for part in ("the launcher on ", "What to try: ", "rank-0.txt"):
+        assert part in message, message
+    kinds = [event["type"] for event in Run(RunFolder(tmp_path / "runs" / "x")).events()]
+    assert kinds[-2:] == ["error", "finished"]
+    assert kinds.count("finished") == 1
