@@ -48,7 +48,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--base_model", help="of a LoRA or a word: where its base model is now, if it was moved")
     top.add_argument("--prompt", required=True, action="append", help="what to draw; give it several times for several")
     top.add_argument("--negative_prompt", default="", help="what to keep out")
-    top.add_argument("--out", default="samples", metavar="FOLDER", help="where the PNG files go (default: samples)")
+    top.add_argument(
+        "--out", default="samples", metavar="FOLDER", help="PNG files go here, beside earlier ones (default: samples)"
+    )
     top.add_argument("--steps", type=int, default=20, help="steps per picture (default: 20)")
     top.add_argument("--guidance_scale", type=float, default=4.0, help="how closely to follow the prompt (default: 4)")
     top.add_argument("--width", type=int, help="pixels (default: the resolution the model was trained at)")
@@ -89,16 +91,23 @@ def draw(options: argparse.Namespace) -> None:
     family.model.to("cuda" if torch.cuda.is_available() else "cpu")
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
-    for number, request in enumerate(requests):
+    first, drawn = free_number(folder), []
+    for number, request in enumerate(requests, first):
         picture = family.sample(request)
         file = folder / f"sample-{number:02d}.png"
         save_picture(picture, file, {**asdict(request), **family.sampling_facts(), "model": options.model})
         print(file)
         drawn.append((picture, request.prompt))
     if len(drawn) > 1:
-        save_picture(grid(drawn), folder / "grid.png", {"prompt": "all samples"})
-        print(folder / "grid.png")
+        file = folder / f"grid-{first:02d}.png"
+        save_picture(grid(drawn), file, {"prompt": "all samples"})
+        print(file)
+
+
+def free_number(folder: Path) -> int:
+    """The first number after those of the pictures that are there."""
+    names = (re.fullmatch(r"sample-(\d+)\.png", file.name) for file in folder.iterdir())
+    return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
 def tell_download(done: int, total: int) -> None:

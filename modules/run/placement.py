@@ -11,6 +11,8 @@ Mode = Literal["single", "data_parallel", "distributed", "fully_sharded"]
 
 # More gloo processes than this on one core only wait for each other.
 _MOST_PROCESSES_PER_CORE: Final = 8
+_ASKED_FOR: Final = "several GPUs were asked for, but "
+_ON_ONE_DEVICE: Final = ": training on one device"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ def place(config: TrainConfig, *, gpus: int, cores: int, require_multi_gpu: bool
         placement = _distributed(config, wanted, gpus, cores)
     if require_multi_gpu and placement.mode == "single":
         reason = next(iter(placement.reasons), f"training_mode={config.training_mode} is one device")
+        reason = reason.removeprefix(_ASKED_FOR).replace(_ON_ONE_DEVICE, "")  # since nothing trains
         raise ConfigError(f"several GPUs are required (--require_multi_gpu), but {reason}")
     return placement
 
@@ -61,7 +64,7 @@ def _unused_world_size(config: TrainConfig) -> tuple[str, ...]:
 def _data_parallel(gpus: int) -> Placement:
     if gpus > 1:
         return Placement("data_parallel")
-    reason = f"data_parallel needs two GPUs, but {_found(gpus)}: training on one device"
+    reason = f"data_parallel needs two GPUs, but {_found(gpus)}{_ON_ONE_DEVICE}"
     return Placement("single", reasons=(reason,))
 
 
@@ -111,11 +114,11 @@ def _too_many(config: TrainConfig, here: int, gpus: int, cores: int) -> str:
 
 def _why_single(config: TrainConfig, gpus: int) -> str:
     if config.world_size == 1:
-        return "world_size=1: training on one device"
+        return f"world_size=1{_ON_ONE_DEVICE}"
     if config.processes_per_node is not None:
-        return "processes_per_node=[1]: training on one device"
+        return f"processes_per_node=[1]{_ON_ONE_DEVICE}"
     advice = "" if gpus else " (world_size=2 would start two processes on the CPU)"
-    return f"several GPUs were asked for, but {_found(gpus)}: training on one device{advice}"
+    return f"{_ASKED_FOR}{_found(gpus)}{_ON_ONE_DEVICE}{advice}"
 
 
 def _found(gpus: int) -> str:

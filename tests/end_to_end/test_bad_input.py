@@ -220,7 +220,13 @@ def test_a_saved_model_draws_and_wrong_folders_are_refused(
     argv = [sys.executable, str(ROOT / "scripts" / "sample.py"), "--model", str(run.folder.model_dir)]
     done = finished([*argv, "--prompt", "a", "--prompt", "b", "--out", str(tmp_path / "out")])
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["grid.png", "sample-00.png", "sample-01.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "grid-00.png",
+        "sample-00.png",
+        "sample-01.png",
+    ]
+    done = finished([*argv, "--prompt", "c", "--out", str(tmp_path / "out")])
+    assert done.stdout.split() == [str(tmp_path / "out" / "sample-02.png")]  # beside the others
     for arguments, said in (
         (["--model", str(tmp_path)], "tandem.json"),
         (["--model", str(tmp_path / "missing")], "there is no folder"),

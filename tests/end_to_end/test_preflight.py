@@ -197,7 +197,7 @@ def test_two_hosts_that_differ_and_lose_each_other(config: Path, pictures: Path,
     assert (red["versions"].where, "settings differ from alpha: epochs" in red["versions"].value) == ("beta", True)
     assert (red["pictures"].where, "03.txt" in red["pictures"].value) == ("beta", True)
     assert (red["loader"].where, "gave no answer within" in red["loader"].value) == ("rank 1 on beta", True)
-    assert any(c.where == "beta" and "a folder of their own" in c.value for c in found if c.check == "disk cache_dir")
+    assert any(c.where == "beta" and "has a folder of its own" in c.value for c in found if c.check == "disk cache_dir")
     assert "can no longer be reached" in " ".join(said[1].split())
 
 

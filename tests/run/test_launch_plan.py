@@ -106,8 +106,10 @@ def test_impossible_placements(gpu_count: int, settings: dict[str, object], sent
 
 @pytest.mark.parametrize("settings", [MULTI, {"training_mode": "data_parallel"}, {"training_mode": "single"}])
 def test_required_gpus_are_required(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="--require_multi_gpu"):
+    with pytest.raises(ConfigError, match="--require_multi_gpu") as refused:
         place(config(**settings), gpus=1, cores=2, require_multi_gpu=True)
+    assert "training on one device" not in str(refused.value)
+    assert str(refused.value).count("several GPUs") == 1
 
 
 def test_one_node_command() -> None:

@@ -101,7 +101,8 @@ def _sharing(conductor: Conductor, setting: str) -> Iterable[Cell]:
     yield from lost_cells("disk", conductor)
     apart = [member for member in others if member.rank in answers and not answers[member.rank].get("seen")]
     if apart:
-        text = f"{hosts_of(apart)} {'has' if len(apart) == 1 else 'have'} a folder of their own: {OWN[setting]}"
+        own = "has a folder of its own" if len(apart) == 1 else "have folders of their own"
+        text = f"{hosts_of(apart)} {own}: {OWN[setting]}"
         yield Cell(f"disk {setting}", hosts_of(apart), "grey", text)
     else:
         yield Cell(f"disk {setting}", hosts_of(conductor.firsts), "green", "one folder, shared by all hosts")
