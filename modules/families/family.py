@@ -139,6 +139,13 @@ class Family(ABC):
 Chosen = TypeVar("Chosen", bound=Section)
 
 
+def changed_parts(config: TrainConfig, parts: Sequence[str]) -> frozenset[str]:
+    """Which of a family's `parts` training changes; for new words all text encoders, whose token tables grow."""
+    if config.method == "embedding":
+        return frozenset(parts[1:])
+    return frozenset(part.part for part in config.parts if part.train) or frozenset(parts[:1])
+
+
 def read_options(kind: type[Chosen], given: Mapping[str, JsonValue]) -> Chosen:
     """`family_options` as the family declares them; raises ConfigError with a sentence for each fault."""
     try:

@@ -10,8 +10,7 @@ from torch import nn
 
 from modules.config import ConfigError, Interval, Part, TrainConfig, unknown_parts
 from modules.data.progress import Progress
-from modules.families.family import Family
-from modules.families.parts import choices
+from modules.families.family import Family, changed_parts
 from modules.training.calendar import has_passed
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -59,7 +58,7 @@ def names_of_trained(config: TrainConfig, parts: Sequence[str]) -> tuple[str, ..
     if not parts:
         return ("",)
     off = {entry.part for entry in config.parts if not entry.train}  # an encoder may be told not to learn a word
-    wanted = choices.trained_parts(config, parts) - off
+    wanted = changed_parts(config, parts) - off
     return tuple(part for part in parts if part in wanted)
 
 

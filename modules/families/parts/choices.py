@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from modules.config import ConfigError, TrainConfig
 from modules.families.parts.diffusion_options import DiffusionOptions
 from modules.families.parts.objectives import Prediction
 from modules.families.parts.text_encoders import Layer, Reading, TextEncoder
-
-
-def trained_parts(config: TrainConfig, parts: Sequence[str]) -> frozenset[str]:
-    """The parts that training changes; for new words all text encoders, whose token tables grow."""
-    if config.method == "embedding":
-        return frozenset(parts[1:])
-    return frozenset(part.part for part in config.parts if part.train) or frozenset(parts[:1])
 
 
 def captions_are_fixed(config: TrainConfig) -> bool:

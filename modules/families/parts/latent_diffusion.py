@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
-from modules.families.family import Family, SampleRequest, read_options
+from modules.families.family import Family, SampleRequest, changed_parts, read_options
 from modules.families.parts import drawing, noise, objectives
 from modules.families.parts.cached_text import read_captions, text_to_keep
-from modules.families.parts.choices import captions_are_fixed, prediction_of, reading_of, trained_parts
+from modules.families.parts.choices import captions_are_fixed, prediction_of, reading_of
 from modules.families.parts.components import (
     Components,
     Kind,
@@ -61,7 +61,7 @@ class LatentDiffusion(Family):
         self.read = reading_of(self.layer, options, components.encoders)
         self.prediction = prediction_of(components.scheduler, options)
         drawing.check_scheduler(options.sample_scheduler, components.scheduler, self._schedule_changes())
-        trained = trained_parts(config, self.parts)
+        trained = changed_parts(config, self.parts)
         encoders = components.encoders
         inside = {name: encoder for name, encoder in encoders.items() if name in trained}
         self.model = DiffusionModel(components.unet, inside, tuple(encoders), self.read)
