@@ -110,9 +110,9 @@ def ending_message(ending: Ending, folder: RunFolder) -> str:
     if not refused and failure.traceback:
         lines.append(f"  Full traceback: {folder.log_file(failure.rank)}")
     elif not refused:
-        own = folder.log_file(failure.rank)
-        is_alone = own.exists() and not folder.launcher_log.exists()  # only a supervisor keeps that one
-        lines.append(f"  More in: {own if is_alone else folder.launcher_log}")
+        # Only a supervisor keeps the first; a rank that had nothing to say has no log.
+        logs = (folder.launcher_log, folder.log_file(failure.rank), folder.log_file(0))
+        lines.append(f"  More in: {next((log for log in logs if log.exists()), folder.launcher_log)}")
     return "\n".join(lines)
 
 
