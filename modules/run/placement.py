@@ -11,8 +11,6 @@ Mode = Literal["single", "data_parallel", "distributed", "fully_sharded"]
 
 # More gloo processes than this on one core only wait for each other.
 _MOST_PROCESSES_PER_CORE: Final = 8
-_ASKED_FOR: Final = "several GPUs were asked for, but "
-_ON_ONE_DEVICE: Final = ": training on one device"
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,7 @@ class Placement:
     mode: Mode
     process_counts: tuple[int | None, ...] = (1,)
     reasons: tuple[str, ...] = ()
+    hindrance: str = ""  # what keeps it from several devices
 
 
 def place(config: TrainConfig, *, gpus: int, cores: int, require_multi_gpu: bool = False) -> Placement:
@@ -43,9 +42,8 @@ def place(config: TrainConfig, *, gpus: int, cores: int, require_multi_gpu: bool
     else:
         placement = _distributed(config, wanted, gpus, cores)
     if require_multi_gpu and placement.mode == "single":
-        reason = next(iter(placement.reasons), f"training_mode={config.training_mode} is one device")
-        reason = reason.removeprefix(_ASKED_FOR).replace(_ON_ONE_DEVICE, "")  # since nothing trains
-        raise ConfigError(f"several GPUs are required (--require_multi_gpu), but {reason}")
+        hindrance = placement.hindrance or f"training_mode={config.training_mode} is one device"
+        raise ConfigError(f"several GPUs are required (--require_multi_gpu), but {hindrance}")
     return placement
 
 
@@ -64,8 +62,7 @@ def _unused_world_size(config: TrainConfig) -> tuple[str, ...]:
 def _data_parallel(gpus: int) -> Placement:
     if gpus > 1:
         return Placement("data_parallel")
-    reason = f"data_parallel needs two GPUs, but {_found(gpus)}{_ON_ONE_DEVICE}"
-    return Placement("single", reasons=(reason,))
+    return _on_one_device(_found(gpus), "data_parallel needs two GPUs, but ")
 
 
 def _distributed(config: TrainConfig, mode: Mode, gpus: int, cores: int) -> Placement:
@@ -77,7 +74,7 @@ def _distributed(config: TrainConfig, mode: Mode, gpus: int, cores: int) -> Plac
     # One process that was asked for by number is a group of one, which is how distributed code is tried out.
     is_chosen = config.training_mode != "auto" and counts == (1,)
     if config.num_nodes == 1 and here == 1 and not is_chosen:
-        return Placement("single", reasons=(_why_single(config, gpus),))
+        return _single(config, gpus)
     return Placement(mode, (*counts[: config.node_rank], here, *counts[config.node_rank + 1 :]))
 
 
@@ -112,13 +109,18 @@ def _too_many(config: TrainConfig, here: int, gpus: int, cores: int) -> str:
     return f"{name} is {value}, which is {here} processes on {where}, but {limit}; use at most {most * on_all}"
 
 
-def _why_single(config: TrainConfig, gpus: int) -> str:
+def _single(config: TrainConfig, gpus: int) -> Placement:
     if config.world_size == 1:
-        return f"world_size=1{_ON_ONE_DEVICE}"
+        return _on_one_device("world_size=1")
     if config.processes_per_node is not None:
-        return f"processes_per_node=[1]{_ON_ONE_DEVICE}"
+        return _on_one_device("processes_per_node=[1]")
     advice = "" if gpus else " (world_size=2 would start two processes on the CPU)"
-    return f"{_ASKED_FOR}{_found(gpus)}{_ON_ONE_DEVICE}{advice}"
+    return _on_one_device(_found(gpus), "several GPUs were asked for, but ", advice)
+
+
+def _on_one_device(hindrance: str, asked: str = "", advice: str = "") -> Placement:
+    reason = f"{asked}{hindrance}: training on one device{advice}"
+    return Placement("single", reasons=(reason,), hindrance=hindrance + advice)
 
 
 def _found(gpus: int) -> str:
