@@ -1,8 +1,8 @@
 #!/bin/sh
-# Opens the window, and sets up first where that is needed: ./start_ui.sh [--config FILE] [--run FOLDER]
+# Opens the window, after setting up if necessary: ./start_ui.sh [--config FILE] [--run FOLDER]
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P) || exit 1
 "$root/scripts/setup.sh" || exit
-# Relative paths stay those of the folder this is started in.
+# Relative paths refer to the current folder.
 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$root/.venv/bin/python" -m app "$@"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Trains on several GPUs, or on two CPU processes where there is none; --help says how.
+# Trains on several GPUs, or on two CPU processes if there is none; see --help.
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P) || exit 1
@@ -9,14 +9,14 @@ usage() {
 ./train_distributed.sh [NUM_GPUS|all] [CONFIG] [further options of scripts/train.py]
 
   NUM_GPUS   how many processes, one on each GPU; all (the default): every GPU, or two CPU processes if there is none
-  CONFIG     a config file (.json, .yaml) or the name of a preset; the default is demo, a small run on drawn pictures
+  CONFIG     a config file (.json, .yaml) or the name of a preset; the default is demo, a small run on generated images
 
-The first start sets up .venv. Relative paths are read from the folder you start this in.
+The first start sets up .venv. Relative paths refer to the current folder.
 
   ./train_distributed.sh                              the demo on every GPU
   ./train_distributed.sh 2 my_run.yaml                two GPUs
-  ./train_distributed.sh all demo --set epochs=2      a setting of the config replaced
-  ./train_distributed.sh --resume latest              the newest run goes on from its newest backup
+  ./train_distributed.sh all demo --set epochs=2      override a setting of the config
+  ./train_distributed.sh --resume latest              continue the newest run from its newest backup
 END
 }
 
@@ -56,7 +56,7 @@ python=$root/.venv/bin/python
 if [ "$config" = demo ]; then
     "$python" "$root/scripts/make_demo_data.py" || exit
 fi
-# Left to itself, training without a GPU is one process.
+# Without a GPU, training would use one process.
 if [ "$gpus" = all ] && ! has_gpu; then
     gpus=2
 fi

@@ -1,1 +1,1 @@
-"""The window: a form over TrainConfig and a view of the run folder; it never imports torch."""
+"""The desktop window: a form over TrainConfig and a view of the run folder. Never imports torch."""

@@ -9,41 +9,42 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from modules import __version__
+
+WITHOUT_WINDOW = "To train without the window: python scripts/train.py --config FILE"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Open the window and stay until it is closed; 2 where there is no display."""
-    from app.texts import start as texts
-
-    parser = argparse.ArgumentParser(prog="python -m app", description=texts.ABOUT)
-    parser.add_argument("--config", type=Path, metavar="FILE", help=texts.ABOUT_CONFIG)
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help=texts.ABOUT_RUN)
+    """Open the window and run it until it is closed; return 2 if there is no display."""
+    parser = argparse.ArgumentParser(prog="tandem", description="Open the Tandem window.")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="config file to open")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="run folder to show")
+    parser.add_argument("--version", action="version", version=f"Tandem {__version__}")
     given = parser.parse_args(arguments)
     problem = _no_display()
     if problem:
         print(problem, file=sys.stderr)
         return 2
 
-    faulthandler.enable()  # a crash of Tk or of a library says where it was
-    from app.main_window import MainWindow  # only now: it takes a display to be of use
+    faulthandler.enable()  # prints a traceback if Tk or a library crashes
+    from app.main_window import MainWindow  # only now: importing it needs a display
 
     MainWindow(config_file=given.config, run_folder=given.run).mainloop()
     return 0
 
 
 def _no_display() -> str:
-    """Why no window can be opened; empty where one can."""
-    from app.texts import NO_DISPLAY, NO_TK
-
+    """Return why no window can be opened, or an empty string."""
     try:
         import tkinter as tk
     except ImportError:
-        return NO_TK
+        return f"This Python has no Tk, which the window needs: apt install python3-tk. {WITHOUT_WINDOW}"
     if sys.platform not in ("win32", "darwin") and not os.environ.get("DISPLAY"):
-        return NO_DISPLAY
+        return f"No display found. {WITHOUT_WINDOW}"
     try:
         tk.Tk(className="Tandem").destroy()
     except tk.TclError:
-        return NO_DISPLAY
+        return f"No display found. {WITHOUT_WINDOW}"
     return ""
 
 

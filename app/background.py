@@ -1,4 +1,4 @@
-"""Work off the Tk thread; what comes of it is handed back on the Tk thread."""
+"""Runs work in background threads and delivers the results on the Tk thread."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import tkinter as tk
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from app import texts
 from modules.config import TandemError
 
 T = TypeVar("T")
 
-THREADS = 3  # daemons: none of them keeps the program alive
+THREADS = 3  # daemon threads, so that none keeps the program alive
 POLL_MS = 15
-GONE = ('bad window path name ".', 'invalid command name ".')  # what Tk says of a widget that was destroyed
+DESTROYED_WIDGET = ('bad window path name ".', 'invalid command name ".')  # start of the error that Tk raises for one
 
 
 class Background:
-    """A few threads and one queue, which is looked into only while work is under way; they end with the window."""
+    """A small thread pool; its result queue is polled only while work is pending. It ends with the window."""
 
     def __init__(self, root: tk.Misc) -> None:
         self._root = root
@@ -36,49 +35,46 @@ class Background:
         then: Callable[[T], object],
         failed: Callable[[str], object] | None = None,
     ) -> None:
-        """Call `function` in a thread, then `then` with its result, or `failed` with a sentence, on the Tk thread.
+        """Call `function` in a thread, then on the Tk thread `then(result)` or, after an error, `failed(message)`.
 
-        Without `failed` a failure is dropped, which suits looks that may be tried again. A defect (any other
-        exception) is raised on the Tk thread, where it is reported like every other.
+        `failed` gets TandemError and OSError; without it they are dropped, which suits checks that can be repeated. Any
+        other exception is a bug: it is raised on the Tk thread, where all bugs are reported.
         """
         if not self._is_open:
             return
         if self._threads < THREADS:
             self._threads += 1
-            threading.Thread(target=self._work, name=f"background-{self._threads}", daemon=True).start()
-        self._jobs.put(lambda: self._do(function, then, failed))
+            name = f"background-{self._threads}"
+            # not a bound method: a thread that outlives the window must not free it, which only the Tk thread may do
+            threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True).start()
+        self._jobs.put(lambda: self._execute(function, then, failed))
         self._pending += 1
         if self._pending == 1:
             self._root.after(POLL_MS, self._collect)
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # it knows widgets, which must not outlive their window in here
-
     def _root_destroyed(self, event: tk.Event[tk.Misc]) -> None:
-        """The threads end after what they are at: nobody is there to be told any more."""
+        """End each thread after its current job: nobody is left to receive results."""
         if event.widget is self._root and self._is_open:
             self._is_open = False
             for _ in range(self._threads):
                 self._jobs.put(None)
 
-    def _do(
+    def _execute(
         self, function: Callable[[], T], then: Callable[[T], object], failed: Callable[[str], object] | None
     ) -> None:
         try:
             result = function()
         except (TandemError, OSError) as error:
-            sentence = _sentence(error)
-            self._results.put(lambda: failed(sentence) if failed else None)
-        except BaseException as error:  # noqa: BLE001  (raised again where the window reports defects)
-            defect = error
-            self._results.put(lambda: _raise(defect))
+            message = _message(error)
+            self._results.put(lambda: failed(message) if failed else None)
+        except BaseException as error:  # noqa: BLE001  (raised again on the Tk thread)
+            bug = error
+            self._results.put(lambda: _raise(bug))
         else:
             self._results.put(lambda: then(result))
 
     def _collect(self) -> None:
-        """Hand back what is done; one result a turn, so that a flood of them never holds up the keyboard."""
+        """Deliver one result per turn, so that many of them never block the keyboard."""
         try:
             deliver = self._results.get_nowait()
         except queue.Empty:
@@ -90,14 +86,20 @@ class Background:
         try:
             deliver()
         except tk.TclError as error:
-            if not str(error).startswith(GONE):
+            if not str(error).startswith(DESTROYED_WIDGET):
                 raise
-            # whoever asked is gone: another size rebuilds all sections
+            # the caller is gone: a change of scale rebuilds all sections
 
 
-def _sentence(error: TandemError | OSError) -> str:
+def _work(jobs: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # it references widgets, which must not outlive their window
+
+
+def _message(error: TandemError | OSError) -> str:
     if isinstance(error, OSError):
-        return texts.FILE_FAILED.format(file=error.filename or texts.A_FILE, reason=error.strerror or error)
+        return f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}."
     return str(error)
 
 

@@ -1,4 +1,4 @@
-"""What a base model is, as far as its files tell without loading them: kind, and parts that are missing."""
+"""Identifies a base model from its files without loading them: model type and missing components."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from app import texts
-
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
-_MOST_HEADER_BYTES = 100 << 20  # as safetensors itself has it
-# Beginnings of names that only one kind of single-file model has, the surest first.
-_KINDS = (
+_MAX_HEADER_BYTES = 100 << 20  # the limit of safetensors itself
+# Prefixes of tensor names that only one type of single-file model has, most specific first.
+_MODEL_TYPES = (
     ("lora_", "lora"),
     ("conditioner.embedders.1.", "Stable Diffusion XL"),
     ("cond_stage_model.model.", "Stable Diffusion 2"),
@@ -28,47 +26,49 @@ _KINDS = (
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What it is, in words; `fault` where it cannot be trained from."""
+class BaseModelInfo:
+    """A description, or the `error` that makes it unusable for training."""
 
-    words: str = ""
-    fault: str = ""
+    description: str = ""
+    error: str = ""
 
 
-def look_at(name: str) -> Finding:
-    """Look at a folder, a file, or the form of a hub id. Reads headers only; may take long on a network disk."""
+def inspect_base_model(name: str) -> BaseModelInfo:
+    """Inspect a folder, a file or a Hugging Face id. Reads headers only; may be slow on a network disk."""
     path = Path(name).expanduser()
     try:
         if path.is_dir():
-            return _folder(path)
+            return _inspect_folder(path)
         if path.is_file():
-            return _file(path)
+            return _inspect_file(path)
     except OSError as error:
-        return Finding(fault=texts.MODEL_UNREADABLE.format(file=error.filename or path, reason=error.strerror or error))
+        return BaseModelInfo(error=f"{error.filename or path} cannot be read: {error.strerror or error}.")
     if _HUB_ID.fullmatch(name) and not name.startswith((".", "~")):
-        return Finding(texts.MODEL_OF_HUB.format(name=name))
-    return Finding(fault=texts.MODEL_MISSING.format(name=name))
+        return BaseModelInfo(f"Looks like a Hugging Face model; {name} is downloaded when training starts.")
+    return BaseModelInfo(error=f"{name} is neither a file or folder nor a Hugging Face model (owner/name).")
 
 
-def _folder(folder: Path) -> Finding:
+def _inspect_folder(folder: Path) -> BaseModelInfo:
     index = folder / "model_index.json"
     if not index.is_file():
-        return Finding(fault=texts.MODEL_NO_INDEX)
+        return BaseModelInfo(error="This folder has no model_index.json: it is not a diffusers model.")
     try:
-        described = json.loads(index.read_text("utf-8"))
-        kind = str(described["_class_name"])
-        parts = {name: part for name, part in described.items() if _is_part(part)}
+        entries = json.loads(index.read_text("utf-8"))
+        kind = str(entries["_class_name"])
+        components = {name: entry for name, entry in entries.items() if _is_component(entry)}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Finding(fault=texts.MODEL_BAD_INDEX.format(file=index))
-    missing = sorted(name for name, (_, class_name) in parts.items() if not _is_complete(folder / name, class_name))
+        return BaseModelInfo(error=f"{index} cannot be read: copy or download the model again.")
+    missing = sorted(
+        name for name, (_, class_name) in components.items() if not _is_complete(folder / name, class_name)
+    )
     if missing:
-        return Finding(fault=texts.MODEL_INCOMPLETE.format(kind=kind, parts=", ".join(missing)))
-    return Finding(texts.MODEL_FOLDER.format(kind=kind, parts=", ".join(sorted(parts))))
+        return BaseModelInfo(error=f"{kind}, but components are missing or incomplete: {', '.join(missing)}.")
+    return BaseModelInfo(f"{kind}, with {', '.join(sorted(components))}.")
 
 
-def _is_part(part: object) -> bool:
-    """Entries are [library, class]; [null, null] stands for a part that was left out on purpose."""
-    return isinstance(part, list) and len(part) == 2 and all(isinstance(word, str) for word in part)
+def _is_component(entry: object) -> bool:
+    """Components are [library, class]; [null, null] marks one that was left out on purpose."""
+    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(item, str) for item in entry)
 
 
 def _is_complete(folder: Path, class_name: str) -> bool:
@@ -82,26 +82,30 @@ def _is_complete(folder: Path, class_name: str) -> bool:
     return has_weights and (folder / "config.json").is_file()
 
 
-def _file(file: Path) -> Finding:
+def _inspect_file(file: Path) -> BaseModelInfo:
     if file.suffix.lower() in _PICKLES:
-        return Finding(fault=texts.MODEL_PICKLE.format(file=file.name))
+        return BaseModelInfo(
+            error=f"{file.name} is a pickle, which can run code when opened: convert it to .safetensors first."
+        )
     if file.suffix.lower() != ".safetensors":
-        return Finding(fault=texts.MODEL_WRONG_FILE.format(file=file.name))
+        return BaseModelInfo(
+            error=f"{file.name} is not a model: choose a .safetensors file, a diffusers folder or a Hugging Face model."
+        )
     names = _tensor_names(file)
     if names is None:
-        return Finding(fault=texts.MODEL_CUT_OFF.format(file=file.name))
-    kind = next((kind for start, kind in _KINDS if any(name.startswith(start) for name in names)), "")
+        return BaseModelInfo(error=f"{file.name} is truncated or damaged: copy or download it again.")
+    kind = next((kind for start, kind in _MODEL_TYPES if any(name.startswith(start) for name in names)), "")
     if kind == "lora" or any(".lora_" in name for name in names):
-        return Finding(fault=texts.MODEL_IS_LORA.format(file=file.name))
-    return Finding(texts.MODEL_FILE.format(kind=kind or texts.MODEL_UNKNOWN_KIND, count=len(names)))
+        return BaseModelInfo(error=f"{file.name} is a LoRA, not a base model.")
+    return BaseModelInfo(f"{kind or 'Unknown model type'}, {len(names):,} tensors.")
 
 
 def _tensor_names(file: Path) -> list[str] | None:
-    """The names in a safetensors header; None where the file is damaged or shorter than its header says."""
+    """The tensor names in a safetensors header; None if the file is damaged or truncated."""
     with file.open("rb") as opened:
         start = opened.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= _MOST_HEADER_BYTES:
+        if not 2 <= length <= _MAX_HEADER_BYTES:
             return None
         text = opened.read(length)
     try:

@@ -1,4 +1,4 @@
-"""The config that is being edited: plain data and raw text, checked as a whole at every change."""
+"""The config being edited: plain data and raw text, validated as a whole at every change."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app import texts
-from app.family import FamilyDescription
-from app.repair import usable
-from app.tree import at, inserted, removed, replaced
+from app.family_declaration import FamilyDeclaration
+from app.nested import inserted, removed, replaced, value_at
+from app.repair import repaired
 from modules.config import (
     ConfigError,
     Fault,
@@ -25,19 +24,17 @@ from modules.config import (
     save_config,
     save_preset,
 )
-from modules.config.files import read_data
-from modules.config.text_formats import Data
+from modules.config.io.files import read_data
+from modules.config.io.text_formats import Data
 
 HISTORY = 500
-SAME_EDIT_S = 1.5  # keystrokes in one field that follow each other so closely are undone together
-UNTITLED = ""
+MERGE_EDITS_S = 1.5  # keystrokes in one field within this time are undone together
 
 
 class Draft:
-    """Widgets put raw values in with `set`; `config` is what they amount to, None while anything is wrong.
+    """Widgets write raw values with `set`; `config` is the resulting config, None while anything is invalid.
 
-    `data` is never changed in place: every edit makes a new one that shares the unchanged parts, so that the
-    history costs next to nothing.
+    `data` is never changed in place: each edit makes a copy that shares the unchanged parts, so history is cheap.
     """
 
     def __init__(self, changed: Callable[[bool], None]) -> None:
@@ -46,89 +43,90 @@ class Draft:
         self._redo: list[tuple[Data, str]] = []
         self._last_edit = ("", 0.0)
         self._other_optimizers: dict[str, object] = {}
-        self.family: FamilyDescription | None = None
+        self.family: FamilyDeclaration | None = None
         self.file: Path | None = None
         self.preset = ""
         self.data: Data = dump(TrainConfig())
-        self.effective: Data = self.data  # with the defaults of the family's options, which files leave out
+        self.merged_data: Data = self.data  # plus the defaults of family options, which files omit
         self.config: TrainConfig | None = TrainConfig()
         self.faults: tuple[Fault, ...] = ()
         self._saved: Data = self.data
 
-    # -- reading
-
     @property
     def name(self) -> str:
-        """The file's or the preset's name; empty for neither."""
+        """The name of the file or preset, or an empty string."""
         return self.file.name if self.file else self.preset
 
     @property
+    def title(self) -> str:
+        """The name as the window shows it."""
+        return self.name or "New settings"
+
+    @property
     def is_dirty(self) -> bool:
-        """Whether anything differs from what was opened or saved last."""
+        """Whether anything differs from what was last opened or saved."""
         return self.data is not self._saved and self._as_saved() != self._saved
 
     @property
     def family_options(self) -> tuple[Option, ...]:
-        """What the family has declared; empty as long as it is not known."""
+        """The options that the family declares; empty until its declaration is loaded."""
         return self.family.options if self.family is not None else ()
 
     def get(self, path: str) -> object:
-        """The value as it was put in or stands in the file, or a family's default; None where there is none."""
-        return at(self.effective, path)
+        """The raw value as typed or read from the file, or the default of a family option; None if there is none."""
+        return value_at(self.merged_data, path)
 
     def fault_at(self, path: str) -> Fault | None:
-        """What is wrong with a setting or, for a list of numbers, with one of its items."""
+        """The error of a setting or, for a list of numbers, of one of its items."""
         return next((fault for fault in self.faults if _covers(path, fault.path)), None)
 
     def is_active(self, option: Option, index: int = 0) -> bool:
-        """Whether the present choices make the setting matter."""
-        return is_active(option, self.effective, index)
+        """Whether the setting has an effect under the current choices."""
+        return is_active(option, self.merged_data, index)
 
     def is_default(self, path: str, option: Option) -> bool:
-        """Whether the value is the declared default, however it was typed."""
+        """Whether the value equals the declared default, however it was typed."""
         value = self.get(path)
-        return value == option.default or (value is None and not option.required) or _same(value, option.default)
+        return value == option.default or (value is None and not option.required) or _equals(value, option.default)
 
     def variant(self) -> str:
         """The chosen optimizer."""
         return str(self.get("optimizer.name"))
 
-    # -- editing
-
     def set(self, path: str, value: object, typing: bool = False) -> None:
-        """Put a raw value in; keystrokes (`typing`) in one field are undone together."""
+        """Set a raw value; keystrokes (`typing`) in one field are undone together."""
         if path == "optimizer.name":
             self._choose_optimizer(str(value))
         elif self.get(path) != value or type(self.get(path)) is not type(value):
             self._edit(replaced(self.data, path, value), path, merge=typing)
 
     def reset(self, path: str, option: Option) -> None:
-        """Back to the declared default; a family's option is no longer mentioned at all."""
-        if path.startswith("family_options.") and at(self.data, path) is not None:
+        """Reset to the declared default; a family option is removed from the data."""
+        if path.startswith("family_options.") and value_at(self.data, path) is not None:
             self._edit(removed(self.data, path), path)
         elif not path.startswith("family_options."):
             self.set(path, option.default)
 
-    def insert(self, path: str, place: int, item: object) -> None:
-        """Put an item into a list of settings."""
-        self._edit(inserted(self.data, path, place, item), f"{path}.{place}")
+    def insert(self, path: str, index: int, item: object) -> None:
+        """Insert an item into a list of settings."""
+        self._edit(inserted(self.data, path, index, item), f"{path}.{index}")
 
-    def remove(self, path: str, place: int) -> None:
-        """Take an item out of a list of settings."""
-        self._edit(removed(self.data, f"{path}.{place}"), path)
+    def remove(self, path: str, index: int) -> None:
+        """Remove an item from a list of settings."""
+        self._edit(removed(self.data, f"{path}.{index}"), path)
 
-    def move(self, path: str, place: int, to: int) -> None:
-        """Give an item of a list another place."""
-        item = at(self.data, f"{path}.{place}")
-        self._edit(inserted(removed(self.data, f"{path}.{place}"), path, to, item), f"{path}.{to}")
+    def move(self, path: str, index: int, to: int) -> None:
+        """Move an item of a list to another index."""
+        item = value_at(self.data, f"{path}.{index}")
+        self._edit(inserted(removed(self.data, f"{path}.{index}"), path, to, item), f"{path}.{to}")
 
     def undo(self) -> str | None:
-        """One edit back; returns the path that changed, None where there is nothing to undo."""
-        return self._travel(self._undo, self._redo)
+        """Undo one edit; return the path that changed, or None if there is nothing to undo."""
+        return self._step_history(self._undo, self._redo)
 
     def redo(self) -> str | None:
-        """The undone edit again."""
-        return self._travel(self._redo, self._undo)
+        """Redo the last undone edit; return the path that changed, or None."""
+        return self._step_history(self._redo, self._undo)
 
     @property
     def can_undo(self) -> bool:
@@ -138,57 +136,53 @@ class Draft:
     def can_redo(self) -> bool:
         return bool(self._redo)
 
-    # -- files
-
     def new(self) -> None:
-        """The defaults, in no file."""
-        self._begin(dump(TrainConfig()), file=None)
+        """Start from the defaults, with no file."""
+        self._load(dump(TrainConfig()), file=None)
 
     def open(self, file: Path, repair: bool = False) -> None:
-        """Edit a file; ConfigError tells all its faults. With `repair` it is opened nevertheless:
-        what is wrong is marked at its field, what nobody knows is left out.
+        """Edit a file. Raises ConfigError with all its errors, unless `repair`: then invalid values are kept and
+        marked at their fields, and unknown names are dropped.
         """
         data = read_data(file)
         try:
-            self._begin(dump(TrainConfig.model_validate(data)), file)
+            self._load(dump(TrainConfig.model_validate(data)), file)
         except ValidationError as error:
             found = faults(error)
             if not repair:
                 raise ConfigError.from_faults(str(file), [fault.sentence for fault in found]) from None
-            self._begin(usable(data), file)
+            self._load(repaired(data), file)
             self._saved = {}
 
     def open_preset(self, name: str) -> None:
-        """Edit a copy of a preset: saving asks for a file."""
-        self._begin(dump(load_preset(name)), file=None, preset=name)
+        """Edit a copy of a preset; saving asks for a file."""
+        self._load(dump(load_preset(name)), file=None, preset=name)
 
     def open_config(self, config: TrainConfig, is_new: bool = False) -> None:
-        """Edit a copy of a config, such as a run's; `is_new`: it is kept nowhere yet, and people are asked to save."""
-        self._begin(dump(config), file=None)
+        """Edit a copy of a config, for example a run's; `is_new` marks it as unsaved."""
+        self._load(dump(config), file=None)
         if is_new:
             self._saved = {}
             self._changed(False)
 
     def save(self, file: Path) -> None:
-        """Write a valid draft; ConfigError for one that is not, or for a place that cannot be written."""
+        """Write the draft. Raises ConfigError if it is invalid or the file cannot be written."""
         save_config(self._valid(), file)
         self.file = file
         self._saved = self._as_saved()
         self._changed(False)
 
     def save_as_preset(self, name: str) -> None:
-        """Keep a valid draft among the user's own presets."""
+        """Save the draft as one of the user's presets. Raises ConfigError like `save`."""
         save_preset(self._valid(), name)
 
-    def describe_family(self, description: FamilyDescription | None) -> None:
-        """Check `family_options` against what the family declares, from now on; None: leave them unchecked."""
-        self.family = description
+    def set_family(self, declaration: FamilyDeclaration | None) -> None:
+        """Validate `family_options` against the family's declaration from now on; None leaves them unchecked."""
+        self.family = declaration
         self._check()
         self._changed(True)
 
-    # -- inside
-
-    def _begin(self, data: Data, file: Path | None, preset: str = "") -> None:
+    def _load(self, data: Data, file: Path | None, preset: str = "") -> None:
         self._undo, self._redo, self._last_edit = [], [], ("", 0.0)
         self._other_optimizers = {}
         self.file, self.preset, self.data = file, preset, data
@@ -197,17 +191,20 @@ class Draft:
         self._changed(True)
 
     def _edit(self, data: Data, path: str, merge: bool = False) -> None:
-        at_once = (
-            merge and self._undo and self._last_edit[0] == path and time.monotonic() - self._last_edit[1] < SAME_EDIT_S
+        is_merged = (
+            merge
+            and self._undo
+            and self._last_edit[0] == path
+            and time.monotonic() - self._last_edit[1] < MERGE_EDITS_S
         )
-        if not at_once:
+        if not is_merged:
             self._undo.append((self.data, path))
             del self._undo[:-HISTORY]
         self._redo.clear()
         self._last_edit = (path, time.monotonic() if merge else 0.0)
         self._replace(data)
 
-    def _travel(self, source: list[tuple[Data, str]], target: list[tuple[Data, str]]) -> str | None:
+    def _step_history(self, source: list[tuple[Data, str]], target: list[tuple[Data, str]]) -> str | None:
         if not source:
             return None
         data, path = source.pop()
@@ -223,23 +220,23 @@ class Draft:
         self._changed(self.faults != before)
 
     def _choose_optimizer(self, name: str) -> None:
-        """The settings of the former optimizer come back when it is chosen again."""
-        former = self.data["optimizer"]
-        if not isinstance(former, dict) or former.get("name") == name:
+        """Keep the settings of the previous optimizer for when it is chosen again."""
+        previous = self.data["optimizer"]
+        if not isinstance(previous, dict) or previous.get("name") == name:
             return
-        self._other_optimizers[str(former.get("name"))] = former
+        self._other_optimizers[str(previous.get("name"))] = previous
         chosen = self._other_optimizers.get(name) or dump(TrainConfig.model_validate({"optimizer": name}))["optimizer"]
         self._edit(replaced(self.data, "optimizer", chosen), "optimizer.name")
 
     def _check(self) -> None:
         data, found = self.data, list[Fault]()
-        self.effective = data
+        self.merged_data = data
         family = self.family if self.family and self.family.name == data.get("family") else None
         given = data.get("family_options")
         if family and isinstance(given, dict):
-            self.effective = {**data, "family_options": {**family.defaults, **given}}
+            self.merged_data = {**data, "family_options": {**family.defaults, **given}}
             options, found = family.check(given)
-            found += family.check_others(data)
+            found += family.check_config(data)
             data = {**data, "family_options": options}
         try:
             config = TrainConfig.model_validate(data)
@@ -254,12 +251,12 @@ class Draft:
 
     def _valid(self) -> TrainConfig:
         if self.config is None:
-            raise ConfigError.from_faults(texts.THE_SETTINGS, [fault.sentence for fault in self.faults])
+            raise ConfigError.from_faults("The settings", [fault.sentence for fault in self.faults])
         return self.config
 
 
 def _covers(path: str, fault_path: str) -> bool:
-    """Whether a fault belongs to a field: at its path, or at an item of its list of numbers."""
+    """Whether an error belongs to a field: at its path, or at an item of its list of numbers."""
     if fault_path == path:
         return True
     if not fault_path.startswith(f"{path}."):
@@ -268,8 +265,8 @@ def _covers(path: str, fault_path: str) -> bool:
     return option is None or option.type in ("integers", "numbers")
 
 
-def _same(value: object, default: object) -> bool:
-    """Whether a typed number is the default: "1e-4" and 0.0001."""
+def _equals(value: object, default: object) -> bool:
+    """Whether a typed number equals the default: "1e-4" and 0.0001."""
     if not isinstance(value, str) or not isinstance(default, (int, float)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What the window remembers from one day to the next: a small JSON file in the user's config folder."""
+"""The window's preferences: a small JSON file in the user's config folder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Self
 
-from app.look import SCALES
+from app.widgets.theme import SCALES
 
 RECENT_FILES = 10
 
 
 @dataclass
 class Preferences:
-    """Each value is checked when read, so that a damaged or foreign file costs nothing but the habit."""
+    """Each value is checked when read, so that a damaged file only resets preferences."""
 
     mode: str = "system"
     scale: int = 100
@@ -30,23 +30,23 @@ class Preferences:
 
     @classmethod
     def load(cls, file: Path | None = None) -> Self:
-        """From the file; what is missing, damaged or of another type takes its default."""
+        """Load from the file; values that are missing, damaged or of the wrong type take their defaults."""
         try:
             data = json.loads((file or preferences_file()).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             data = {}
-        found = cls()
-        for one in fields(cls):
-            value = data.get(one.name) if isinstance(data, dict) else None
-            if type(value) is type(getattr(found, one.name)):
-                setattr(found, one.name, value)
-        found.mode = found.mode if found.mode in ("system", "light", "dark") else "system"
-        found.scale = found.scale if found.scale in SCALES else 100
-        found.recent = [name for name in found.recent if isinstance(name, str)][:RECENT_FILES]
-        return found
+        loaded = cls()
+        for each in fields(cls):
+            value = data.get(each.name) if isinstance(data, dict) else None
+            if type(value) is type(getattr(loaded, each.name)):
+                setattr(loaded, each.name, value)
+        loaded.mode = loaded.mode if loaded.mode in ("system", "light", "dark") else "system"
+        loaded.scale = loaded.scale if loaded.scale in SCALES else 100
+        loaded.recent = [name for name in loaded.recent if isinstance(name, str)][:RECENT_FILES]
+        return loaded
 
     def save(self, file: Path | None = None) -> None:
-        """Write it; a folder that cannot be written is no reason to trouble anybody."""
+        """Write the file; a folder that cannot be written is ignored."""
         target = file or preferences_file()
         partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
         try:
@@ -56,17 +56,17 @@ class Preferences:
         except (OSError, ValueError):
             return
 
-    def remember(self, file: Path) -> None:
-        """Put a config file at the head of the recent ones."""
+    def add_recent(self, file: Path) -> None:
+        """Put a config file at the top of the recent files."""
         name = str(file.absolute())
         self.recent = [name, *(other for other in self.recent if other != name)][:RECENT_FILES]
 
 
 def preferences_file() -> Path:
-    """TANDEM_CONFIG_DIR, or the place that the system keeps for such files."""
-    named = os.environ.get("TANDEM_CONFIG_DIR")
-    if named:
-        return Path(named) / "window.json"
+    """The path of the file: in TANDEM_CONFIG_DIR, or in the system's usual config folder."""
+    override = os.environ.get("TANDEM_CONFIG_DIR")
+    if override:
+        return Path(override) / "window.json"
     if sys.platform == "win32":
         return Path(os.environ.get("APPDATA") or Path.home()) / "Tandem" / "window.json"
     if sys.platform == "darwin":

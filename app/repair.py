@@ -1,28 +1,28 @@
-"""What can be kept of a config with faults, and new items for its lists."""
+"""Repairs a config with errors as far as possible, and makes new items for its lists."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from modules.config import TrainConfig, dump, find_option, options
-from modules.config.text_formats import Data
+from modules.config.io.text_formats import Data
 
 
-def usable(data: Mapping[str, object]) -> Data:
-    """The data on top of the defaults, without the names that nobody knows."""
+def repaired(data: Mapping[str, object]) -> Data:
+    """The data on top of the defaults, without unknown names."""
     result = dump(TrainConfig())
     for name, value in data.items():
         if name == "optimizer":
-            result[name] = _usable_optimizer(value)
+            result[name] = _repaired_optimizer(value)
         elif name in ("concepts", "samples", "parts"):
             items = value if isinstance(value, list) else []
-            result[name] = [_usable_item(name, item) for item in items if isinstance(item, dict)]
+            result[name] = [_repaired_item(name, item) for item in items if isinstance(item, dict)]
         elif name in result:
             result[name] = value
     return result
 
 
-def _usable_optimizer(value: object) -> object:
+def _repaired_optimizer(value: object) -> object:
     given = value if isinstance(value, dict) else {"name": value}
     option = find_option(TrainConfig, "optimizer.name")
     assert option is not None
@@ -34,11 +34,11 @@ def _usable_optimizer(value: object) -> object:
     return {known: given.get(known, default) for known, default in complete.items()}
 
 
-def _usable_item(name: str, item: Mapping[str, object]) -> Data:
+def _repaired_item(name: str, item: Mapping[str, object]) -> Data:
     return {**new_item(name), **{k: v for k, v in item.items() if find_option(TrainConfig, f"{name}.0.{k}")}}
 
 
 def new_item(name: str) -> Data:
-    """A fresh concept or sample; what is required is still empty."""
+    """A new concept, sample or submodule; required values are empty."""
     inside = [option for option in options(TrainConfig) if option.path.startswith(f"{name}.*.")]
     return {option.name: "" if option.required else option.default for option in inside}

@@ -1,4 +1,4 @@
-"""What all parts of the window share, and how they hear of changes. Main thread only."""
+"""State shared by all parts of the window, and its change notifications. Main thread only."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ import secrets
 import tkinter as tk
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal, Protocol
 
 from app.background import Background
 from app.draft import Draft
-from app.family_watch import FamilyWatch
+from app.family_loader import FamilyLoader
 from app.preferences import Preferences
+from app.runs.control import RunControl
+from modules.run import RunFolder
 
-if TYPE_CHECKING:
-    from app.run_actions import RunActions
-    from app.run_control import RunControl
 
-Topic = Literal["draft", "faults", "family", "run", "look", "jump", "missing"]
+class RunStarter(Protocol):
+    """Starts and follows runs: app/runs/actions.py."""
+
+    def follow(self, path: Path) -> None: ...
+    def resume(self) -> None: ...
+    def resume_in(self, folder: RunFolder) -> None: ...
+
+
+Topic = Literal["draft", "faults", "family", "run", "theme", "jump", "invalid"]
 
 
 class AppState:
-    """The draft of the config, the followed run, the preferences, and the listeners of each topic.
+    """The draft of the config, the followed run, the preferences, and the listeners by topic.
 
-    "draft": a value, the file or the history changed. "faults": what is wrong changed. "family": another family is
-    asked, or has answered. "run": another run is
-    followed, or its state changed. "look": colours changed. "jump": `jump_to` was called.
-    "missing": Train was pressed while settings are wrong; whoever lists them shows the list.
+    "draft": a value, the file or the history changed. "faults": the errors changed. "family": another family is being
+    loaded, or has loaded. "run": another run is followed, or its state changed. "theme": the colours changed.
+    "jump": `jump_to` was called. "invalid": Train was pressed while settings are invalid; the errors are to be listed.
     """
 
     def __init__(self, root: tk.Misc, preferences: Preferences) -> None:
@@ -34,24 +41,24 @@ class AppState:
         self.preferences = preferences
         self.background = Background(root)
         self.draft = Draft(self._draft_changed)
-        self.family = FamilyWatch(root, self.background, self.draft, lambda: self.notify("family"))
-        root.after_idle(self.family.look)
+        self.family = FamilyLoader(root, self.background, self.draft, lambda: self.notify("family"))
+        root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
-        self.actions: RunActions  # of the run bar, which is made before any section
+        self.actions: RunStarter  # set by the run bar, which is built before any section
         self.advanced = preferences.advanced
         self.jump_target = ""
-        self.join_token = secrets.token_hex(8)  # of the runs on several machines that this window starts
+        self.join_token = secrets.token_hex(8)  # for the multi-machine runs that this window starts
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)
 
     def subscribe(self, topic: Topic, callback: Callable[[], object], owner: tk.Misc | None = None) -> None:
-        """Call back at every change of the topic, until `owner` is destroyed."""
+        """Call `callback` at every change of the topic until `owner` is destroyed."""
         self._listeners[topic].append(callback)
         if owner is not None:
-            # not owner.bind, which customtkinter's widgets hand on to a canvas inside them
-            tk.Misc.bind(owner, "<Destroy>", lambda event: self._forget(topic, callback, event, owner), add="+")
+            # not owner.bind, which customtkinter's widgets forward to a canvas inside them
+            tk.Misc.bind(owner, "<Destroy>", lambda event: self._unsubscribe(topic, callback, event, owner), add="+")
 
     def notify(self, topic: Topic) -> None:
-        """Tell all who listen to the topic."""
+        """Call all listeners of the topic."""
         for callback in list(self._listeners[topic]):
             callback()
 
@@ -61,11 +68,13 @@ class AppState:
         self.notify("jump")
 
     def _draft_changed(self, faults_too: bool) -> None:
-        self.family.look()
+        self.family.refresh()
         self.notify("draft")
         if faults_too:
             self.notify("faults")
 
-    def _forget(self, topic: Topic, callback: Callable[[], object], event: tk.Event[tk.Misc], owner: tk.Misc) -> None:
+    def _unsubscribe(
+        self, topic: Topic, callback: Callable[[], object], event: tk.Event[tk.Misc], owner: tk.Misc
+    ) -> None:
         if event.widget is owner and callback in self._listeners[topic]:
             self._listeners[topic].remove(callback)

@@ -1,4 +1,4 @@
-"""How long the data side takes at scale: index, its check at the next start, an epoch's order, cache look-up, loader.
+"""How long the data path takes at scale: index, its check at the next start, an epoch's order, cache lookup, loader.
 
 python benchmarks/data_order.py [--rows 100000] [--txt] [--folder DIR]
 """
@@ -24,11 +24,11 @@ from torch import Tensor
 
 from modules.config import TrainConfig
 from modules.data.batch import Example
-from modules.data.cache import Cache
-from modules.data.index import Index, load_index
-from modules.data.indexing import build_index
-from modules.data.loader import make_loader
-from modules.data.order import Order
+from modules.data.cache.cache import Cache
+from modules.data.index.build import build_index
+from modules.data.index.index import Index, load_index
+from modules.data.loading.loader import make_loader
+from modules.data.loading.order import make_order
 
 Result = TypeVar("Result")
 
@@ -36,8 +36,8 @@ Result = TypeVar("Result")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--txt", action="store_true", help="a caption file beside each picture")
-    parser.add_argument("--folder", type=Path, help="where the pictures are made; default: a temporary folder")
+    parser.add_argument("--txt", action="store_true", help="a caption file for each image")
+    parser.add_argument("--folder", type=Path, help="folder for the images (default: temporary)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         measure_index(Path(folder), arguments.rows, arguments.txt)
@@ -45,14 +45,14 @@ def main() -> None:
 
 
 def measure_index(folder: Path, rows: int, txt: bool) -> None:
-    """The index of `rows` tiny pictures in 100 folders."""
-    timed(f"make {rows} files", lambda: make_pictures(folder / "pictures", rows, txt))
-    config = TrainConfig.model_validate({"concepts": [{"path": str(folder / "pictures")}], "resolution": 32})
-    index = timed("index, first start", lambda: build_index(config, 8, folder / "cache"))
-    timed("index, next start, folder checked", lambda: build_index(config, 8, folder / "cache"), limit_s=2)
+    """The index of `rows` tiny images in 100 folders."""
+    timed(f"make {rows} files", lambda: make_images(folder / "images", rows, txt))
+    config = TrainConfig.model_validate({"concepts": [{"path": str(folder / "images")}], "resolution": 32})
+    index = timed("index, first start", lambda: build_index(config, config.seed, 8, folder / "cache"))
+    timed("index, next start, folder checked", lambda: build_index(config, config.seed, 8, folder / "cache"), limit_s=2)
     timed("index, other ranks", lambda: load_index(index.path))
     usable = index.width > 0
-    order = timed("order made", lambda: Order.of(index, config, usable, 256))
+    order = timed("order made", lambda: make_order(index, config, config.seed, usable, 256))
     timed("order of an epoch", lambda: order.epoch(1), limit_s=1)
     timed("500 steps of it", lambda: [order.step(1, step % order.steps_per_epoch) for step in range(500)])
     print(f"{'index file':<40} {index.path.stat().st_size / 2**20:8.1f} MiB")
@@ -60,33 +60,33 @@ def measure_index(folder: Path, rows: int, txt: bool) -> None:
 
 
 def measure_loader(folder: Path, rows: int = 1200, batch_size: int = 16) -> None:
-    """The loader in this process on cached 32 x 32 pixels, beside merely stacking tensors that are in memory."""
-    make_pictures(folder / "small", rows, txt=True)
+    """The loader in this process on cached 32 x 32 pixels, against merely stacking tensors that are in memory."""
+    make_images(folder / "small", rows, txt=True)
     config = TrainConfig.model_validate(
         {"concepts": [{"path": str(folder / "small")}], "resolution": 32, "loader_workers": 0, "batch_size": batch_size}
     )
-    index = build_index(config, 8, folder / "cache")
+    index = build_index(config, config.seed, 8, folder / "cache")
     cache = Cache(folder / "cache", "benchmark", index, config)
-    timed(f"encode {rows} pictures", lambda: cache.encode(cache.groups(cache.missing(), 1), encode, 0))
+    timed(f"encode {rows} images", lambda: cache.encode(cache.batches(cache.missing(), 1), encode, 0))
     timed("nothing missing", cache.missing)
-    cached = timed("cache ledger read", cache.load)
-    order = Order.of(index, config, cached.usable, batch_size)
-    loader = make_loader(config, index, cached, order, draw)
+    cached = timed("cache manifest read", cache.load)
+    order = make_order(index, config, config.seed, cached.usable, batch_size)
+    loader = make_loader(config, index, cached, order, transform, batch_size=config.batch_size)
     for name, epoch in (("cold", 0), ("warm", 1), ("warm", 2)):
         start = time.perf_counter()
-        steps = sum(batch.last for batch in loader.epoch(epoch))
+        steps = sum(batch.is_last_of_step for batch in loader.epoch(epoch))
         print(f"{f'loader, {batch_size} samples, {name}':<40} {(time.perf_counter() - start) / steps * 1e3:8.3f} ms")
-    print(f"{'   of which draw and stack':<40} {draw_and_stack_ms(index, batch_size):8.3f} ms")
+    print(f"{'   of which transform and stack':<40} {transform_and_stack_ms(index, batch_size):8.3f} ms")
 
 
-def draw_and_stack_ms(index: Index, batch_size: int) -> float:
-    """What a hand-written loop pays for the same batch."""
+def transform_and_stack_ms(index: Index, batch_size: int) -> float:
+    """The cost of the same batch in a hand-written loop."""
     cached = {"pixels": torch.zeros(3, 32, 32, dtype=torch.uint8)}
     generator = torch.Generator()
     start = time.perf_counter()
     for _ in range(100):
-        drawn = [draw(cached, "", generator) for _ in range(batch_size)]
-        _ = {name: torch.stack([sample[name] for sample in drawn]) for name in drawn[0]}
+        samples = [transform(cached, "", generator) for _ in range(batch_size)]
+        _ = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
     return (time.perf_counter() - start) * 10
 
 
@@ -94,11 +94,11 @@ def encode(examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
     return [{"pixels": example.pixels} for example in examples]
 
 
-def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
+def transform(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
     return {**cached, "noise": torch.randn(3, 32, 32, generator=generator)}
 
 
-def make_pictures(folder: Path, count: int, txt: bool) -> None:
+def make_images(folder: Path, count: int, txt: bool) -> None:
     """`count` files with the bytes of one tiny PNG, in folders of up to 1000."""
     buffer = io.BytesIO()
     Image.new("RGB", (40, 40), "teal").save(buffer, "PNG")
@@ -106,11 +106,11 @@ def make_pictures(folder: Path, count: int, txt: bool) -> None:
         path = folder / f"{n // 1000:04}"
         if n % 1000 == 0:
             path.mkdir(parents=True)
-        with open(path / f"picture_{n:07}.png", "wb") as file:
-            # Bytes after the end of a PNG are ignored; they give each file a content of its own.
+        with open(path / f"image_{n:07}.png", "wb") as file:
+            # Bytes after the end of a PNG are ignored; they make each file's content unique.
             file.write(buffer.getvalue() + n.to_bytes(8, "little"))
         if txt:
-            (path / f"picture_{n:07}.txt").write_text(f"picture number {n}")
+            (path / f"image_{n:07}.txt").write_text(f"image number {n}")
 
 
 def timed(name: str, work: Callable[[], Result], limit_s: float | None = None) -> Result:

@@ -1,10 +1,10 @@
-"""What Tandem costs beside bare hand-written loops for Stable Diffusion: steps with cached latents, and the caching.
+"""Tandem against bare hand-written loops for Stable Diffusion: steps with cached latents, and the caching itself.
 
-python benchmarks/diffusion.py [--part lora|fine_tune|caching|processes ...] [--steps N] [--pictures N]
+python benchmarks/diffusion.py [--part lora|fine_tune|caching|processes ...] [--steps N] [--images N]
 
 The model is randomly initialised, a real UNet, autoencoder and text encoder of diffusers and transformers with fewer
 channels, so that a step takes a fraction of a second on one core. Both sides run in one process and take turns: step
-by step, or four pictures at a time. A second copy of the bare loop says how noisy the figures are.
+by step, or four images at a time. A second copy of the bare loop shows how noisy the figures are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.diffusion_bench import Bench, told
+from benchmarks.diffusion_bench import Bench, print_medians
 from benchmarks.diffusion_caching import caching, processes
 from benchmarks.side_by_side import Clock, MemoryLoader, Screen
 from modules.config import TrainConfig
@@ -42,15 +42,15 @@ METHODS: dict[str, dict[str, object]] = {
 def main() -> None:
     arguments = parser().parse_args()
     torch.set_num_threads(1)
-    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, one thread a process\n")
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, one thread per process\n")
     with tempfile.TemporaryDirectory(prefix="tandem-diffusion-") as folder:
-        bench = Bench(Path(folder), arguments.steps, arguments.pictures)
+        bench = Bench(Path(folder), arguments.steps, arguments.images)
         for part in arguments.part or list(PARTS):
             PARTS[part](bench)
 
 
 class BareLoop:
-    """What one writes by hand to train an epsilon model on cached latents and encoded captions."""
+    """A hand-written loop that trains an epsilon model on cached latents and encoded captions."""
 
     def __init__(self, model: nn.Module, batches: Sequence[Batch], config: TrainConfig) -> None:
         self.unet = model.get_submodule("unet")
@@ -62,11 +62,11 @@ class BareLoop:
     def step(self) -> None:
         """One optimizer step."""
         tensors = next(self.batches).tensors
-        share = tensors["share"].to(torch.float32).view(-1, 1, 1, 1)
-        x_t = share.sqrt() * tensors["latents"] + (1 - share).sqrt() * tensors["noise"]
-        words = tensors["text_encoder.hidden"]
-        told = self.unet(x_t, tensors["timestep"], encoder_hidden_states=words, return_dict=False)[0]
-        functional.mse_loss(told, tensors["noise"]).backward()
+        alpha_bar = tensors["alpha_bar"].to(torch.float32).view(-1, 1, 1, 1)
+        x_t = alpha_bar.sqrt() * tensors["latents"] + (1 - alpha_bar).sqrt() * tensors["noise"]
+        states = tensors["text_encoder.hidden"]
+        prediction = self.unet(x_t, tensors["timestep"], encoder_hidden_states=states, return_dict=False)[0]
+        functional.mse_loss(prediction, tensors["noise"]).backward()
         if self.max_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.max_norm, foreach=True)
         self.optimizer.step()
@@ -79,7 +79,7 @@ def steps_of(method: str) -> Callable[[Bench], None]:
     def part(bench: Bench) -> None:
         config = bench.config("cache", run_name=method, **METHODS[method])
         print(f"Steps, {method} (target {STEPS})")
-        told(run_in_turns(config), "trainer", ("bare", "bare again"))
+        print_medians(run_in_turns(config), "trainer", ("bare", "bare again"))
 
     return part
 
@@ -87,38 +87,40 @@ def steps_of(method: str) -> Callable[[Bench], None]:
 def run_in_turns(config: TrainConfig) -> Clock:
     """The real trainer from start to end; every step of it is followed by one of each bare loop."""
     from modules.monitoring import RunReport
-    from modules.run import Commands, EventLog, RunFolder
-    from modules.training.calendar import Clocks, intervals
+    from modules.run import EventLog, RunFolder
+    from modules.training.control_requests import Outcome
     from modules.training.generic_trainer import GenericTrainer
-    from modules.training.wishes import Ending, Wishes
+    from modules.training.worker import control_requests, join_ranks
 
     clock = Clock(["trainer", "bare", "bare again"], warm_up=3)
     others: dict[str, BareLoop] = {}
 
-    class Watched(GenericTrainer):
-        """The trainer as it is; only watched from outside between its steps."""
+    class TimedTrainer(GenericTrainer):
+        """The trainer as it is, timed between its steps."""
 
-        def start(self) -> None:
-            super().start()
-            batches = [batch.to(self.device) for batch in self.parts.data.loader.epoch(0) if batch.last]
+        def setup(self) -> None:
+            super().setup()
+            loader = self.components.data.loader
+            batches = [batch.to(self.ranks.device) for batch in loader.epoch(0) if batch.is_last_of_step]
             for name in ("bare", "bare again"):
-                others[name] = BareLoop(copy.deepcopy(self.parts.weights.model), batches, self.config)
-            self.parts = replace(self.parts, data=replace(self.parts.data, loader=MemoryLoader(batches)))
+                others[name] = BareLoop(copy.deepcopy(self.components.weights.model), batches, self.config)
+            self.components = replace(self.components, data=replace(self.components.data, loader=MemoryLoader(batches)))
             clock.start()
 
-        def between_steps(self) -> Ending | None:
-            ending = super().between_steps()
+        def after_step(self) -> Outcome | None:
+            outcome = super().after_step()
             clock.stop("trainer")
             for name, loop in others.items():
                 loop.step()
                 clock.stop(name)
-            return ending
+            return outcome
 
     folder = RunFolder.create(config)
     report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir)
     screen, sys.stdout = sys.stdout, Screen()
     try:
-        Watched(config, folder, report, Wishes(Commands(folder), Clocks(intervals(config)))).run()
+        with join_ranks(config, folder, report, None, None, supervised=True) as ranks:
+            TimedTrainer(config, folder, report, control_requests(config, folder, 0), ranks).run()
     finally:
         sys.stdout = screen
         report.close()
@@ -137,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--part", action="append", choices=list(PARTS), help="only this part; may be given several times")
     top.add_argument("--steps", type=int, default=40, help="steps of each loop")
-    top.add_argument("--pictures", type=int, default=32, help="pictures that are cached")
+    top.add_argument("--images", type=int, default=32, help="images that are cached")
     return top
 
 

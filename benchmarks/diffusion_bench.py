@@ -1,4 +1,4 @@
-"""What the parts of benchmarks/diffusion.py share: a small model, pictures, and how times are told."""
+"""What the parts of benchmarks/diffusion.py share: a small model, images, and how times are printed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ RESOLUTION = 256
 
 
 class Bench:
-    """A folder with a base model and pictures, in which runs are made."""
+    """A folder with a base model and images, in which runs are made."""
 
-    def __init__(self, folder: Path, steps: int, pictures: int) -> None:
-        self.folder, self.steps, self.pictures = folder, steps, pictures
+    def __init__(self, folder: Path, steps: int, images: int) -> None:
+        self.folder, self.steps, self.images = folder, steps, images
         make_model(folder / "base")
-        (folder / "pictures").mkdir()
+        (folder / "images").mkdir()
         random = np.random.default_rng(0)
-        for number in range(pictures):  # smooth, as photographs are, or the files would be as large as the pixels
+        for number in range(images):  # smooth like photographs, or the files would be as large as the pixels
             small = Image.fromarray(random.integers(0, 256, (16, 16, 3), dtype=np.uint8))
-            file = folder / "pictures" / f"{number:03d}.png"
+            file = folder / "images" / f"{number:03d}.png"
             small.resize((RESOLUTION + 64, RESOLUTION + 64), Image.Resampling.BICUBIC).save(file)
             file.with_suffix(".txt").write_text(f"a photo, number {number}")
 
     def config(self, cache: str, **settings: object) -> TrainConfig:
-        """A run of four pictures a step with everything that costs time switched on as by default."""
+        """A run of four images per step with the default settings."""
         return TrainConfig.model_validate(
             {
                 "family": "stable_diffusion",
                 "base_model": str(self.folder / "base"),
-                "concepts": [{"path": str(self.folder / "pictures")}],
+                "concepts": [{"path": str(self.folder / "images")}],
                 "resolution": RESOLUTION,
                 "aspect_ratio_bucketing": False,
                 "drop_last": True,
@@ -52,12 +52,12 @@ class Bench:
         )
 
 
-def told(clock: Clock, name: str, bare: tuple[str, str]) -> None:
+def print_medians(clock: Clock, name: str, bare: tuple[str, str]) -> None:
     """Medians of wall and CPU time; `ratio` is bare / Tandem, `noise` that of two equal bare loops."""
     for kind in ("wall", "cpu"):
-        own, beside, again = (statistics.median(clock.times[which][kind]) for which in (name, *bare))
-        times = f"{own * 1e3:>9.1f} ms, bare {beside * 1e3:>8.1f} ms"
-        print(f"  {kind:<5}{times}, ratio {beside / own:.3f}, noise {beside / again:.3f}", flush=True)
+        own, bare_s, again = (statistics.median(clock.times[which][kind]) for which in (name, *bare))
+        times = f"{own * 1e3:>9.1f} ms, bare {bare_s * 1e3:>8.1f} ms"
+        print(f"  {kind:<5}{times}, ratio {bare_s / own:.3f}, noise {bare_s / again:.3f}", flush=True)
     print()
 
 

@@ -1,4 +1,4 @@
-"""The caching parts of benchmarks/diffusion.py: beside bare loops that only encode, and two processes beside one."""
+"""The caching parts of benchmarks/diffusion.py: against bare loops that only encode, and two processes against one."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from benchmarks.diffusion_bench import RESOLUTION, Bench, told
+from benchmarks.diffusion_bench import RESOLUTION, Bench, print_medians
 from benchmarks.side_by_side import Clock
 from modules.config import TrainConfig
-from modules.data.cache import Cache
-from modules.families.family import Family, family_class
+from modules.data.cache.cache import Cache
+from modules.families._family import Family, family_class
 
 CACHING, PROCESSES = 0.9, 1.8  # the targets
-TOGETHER = 4  # pictures that the bare loop encodes at once
+BARE_BATCH = 4  # images that the bare loop encodes at once
 
 
 def caching(bench: Bench) -> None:
-    """The real cache (reading, hashing, decoding, cutting, encoding, writing) against the encoding alone.
+    """The real cache (reading, hashing, decoding, cropping, encoding, writing) against the encoding alone.
 
-    The bare loops encode as one writes it first, and with the pixels in channels-last order, as the cache does it.
+    The bare loops encode with pixels in the default order, and in channels-last order as the cache does.
     """
-    for size in (1, TOGETHER):
+    for size in (1, BARE_BATCH):
         cache_in_turns(bench, size)
 
 
 def cache_in_turns(bench: Bench, size: int) -> None:
-    """The cache with groups of `size` takes turns with bare loops of one and of four at once, four pictures a turn."""
-    print(f"Caching by {size}, {TOGETHER} pictures of {RESOLUTION} px (target {CACHING})")
-    family, cache = opened(bench.config(f"cache-turns-{size}"))
-    pixels = torch.rand(TOGETHER, 3, RESOLUTION, RESOLUTION) * 2 - 1
+    """The cache with batches of `size` takes turns with bare loops of one and of four at once, four images per turn."""
+    print(f"Caching by {size}, {BARE_BATCH} images of {RESOLUTION} px (target {CACHING})")
+    family, cache = open_cache(bench.config(f"cache-turns-{size}"))
+    pixels = torch.rand(BARE_BATCH, 3, RESOLUTION, RESOLUTION) * 2 - 1
     last = pixels.contiguous(memory_format=torch.channels_last)
     at_once = {
         "four at once": [pixels],
@@ -50,7 +50,7 @@ def cache_in_turns(bench: Bench, size: int) -> None:
     clock.start()
 
     def encoded(done: int, total: int) -> None:
-        if done % TOGETHER:
+        if done % BARE_BATCH:
             return
         clock.stop("cache")
         for name, batches in at_once.items():
@@ -59,50 +59,50 @@ def cache_in_turns(bench: Bench, size: int) -> None:
                     bare_encode(family.encoders["vae"], batch)
                 clock.stop(turn)
 
-    cache.encode(cache.groups(cache.missing(), size), family.encode_together, 0, encoded)
+    cache.encode(cache.batches(cache.missing(), size), family.encode_batch, 0, encoded)
     for name in at_once:
         print(f"  against a bare loop, {name}:")
-        told(clock, "cache", (name, f"{name} again"))
+        print_medians(clock, "cache", (name, f"{name} again"))
 
 
 @torch.no_grad()
 def bare_encode(vae: nn.Module, pixels: Tensor) -> Tensor:
-    """Mean and spread of a batch, as `latents: sample` keeps them."""
+    """Mean and standard deviation of a batch, as `latents: sample` keeps them."""
     distribution = vae.encode(pixels, return_dict=False)[0]
     return torch.cat([distribution.mean, distribution.std])
 
 
-def opened(config: TrainConfig) -> tuple[Family, Cache]:
-    """The family, and a cache of the config's pictures."""
-    from modules.data.index import index_path, load_index, silent
-    from modules.data.indexing import build_index
+def open_cache(config: TrainConfig) -> tuple[Family, Cache]:
+    """The family, and a cache of the config's images."""
+    from modules.data.index.build import build_index
+    from modules.data.index.index import index_path, load_index, no_progress
 
     family = family_class(config.family).load(config)
     cache_dir = Path(config.cache_dir)
-    file = index_path(config, family.size_step, cache_dir)
+    file = index_path(config, config.seed, family.size_step, cache_dir)
     if not file.exists():
-        build_index(config, family.size_step, cache_dir, silent)
+        build_index(config, config.seed, family.size_step, cache_dir, no_progress)
     return family, Cache(cache_dir, family.fingerprint(), load_index(file), config, family.encodes_captions)
 
 
 def processes(bench: Bench) -> None:
-    """The same pictures cached by one process and by two, each with its share; beside them bare loops that only encode
-    as many pictures, which shows what the machine itself allows."""
+    """The same images cached by one process and by two, and bare loops that only encode as many images, which show what
+    the machine itself allows."""
     print(f"Caching by processes (target: two are {PROCESSES} times as fast)")
     walls: dict[tuple[str, int], list[float]] = {}
     work: dict[tuple[str, int], list[float]] = {}
     for turn, count in itertools.product(range(3), (1, 2)):
-        family, cache = opened(bench.config(f"cache-{turn}-{count}"))
+        family, cache = open_cache(bench.config(f"cache-{turn}-{count}"))
         vae = family.encoders["vae"]
         for name, share in (("cache", partial(cache_share, family, cache)), ("bare loop", partial(bare_share, vae))):
-            wall, cpu = timed_by(count, partial(share, bench.pictures))
+            wall, cpu = timed_by(count, partial(share, bench.images))
             walls.setdefault((name, count), []).append(wall)
             work.setdefault((name, count), []).append(cpu)
     for name in ("cache", "bare loop"):
         for count in (1, 2):
             wall, cpu = statistics.median(walls[name, count]), statistics.median(work[name, count])
             each = ", ".join(f"{seconds:.2f}" for seconds in walls[name, count])
-            print(f"  {name}, {count}: {wall:>7.2f} s ({each}), {cpu:.2f} s of CPU time in all")
+            print(f"  {name}, {count}: {wall:>7.2f} s ({each}), {cpu:.2f} s of CPU time in total")
         faster = statistics.median(walls[name, 1]) / statistics.median(walls[name, 2])
         most = 2 * statistics.median(work[name, 1]) / statistics.median(work[name, 2])
         print(f"  two are {faster:.2f} times as fast; by their CPU time it could be {most:.2f}")
@@ -110,8 +110,8 @@ def processes(bench: Bench) -> None:
 
 
 def timed_by(count: int, share: Callable[[int, int], None]) -> tuple[float, float]:
-    """Wall seconds until the last of `count` processes is ready, and CPU seconds of them all."""
-    context = multiprocessing.get_context("fork")  # no thread has been started, and starting anew takes seconds
+    """Wall seconds until the last of `count` processes has finished, and CPU seconds of them all."""
+    context = multiprocessing.get_context("fork")  # no thread has been started, and a fresh start takes seconds
     barrier, results = context.Barrier(count), context.SimpleQueue()
 
     def work(rank: int) -> None:
@@ -123,21 +123,21 @@ def timed_by(count: int, share: Callable[[int, int], None]) -> tuple[float, floa
     ranks = [context.Process(target=work, args=(rank,)) for rank in range(count)]
     for rank in ranks:
         rank.start()
-    told_by = [results.get() for _ in ranks]
+    results_by_rank = [results.get() for _ in ranks]
     for rank in ranks:
         rank.join()
-    return max(wall for wall, _ in told_by), sum(cpu for _, cpu in told_by)
+    return max(wall for wall, _ in results_by_rank), sum(cpu for _, cpu in results_by_rank)
 
 
-def cache_share(family: Family, cache: Cache, pictures: int, rank: int, count: int) -> None:
-    """One process caches its share of the pictures."""
-    groups = cache.groups(cache.missing(), 1).share(rank, count)
-    assert abs(len(groups) - pictures / count) < 1
-    cache.encode(groups, family.encode_together, rank)
+def cache_share(family: Family, cache: Cache, images: int, rank: int, count: int) -> None:
+    """One process caches its share of the images."""
+    groups = cache.batches(cache.missing(), 1).for_rank(rank, count)
+    assert abs(len(groups) - images / count) < 1
+    cache.encode(groups, family.encode_batch, rank)
 
 
-def bare_share(vae: nn.Module, pictures: int, rank: int, count: int) -> None:
-    """One process encodes as many pictures of noise, one by one, as the cache does it."""
+def bare_share(vae: nn.Module, images: int, rank: int, count: int) -> None:
+    """One process encodes as many images of noise, one by one, as the cache does."""
     pixels = torch.rand(1, 3, RESOLUTION, RESOLUTION).contiguous(memory_format=torch.channels_last) * 2 - 1
-    for _ in range(rank, pictures, count):
+    for _ in range(rank, images, count):
         bare_encode(vae, pixels)

@@ -1,9 +1,9 @@
-"""What several processes cost: beside a bare DDP loop, for adapters, for agreeing, over a slow link.
+"""What several processes cost: against a bare DDP loop, for adapters, for metric syncs, over a slow link.
 
-python benchmarks/scaling.py [--part ddp|adapters|agreement|link|processes ...] [--steps N]
+python benchmarks/scaling.py [--part ddp|adapters|sync|link|processes ...] [--steps N]
 
-`link` needs root: it plays two machines with a 100 Mbit/s cable between them. With GPUs, `adapters` and `processes` use
-NCCL on all of them; otherwise two gloo processes share the CPU.
+`link` needs root: it emulates two machines with a 100 Mbit/s cable between them. With GPUs, `adapters` and `processes`
+use NCCL on all of them; otherwise two gloo processes share the CPU.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from benchmarks import traffic
 from benchmarks.trainer_overhead import Bench, distributed
 from modules.distributed import spawn
 from modules.machine import find_free_port
-from tests.hosts import two_hosts, why_not
+from tests.hosts import skip_reason, two_hosts
 
 RATE = "100mbit"
-TOGETHER, AGREEMENT = 20, 0.005  # the targets
+BUCKET_SPEEDUP, SYNC_SHARE = 20, 0.005  # the targets
 ADAPTER_SIZES = (64, 320, 640, 1280)
 MIB = 2**20
 
@@ -52,35 +52,36 @@ def adapters(folder: Path, steps: int) -> None:
     """720 gradients of rank 4, one by one and in one bucket."""
     ranks = max(2, torch.cuda.device_count())
     backend = "nccl" if torch.cuda.device_count() > 1 else "gloo"
-    print(f"One exchange of 720 adapter gradients of rank 4, {ranks} {backend} processes (target {TOGETHER} x)")
-    print(f"{'layers of':<12}{'MiB':>8}{'one by one, ms':>16}{'together, ms':>14}{'times':>8}")
+    print(f"One reduction of 720 adapter gradients of rank 4, {ranks} {backend} processes (target {BUCKET_SPEEDUP} x)")
+    print(f"{'layers of':<12}{'MiB':>8}{'one by one, ms':>16}{'one bucket, ms':>14}{'times':>8}")
     result = folder / "adapters.json"
     spawn(traffic.adapters, ranks, find_free_port(23000), (backend, ADAPTER_SIZES, max(5, steps // 4), result))
     for row in json.loads(result.read_text()):
-        size, alone, together = row["size"], row["one by one"], row["together"]
+        size, separate, bucketed = row["size"], row["one by one"], row["one bucket"]
         mib = 2 * traffic.LAYERS * traffic.RANK * size * 4 / MIB
-        print(f"{size:<12}{mib:>8.1f}{alone * 1e3:>16.2f}{together * 1e3:>14.2f}{alone / together:>8.1f}")
+        print(f"{size:<12}{mib:>8.1f}{separate * 1e3:>16.2f}{bucketed * 1e3:>14.2f}{separate / bucketed:>8.1f}")
 
 
-def agreement(folder: Path, steps: int) -> None:
-    """What the agreement takes from a step of 50 ms."""
-    print(f"Agreement of 2 processes, as a share of steps of {traffic.STEP_S * 1e3:.0f} ms (target {AGREEMENT:.1%})")
-    result = folder / "agreement.json"
-    spawn(traffic.agreement, 2, find_free_port(23100), (2 * steps, result))
+def sync(folder: Path, steps: int) -> None:
+    """What metric syncs take from steps of 50 ms."""
+    step_ms = traffic.STEP_S * 1e3
+    print(f"Metric syncs of 2 processes, as a share of steps of {step_ms:.0f} ms (target {SYNC_SHARE:.1%})")
+    result = folder / "sync.json"
+    spawn(traffic.sync, 2, find_free_port(23100), (2 * steps, result))
     found = json.loads(result.read_text())
-    talk, talks = found["with"]["talk"], found["with"]["talks"]
-    print(f"one talk keeps the loop {talk * 1e3:.3f} ms; there is one every {1 / talks:.1f} steps")
+    one, per_step = found["with"]["sync"], found["with"]["syncs"]
+    print(f"one sync takes {one * 1e3:.3f} ms of the loop; there is one every {1 / per_step:.1f} steps")
     for label, seconds in (
-        ("a step", talk * talks),
+        ("per step", one * per_step),
         ("CPU time, all threads", found["with"]["cpu"] - found["without"]["cpu"]),
     ):
         print(f"{label:<24}{seconds * 1e3:>9.3f} ms{seconds / traffic.STEP_S:>9.2%}")
 
 
 def link(folder: Path, steps: int) -> None:
-    """Steps and bytes over a slow cable between two hosts; bytes are those that the network card counts."""
+    """Steps and bytes over a slow cable between two hosts; bytes as counted by the network card."""
     print(f"Two hosts, a cable of {RATE}/s each way; a network of 360 layers of 256 (23.7 M weights), batch 4")
-    if reason := why_not():
+    if reason := skip_reason():
         print(f"not run: {reason}")
         return
     with two_hosts(rate=RATE) as hosts:
@@ -92,11 +93,11 @@ def link(folder: Path, steps: int) -> None:
             argv = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / "traffic.py"), str(folder / "link.json")]
             processes.append(host.start(argv, environment))
         for process in processes:
-            said, _ = process.communicate()
+            output, _ = process.communicate()
             if process.returncode:
-                sys.exit(said[-3000:])
+                sys.exit(output[-3000:])
     rows = json.loads((folder / "link.json").read_text())
-    print(f"{'':<22}{'compression':<14}{'gradients, MiB':>15}{'sent a step, MiB':>18}{'steps/s':>9}{'faster':>8}")
+    print(f"{'':<22}{'compression':<14}{'gradients, MiB':>15}{'sent per step, MiB':>18}{'steps/s':>9}{'faster':>8}")
     for row in rows:
         plain = next(r for r in rows if r["method"] == row["method"])
         line = f"{row['method']:<22}{row['compression']:<14}{row['gradients'] / MIB:>15.2f}{row['bytes'] / MIB:>18.2f}"
@@ -121,7 +122,7 @@ def processes(folder: Path, steps: int) -> None:
 PARTS: dict[str, Callable[[Path, int], None]] = {
     "ddp": ddp,
     "adapters": adapters,
-    "agreement": agreement,
+    "sync": sync,
     "link": link,
     "processes": processes,
 }

@@ -28,21 +28,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from modules.config import TrainConfig, load_config
 from modules.data.batch import Batch
-from modules.data.loader import Loader
+from modules.data.loading.loader import Loader
 from modules.families.pixel_diffusion import PixelOptions, build_model
 
 Times = dict[str, list[float]]  # wall and CPU seconds of every step
 
 
 class BareLoop:
-    """What one writes by hand for this model and these batches, with everything that is known to make it fast."""
+    """A hand-written loop for this model and these batches, tuned with everything that is known to make it fast."""
 
     def __init__(self, model: nn.Module, batches: Sequence[Batch], config: TrainConfig, world_size: int) -> None:
         self.batches = itertools.cycle(batches)
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, fused=True)
         self.max_norm = config.max_grad_norm
-        self.average = [p.detach().clone() for p in self.parameters] if config.ema else []
+        self.ema = [p.detach().clone() for p in self.parameters] if config.ema else []
         self.decay = config.ema_decay
         self.model = model
         if world_size > 1:
@@ -61,8 +61,8 @@ class BareLoop:
             nn.utils.clip_grad_norm_(self.parameters, self.max_norm, foreach=True)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.average:
-            torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self.decay)
+        if self.ema:
+            torch._foreach_lerp_(self.ema, [p.detach() for p in self.parameters], 1 - self.decay)
 
 
 class Clock:
@@ -74,11 +74,11 @@ class Clock:
         self.start()
 
     def start(self) -> None:
-        """A turn begins."""
+        """Start a turn."""
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def stop(self, name: str) -> None:
-        """A step of `name` is over, and the next turn begins."""
+        """A step of `name` is over, and the next turn starts."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
@@ -130,68 +130,68 @@ def run_bare(config: TrainConfig, batches: Path, steps: int) -> dict[str, object
 
 def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: int) -> dict[str, object]:
     """The real trainer from start to end; in mode `turns` every step of it is followed by one of each bare loop."""
-    from modules.distributed import open_store, place_from_environment
+    from modules.distributed import read_rank_env
     from modules.monitoring import RunReport, SilentReport
-    from modules.run import Commands, EventLog, RunFolder, SilentCommands
-    from modules.training.calendar import Clocks, intervals
+    from modules.run import EventLog, RunFolder
+    from modules.training.control_requests import Outcome
     from modules.training.distributed_trainer import DistributedTrainer
     from modules.training.generic_trainer import GenericTrainer
-    from modules.training.wishes import Ending, Wishes
+    from modules.training.worker import control_requests, join_ranks
 
     clock = Clock(["trainer", "bare", "bare again"], arguments.warm_up)
     others: dict[str, BareLoop] = {}
     peaks: dict[str, object] = {}
 
-    class Watched(GenericTrainer):
-        """The trainer as it is; only watched from outside between its steps."""
+    class TimedTrainer(GenericTrainer):
+        """The trainer as it is, timed between its steps."""
 
-        def start(self) -> None:
-            super().start()
-            loader = self.parts.data.loader
+        def setup(self) -> None:
+            super().setup()
+            loader = self.components.data.loader
             if arguments.mode == "turns" or arguments.mode == "batches":
-                batches = [batch.to(self.device) for batch in loader.epoch(0) if batch.last]
+                batches = [batch.to(self.ranks.device) for batch in loader.epoch(0) if batch.is_last_of_step]
             if arguments.mode == "batches":
                 write_batches(batches, arguments.batches)
             if arguments.mode == "turns":
                 for name in ("bare", "bare again"):
-                    others[name] = BareLoop(copy.deepcopy(self.parts.weights.model), batches, self.config, world_size)
+                    model = copy.deepcopy(self.components.weights.model)
+                    others[name] = BareLoop(model, batches, self.config, world_size)
             if not arguments.real_loader and arguments.mode != "batches":
                 kept = batches if arguments.mode == "turns" else read_batches(arguments.batches)
-                self.parts = replace(self.parts, data=replace(self.parts.data, loader=MemoryLoader(kept)))
+                data = replace(self.components.data, loader=MemoryLoader(kept))
+                self.components = replace(self.components, data=data)
             clock.start()
 
-        def between_steps(self) -> Ending | None:
-            ending = super().between_steps()
+        def after_step(self) -> Outcome | None:
+            outcome = super().after_step()
             clock.stop("trainer")
             for name, loop in others.items():
                 loop.step()
                 clock.stop(name)
-            return ending
+            return outcome
 
-        def end(self, ending: Ending) -> None:
+        def finish(self, outcome: Outcome) -> None:
             peaks["peak_mib"] = peak_mib()
-            super().end(ending)
+            super().finish(outcome)
             peaks["peak_with_saving_mib"] = peak_mib()
 
-    class WatchedDistributed(Watched, DistributedTrainer):
+    class TimedDistributedTrainer(TimedTrainer, DistributedTrainer):
         """One rank of it."""
 
     sys.stdout = Screen()
     folder = RunFolder(arguments.run_folder)
-    place = place_from_environment(os.environ)
-    first = place is None or place.rank == 0
-    report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir) if first else SilentReport()
-    wishes = Wishes(Commands(folder), Clocks(intervals(config))) if first else Wishes(SilentCommands(), None)
-    if place is None:
-        Watched(config, folder, report, wishes).run()
-    else:
-        WatchedDistributed(config, folder, report, wishes, None, place, open_store(place, 60)).run()
+    rank_env = read_rank_env(os.environ)
+    rank = 0 if rank_env is None else rank_env.rank
+    report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir) if rank == 0 else SilentReport()
+    with join_ranks(config, folder, report, rank_env, None, supervised=True) as ranks:
+        kind = TimedTrainer if rank_env is None else TimedDistributedTrainer
+        kind(config, folder, report, control_requests(config, folder, rank), ranks).run()
     report.close()
     return {"times": clock.times, **peaks}
 
 
 class Screen(io.StringIO):
-    """A terminal that nobody reads, so that the progress bar is drawn as for a person."""
+    """A pseudo-terminal, so that the progress bar is rendered as on a real one."""
 
     def isatty(self) -> bool:
         return True
@@ -221,7 +221,7 @@ def read_batches(file: Path) -> list[Batch]:
 
 
 def peak_mib() -> float:
-    """The most memory this process has held; not ru_maxrss, which begins with that of the process that started it."""
+    """The most memory this process has held; not ru_maxrss, which starts at that of the parent process."""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
 

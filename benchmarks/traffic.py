@@ -1,4 +1,4 @@
-"""What one rank of benchmarks/scaling.py does: exchanges of gradients, agreements, steps over a slow link."""
+"""What one rank of benchmarks/scaling.py does: gradient reductions, metric syncs, steps over a slow link."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from modules.config import TrainConfig
-from modules.data.progress import Progress
+from modules.data.loading.progress import Progress
 from modules.distributed import (
-    Agreement,
     Group,
-    Place,
-    compress_gradients,
-    process_group,
+    RankEnv,
+    register_compression_hook,
     resolve_backend,
     setup_distributed,
-    wrap_data_parallel,
+    wrap_ddp,
 )
-from modules.distributed.process_group import cleanup_distributed
-from modules.training.ledger import Ledger
-from modules.training.surroundings import agreement_names
+from modules.distributed.async_all_reduce import AsyncAllReduce
+from modules.distributed.process_group import cleanup_distributed, process_group
+from modules.training.actions import ACTIONS
+from modules.training.control_requests import STOP_REQUESTS
+from modules.training.step_metrics import StepMetrics, metric_names
 
-LAYERS, RANK = 360, 4  # two tensors a layer: 720
+LAYERS, RANK = 360, 4  # two tensors per layer: 720
 STEP_S, NORM = 0.05, torch.tensor(1.0)
 SENT = Path("/sys/class/net/cable/statistics/tx_bytes")  # of a host in tests/hosts.py
 
@@ -61,10 +61,10 @@ def network(size: int, *, adapters_only: bool) -> nn.Module:
     return model
 
 
-def adapters(place: Place, backend: str, sizes: Sequence[int], repeats: int, result: Path) -> None:
+def adapters(rank_env: RankEnv, backend: str, sizes: Sequence[int], repeats: int, result: Path) -> None:
     """Seconds of one synchronisation of 720 adapter gradients: tensor by tensor, and in one buffer."""
     found = []
-    with process_group(place, resolve_backend(backend)[0], 60) as group:
+    with process_group(rank_env, resolve_backend(backend)[0], 60) as group:
         for size in sizes:
             weights = [
                 nn.Parameter(torch.zeros(shape, device=group.device))
@@ -73,9 +73,9 @@ def adapters(place: Place, backend: str, sizes: Sequence[int], repeats: int, res
             ]
             one_by_one = _seconds(lambda w=weights: _one_by_one(w), weights, group, repeats)
             views = _views(weights)
-            together = _seconds(lambda w=weights, v=views: _together(w, v), weights, group, repeats)
-            found.append({"size": size, "one by one": one_by_one, "together": together})
-    _tell(place, result, found)
+            one_bucket = _seconds(lambda w=weights, v=views: _in_one_bucket(w, v), weights, group, repeats)
+            found.append({"size": size, "one by one": one_by_one, "one bucket": one_bucket})
+    _write_result(rank_env, result, found)
 
 
 def _one_by_one(weights: Sequence[nn.Parameter]) -> None:
@@ -86,13 +86,13 @@ def _one_by_one(weights: Sequence[nn.Parameter]) -> None:
 
 
 def _views(weights: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Parts of one buffer, one for each gradient; they lie in it as they come."""
+    """Views into one buffer, one per gradient, in order."""
     buffer = torch.zeros(sum(weight.numel() for weight in weights), device=weights[0].device)
     parts = buffer.split([weight.numel() for weight in weights])
     return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
-def _together(weights: Sequence[nn.Parameter], views: Sequence[Tensor]) -> None:
+def _in_one_bucket(weights: Sequence[nn.Parameter], views: Sequence[Tensor]) -> None:
     """What a bucket does with its gradients."""
     torch._foreach_copy_(views, [weight.grad for weight in weights])
     buffer = views[0]._base
@@ -109,41 +109,42 @@ def _seconds(work: Callable[[], None], weights: Sequence[nn.Parameter], group: G
             weight.grad = torch.ones_like(weight)
         _wait_for_device()
         dist.barrier(group=group.control)
-        began = time.perf_counter()
+        started = time.perf_counter()
         work()
         _wait_for_device()
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - started)
     return median(times)
 
 
-def agreement(place: Place, steps: int, result: Path) -> None:
-    """What agreeing costs in steps of 50 ms: the time that the loop spends in it, and the CPU time of all threads."""
+def sync(rank_env: RankEnv, steps: int, result: Path) -> None:
+    """What metric syncs cost in steps of 50 ms: time spent in them by the loop, and CPU time of all threads."""
     found: dict[str, object] = {}
-    with process_group(place, "gloo", 60) as group:
-        agreed = Agreement(agreement_names(place.world_size), group.control)
+    names = metric_names([*STOP_REQUESTS, *(action.name for action in ACTIONS)], rank_env.world_size)
+    with process_group(rank_env, "gloo", 60) as group:
+        all_reduce = AsyncAllReduce(names, group.control)
         for name in ("without", "with"):
-            ledger, progress = Ledger(group.device, place.rank, place.world_size), Progress(0, steps, 1)
-            talks, cpu = [0.0], time.process_time()
+            metrics, progress = StepMetrics(group.device, rank_env.rank, rank_env.world_size), Progress(0, steps, 1)
+            syncs, cpu = [0.0], time.process_time()
             for _ in range(steps):
-                time.sleep(STEP_S)  # a step that computes elsewhere, so that all CPU time is the agreement's
+                time.sleep(STEP_S)  # a step that computes elsewhere, so that all CPU time is that of the syncs
                 progress = progress.after(1)
                 if name == "with":
-                    ledger.close(progress, 0.1, NORM)
-                if ledger.due:
-                    began = time.perf_counter()
-                    ledger.exchange(agreed.exchange, {"stop": 0.0})
-                    talks.append(time.perf_counter() - began)
+                    metrics.end_step(progress, 0.1, NORM)
+                if metrics.sync_is_due:
+                    started = time.perf_counter()
+                    metrics.finish_group(all_reduce.sync({"stop": 0.0, **metrics.take_group(flush=False)}))
+                    syncs.append(time.perf_counter() - started)
             cpu_s = (time.process_time() - cpu) / steps
-            found[name] = {"talk": median(talks), "talks": (len(talks) - 1) / steps, "cpu": cpu_s}
-        agreed.settle()
-    _tell(place, result, found)
+            found[name] = {"sync": median(syncs), "syncs": (len(syncs) - 1) / steps, "cpu": cpu_s}
+        all_reduce.wait()
+    _write_result(rank_env, result, found)
 
 
-def steps(place: Place, backend: str, size: int, count: int, result: Path) -> None:
+def steps(rank_env: RankEnv, backend: str, size: int, count: int, result: Path) -> None:
     """Seconds a step of full fine-tuning on this many processes, without reading any data."""
-    with process_group(place, resolve_backend(backend)[0], 60) as group:
+    with process_group(rank_env, resolve_backend(backend)[0], 60) as group:
         found = _train(group, TrainConfig(), network(size, adapters_only=False), batch=64, count=count)
-    _tell(place, result, found)
+    _write_result(rank_env, result, found)
 
 
 def over_the_link() -> None:
@@ -161,14 +162,14 @@ def over_the_link() -> None:
             row = _train(group, config, network(size, adapters_only=adapters_only), batch=4, count=count)
             found.append({"method": method, "compression": compression, **row})
     cleanup_distributed()
-    _tell(group.place, result, found)
+    _write_result(group.rank_env, result, found)
 
 
 def _train(group: Group, config: TrainConfig, model: nn.Module, batch: int, count: int) -> dict[str, float]:
     """Real steps of the wrapped model: seconds and bytes sent by this rank for each."""
     model = model.to(group.device)
-    wrapped = wrap_data_parallel(model, config, group)
-    compression = compress_gradients(wrapped, config)
+    wrapped = wrap_ddp(model, config, group)
+    compression = register_compression_hook(wrapped, config)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     x = torch.randn(batch, model[0].base.in_features, device=group.device)
@@ -179,17 +180,17 @@ def _train(group: Group, config: TrainConfig, model: nn.Module, batch: int, coun
         optimizer.zero_grad(set_to_none=True)
 
     step()
-    compression.begin_at(config.powersgd_start_step)
+    compression.reset(config.powersgd_start_step)
     step()
     _wait_for_device()
     dist.barrier(group=group.control)
-    began, sent = time.perf_counter(), _sent()
+    started, sent = time.perf_counter(), _sent()
     for _ in range(count):
         step()
     _wait_for_device()
     dist.barrier(group=group.control)
     return {
-        "seconds": (time.perf_counter() - began) / count,
+        "seconds": (time.perf_counter() - started) / count,
         "bytes": (_sent() - sent) / count,
         "gradients": sum(weight.numel() * weight.element_size() for weight in trained),
     }
@@ -204,8 +205,8 @@ def _wait_for_device() -> None:
         torch.cuda.synchronize()
 
 
-def _tell(place: Place, result: Path, found: object) -> None:
-    if place.rank == 0:
+def _write_result(rank_env: RankEnv, result: Path, found: object) -> None:
+    if rank_env.rank == 0:
         result.write_text(json.dumps(found))
 
 

@@ -1,10 +1,10 @@
-"""What the trainer costs beside a bare hand-written loop: steps per second, memory, time to the first step.
+"""The trainer against a bare hand-written loop: steps per second, memory, time to the first step.
 
 python benchmarks/trainer_overhead.py [--part steps|distributed|memory|start|rows ...] [--steps N]
 
-The trainer is the real one, with events, TensorBoard, agreement, clipping and EMA; the bare loop is tuned (fused AdamW,
-foreach clipping, static graph). Both run in one process and take turns step by step, so that a busy machine slows both.
-A second copy of the bare loop takes its turn as well: its ratio to the first says how noisy the figures are.
+The trainer is the real one, with events, TensorBoard, metric syncs, clipping and EMA; the bare loop is tuned (fused
+AdamW, foreach clipping, static graph). Both run in one process and take turns step by step, so that a busy machine
+slows both. A second copy of the bare loop takes its turn as well: its ratio to the first shows the noise.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ def main() -> None:
 
 
 class Bench:
-    """A folder with pictures and a warm cache, in which runs are made."""
+    """A folder with images and a warm cache, in which runs are made."""
 
     def __init__(self, folder: Path, steps: int, threads: int) -> None:
         self.folder, self.steps, self.threads = folder, steps, threads
         self.environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
-        make_demo_data(folder / "pictures", count=400)
+        make_demo_data(folder / "images", count=400)
 
     def config(self, width: int, steps: int, **settings: object) -> TrainConfig:
-        """The demo's kind of run: 16 pictures of 32 x 32 a step and rank (the large: 4), EMA, clipping, TensorBoard."""
+        """The demo's kind of run: 16 images of 32 x 32 per step and rank (large: 4), EMA, clipping, TensorBoard."""
         return TrainConfig.model_validate(
             {
-                "concepts": [{"path": str(self.folder / "pictures")}],
+                "concepts": [{"path": str(self.folder / "images")}],
                 "resolution": 32,
                 "aspect_ratio_bucketing": False,
                 "drop_last": True,
@@ -126,16 +126,16 @@ def row(label: str, result: dict[str, object]) -> None:
     line = f"{label:<34}"
     for kind in ("wall", "cpu"):
         own, bare, again = (times[name][kind] for name in ("trainer", "bare", "bare again"))
-        middle, beside = statistics.median(own) * 1e3, statistics.median(bare) * 1e3
-        noise = beside / statistics.median(again) / 1e3
+        middle, bare_ms = statistics.median(own) * 1e3, statistics.median(bare) * 1e3
+        noise = bare_ms / statistics.median(again) / 1e3
         mean = statistics.mean(bare) / statistics.mean(own)
-        line += f"{middle:>9.2f}{beside:>9.2f}{beside / middle:>7.3f}{noise:>7.3f}{mean:>7.3f}"
+        line += f"{middle:>9.2f}{bare_ms:>9.2f}{bare_ms / middle:>7.3f}{noise:>7.3f}{mean:>7.3f}"
     print(line, flush=True)
 
 
 def memory(bench: Bench) -> None:
     """Peak memory of the trainer's process against that of the bare loop's."""
-    print(f"Peak memory in MiB (target {MEMORY}); the last column counts the saving at the end, too")
+    print(f"Peak memory in MiB (target {MEMORY}); the last column includes saving at the end")
     print(f"{'':<34}{'trainer':>9}{'bare':>9}{'ratio':>7}{'saving':>9}")
     for name, width in MODELS.items():
         config = bench.config(width, 20)
@@ -144,8 +144,8 @@ def memory(bench: Bench) -> None:
         real = bench.child("trainer", config, "--real_loader")
         for label, found in (("data in memory", own), ("its own loader", real)):
             peaks = (found["peak_mib"], bare["peak_mib"], found["peak_with_saving_mib"])
-            most, beside, saved = (float(str(peak)) for peak in peaks)
-            line = f"{most:>9.0f}{beside:>9.0f}{most / beside:>7.3f}{saved / beside:>9.3f}"
+            peak, bare_peak, saved = (float(str(peak)) for peak in peaks)
+            line = f"{peak:>9.0f}{bare_peak:>9.0f}{peak / bare_peak:>7.3f}{saved / bare_peak:>9.3f}"
             print(f"{f'{name}, {label}':<34}{line}", flush=True)
     print()
 
@@ -153,7 +153,7 @@ def memory(bench: Bench) -> None:
 def start(bench: Bench) -> None:
     """From the command to the first step's event with a warm cache, against importing torch and diffusers."""
     print(f"Seconds from start to the first step, warm cache (target: at most {START_S:g} more than the imports)")
-    first_step_s(bench)  # warms caches, ours and the disk's
+    first_step_s(bench)  # warms up our caches and the disk's
     imports, starts = [], []
     for _ in range(3):
         began = time.time()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How quick the window is: first paint, sections, typing, the longest stall, memory.
 
-python benchmarks/window.py [--repeats 5]      on the present display, or on one of its own (Xvfb)
+python benchmarks/window.py [--repeats 5]      on the current display, or on a new one (Xvfb)
 
 The first paint is compared with an empty customtkinter window that imports the same toolkit.
 """
@@ -30,7 +30,7 @@ Figures = dict[str, float]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; exit code 1 where a limit is broken."""
+    """Print the table; exit code 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="processes that are timed for the first paint (5)")
     parser.add_argument("--child", choices=["empty", "window", "session"], help=argparse.SUPPRESS)
@@ -39,18 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"empty": empty, "window": window, "session": session}[given.child]()))
         return 0
 
-    from app.family import describe_family
+    from app.family_declaration import load_declaration
     from scripts.screenshots import display
 
     with display(own=False), tempfile.TemporaryDirectory() as folder:
         os.environ["TANDEM_CONFIG_DIR"] = folder
         (Path(folder) / "window.json").write_text('{"welcomed": true, "mode": "dark", "advanced": true}')
-        describe_family("pixel_diffusion")  # kept from the first start on; asking takes a process that imports torch
+        load_declaration("pixel_diffusion")  # cached afterwards; loading it starts a process that imports torch
         return report(given.repeats)
 
 
 def report(repeats: int) -> int:
-    """Measure and print, limits beside."""
+    """Measure and print, next to the limits."""
     for kind in ("empty", "window"):
         child(kind)  # the first of each fills the system's caches and is not counted
     pairs = [(child("empty")["seconds"], child("window")["seconds"]) for _ in range(repeats)]
@@ -61,9 +61,9 @@ def report(repeats: int) -> int:
         ("the window, first paint", statistics.median(pair[1] for pair in pairs), 1.5 * reference + 0.6, "s"),
         ("slowest section, first show", figures["first"], None, "s"),
         ("slowest section, shown again", figures["again"], 0.150, "s"),
-        ("a keystroke, until it is drawn", figures["key"], 0.050, "s"),
+        ("a keystroke, until it is rendered", figures["key"], 0.050, "s"),
         ("colours changed", figures["mode"], None, "s"),
-        ("everything built anew at 150 %", figures["scale"], None, "s"),
+        ("everything rebuilt at 150 %", figures["scale"], None, "s"),
         ("longest stall while typing and switching", figures["stall"], 0.100, "s"),
         ("memory of the process", figures["memory"], 400, "MB"),
         ("modules of torch in the process", figures["torch"], 0, ""),
@@ -109,8 +109,8 @@ def window() -> Figures:
 
 def session() -> Figures:
     """Some work in one window."""
-    from app import texts
     from app.main_window import MainWindow
+    from app.sections import SECTIONS
 
     root = MainWindow()
     root.update()
@@ -119,8 +119,8 @@ def session() -> Figures:
         root.show_section(name)
         root.update()
 
-    first = {name: timed(show, name) for name in texts.SECTIONS}
-    again = max(timed(show, name) for _ in range(ROUNDS) for name in texts.SECTIONS)
+    first = {name: timed(show, name) for name in SECTIONS}
+    again = max(timed(show, name) for _ in range(ROUNDS) for name in SECTIONS)
     beats: list[float] = []
 
     def beat() -> None:
@@ -136,7 +136,7 @@ def session() -> Figures:
         root.update()
 
     keys = [timed(type_a_key, str(number % 10)) for number in range(KEYSTROKES)]
-    for name in texts.SECTIONS:
+    for name in SECTIONS:
         show(name)
     stall = max(later - earlier for earlier, later in pairwise(beats))
 

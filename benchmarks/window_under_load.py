@@ -1,7 +1,7 @@
 """How long the window's event loop stalls while it follows a huge run: python benchmarks/window_under_load.py.
 
-A run of 200,000 steps with 5,000 samples is read from its beginning while every page of the monitor is shown in turn;
-then 50 events a second are added. Prints the longest stall and the memory for each page. Starts Xvfb where there is no
+A run of 200,000 steps with 5,000 samples is read from its start while every page of the monitor is shown in turn;
+then 50 events a second are added. Prints the longest stall and the memory for each page. Starts Xvfb if there is no
 display.
 """
 
@@ -22,14 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
 
-from tests.app.made_runs import PROMPTS, line, made_run, rank_rows, step_event
+from tests.app.fake_runs import PROMPTS, line, make_fake_run, rank_rows, step_event
 
 EVENTS_A_SECOND = 50
 PAGES = ("curves", "ranks", "samples", "log", "runs")
 
 
 class Stalls:
-    """A heartbeat on the Tk thread: a beat that comes late tells how long something held up the loop."""
+    """A heartbeat on the Tk thread: a late beat shows how long something blocked the event loop."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -49,7 +49,7 @@ class Stalls:
 
 
 def main() -> int:
-    """Exit code 1 where a stall is longer than 100 ms or the memory more than 400 MB."""
+    """Exit code 1 if a stall is longer than 100 ms or the memory more than 400 MB."""
     parser = argparse.ArgumentParser(description="Follow a huge run in the window and measure its stalls.")
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--samples", type=int, default=5_000)
@@ -61,7 +61,7 @@ def main() -> int:
         Path(place, "window.json").write_text('{"welcomed": true, "section": "monitor"}')
         rounds = max(1, given.samples // len(PROMPTS))
         every = given.steps // rounds
-        folder = made_run(Path(place) / "runs" / "huge", steps=given.steps, samples_every=every, ended=None)
+        folder = make_fake_run(Path(place) / "runs" / "huge", steps=given.steps, samples_every=every, ended=None)
         rows = _measure(folder, given.seconds)
     if server is not None:
         server.terminate()
@@ -146,8 +146,8 @@ def _start_display() -> subprocess.Popen[bytes] | None:
     argv = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", "1280x800x24", "-nolisten", "tcp"]
     server = subprocess.Popen(argv, pass_fds=[write_end], stderr=subprocess.DEVNULL)
     os.close(write_end)
-    with os.fdopen(read_end) as told:
-        os.environ["DISPLAY"] = f":{told.readline().strip()}"
+    with os.fdopen(read_end) as output:
+        os.environ["DISPLAY"] = f":{output.readline().strip()}"
     return server
 
 

@@ -1,0 +1,7 @@
+"""Everything but the window and the programs."""
+
+from pathlib import Path
+from typing import Final
+
+__version__ = "0.1.0"
+ROOT: Final = Path(__file__).resolve().parent.parent  # the folder of pyproject.toml, presets/ and scripts/

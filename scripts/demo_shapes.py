@@ -1,6 +1,6 @@
-"""The demo's world: which shapes, colours and backgrounds there are, and how one picture of them is drawn.
+"""The shapes, colours and backgrounds of the demo, and how an image of them is drawn.
 
-make_demo_data.py draws with these facts and check_demo.py measures against the same ones.
+make_demo_data.py draws them, check_demo.py recognises them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COLOURS: dict[str, Colour] = {
 }
 BACKGROUNDS: dict[str, Colour] = {"white": (250, 250, 250), "grey": (128, 128, 128), "black": (12, 12, 12)}
 
-# Wide enough apart that a trainer's buckets tell them from each other: 1:1, 5:3 and 3:5.
+# Far enough apart to land in different aspect ratio buckets: 1:1, 5:3 and 3:5. (width, height) in pixels.
 SIZES: dict[str, tuple[int, int]] = {"square": (96, 96), "landscape": (120, 72), "portrait": (72, 120)}
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What a caption says."""
+    """A shape in one colour on a background."""
 
     shape: str
     colour: str
@@ -40,12 +40,12 @@ class Scene:
 
     @property
     def caption(self) -> str:
-        """The sentence a picture is trained with and asked for by."""
+        """Its caption, in training and as a prompt."""
         article = "an" if self.colour[0] in "aeiou" else "a"
         return f"{article} {self.colour} {self.shape} on a {self.background} background"
 
 
-# Never drawn for training: what the model makes of these shows that it combines words and does not recite pictures.
+# Never shown in training: they test whether the model combines words rather than memorising images.
 HELD_OUT = (
     Scene("circle", "red", "grey"),
     Scene("square", "blue", "white"),
@@ -57,20 +57,20 @@ HELD_OUT = (
 
 
 def scenes() -> list[Scene]:
-    """Every combination, the held-out ones too."""
+    """Every combination, including the held-out ones."""
     return [Scene(*words) for words in itertools.product(OUTLINES, COLOURS, BACKGROUNDS)]
 
 
-def draw_picture(scene: Scene, width: int, height: int, centre: Point, scale: float) -> Image.Image:
-    """The scene's shape, its outline enlarged to `scale` pixels and its centre of mass at `centre`."""
-    picture = Image.new("RGB", (width, height), BACKGROUNDS[scene.background])
-    picture.paste(COLOURS[scene.colour], mask=draw_coverage(scene.shape, width, height, centre, scale))
-    return picture
+def draw_image(scene: Scene, width: int, height: int, centre: Point, scale: float) -> Image.Image:
+    """The scene's shape, its outline scaled to `scale` pixels and its centre of mass at `centre` (pixels)."""
+    image = Image.new("RGB", (width, height), BACKGROUNDS[scene.background])
+    image.paste(COLOURS[scene.colour], mask=draw_coverage(scene.shape, width, height, centre, scale))
+    return image
 
 
 def draw_coverage(shape: str, width: int, height: int, centre: Point, scale: float) -> Image.Image:
-    """Grey-scale picture of how much of each pixel the shape covers, 0 to 255."""
-    fine = 8  # drawn this many times larger and averaged, so that edges are smooth
+    """Greyscale image of how much of each pixel the shape covers, 0 to 255."""
+    fine = 8  # supersampling for smooth edges
     canvas = Image.new("L", (width * fine, height * fine), 0)
     outline = [((centre[0] + x * scale) * fine, (centre[1] + y * scale) * fine) for x, y in OUTLINES[shape]]
     ImageDraw.Draw(canvas).polygon(outline, fill=255)

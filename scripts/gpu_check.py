@@ -1,10 +1,10 @@
-"""Trains a tiny model in every distributed way on this machine's GPUs, and says what works.
+"""Train a tiny model in every distributed mode on this machine's GPUs, and report what works.
 
 python scripts/gpu_check.py [--device cuda|cpu] [--markdown FILE] [--log FILE] [--only WORD ...]
 
-With one GPU: an NCCL group of one process, and two gloo processes that share the GPU. With several: NCCL on all of them
-as well. `--device cpu` goes through the same list with two gloo processes, as far as it works without a GPU.
-Exit code 0: everything works; 3: something does not; 2: there is no GPU.
+With one GPU: an NCCL group of one process, and two gloo processes that share the GPU. With several: also NCCL on all of
+them. `--device cpu` runs the same checks with two gloo processes, as far as they work without a GPU.
+Exit code 0: all checks passed; 3: at least one failed; 2: there is no GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import torch
 from modules.config import TandemError, TrainConfig
 from modules.machine import visible_gpus
 from modules.run import root_cause
-from scripts.gpu_check_list import ALONE, GLOBAL_BATCH, Check, Fault, Runs, checks
+from scripts.common import add_version
+from scripts.gpu_check_list import GLOBAL_BATCH, SINGLE_PROCESS, Check, CheckFailed, Runs, checks
 from scripts.make_demo_data import make_demo_data
 from tests.runs import Job, group_exit_codes, group_settings, tiny_config, train_alone, train_group
 
@@ -35,55 +36,56 @@ WORKS, FAILED, NO_GPU = 0, 3, 2
 
 @dataclass(frozen=True)
 class Layout:
-    """One way to use the devices."""
+    """A backend and a number of processes on some devices."""
 
     label: str
     backend: str
     ranks: int
-    visible: str | None  # what CUDA_VISIBLE_DEVICES is set to; None: as it is
+    visible: str | None  # CUDA_VISIBLE_DEVICES; None leaves it unchanged
 
 
-def main() -> int:
-    arguments = parser().parse_args()
-    if arguments.device == "cpu":
+def main(arguments: list[str] | None = None) -> int:
+    """Run the checks and print the table; returns an exit code."""
+    options = parser().parse_args(arguments)
+    if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    layouts = layouts_for(arguments.device)
+    layouts = available_layouts(options.device)
     if not layouts:
         print("There is no CUDA GPU that torch can use here.")
-        print("--device cpu goes through the list with two CPU processes.")
+        print("--device cpu runs the checks with two CPU processes.")
         return NO_GPU
-    machine = described(arguments.device)
+    machine = describe_machine(options.device)
     print(machine, flush=True)
     with tempfile.TemporaryDirectory(prefix="tandem-gpu-check-") as folder:
-        table = tried(layouts, Path(folder), arguments.only or [""], arguments.log)
+        table = run_checks(layouts, Path(folder), options.only or [""], options.log)
     text, code = summary(table)
-    print(f"What the runs said is in {arguments.log}.\n\n{text}")
-    if arguments.markdown is not None:
-        arguments.markdown.write_text(f"# GPU check\n\n{machine}\n\n{text}\n")
+    print(f"The output of the runs is in {options.log}.\n\n{text}")
+    if options.markdown is not None:
+        options.markdown.write_text(f"# GPU check\n\n{machine}\n\n{text}\n")
     return code
 
 
-def tried(layouts: list[Layout], folder: Path, words: list[str], log: Path) -> dict[str, dict[str, str]]:
-    """What came of each check, by layout and name; what begins with FAILED has failed."""
-    pictures = folder / "pictures"
+def run_checks(layouts: list[Layout], folder: Path, words: list[str], log: Path) -> dict[str, dict[str, str]]:
+    """The result of each check by layout and name; a failure starts with FAILED."""
+    images = folder / "images"
     table = {}
     log.write_text("")
-    with said_to(log):
-        make_demo_data(pictures, count=41)
-        alone = {name: train_alone(config_of(folder, pictures, name, given))[1] for name, given in ALONE.items()}
+    with redirect_output(log):
+        make_demo_data(images, count=41)
+        alone = {name: train_alone(config_of(folder, images, name, given))[1] for name, given in SINGLE_PROCESS.items()}
     for layout in layouts:
         print(f"{layout.label} ...", flush=True)
         chosen = [check for check in checks(layout.ranks) if any(word in check.name for word in words)]
-        with said_to(log), visible(layout.visible):
-            runs = trained_together(layout, folder / layout.label, pictures, chosen)
-        table[layout.label] = {check.name: judged(check, runs[check.name], alone, layout) for check in chosen}
+        with redirect_output(log), visible(layout.visible):
+            runs = train_in_one_group(layout, folder / layout.label, images, chosen)
+        table[layout.label] = {check.name: evaluate(check, runs[check.name], alone, layout) for check in chosen}
     return table
 
 
 @contextmanager
-def said_to(log: Path) -> Iterator[None]:
-    """What this process and its children print goes to the end of a file."""
-    kept = os.dup(1), os.dup(2)
+def redirect_output(log: Path) -> Iterator[None]:
+    """Append what this process and its children print to a file."""
+    saved = os.dup(1), os.dup(2)
     sys.stdout.flush()
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)
@@ -92,28 +94,28 @@ def said_to(log: Path) -> Iterator[None]:
         yield
     finally:
         sys.stdout.flush()
-        for number, former in enumerate(kept, start=1):
-            os.dup2(former, number)
-            os.close(former)
+        for number, original in enumerate(saved, start=1):
+            os.dup2(original, number)
+            os.close(original)
 
 
 @contextmanager
 def visible(gpus: str | None) -> Iterator[None]:
-    """The GPUs that processes started inside the block see; None leaves it as it is."""
-    former = os.environ.get("CUDA_VISIBLE_DEVICES")
+    """Set CUDA_VISIBLE_DEVICES for processes started inside the block; None leaves it unchanged."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
     if gpus is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     try:
         yield
     finally:
-        if former is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = former
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
         else:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
-def layouts_for(device: str) -> list[Layout]:
-    """What this machine can try; nothing without a GPU."""
+def available_layouts(device: str) -> list[Layout]:
+    """The layouts this machine has; none without a GPU."""
     if device == "cpu":
         return [Layout("gloo, 2 CPU processes", "gloo", 2, "")]
     gpus = visible_gpus() if torch.version.cuda else []
@@ -124,59 +126,59 @@ def layouts_for(device: str) -> list[Layout]:
     return [*alone, *([Layout(f"NCCL, {len(gpus)} GPUs", "nccl", len(gpus), None)] if len(gpus) > 1 else [])]
 
 
-def trained_together(layout: Layout, place: Path, pictures: Path, chosen: list[Check]) -> dict[str, Runs | str]:
-    """The runs of every check, in one group of processes; where that breaks, in one for each check."""
+def train_in_one_group(layout: Layout, place: Path, images: Path, chosen: list[Check]) -> dict[str, Runs | str]:
+    """The runs of every check in one group of processes; if that breaks, in one group per check."""
     try:
-        return {**trained(layout, place / "together", pictures, chosen)}
+        return {**train_jobs(layout, place / "together", images, chosen)}
     except TandemError:
         found: dict[str, Runs | str] = {}
         for number, check in enumerate(chosen):
             try:
-                found.update(trained(layout, place / str(number), pictures, [check]))
+                found.update(train_jobs(layout, place / str(number), images, [check]))
             except TandemError as error:
                 found[check.name] = " ".join(str(error).split())[-300:]
         return found
 
 
-def trained(layout: Layout, place: Path, pictures: Path, chosen: list[Check]) -> dict[str, Runs]:
-    """Raises TrainingError where a process of the group broke."""
+def train_jobs(layout: Layout, place: Path, images: Path, chosen: list[Check]) -> dict[str, Runs]:
+    """Train the jobs of some checks in one group. Raises TrainingError if a process of the group crashed."""
     group = {**group_settings(layout.ranks), "distributed_backend": layout.backend}
     jobs = {}
     for number, check in enumerate(chosen):
         for job, settings in check.jobs.items():
-            # the resumed run goes on in the folder of the half one
+            # the resumed run continues in the folder of the half one
             name = f"{number}-{'half' if job == 'resumed' else job}"
-            config = config_of(place, pictures, name, {**group, **settings})
+            config = config_of(place, images, name, {**group, **settings})
             jobs[f"{check.name}/{job}"] = Job(config, "latest" if job == "resumed" else None)
     runs = train_group(layout.ranks, jobs)
     return {check.name: {job: runs[f"{check.name}/{job}"] for job in check.jobs} for check in chosen}
 
 
-def judged(check: Check, runs: Runs | str, reference: Runs, layout: Layout) -> str:
+def evaluate(check: Check, runs: Runs | str, reference: Runs, layout: Layout) -> str:
     """One cell of the table."""
     if isinstance(runs, str):
         return f"FAILED: {runs}"
     for run in runs.values():
         if any(group_exit_codes(run, layout.ranks)):
             cause = root_cause(run.folder)
-            told = "no reason was recorded" if cause is None else cause.message.splitlines()[0]
+            reason = "no reason was recorded" if cause is None else cause.message.splitlines()[0]
             refused = cause is not None and cause.kind == "config" and layout.visible == ""
-            return f"not on the CPU: {told}" if refused else f"FAILED: {told}"
+            return f"not on the CPU: {reason}" if refused else f"FAILED: {reason}"
     try:
-        return check.judge(runs, reference)
-    except Fault as fault:
-        return f"FAILED: {fault}"
+        return check.evaluate(runs, reference)
+    except CheckFailed as error:
+        return f"FAILED: {error}"
 
 
-def config_of(place: Path, pictures: Path, name: str, settings: Mapping[str, object]) -> TrainConfig:
-    """A run of ten steps of the tests' tiny family."""
-    patience = {"startup_timeout_s": 180, "step_timeout_s": 60, "max_steps": 10, "global_batch_size": GLOBAL_BATCH}
+def config_of(place: Path, images: Path, name: str, settings: Mapping[str, object]) -> TrainConfig:
+    """Ten steps of the tests' tiny family."""
+    defaults = {"startup_timeout_s": 180, "step_timeout_s": 60, "max_steps": 10, "global_batch_size": GLOBAL_BATCH}
     place.mkdir(parents=True, exist_ok=True)
-    return tiny_config(pictures, place, **{**patience, "run_name": name.replace(" ", "-"), **settings})
+    return tiny_config(images, place, **{**defaults, "run_name": name.replace(" ", "-"), **settings})
 
 
-def described(device: str) -> str:
-    """The machine in one line."""
+def describe_machine(device: str) -> str:
+    """Devices and versions in one line."""
     versions = f"torch {torch.__version__}, Python {sys.version.split()[0]}"
     if device == "cpu":
         return f"CPU, {versions}"
@@ -186,7 +188,7 @@ def described(device: str) -> str:
 
 
 def summary(table: Mapping[str, Mapping[str, str]]) -> tuple[str, int]:
-    """The table, in Markdown, with a verdict below it, and the exit code."""
+    """The table in Markdown with a verdict below it, and the exit code."""
     names = list(dict.fromkeys(name for found in table.values() for name in found))
     rows = [["", *table], *([name, *(found.get(name, "") for found in table.values())] for name in names)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -198,16 +200,18 @@ def summary(table: Mapping[str, Mapping[str, str]]) -> tuple[str, int]:
     left_out = sum(cell.startswith("not on the CPU") for cell in cells)
     verdict = f"{failed} of {len(cells)} checks FAILED." if failed else f"All {len(cells) - left_out} checks passed."
     if left_out:
-        verdict += f" {left_out} cannot be tried on the CPU."
+        verdict += f" {left_out} cannot run on the CPU."
     return "\n".join([*lines, "", verdict]), FAILED if failed else WORKS
 
 
 def parser() -> argparse.ArgumentParser:
+    """The command line."""
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: two gloo processes, without a GPU")
     top.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table there")
-    top.add_argument("--log", type=Path, metavar="FILE", default=Path("gpu_check.log"), help="what the runs print")
-    top.add_argument("--only", action="append", metavar="WORD", help="only the checks with this word in their name")
+    top.add_argument("--log", type=Path, metavar="FILE", default=Path("gpu_check.log"), help="output of the runs")
+    top.add_argument("--only", action="append", metavar="WORD", help="only checks whose name contains this")
+    add_version(top)
     return top
 
 

@@ -1,4 +1,4 @@
-"""What scripts/gpu_check.py tries: the settings of each tiny run, and how its outcome is judged."""
+"""What scripts/gpu_check.py tries: the settings of each tiny run, and how its outcome is evaluated."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.runs import ROOT, Run, same_state
 
 ADAPTERS = str(ROOT / "tests" / "adapter_family.py")
 GLOBAL_BATCH = 8
-EXACTLY, NEARLY, ROUGHLY = 1e-9, 1e-3, 0.05  # relative differences of losses and weights
+EXACT, CLOSE, ROUGH = 1e-9, 1e-3, 0.05  # relative differences of losses and weights
 LOW_RANK: dict[str, object] = {"gradient_compression": "powersgd", "powersgd_start_step": 2}
 SHARDED: dict[str, object] = {"training_mode": "fully_sharded"}
 BATCH_NORM: dict[str, object] = {
     "family_options": {"batch_norm": True},
-    "aspect_ratio_bucketing": False,  # so that all ranks together see what one process sees
+    "aspect_ratio_bucketing": False,  # so that all ranks together normalise over the samples of one process
     "drop_last": True,
 }
-TOUCHY: dict[str, object] = {"family_options": {"dropout": 0.2}, "ema": True, "max_steps": 8}
+STATEFUL: dict[str, object] = {"family_options": {"dropout": 0.2}, "ema": True, "max_steps": 8}
 
 
-class Fault(Exception):
-    """Why a check has failed."""
+class CheckFailed(Exception):
+    """Why a check failed."""
 
 
 Runs = Mapping[str, Run]
@@ -31,15 +31,15 @@ Runs = Mapping[str, Run]
 
 @dataclass(frozen=True)
 class Check:
-    """`settings` by job; `judge` says how good it is, given the layout's runs and those of one process."""
+    """Settings by job; `evaluate` describes the result, given the layout's runs and those of one process."""
 
     name: str
     jobs: Mapping[str, Mapping[str, object]]
-    judge: Callable[[Runs, Runs], str]
+    evaluate: Callable[[Runs, Runs], str]
 
 
-# The runs of one process that others are compared with.
-ALONE: dict[str, dict[str, object]] = {
+# Single-process runs that the others are compared with.
+SINGLE_PROCESS: dict[str, dict[str, object]] = {
     "plain": {},
     "fp64": {"precision": "fp64"},
     "adapters": {"family": ADAPTERS},
@@ -47,75 +47,75 @@ ALONE: dict[str, dict[str, object]] = {
 }
 
 
-def same_as(alone: str, tolerance: float, job: str = "run") -> Callable[[Runs, Runs], str]:
-    """A judge: the run is that of one process."""
+def matches(alone: str, tolerance: float, job: str = "run") -> Callable[[Runs, Runs], str]:
+    """The run equals that of one process, to a relative tolerance."""
 
-    def judge(runs: Runs, reference: Runs) -> str:
+    def evaluate(runs: Runs, reference: Runs) -> str:
         one, run = reference[alone], runs[job]
-        apart = max(loss_difference(one.losses, run.losses), weight_difference(one.state, run.state))
-        if not apart <= tolerance:
-            raise Fault(f"differs from one process by {apart:.0e}, more than {tolerance:.0e}")
-        return f"differs by {apart:.0e}"
+        difference = max(loss_difference(one.losses, run.losses), weight_difference(one.state, run.state))
+        if not difference <= tolerance:
+            raise CheckFailed(f"differs from one process by {difference:.0e}, more than {tolerance:.0e}")
+        return f"differs by {difference:.0e}"
 
-    return judge
+    return evaluate
 
 
-def learns(runs: Runs, reference: Runs) -> str:
-    """A judge: the loss falls."""
+def loss_falls(runs: Runs, reference: Runs) -> str:
+    """The loss falls."""
     first, *_, last = runs["run"].losses
     if not last < first:
-        raise Fault(f"the loss went from {first:.3f} to {last:.3f}")
+        raise CheckFailed(f"the loss went from {first:.3f} to {last:.3f}")
     return f"loss {first:.2f} to {last:.2f}"
 
 
-def survives(runs: Runs, reference: Runs) -> str:
-    """A judge: one step was passed over with smaller micro-batches after it."""
-    passed_over = sum(math.isnan(loss) or math.isinf(loss) for loss in runs["run"].losses)
-    if "Out of memory: the step was passed over" not in runs["run"].warnings:
-        raise Fault("nothing was said of it")
-    return f"{passed_over} step passed over" if passed_over else "told, and went on"
+def recovers_from_oom(runs: Runs, reference: Runs) -> str:
+    """One step was skipped and the run continued with smaller micro-batches."""
+    skipped = sum(math.isnan(loss) or math.isinf(loss) for loss in runs["run"].losses)
+    if "Out of memory: every rank skipped the step" not in runs["run"].warnings:
+        raise CheckFailed("no warning was logged")
+    return f"{skipped} step skipped" if skipped else "warned and continued"
 
 
-def resumes(runs: Runs, reference: Runs) -> str:
-    """A judge: stopped and continued is as if never stopped."""
+def resumes_exactly(runs: Runs, reference: Runs) -> str:
+    """A run that was stopped and resumed equals an uninterrupted one."""
     whole, resumed = runs["whole"].state, runs["resumed"].state
     if same_state(whole, resumed):
-        return "the same bits"
-    apart = weight_difference(whole, resumed)
-    if not apart <= NEARLY:
-        raise Fault(f"the resumed run differs by {apart:.0e}")
-    return f"differs by {apart:.0e} (GPU kernels that add up in no fixed order)"
+        return "bit-identical"
+    difference = weight_difference(whole, resumed)
+    if not difference <= CLOSE:
+        raise CheckFailed(f"the resumed run differs by {difference:.0e}")
+    return f"differs by {difference:.0e} (nondeterministic GPU kernels)"
 
 
 def checks(ranks: int) -> list[Check]:
-    """Everything that is tried with `ranks` processes."""
+    """All checks with `ranks` processes."""
 
-    def one(name: str, judge: Callable[[Runs, Runs], str], **settings: object) -> Check:
-        return Check(name, {"run": settings}, judge)
+    def one(name: str, evaluate: Callable[[Runs, Runs], str], **settings: object) -> Check:
+        return Check(name, {"run": settings}, evaluate)
 
     out_of_memory = {"faults": [f"out_of_memory:{ranks - 1}:5"]}
-    resume = {"whole": TOUCHY, "half": {**TOUCHY, "max_steps": 4}, "resumed": TOUCHY}
+    resume = {"whole": STATEFUL, "half": {**STATEFUL, "max_steps": 4}, "resumed": STATEFUL}
     return [
-        one("DDP", same_as("plain", NEARLY)),
-        one("DDP, fp64: parity with one process", same_as("fp64", EXACTLY), precision="fp64"),
-        one("accumulation", same_as("fp64", EXACTLY), precision="fp64", batch_size=1, gradient_accumulation_steps=2),
-        one("static graph", same_as("plain", NEARLY), static_graph=True),
-        one("adapters in one bucket", same_as("adapters", NEARLY), family=ADAPTERS),
-        one("fully sharded (FSDP2)", same_as("plain", NEARLY), **SHARDED),
-        one("fully sharded, weights in main memory", same_as("plain", NEARLY), **SHARDED, fsdp_cpu_offload=True),
-        one("fully sharded, bf16", learns, **SHARDED, precision="bf16"),
-        one("fp16 exchange", same_as("plain", ROUGHLY), gradient_compression="fp16"),
-        one("bf16 exchange", same_as("plain", ROUGHLY), gradient_compression="bf16"),
-        one("PowerSGD exchange", learns, **LOW_RANK),
+        one("DDP", matches("plain", CLOSE)),
+        one("DDP, fp64: parity with one process", matches("fp64", EXACT), precision="fp64"),
+        one("accumulation", matches("fp64", EXACT), precision="fp64", batch_size=1, gradient_accumulation_steps=2),
+        one("static graph", matches("plain", CLOSE), static_graph=True),
+        one("adapters in one bucket", matches("adapters", CLOSE), family=ADAPTERS),
+        one("fully sharded (FSDP2)", matches("plain", CLOSE), **SHARDED),
+        one("fully sharded, CPU offload", matches("plain", CLOSE), **SHARDED, fsdp_cpu_offload=True),
+        one("fully sharded, bf16", loss_falls, **SHARDED, precision="bf16"),
+        one("fp16 gradient compression", matches("plain", ROUGH), gradient_compression="fp16"),
+        one("bf16 gradient compression", matches("plain", ROUGH), gradient_compression="bf16"),
+        one("PowerSGD", loss_falls, **LOW_RANK),
         one(
             "sync_batch_norm",
-            same_as("batch norm", NEARLY),
+            matches("batch norm", CLOSE),
             **BATCH_NORM,
             sync_batch_norm=True,
             batch_size=math.ceil(GLOBAL_BATCH / ranks),
         ),
-        one("mixed precision, bf16", learns, precision="bf16"),
-        one("mixed precision, fp16", learns, precision="fp16"),
-        one("out of memory on one rank", survives, family_options=out_of_memory, max_steps=10),
-        Check("resume", resume, resumes),
+        one("mixed precision, bf16", loss_falls, precision="bf16"),
+        one("mixed precision, fp16", loss_falls, precision="fp16"),
+        one("out of memory on one rank", recovers_from_oom, family_options=out_of_memory, max_steps=10),
+        Check("resume", resume, resumes_exactly),
     ]

@@ -8,18 +8,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.own_python import require_packages
+from scripts.common import add_version, require_packages
 
 require_packages()
 
 from modules.config import ConfigError, TandemError, TrainConfig, dump, override, save_config, validate
-from modules.config.files import WRITERS
-from modules.config.importing import TRAINERS, import_file
+from modules.config.io.files import WRITERS
+from modules.importers import TRAINERS, import_file
 from modules.run.exit_codes import INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and import; 0 where the config was made, 2 for input that cannot be used."""
+    """Parse the command line and import; 0 if the config was made, 2 for input that cannot be used."""
     options = parser().parse_args(arguments)
     try:
         check_target(options.out, overwrite=options.overwrite)
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = with_settings(imported.config, options.set)
         print("\n".join(imported.report.lines()))
         if options.out is None:
-            print("\nNothing was written: name a file with -o to keep the config.")
+            print("\nNothing was written: give a file with -o to save the config.")
         else:
             save_config(config, options.out)
             print(f"\nWritten: {options.out}. Try it: python scripts/train.py --config {options.out} --dry_run")
@@ -42,9 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
-        prog="import_config.py",
-        description="Make a config of the settings of another trainer, and tell what became of each of them.",
-        epilog=f"Known: {', '.join(trainer.name for trainer in TRAINERS)}. More: docs/importing.md.",
+        description="Convert the settings of another trainer to a config, and report how each was imported.",
+        epilog=f"Supported: {', '.join(trainer.name for trainer in TRAINERS)}. More: docs/importing.md.",
         allow_abbrev=False,
     )
     top.add_argument("file", metavar="FILE", help="the settings file of the other trainer")
@@ -57,21 +56,22 @@ def parser() -> argparse.ArgumentParser:
         help="change a setting of the result, may be repeated",
     )
     top.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    add_version(top)
     return top
 
 
 def check_target(out: str | None, *, overwrite: bool) -> None:
-    """Raises ConfigError where the config could not or should not be written, before anything is read."""
+    """Raise ConfigError if the config cannot or should not be written, before anything is read."""
     if out is None:
         return
     if Path(out).suffix.lower() not in WRITERS:
         raise ConfigError(f"-o {out}: the name must end in .yaml, .yml or .json.")
     if Path(out).exists() and not overwrite:
-        raise ConfigError(f"-o {out} exists already.", "Choose another name, or add --overwrite.")
+        raise ConfigError(f"-o {out} already exists.", "Choose another name, or add --overwrite.")
 
 
 def with_settings(config: TrainConfig, assignments: list[str]) -> TrainConfig:
-    """The config with what `--set` says."""
+    """The config with the `--set` assignments applied."""
     if not assignments:
         return config
     return validate(override(dump(config), assignments), f"The result with {' '.join(assignments)}")

@@ -1,6 +1,6 @@
-"""Make .venv hold what the lock files say; setup.sh and setup.ps1 find a suitable Python to start this with.
+"""Create .venv with the packages of the lock files; setup.sh and setup.ps1 find a suitable Python to run this.
 
-Imports only what comes with Python: while this runs there is no environment yet.
+Imports only the standard library: there is no environment yet.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 LOG = VENV / "setup.log"
-# There from the first file of a new .venv to its last package: whoever finds it begins again from nothing.
+# Exists while a .venv is being created: a start that finds it starts from scratch.
 UNFINISHED = VENV / "setup-unfinished"
-# A copy of every lock file that is installed, under the version of Python that it is installed for;
-# setup.sh and setup.ps1 compare it with the lock file and, when it is the same, do not even start this.
+# A copy of every installed lock file, in a folder named after the Python version. If it equals the lock file,
+# setup.sh and setup.ps1 do not even run this program.
 INSTALLED = VENV / "installed"
 
-# What pip's own words mean for a person, the surest sign first.
-PIP_TROUBLES: dict[tuple[str, ...], str] = {
+# Explanations of pip's error messages, the most reliable first.
+PIP_ERRORS: dict[tuple[str, ...], str] = {
     ("No space left on device", "[Errno 28]", "Disk quota exceeded"): (
         f"the disk of {ROOT} or of the temporary folder (TMPDIR) is full; free some space and start again"
     ),
-    ("Permission denied", "[Errno 13]"): f"{VENV} cannot be written; give yourself the right and start again",
+    ("Permission denied", "[Errno 13]"): f"{VENV} cannot be written; fix its permissions and start again",
     ("Retrying (", "NewConnectionError", "NameResolutionError", "ConnectTimeout", "ProxyError"): (
         "pip cannot reach the package index; connect to the network (behind a proxy: set HTTPS_PROXY; "
         "for a mirror: PIP_INDEX_URL) and start again"
@@ -41,16 +41,16 @@ PIP_TROUBLES: dict[tuple[str, ...], str] = {
 
 
 class SetupError(Exception):
-    """What went wrong and what to do about it, in one sentence for the user."""
+    """What went wrong and how to fix it, in one sentence."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0 when .venv is as the lock files say, 1 when it is not, 130 when interrupted."""
+    """Exit code 0 if .venv matches the lock files, 1 if not, 130 if interrupted."""
     parser = argparse.ArgumentParser(description="Set up Tandem's Python environment in .venv.")
-    parser.add_argument("--dev", action="store_true", help="with the packages of the checks and tests")
+    parser.add_argument("--dev", action="store_true", help="also install the packages of the checks and tests")
     names = ["requirements.lock"] + ["requirements-dev.lock"] * parser.parse_args(arguments).dev
     try:
-        with only_one_at_a_time():
+        with exclusive_lock():
             set_up([ROOT / name for name in names])
     except SetupError as error:
         print(f"Tandem is not set up: {error}.", file=sys.stderr)
@@ -59,16 +59,16 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"Tandem is not set up: {explain_os(error)}.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Setting up was interrupted; the next start begins again.", file=sys.stderr)
+        print("Set-up was interrupted; the next start repeats it.", file=sys.stderr)
         return 130
     return 0
 
 
 @contextlib.contextmanager
-def only_one_at_a_time() -> Iterator[None]:
-    """Wait until no other start is setting up; the system frees the lock of one that was killed."""
+def exclusive_lock() -> Iterator[None]:
+    """Wait until no other process is setting up; the system releases the lock of a killed one."""
     with open(ROOT / ".venv.lock", "w") as file:
-        os.set_inheritable(file.fileno(), True)  # a pip that outlives its killed start still counts as one
+        os.set_inheritable(file.fileno(), True)  # a pip that outlives its killed parent keeps the lock
         if not _lock(file.fileno()):
             print("Another start is setting up .venv; waiting for it.", file=sys.stderr, flush=True)
             while not _lock(file.fileno()):
@@ -77,53 +77,53 @@ def only_one_at_a_time() -> Iterator[None]:
 
 
 def set_up(locks: list[Path]) -> None:
-    """Create .venv where there is no whole one and install what is missing. Raises SetupError, OSError."""
-    whole = _is_whole()
-    if whole and all(_is_installed(lock) for lock in locks):
+    """Create .venv if there is no complete one, and install what is missing. Raises SetupError, OSError."""
+    complete = _is_complete()
+    if complete and all(_is_installed(lock) for lock in locks):
         return
     started = time.monotonic()
     print("Setting up Tandem in .venv; the first time this downloads large packages.", flush=True)
-    if not whole:
+    if not complete:
         _create()
     UNFINISHED.touch()
     shutil.rmtree(INSTALLED, ignore_errors=True)
     _install(locks)
-    _put_project_on_path()
+    _add_project_to_path()
     for lock in locks:
         _stamp(lock).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(lock, _stamp(lock))
     UNFINISHED.unlink(missing_ok=True)
     if subprocess.run([PYTHON, "-I", "-c", "import tkinter"], capture_output=True, check=False).returncode:
         print(
-            "This Python has no tkinter: training works without it, the window will need it "
+            "This Python has no tkinter: training works without it, but the window needs it "
             "(Debian, Ubuntu: apt install python3-tk)."
         )
     print(f"Set up in {time.monotonic() - started:.0f} s.", flush=True)
 
 
 def explain_os(error: OSError) -> str:
-    """One sentence for a file that could not be written while setting up."""
-    place = error.filename or ROOT
+    """One sentence about a file that could not be written."""
+    path = error.filename or ROOT
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk of {place} is full; free some space and start again"
+        return f"the disk of {path} is full; free some space and start again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{place} cannot be written; give yourself the right, or copy Tandem to a folder of your own"
-    return f"{place}: {error.strerror}; mend that, or delete {VENV}, and start again"
+        return f"{path} cannot be written; fix its permissions, or copy Tandem to a folder of your own"
+    return f"{path}: {error.strerror}; fix that, or delete {VENV}, and start again"
 
 
 def explain_output(program: str, output: str) -> str:
-    """One sentence for what `program` said when it failed."""
-    for signs, meaning in PIP_TROUBLES.items():
-        if any(sign in output for sign in signs):
+    """One sentence about the output of a failed program."""
+    for patterns, meaning in PIP_ERRORS.items():
+        if any(pattern in output for pattern in patterns):
             return meaning
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
-    # The last one is the result, those before it are the way there.
-    last_word = (errors or output.splitlines() or ["no word"])[-1].strip()
-    return f"{program} ended with '{last_word}'"
+    # The last line is the result; the ones before lead to it.
+    last_line = (errors or output.splitlines() or ["no output"])[-1].strip()
+    return f"{program} failed with '{last_line}'"
 
 
 def _lock(handle: int) -> bool:
-    """Try to take the lock; False while another process has it."""
+    """Try to take the lock; False if another process has it."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -134,24 +134,24 @@ def _lock(handle: int) -> bool:
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Otherwise a network file system without locks: two first starts at once are too rare to refuse it.
+        # Otherwise a network file system without locks: two simultaneous first starts are too rare to refuse it.
         return error.errno not in (errno.EAGAIN, errno.EACCES)
     return True
 
 
 def _stamp(lock: Path) -> Path:
-    return INSTALLED / f"Python {sys.version.split()[0]}" / lock.name  # as python -V writes it
+    return INSTALLED / f"Python {sys.version.split()[0]}" / lock.name  # as python -V prints it
 
 
 def _is_installed(lock: Path) -> bool:
     return _stamp(lock).is_file() and _stamp(lock).read_bytes() == lock.read_bytes()
 
 
-def _is_whole() -> bool:
-    """Whether .venv was not left in the middle and its Python runs, is of this one's version and has pip."""
+def _is_complete() -> bool:
+    """Whether .venv was completed and its Python runs, has this one's version and has pip."""
     if UNFINISHED.exists() or not PYTHON.exists():
         return False
-    # Where the system's python3 has become a newer one, .venv still runs, but with an empty library.
+    # If the system's python3 was upgraded, .venv still runs, but its packages are those of another version.
     code = "import sys, importlib.util as util; print(util.find_spec('pip') is not None, sys.version)"
     found = subprocess.run([PYTHON, "-I", "-c", code], capture_output=True, encoding="utf-8", check=False)
     return found.stdout.strip() == f"True {sys.version}"
@@ -161,10 +161,10 @@ def _create() -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if find_spec("venv") is None or find_spec("ensurepip") is None:
         raise SetupError(
-            f"Python {version} ({sys.executable}) comes without its venv module; "
+            f"Python {version} ({sys.executable}) has no venv module; "
             f"install it (Debian, Ubuntu: apt install python{version}-venv) and start again"
         )
-    # This may be .venv's own, broken Python; what it was made from is not.
+    # This may be the broken Python of .venv itself; its base is not.
     base: str = getattr(sys, "_base_executable", sys.executable)
     if VENV.exists():
         shutil.rmtree(VENV)
@@ -172,7 +172,7 @@ def _create() -> None:
     UNFINISHED.touch()
     status, output = _run_logged([base, "-I", "-m", "venv", str(VENV)])
     if status != 0:
-        raise SetupError(f"{explain_output('python -m venv', output)}; all its words are in {LOG}")
+        raise SetupError(f"{explain_output('python -m venv', output)}; the full output is in {LOG}")
 
 
 def _install(locks: list[Path]) -> None:
@@ -183,16 +183,16 @@ def _install(locks: list[Path]) -> None:
     if status < 0:
         raise SetupError(f"pip was killed by signal {-status}; start again")
     if status != 0:
-        # pip has taken back what it could not finish: the next start may go on from here.
+        # pip has rolled back what it could not finish: the next start may continue from here.
         UNFINISHED.unlink(missing_ok=True)
-        raise SetupError(f"{explain_output('pip', output)}; all of pip's words are in {LOG}")
+        raise SetupError(f"{explain_output('pip', output)}; the full output is in {LOG}")
 
 
 def _run_logged(command: list[str]) -> tuple[int, str]:
-    """Run with the output in LOG and, on a terminal, its newest line on screen; (exit status, output)."""
-    # English words for explain_output; and a user's PIP_USER would make pip refuse to install here.
+    """Run with the output in LOG and, on a terminal, its last line on screen; (exit status, output)."""
+    # English messages for explain_output; and a user's PIP_USER would make pip refuse to install here.
     environment = os.environ | {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "PIP_USER": "0"}
-    on_terminal, said = sys.stdout.isatty(), ""
+    on_terminal, output = sys.stdout.isatty(), ""
     with (
         open(LOG, "w", encoding="utf-8") as log,
         subprocess.Popen(
@@ -208,24 +208,24 @@ def _run_logged(command: list[str]) -> tuple[int, str]:
     ):
         assert process.stdout is not None  # for the type checker: it is a pipe
         for line in process.stdout:
-            said += line
+            output += line
             log.write(line)
             log.flush()
             if on_terminal:
                 _show(line.strip())
     if on_terminal:
         _show("")
-    return process.returncode, said
+    return process.returncode, output
 
 
 def _show(line: str) -> None:
-    """Replace the terminal's last line."""
+    """Overwrite the last line of the terminal."""
     sys.stdout.write("\r\033[K" + line[: shutil.get_terminal_size().columns - 1])
     sys.stdout.flush()
 
 
-def _put_project_on_path() -> None:
-    """Let .venv's Python import `modules` from any folder; relative, so that the project can be moved."""
+def _add_project_to_path() -> None:
+    """Let .venv's Python import `modules` from any folder; the path is relative, so the project can be moved."""
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     found = subprocess.run([PYTHON, "-I", "-c", code], check=True, capture_output=True, encoding="utf-8")
     packages = Path(found.stdout.strip())

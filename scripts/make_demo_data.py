@@ -1,6 +1,6 @@
-"""Draw the demo's training pictures: python scripts/make_demo_data.py [FOLDER] [--count N] [--seed N].
+"""Draw the demo's training images: python scripts/make_demo_data.py [FOLDER] [--count N] [--seed N].
 
-The same arguments always give the same files. A folder that is complete is left as it is.
+The same arguments always give the same files. A complete folder is left alone.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import shutil
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that the file can be started by its path
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.demo_shapes import HELD_OUT, SIZES, draw_picture, reach, scenes
+from scripts.demo_shapes import HELD_OUT, SIZES, draw_image, reach, scenes
 
 STAMP = "made_by_make_demo_data.json"  # written last: a folder that has it is complete
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0, or 2 where the folder cannot be written."""
-    parser = argparse.ArgumentParser(description="Draw captioned pictures of coloured shapes for the demo.")
+    """Exit code 0, or 2 if the folder cannot be written."""
+    parser = argparse.ArgumentParser(description="Draw captioned images of coloured shapes for the demo.")
     parser.add_argument("folder", nargs="?", default="data/demo", type=Path)
-    parser.add_argument("--count", default=1200, type=_count, help="number of pictures, 1 to 99999")
+    parser.add_argument("--count", default=1200, type=_count, help="number of images, 1 to 99999")
     parser.add_argument("--seed", default=0, type=int)
     given = parser.parse_args(arguments)
     try:
         made = make_demo_data(given.folder, count=given.count, seed=given.seed)
     except OSError as error:
-        print(f"{given.folder}: the demo pictures cannot be written ({error}).", file=sys.stderr)
+        print(f"{given.folder}: the demo images cannot be written ({error}).", file=sys.stderr)
         return 2
-    print(f"{given.folder}: {given.count} pictures" + ("" if made else " (already there)"))
+    print(f"{given.folder}: {given.count} images" + ("" if made else " (already there)"))
     return 0
 
 
@@ -42,9 +42,9 @@ def _count(text: str) -> int:
 
 
 def make_demo_data(folder: Path, *, count: int = 1200, seed: int = 0) -> bool:
-    """Fill `folder` and return True; False where it already holds exactly these pictures.
+    """Fill `folder` and return True; False if it already holds exactly these images.
 
-    Raises FileExistsError where the folder holds anything else than an earlier demo: nothing of a user's is deleted.
+    Raises FileExistsError if the folder holds anything but an earlier demo: user files are never deleted.
     """
     stamp = json.dumps({"version": 1, "count": count, "seed": seed})
     held = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -72,15 +72,15 @@ def _draw_all(folder: Path, count: int, seed: int) -> None:
     sizes = list(SIZES.values())
     for number in range(count):
         scene = shown[number % len(shown)]
-        width, height = sizes[(number + number // len(shown)) % len(sizes)]  # another format in every round
-        chance = random.Random(f"{seed}/{number}")  # each picture by itself: a larger count only adds pictures
+        width, height = sizes[(number + number // len(shown)) % len(sizes)]  # the aspect ratio changes every round
+        rng = random.Random(f"{seed}/{number}")  # seeded per image: a larger count only adds images
         short = min(width, height)
-        scale = short * chance.uniform(0.48, 0.58)
-        room = min(0.07 * short, short / 2 - reach(scene.shape) * scale)  # no shape is cut off
-        centre = (width / 2 + chance.uniform(-room, room), height / 2 + chance.uniform(-room, room))
-        picture = draw_picture(scene, width, height, centre, scale)
+        scale = short * rng.uniform(0.48, 0.58)
+        room = min(0.07 * short, short / 2 - reach(scene.shape) * scale)  # keeps the whole shape inside
+        centre = (width / 2 + rng.uniform(-room, room), height / 2 + rng.uniform(-room, room))
+        image = draw_image(scene, width, height, centre, scale)
         name = f"{number:05d}"
-        picture.save(folder / f"{name}.png")
+        image.save(folder / f"{name}.png")
         (folder / f"{name}.txt").write_text(scene.caption + "\n", encoding="utf-8")
 
 

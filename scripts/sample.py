@@ -1,4 +1,4 @@
-"""Draw pictures with a model that Tandem saved: `python scripts/sample.py --model runs/NAME/model --prompt "..."`."""
+"""Generate images with a model that Tandem saved: `python scripts/sample.py --model runs/NAME/model --prompt "..."`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.own_python import require_packages
+from scripts.common import add_version, require_packages
 
 require_packages()
 
 from pydantic import ValidationError
 
 from modules.config import ConfigError, Sample, TandemError, TrainConfig, explain
-from modules.run.amounts import BYTES, counted
 from modules.run.exit_codes import INTERRUPTED
+from modules.run.format_progress import BYTES, format_progress
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw every prompt once and write PNG files that carry their settings; returns an exit code."""
+    """Generate images for every prompt and write PNG files with their settings; returns an exit code."""
     options = parser().parse_args(arguments)
     try:
-        draw(options)
+        generate(options)
     except TandemError as error:
-        print(f"No picture was drawn: {error}", file=sys.stderr)
+        print(f"No image was generated: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(
-            f"No picture was drawn: {error.filename or options.out}: {error.strerror or error}",
+            f"No image was generated: {error.filename or options.out}: {error.strerror or error}",
             file=sys.stderr,
         )
         return 3
@@ -43,130 +43,137 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="sample.py", description="Draw pictures with a saved model.", allow_abbrev=False)
-    top.add_argument("--model", required=True, metavar="FOLDER", help="a model folder, such as runs/NAME/model")
-    top.add_argument("--base_model", help="of a LoRA or a word: where its base model is now, if it was moved")
-    top.add_argument("--prompt", required=True, action="append", help="what to draw; give it several times for several")
-    top.add_argument("--negative_prompt", default="", help="what to keep out")
+    top = argparse.ArgumentParser(description="Generate images with a saved model.", allow_abbrev=False)
+    top.add_argument("--model", required=True, metavar="FOLDER", help="a model folder, e.g. runs/NAME/model")
+    top.add_argument("--base_model", help="base model of a LoRA or an embedding, if it was moved")
+    top.add_argument("--prompt", required=True, action="append", help="the prompt; may be given several times")
+    top.add_argument("--negative_prompt", default="", help="what to avoid")
     top.add_argument(
-        "--out", default="samples", metavar="FOLDER", help="PNG files go here, beside earlier ones (default: samples)"
+        "--out",
+        default="samples",
+        metavar="FOLDER",
+        help="where to write PNG files; existing ones stay (default: samples)",
     )
-    top.add_argument("--steps", type=int, default=20, help="steps per picture (default: 20)")
+    top.add_argument("--steps", type=int, default=20, help="sampling steps (default: 20)")
     top.add_argument("--guidance_scale", type=float, default=4.0, help="how closely to follow the prompt (default: 4)")
     top.add_argument("--width", type=int, help="pixels (default: the resolution the model was trained at)")
     top.add_argument("--height", type=int, help="pixels (default: the resolution the model was trained at)")
-    top.add_argument("--seed", type=int, default=42, help="equal seeds draw equal pictures (default: 42)")
-    top.add_argument("--count", type=int, default=1, help="pictures per prompt, with seeds counting up (default: 1)")
+    top.add_argument("--seed", type=int, default=42, help="the same seed gives the same image (default: 42)")
+    top.add_argument("--count", type=int, default=1, help="images per prompt, with consecutive seeds (default: 1)")
+    add_version(top)
     return top
 
 
-def draw(options: argparse.Namespace) -> None:
-    """Load the model through its family and draw. Raises TandemError or OSError."""
+def generate(options: argparse.Namespace) -> None:
+    """Load the model through its family and generate. Raises TandemError or OSError."""
     import torch
 
-    from modules.checkpoint import config_of_saved_model
-    from modules.families.family import family_class
-    from modules.monitoring import grid, save_picture
-    from modules.training.adapters import apply_adapter
-    from modules.training.sampling import sample_requests
+    from modules.checkpoint import read_model_config
+    from modules.families._family import family_class
+    from modules.monitoring import make_grid, save_image
+    from modules.training.methods.method import apply_adapter
+    from modules.training.sample_requests import sample_requests
 
     if options.count < 1:
         raise ConfigError(f"--count is {options.count}; use 1 or more.")
-    folder_of_model = model_folder(options.model)
-    config = with_samples(with_base_model(config_of_saved_model(folder_of_model), options), options)
-    kind = family_class(config.family)
+    saved_model = model_folder(options.model)
+    config = with_samples(with_base_model(read_model_config(saved_model), options), options)
+    family_type = family_class(config.family)
     try:
-        requests = sample_requests(config, kind.size_step)
+        requests = sample_requests(config, family_type.size_step)
     except ConfigError as error:
         raise ConfigError(re.sub(r"^samples\.\d+\.", "--", error.message), error.advice) from error
     try:
-        if (on_hub := kind.on_hub(config)) is not None:
-            on_hub.at_hand(tell_download)
-        family = kind.load(config)
+        if (hub_model := family_type.hub_model(config)) is not None:
+            hub_model.ensure_cached(show_download)
+        family = family_type.load(config)
     except ConfigError as error:
-        raise about_base_model(error, config, options) from error
-    apply_adapter(family, config, folder_of_model)
-    for remark in [*family.remarks([*options.prompt, options.negative_prompt]), *unsaid(config, options.prompt)]:
-        print(f"Note: {remark}", file=sys.stderr)
+        raise base_model_error(error, config, options) from error
+    apply_adapter(family, config, saved_model)
+    for note in [
+        *family.prompt_warnings([*options.prompt, options.negative_prompt]),
+        *missing_token(config, options.prompt),
+    ]:
+        print(f"Note: {note}", file=sys.stderr)
     family.model.to("cuda" if torch.cuda.is_available() else "cpu")
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    first, drawn = free_number(folder), []
+    first, images = free_number(folder), []
     for number, request in enumerate(requests, first):
-        picture = family.sample(request)
+        image = family.sample(request)
         file = folder / f"sample-{number:02d}.png"
-        save_picture(picture, file, {**asdict(request), **family.sampling_facts(), "model": options.model})
+        save_image(image, file, {**asdict(request), **family.sample_metadata(), "model": options.model})
         print(file)
-        drawn.append((picture, request.prompt))
-    if len(drawn) > 1:
+        images.append((image, request.prompt))
+    if len(images) > 1:
         file = folder / f"grid-{first:02d}.png"
-        save_picture(grid(drawn), file, {"prompt": "all samples"})
+        save_image(make_grid(images), file, {"prompt": "all samples"})
         print(file)
 
 
 def free_number(folder: Path) -> int:
-    """The first number after those of the pictures that are there."""
+    """The number after the last existing sample."""
     names = (re.fullmatch(r"sample-(\d+)\.png", file.name) for file in folder.iterdir())
     return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
-def tell_download(done: int, total: int) -> None:
-    """How far it is, in bytes, on the last line of standard error."""
+def show_download(done: int, total: int) -> None:
+    """Show progress in bytes on the last line of standard error."""
     if total:
         end = "\n" if done >= total else ""
-        print(f"\rdownloading: {counted(done, total, BYTES)}", end=end, file=sys.stderr, flush=True)
+        print(f"\rdownloading: {format_progress(done, total, BYTES)}", end=end, file=sys.stderr, flush=True)
 
 
 def model_folder(name: str) -> Path:
-    """The folder that `--model` means. Raises ConfigError, with what to give instead, for what lies near it."""
+    """The folder given as `--model`. Raises ConfigError with a suggestion for a run, a backup or a file."""
     path = Path(name)
     inside = path / "model"
     if path.is_file():
-        raise ConfigError(f"--model: {name!r} is a file.", f"Give the folder that Tandem saved it in, {path.parent}.")
+        raise ConfigError(f"--model: {name!r} is a file.", f"Use the folder it is in, {path.parent}.")
     if (path / "tandem.json").is_file() or not path.is_dir():
         return path
     if (path / "config.json").is_file() and (path / "backup").is_dir():
-        advice = f"Give its model folder, {inside}." if inside.is_dir() else "It has not saved a model yet."
+        advice = f"Use its model folder, {inside}." if inside.is_dir() else "It has not saved a model yet."
         raise ConfigError(f"--model: {name!r} is the folder of a run.", advice)
     if (path / "progress.json").is_file():
-        raise ConfigError(f"--model: {name!r} is a backup, from which a run goes on.", "Give runs/NAME/model.")
+        raise ConfigError(f"--model: {name!r} is a backup, which only resumes a run.", "Use runs/NAME/model.")
     if (path / "model_index.json").is_file():
         raise ConfigError(
             f"--model: {name!r} is a diffusers folder that Tandem did not write.",
-            "Give a model folder such as runs/NAME/model; a base model is what --base_model means.",
+            "Use a model folder such as runs/NAME/model; base models go to --base_model.",
         )
     return path
 
 
 def with_base_model(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
-    """With the base model that the command line names. Raises ConfigError where the model needs none."""
+    """The config with `--base_model`. Raises ConfigError if the model needs none."""
     if options.base_model is None:
         return config
     if config.method == "fine_tune":
-        raise ConfigError(f"--base_model: {options.model!r} is a whole model, which needs none; leave it out.")
+        raise ConfigError(f"--base_model: {options.model!r} is a whole model and needs no base model; omit it.")
     if not options.base_model.strip():
-        raise ConfigError("--base_model is empty.", "Give a folder, a .safetensors file or a hub name.")
+        raise ConfigError("--base_model is empty.", "Use a folder, a .safetensors file or a hub name.")
     return config.model_copy(update={"base_model": options.base_model})
 
 
-def about_base_model(error: ConfigError, config: TrainConfig, options: argparse.Namespace) -> ConfigError:
-    """What cannot be loaded in the words of this command line: a model that was trained beside another needs that."""
-    from modules.checkpoint import config_of_saved_model
+def base_model_error(error: ConfigError, config: TrainConfig, options: argparse.Namespace) -> ConfigError:
+    """A loading error in terms of this command line: an adapter or an embedding needs its base model."""
+    from modules.checkpoint import read_model_config
 
     if not error.message.startswith("base_model"):
         return error
     if config.method == "fine_tune":
         return ConfigError(error.message.replace("base_model", "--model", 1), error.advice)
-    before = config_of_saved_model(Path(options.model)).base_model
-    where = f"{options.model} was trained on {before!r}: say with --base_model where that is now."
+    trained_on = read_model_config(Path(options.model)).base_model
+    hint = f"{options.model} was trained on {trained_on!r}: give its current location as --base_model."
     if options.base_model is None:
-        return ConfigError(error.message, f"{error.advice} {where}")
-    advice = where if before is not None else f"{options.model} was trained without one: leave it out."
+        return ConfigError(error.message, f"{error.advice} {hint}")
+    advice = hint if trained_on is not None else f"{options.model} was trained without one: omit it."
     return ConfigError(f"--{error.message}", advice)
 
 
 def with_samples(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
-    """With every prompt as often as is wished."""
+    """The config with `--count` samples of every prompt."""
     samples = tuple(
         checked_sample(options, prompt, options.seed + number)
         for prompt in options.prompt
@@ -175,15 +182,15 @@ def with_samples(config: TrainConfig, options: argparse.Namespace) -> TrainConfi
     return config.model_copy(update={"samples": samples})
 
 
-def unsaid(config: TrainConfig, prompts: list[str]) -> list[str]:
-    """A learned word shows only where a prompt says it."""
-    word = config.embedding_token
-    without = [prompt for prompt in prompts if config.method == "embedding" and word not in prompt]
-    return [f"the prompt {without[0]!r} does not say {word}, which is what was learned."] if without else []
+def missing_token(config: TrainConfig, prompts: list[str]) -> list[str]:
+    """A warning if a prompt does not contain the trained token."""
+    token = config.embedding_token
+    without = [prompt for prompt in prompts if config.method == "embedding" and token not in prompt]
+    return [f"the prompt {without[0]!r} does not contain {token}, the trained token."] if without else []
 
 
 def checked_sample(options: argparse.Namespace, prompt: str, seed: int) -> Sample:
-    """The sample that the options describe. Raises ConfigError in the words of the config."""
+    """The sample with these options. Raises ConfigError."""
     given = {
         "prompt": prompt,
         "negative_prompt": options.negative_prompt,
@@ -196,7 +203,7 @@ def checked_sample(options: argparse.Namespace, prompt: str, seed: int) -> Sampl
     try:
         return Sample.model_validate(given)
     except ValidationError as error:
-        raise ConfigError.from_faults("The picture", explain(error, Sample)) from error
+        raise ConfigError.from_faults("The sample", explain(error, Sample)) from error
 
 
 if __name__ == "__main__":

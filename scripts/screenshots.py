@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pictures of the window: every section at every size, in both modes, at several scales, as PNG files.
+"""Screenshots of the window: every section at every size, in both modes, at several scales, as PNG files.
 
 Opens the real window on the present display, or on one of its own where there is none (Xvfb).
 """
@@ -31,7 +31,7 @@ MODES = ("dark", "light")
 SCALES = (100, 150)
 SETTLE_S = 0.3
 TRAINING_S = 1800.0
-PATIENCE_S = 60.0  # for the family's options, which a child process with torch tells
+TIMEOUT_S = 60.0  # for the family's options, which a child process with torch tells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,16 +80,16 @@ def _own_preferences() -> Iterator[None]:
 
 
 def _take_all(given: argparse.Namespace) -> Iterator[Path]:
-    from app import texts
     from app.main_window import MainWindow
     from app.preferences import Preferences
+    from app.sections import SECTIONS
 
     Preferences(welcomed=True, mode="dark").save()
     window = MainWindow(run_folder=given.run)
     window.update()
     window.files.open_preset(given.preset)
     window.set_advanced(given.advanced)
-    _wait(window, lambda: window.state_.family.described is not None)
+    _wait(window, lambda: window.state_.family.declaration is not None)
     if given.train:
         _train(window, given.train)
     for size in given.sizes:
@@ -98,7 +98,7 @@ def _take_all(given: argparse.Namespace) -> Iterator[Path]:
             window.set_scale(scale)
             for mode in given.modes:
                 window.set_mode(mode)
-                for section in given.sections or texts.SECTIONS:
+                for section in given.sections or SECTIONS:
                     window.show_section(section)
                     for page in _turn_pages(window, section):
                         yield _take(window, given.out / f"{page}-{mode}-{size}-{scale}.png")
@@ -107,16 +107,18 @@ def _take_all(given: argparse.Namespace) -> Iterator[Path]:
 
 def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
     """The names of a section's pages, each when it is in sight."""
+    from app.sections import data, monitor
+
     section = window.sections[name]
     if name == "data":
-        _wait(window, lambda: section.pages.catalogue.pictures and section.pages.is_complete)
-        for page in _pages("PICTURE_TABS"):
+        _wait(window, lambda: section.pages.image_index.images and section.pages.is_complete)
+        for page in data.TABS:
             section.turn_to(page)
-            _settle(window, 4 * SETTLE_S)  # pictures are read and made small in threads
+            _settle(window, 4 * SETTLE_S)  # images are read and scaled in threads
             yield name if page == "folders" else f"{name}-{page}"
         section.turn_to("folders")
     elif name == "monitor" and window.state_.run is not None:
-        for page in _pages("MONITOR_TABS"):
+        for page in monitor.TABS:
             section.open_page(page)
             _wait(window, lambda page=page: page in section.pages)  # type: ignore[misc]
             _settle(window, 4 * SETTLE_S)
@@ -124,13 +126,6 @@ def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
     else:
         _settle(window)
         yield name
-
-
-def _pages(name: str) -> Sequence[str]:
-    """The pages of a section, which the window's texts name."""
-    from app import texts
-
-    return list(getattr(texts, name))
 
 
 def _train(window: MainWindow, runs_dir: Path) -> None:
@@ -155,7 +150,7 @@ def _settle(window: MainWindow, seconds: float = SETTLE_S) -> None:
     _wait(window, lambda: False, seconds)
 
 
-def _wait(window: MainWindow, condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+def _wait(window: MainWindow, condition: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
     """Let the window live until the condition holds, but no longer than that."""
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
@@ -165,7 +160,7 @@ def _wait(window: MainWindow, condition: Callable[[], bool], seconds: float = PA
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=Path("screenshots"), help="folder for the pictures (screenshots)")
+    parser.add_argument("--out", type=Path, default=Path("screenshots"), help="folder for the screenshots")
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="WxH", help="sizes of the window")
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="dark, light or both")
     parser.add_argument("--scales", nargs="+", type=int, default=SCALES, metavar="PERCENT", help="scales of the window")

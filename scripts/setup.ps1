@@ -1,10 +1,10 @@
 # Sets up Tandem's Python environment in .venv: scripts\setup.bat [--dev]. The twin of setup.sh.
-# The variable PYTHON names the Python that a new .venv is made with.
+# The variable PYTHON chooses the Python for a new .venv.
 $root = Split-Path -Parent $PSScriptRoot
 $venv = Join-Path $root '.venv'
 $venvPython = Join-Path $venv 'Scripts\python.exe'
 
-# Whether install.py has left a copy of this lock file for the Python that .venv runs now.
+# Whether install.py has installed this lock file for the current Python of .venv.
 function Test-Installed($lock) {
     $copy = Join-Path $venv "installed\$(& $venvPython -V)\$lock"
     (Test-Path $copy) -and ((Get-FileHash $copy).Hash -eq (Get-FileHash (Join-Path $root $lock)).Hash)
@@ -21,7 +21,7 @@ $candidates = @()
 if ($env:PYTHON) {
     $candidates += $env:PYTHON
 } else {
-    # A .venv left in the middle will be deleted, which Windows refuses while its Python runs.
+    # An incomplete .venv will be deleted, which Windows refuses while its Python runs.
     if (-not (Test-Path (Join-Path $venv 'setup-unfinished'))) { $candidates += $venvPython }
     $candidates += 'python', 'python3'
     if (Get-Command py -ErrorAction SilentlyContinue) {

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Sets up Tandem's Python environment in .venv: ./scripts/setup.sh [--dev]. No visible time when all is there.
-# PYTHON=/path/to/python3 names the Python that a new .venv is made with.
+# Sets up Tandem's Python environment in .venv: ./scripts/setup.sh [--dev]. Returns at once if it is complete.
+# PYTHON=/path/to/python3 chooses the Python for a new .venv.
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 venv=$root/.venv
 
-# Whether install.py has left a copy of this lock file for the Python that .venv runs now.
+# Whether install.py has installed this lock file for the current Python of .venv.
 is_installed() {
     version=$("$venv/bin/python" -V 2>/dev/null) && cmp -s "$root/$1" "$venv/installed/$version/$1"
 }
 
-# Sets $python to the first suitable one, or $unsuitable to what the others are.
+# Sets $python to the first suitable one, or $unsuitable to a description of the others.
 find_python() {
     unsuitable=
     for candidate in "$@"; do

@@ -2,7 +2,7 @@
 $root = Split-Path -Parent $PSScriptRoot
 & (Join-Path $PSScriptRoot 'setup.ps1')
 if ($LASTEXITCODE -ne 0) { exit $LASTEXITCODE }
-# Relative paths stay those of the folder this is started in.
+# Relative paths refer to the current folder.
 $env:PYTHONPATH = if ($env:PYTHONPATH) { "$root;$env:PYTHONPATH" } else { $root }
 & (Join-Path $root '.venv\Scripts\python.exe') -m app @args
 exit $LASTEXITCODE

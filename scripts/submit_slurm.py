@@ -1,4 +1,4 @@
-"""Submit a training to Slurm: `python scripts/submit_slurm.py --config FILE --gpus 4 [--cache_gpus 1] [--dry_run]`."""
+"""Submit a run to Slurm: `python scripts/submit_slurm.py --config FILE --gpus 4 [--cache_gpus 1] [--dry_run]`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.own_python import require_packages
+from scripts.common import add_version, require_packages
 
 require_packages()
 
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.run import RunFolder
-from modules.run.console import say
-from modules.run.resume import LATEST, folder_to_resume
-from modules.run.run_folder import not_writable
-from modules.run.slurm.layout import SlurmRequest, counted
-from modules.run.slurm.script import SlurmJob, log_of, plan_jobs, render, script_of
+from modules.run.console import echo
+from modules.run.folder.resume import LATEST, folder_to_resume
+from modules.run.folder.run_folder import not_writable_error
+from modules.run.slurm.layout import SlurmRequest, pluralize
+from modules.run.slurm.script import SlurmJob, log_path, plan_jobs, render, script_path
 from modules.run.slurm.submit import SubmitError, cancel, submit
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check the settings, write the scripts and submit them; returns 0, or the exit code of what was wrong."""
+    """Check the settings, write the scripts and submit them; returns an exit code."""
     options = parser().parse_args(arguments)
 
     try:
@@ -48,53 +48,48 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line: settings as for train.py, and what Slurm is asked for under Slurm's own names."""
+    """The command line: settings as for train.py, resources under Slurm's own names."""
     top = argparse.ArgumentParser(
-        prog="submit_slurm.py",
         description="Write a batch script that trains with Slurm, and submit it. docs/slurm.md explains every line.",
         epilog=f"Presets: {', '.join(preset_names())}. All settings: docs/settings.md.",
         allow_abbrev=False,
     )
     top.add_argument("--config", metavar="FILE", help="a config file (JSON or YAML) or the name of a preset")
     top.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
-    top.add_argument("--run_name", metavar="NAME", help="the run's name, which is its folder's name below runs_dir")
-    top.add_argument("--resume", choices=(LATEST,), help="submit a run again that is there: it goes on")
-    top.add_argument("--dry_run", action="store_true", help="show the scripts, and write and submit nothing")
-    gpus = top.add_argument_group("processes, each of which has a GPU")
-    gpus.add_argument("--gpus", type=int, metavar="N", help="how many train (default: the config's world_size)")
-    gpus.add_argument("--cache_gpus", type=int, metavar="N", help="fill the cache first, in a job with so many")
-    gpus.add_argument(
-        "--nodes", type=int, metavar="N", help="spread them over so many nodes (default: as few as can be)"
-    )
-    gpus.add_argument("--gpus_per_node", type=int, metavar="N", help="how many GPUs a node of the cluster has")
-    gpus.add_argument("--gpu_type", metavar="NAME", help="their name in Slurm, such as a100")
-    gpus.add_argument("--cpu", action="store_true", help="ask for no GPU: the processes compute on the CPU")
+    top.add_argument("--run_name", metavar="NAME", help="name of the run and of its folder below runs_dir")
+    top.add_argument("--resume", choices=(LATEST,), help="resume an existing run")
+    top.add_argument("--dry_run", action="store_true", help="show the scripts without writing or submitting anything")
+    gpus = top.add_argument_group("processes, one GPU each")
+    gpus.add_argument("--gpus", type=int, metavar="N", help="GPUs for training (default: the config's world_size)")
+    gpus.add_argument("--cache_gpus", type=int, metavar="N", help="fill the cache first, in a job with this many GPUs")
+    gpus.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: as few as possible)")
+    gpus.add_argument("--gpus_per_node", type=int, metavar="N", help="GPUs of each node of the cluster")
+    gpus.add_argument("--gpu_type", metavar="NAME", help="GPU type in Slurm, e.g. a100")
+    gpus.add_argument("--cpu", action="store_true", help="train on the CPU, request no GPUs")
     gpus.add_argument(
         "--cpus_per_gpu", type=int, metavar="N", help="cores for each process (default: 1 + loader_workers)"
     )
     cluster = top.add_argument_group("as in sbatch")
     cluster.add_argument("--partition", metavar="NAME")
-    cluster.add_argument("--time", metavar="LIMIT", help="such as 90 (minutes) or 1-12:00:00")
+    cluster.add_argument("--time", metavar="LIMIT", help="e.g. 90 (minutes) or 1-12:00:00")
     cluster.add_argument("--account", metavar="NAME")
     cluster.add_argument("--qos", metavar="NAME")
-    cluster.add_argument(
-        "--mem", metavar="SIZE", help="memory on each node, such as 64G (default on a whole node: all)"
-    )
+    cluster.add_argument("--mem", metavar="SIZE", help="memory of each node, e.g. 64G (default on a whole node: all)")
     cluster.add_argument("--constraint", metavar="FEATURE")
-    cluster.add_argument("--nodelist", metavar="NODES", help="such as gpu01 or gpu[01-02]")
+    cluster.add_argument("--nodelist", metavar="NODES", help="e.g. gpu01 or gpu[01-02]")
     cluster.add_argument(
         "--exclusive",
         action=argparse.BooleanOptionalAction,
-        help="share the nodes with nobody (default: where all of their GPUs are used)",
+        help="exclusive nodes (default: if all of their GPUs are used)",
     )
     cluster.add_argument(
         "--requeue",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="go back into the queue near the time limit and after a preemption, and continue (default: yes)",
+        help="requeue near the time limit and after a preemption, and resume (default: yes)",
     )
     cluster.add_argument(
-        "--warn_s", type=int, default=120, metavar="N", help="seconds before the limit for the backup (default: 120)"
+        "--warn_s", type=int, default=120, metavar="N", help="seconds before the time limit to back up (default: 120)"
     )
     cluster.add_argument(
         "--sbatch_line", metavar="TEXT", action="append", default=[], help="one more #SBATCH line, e.g. --mail-type=END"
@@ -104,13 +99,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         action="append",
         default=[],
-        help="a line of shell to run first, e.g. module load",
+        help="a shell line to run first, e.g. module load",
     )
+    add_version(top)
     return top
 
 
 def config_of(options: argparse.Namespace) -> TrainConfig:
-    """The config that the command line describes. Raises ConfigError, also where none was given."""
+    """The config of this command line. Raises ConfigError, also if none was given."""
     name = () if options.run_name is None else (f"run_name={options.run_name}",)
     source = options.config
     if source is None and options.resume is not None:
@@ -125,11 +121,11 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
 
 
 def request_of(options: argparse.Namespace, config: TrainConfig) -> SlurmRequest:
-    """What is asked of Slurm. Raises ConfigError where nobody says how many GPUs."""
+    """The resources to request. Raises ConfigError if the number of GPUs is unknown."""
     gpus = config.world_size if options.gpus is None else options.gpus
     if gpus is None:
         raise ConfigError(
-            "--gpus is missing, and the config has no world_size", "Say how many GPUs train, e.g. --gpus 4"
+            "--gpus is missing, and the config has no world_size", "Set the number of GPUs, e.g. --gpus 4"
         )
     same = ("cache_gpus", "gpus_per_node", "gpu_type", "cpu", "cpus_per_gpu", "partition", "time", "account", "qos")
     more = ("mem", "constraint", "nodelist", "exclusive", "requeue", "warn_s")
@@ -143,7 +139,7 @@ def request_of(options: argparse.Namespace, config: TrainConfig) -> SlurmRequest
 
 
 def warnings_of(config: TrainConfig, jobs: list[SlurmJob]) -> list[str]:
-    """What the person should know before the jobs wait in the queue; each sentence once."""
+    """Warnings before the jobs wait in the queue, without duplicates."""
     sentences = [sentence for job in jobs for sentence in job.layout.warnings]
     if config.device_ids is not None:
         sentences.append("device_ids has no effect: Slurm chooses the GPUs.")
@@ -155,11 +151,11 @@ def show(jobs: list[SlurmJob], request: SlurmRequest) -> None:
     for job in jobs:
         name = job.config.run_name or "NAME"
         folder = RunFolder(Path(job.config.runs_dir) / folder_name(name, job, jobs))
-        print(f"# {script_of(folder)}\n{render(job, request, folder, Path.cwd())}")
+        print(f"# {script_path(folder)}\n{render(job, request, folder, Path.cwd())}")
 
 
 def submit_all(jobs: list[SlurmJob], request: SlurmRequest, *, resume: bool) -> None:
-    """Make a run folder for each job, write its script there, and hand it to sbatch."""
+    """Create a run folder for each job, write its script and submit it; cancels all if one is refused."""
     training = open_folder(jobs[-1], resume=resume)
     made = [] if resume else [training]
     ids: list[str] = []
@@ -170,9 +166,9 @@ def submit_all(jobs: list[SlurmJob], request: SlurmRequest, *, resume: bool) -> 
             if job is not jobs[-1]:
                 folder = RunFolder.create(job.config.model_copy(update={"run_name": name}))
                 made.append(folder)
-            write_script(script_of(folder), render(job, request, folder, Path.cwd()))
-            ids.append(submit(script_of(folder), after=ids[-1] if ids else None))
-            tell(job, request, folder, ids)
+            write_script(script_path(folder), render(job, request, folder, Path.cwd()))
+            ids.append(submit(script_path(folder), after=ids[-1] if ids else None))
+            report(job, request, folder, ids)
     except SubmitError:
         for job_id in ids:
             cancel(job_id)
@@ -180,17 +176,17 @@ def submit_all(jobs: list[SlurmJob], request: SlurmRequest, *, resume: bool) -> 
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
     queue = ",".join(ids)
-    say(f"Queue:    squeue --jobs {queue}")
-    say(f"Stop:     scancel {queue}")
+    echo(f"Queue:    squeue --jobs {queue}")
+    echo(f"Stop:     scancel {queue}")
 
 
 def folder_name(name: str, job: SlurmJob, jobs: list[SlurmJob]) -> str:
-    """The run's own name for the last job; one that goes before it has a folder beside it."""
+    """The run's name for the last job; earlier jobs have a suffix."""
     return name if job is jobs[-1] else f"{name}-{job.purpose}"
 
 
 def open_folder(job: SlurmJob, *, resume: bool) -> RunFolder:
-    """The new run's folder, or that of the run to go on with, which gets the config of now."""
+    """The folder of a new run, or of the run to resume, with the current config saved in it."""
     if not resume:
         return RunFolder.create(job.config)
     folder = folder_to_resume(job.config, LATEST)
@@ -199,22 +195,22 @@ def open_folder(job: SlurmJob, *, resume: bool) -> RunFolder:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Write a batch script. Raises ConfigError where the folder does not allow it."""
+    """Write an executable batch script. Raises ConfigError if the folder is not writable."""
     try:
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)
     except OSError as error:
-        raise not_writable(path.parent, error) from error
+        raise not_writable_error(path.parent, error) from error
 
 
-def tell(job: SlurmJob, request: SlurmRequest, folder: RunFolder, ids: list[str]) -> None:
-    """Say what was submitted, and how to look at it."""
+def report(job: SlurmJob, request: SlurmRequest, folder: RunFolder, ids: list[str]) -> None:
+    """Print what was submitted, and how to follow it."""
     nodes = "one node" if job.layout.nodes == 1 else f"{job.layout.nodes} nodes"
     after = f", once job {ids[-2]} has ended well" if len(ids) > 1 else ""
-    say(f"Job {ids[-1]}: {job.purpose} with {counted(job.layout.processes, request.unit)} on {nodes}{after}")
-    say(f"  Script: {script_of(folder)}")
-    say(f"  Watch:  tail -F {shlex.quote(str(log_of(folder, ids[-1])))}")
-    say(f"  Stop after a backup:  touch {shlex.quote(str(folder.commands_dir.resolve() / 'stop'))}")
+    echo(f"Job {ids[-1]}: {job.purpose} with {pluralize(job.layout.processes, request.unit)} on {nodes}{after}")
+    echo(f"  Script: {script_path(folder)}")
+    echo(f"  Watch:  tail -F {shlex.quote(str(log_path(folder, ids[-1])))}")
+    echo(f"  Stop after a backup:  touch {shlex.quote(str(folder.commands_dir.resolve() / 'stop'))}")
 
 
 if __name__ == "__main__":

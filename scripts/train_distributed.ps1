@@ -30,7 +30,7 @@ if ($config -eq 'demo') {
     & $python (Join-Path $PSScriptRoot 'make_demo_data.py')
     if ($LASTEXITCODE -ne 0) { exit $LASTEXITCODE }
 }
-# Left to itself, training without a GPU is one process.
+# Without a GPU, training would use one process.
 if ($gpus -eq 'all') {
     & $python -c 'import sys; from modules.machine import visible_gpus; sys.exit(not visible_gpus())'
     if ($LASTEXITCODE -ne 0) { $gpus = '2' }

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.distributed import Weights
-from modules.families.family import Family
+from modules.families._family import Family
 from modules.training.model_setup import load_family, prepare_model
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision
@@ -35,7 +35,7 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
 def train_a_little(family: Family, config: TrainConfig, steps: int = 3) -> Weights:
     """Optimizer steps on noise."""
     weights = Weights(family.model)
-    optimizer = build_optimizer(list(weights.own.values()), config)
+    optimizer = build_optimizer(list(weights.local.values()), config)
     for step in range(steps):
         batch_of(step, family).backward()
         optimizer.step()
@@ -49,7 +49,7 @@ def batch_of(seed: int, family: Family) -> Tensor:
     tensors = {"pixels": torch.rand(4, 3, 16, 16) * 2 - 1, "noise": torch.randn(4, 3, 16, 16)}
     tensors |= {"timestep": torch.rand(4), "caption": torch.tensor([12, 7, 9, 104])}
     numbers = torch.arange(4)
-    batch = Batch(tensors, numbers, numbers, torch.ones(4), last=True, step_weight=4.0, step_samples=4)
+    batch = Batch(tensors, numbers, numbers, torch.ones(4), is_last_of_step=True, step_weight=4.0, step_samples=4)
     return family.loss(batch).mean()
 
 

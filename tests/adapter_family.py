@@ -57,7 +57,7 @@ class AdapterNet(nn.Module):
         return out
 
     def last_are_idle(self) -> bool:
-        """Whether the last two adapters are passed over in this forward."""
+        """Whether the last two adapters are skipped in this forward."""
         word, _, number = self.idle.partition(" ")
         if word == "rank":
             return int(os.environ.get("RANK", "0")) == int(number)
@@ -67,7 +67,7 @@ class AdapterNet(nn.Module):
 
 
 class AdapterFamily(TinyFamily):
-    """Predicts the picture behind the noise."""
+    """Predicts the image behind the noise."""
 
     Options: ClassVar[type[Section]] = Options
 

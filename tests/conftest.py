@@ -1,9 +1,10 @@
-"""What tests of several rooms share: a folder of real pictures that no batch size divides."""
+"""Shared by the tests of several packages: which tests run where and when, and a folder of real images."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,98 +13,112 @@ import pytest
 from PIL import Image, ImageDraw
 from xdist.scheduler import LoadFileScheduling
 
-from modules.run.group_place import Place
+from modules.run.launch.rank_env import RankEnv
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
     from tests.runs import Run
 
-# Under xdist these files are begun first, because they take longest; a file's tests stay together.
-LONG = (
-    "end_to_end/test_demo_command.py",
-    "end_to_end/test_fault_suite.py",
-    "end_to_end/test_two_hosts.py",
-    "training/test_fully_sharded.py",
-    "training/test_parity.py",
-    "end_to_end/test_slurm.py",
-)
-# These look at the runs of one pair of processes (the fixture `pair`).
-PAIR = (
-    "distributed/test_wrapping.py",
-    "monitoring/test_ranks_of_a_pair.py",
-    "training/test_faults.py",
-    "training/test_generic_trainer.py",
-    "training/test_parity.py",
-    "training/test_resume.py",
-    "training/test_shared_sampling.py",
-)
+FAST_FILE_S = 0.3  # with --fast, a file starts no further test after this time
+NOT_FAST = {"slow", "end_to_end"}
+seconds_of_file: defaultdict[str, float] = defaultdict(float)
 SIZES = ((48, 48), (64, 40), (40, 64), (80, 36))
 COLOURS = ("red", "green", "blue", "yellow", "purple")
-PICTURES = 41
+IMAGES = 41
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--fast` is what ./scripts/test.sh --fast passes on."""
+    parser.addoption("--fast", action="store_true", help=f"no slow tests, and about {FAST_FILE_S} s of each file")
 
 
 def pytest_configure() -> None:
-    """What a shell script starts in the background ignores Ctrl-C, and so would all that the tests start."""
+    """A shell script makes its background commands ignore Ctrl-C, and everything the tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that no worker is left alone with one at the end."""
-    items.sort(key=lambda item: next((n for n, name in enumerate(LONG) if item.location[0].endswith(name)), len(LONG)))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `long` first, so that no xdist worker is left alone with one of them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    if config.getoption("--fast"):
+        items[:] = [item for item in items if not NOT_FAST & {mark.name for mark in item.iter_markers()}]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """With --fast, skip the rest of a file that has taken its time."""
+    if item.config.getoption("--fast") and seconds_of_file[file_of(item.nodeid)] > FAST_FILE_S:
+        pytest.skip(f"--fast runs {FAST_FILE_S} s of each file")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up how long each file takes, fixtures included."""
+    seconds_of_file[file_of(report.nodeid)] += report.duration
+
+
+def file_of(nodeid: str) -> str:
+    """The file in a test's id."""
+    return nodeid.split("::", 1)[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
-    """For `pytest -n`: a file's tests stay together, and so do the files that look at the runs of the pair."""
-    return _Together(config, log)
+    """For `pytest -n 2 --dist loadgroup`."""
+    return FilesAndGroups(config, log)
 
 
-class _Together(LoadFileScheduling):
+class FilesAndGroups(LoadFileScheduling):
+    """The tests of a file run in one worker, and so do those of an `xdist_group`, whose name ends their ids."""
+
     def _split_scope(self, nodeid: str) -> str:
-        file = str(super()._split_scope(nodeid))
-        return "pair" if file.endswith(PAIR) else file
+        _, at, group = nodeid.rpartition("@")
+        return group if at and "]" not in group else file_of(nodeid)
 
 
 @pytest.fixture(autouse=True)
-def no_place_in_a_group() -> Iterator[None]:
-    """A test that joins a group in this process leaves its place in the environment; the next would take it over."""
+def no_rank_env() -> Iterator[None]:
+    """A test that joins a group in this process leaves its rank in the environment; the next one would use it."""
     yield
-    for name in Place(0, 0, 1, "", 0).environment():
+    for name in RankEnv(0, 0, 1, "", 0).environment():
         os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """41 captioned pictures in four shapes: 41 is a prime, so every batch size leaves a rest."""
-    return draw_pictures(tmp_path_factory.mktemp("pictures"), PICTURES)
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """41 captioned images of four aspect ratios: 41 is a prime, so every batch size leaves a remainder."""
+    return draw_images(tmp_path_factory.mktemp("images"), IMAGES)
 
 
-def draw_pictures(folder: Path, count: int) -> Path:
-    """Discs and squares with a caption file each."""
+def draw_images(folder: Path, count: int) -> Path:
+    """Draw discs and squares, each with a caption file."""
     for number in range(count):
-        # the shapes come unevenly, so that the buckets have different rests
+        # unequal counts, so that the buckets have different remainders
         width, height = SIZES[number % 7 % len(SIZES)]
         colour = COLOURS[number % len(COLOURS)]
-        picture = Image.new("RGB", (width, height), (number * 5 % 256, 40, 90))
+        image = Image.new("RGB", (width, height), (number * 5 % 256, 40, 90))
         box = (width // 4, height // 4, width * 3 // 4, height * 3 // 4)
-        pen = ImageDraw.Draw(picture)
+        pen = ImageDraw.Draw(image)
         shape, draw = ("disc", pen.ellipse) if number % 2 else ("square", pen.rectangle)
         draw(box, fill=colour)
-        picture.save(folder / f"{number:02d}.png")
+        image.save(folder / f"{number:02d}.png")
         (folder / f"{number:02d}.txt").write_text(f"a {colour} {shape}, number {number}")
     return folder
 
 
 @pytest.fixture(scope="session")
 def pair_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs of the pair lie."""
+    """The folder of the runs of the pair."""
     return tmp_path_factory.mktemp("pair")
 
 
 @pytest.fixture(scope="session")
-def pair(pictures: Path, pair_place: Path) -> dict[str, Run]:
-    """The runs of tests/pair_jobs.py, by name."""
-    from tests.pair_jobs import run_all  # only where they are wanted: torch takes seconds to import
+def pair(request: pytest.FixtureRequest, images: Path, pair_place: Path) -> dict[str, Run]:
+    """The runs that the collected test files declare in PAIR_JOBS, by name."""
+    from tests.pair_jobs import run_all  # torch takes seconds to import
 
-    return run_all(pictures, pair_place)
+    jobs: dict[str, dict[str, object]] = {}
+    for module in dict.fromkeys(getattr(item, "module", None) for item in request.session.items):
+        for name, settings in getattr(module, "PAIR_JOBS", {}).items():
+            assert jobs.setdefault(name, settings) == settings, f"two files declare {name!r}"
+    return run_all(images, pair_place, jobs)

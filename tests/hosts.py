@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces with a cable (a veth pair) between them, and host names of their own."""
+"""Two hosts on one machine: network namespaces with a cable (a veth pair) between them, each with its own host name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 _TOOLS = ("ip", "unshare", "hostname")
 
 
-def why_not() -> str:
-    """Why this machine cannot play two hosts; empty where it can."""
+def skip_reason() -> str:
+    """Why this machine cannot simulate two hosts; empty if it can."""
     if sys.platform != "linux":
         return "network namespaces exist only on Linux"
     if os.geteuid() != 0:
@@ -44,7 +44,7 @@ class Host:
     def start(
         self, argv: Sequence[str], environment: Mapping[str, str], *, output: int | IO[str] = subprocess.PIPE
     ) -> subprocess.Popen[str]:
-        """Start a program on this host, in a session of its own, stdout and stderr together in `output`."""
+        """Start a program on this host, in a new session, with stdout and stderr in `output`."""
         return subprocess.Popen(
             self.command(argv),
             env=dict(environment),
@@ -62,7 +62,7 @@ class Host:
 
     def power_off(self) -> None:
         """Kill everything that runs on this host, as a power cut would."""
-        for _ in range(3):  # a process may start another while we look
+        for _ in range(3):  # a process may start another meanwhile
             for pid in self.processes():
                 try:
                     os.kill(pid, 9)
@@ -70,19 +70,19 @@ class Host:
                     continue
 
     def unplug(self) -> None:
-        """Take the network cable out: packets vanish without a word."""
+        """Unplug the network cable: packets are dropped silently."""
         _ip("-n", self.namespace, "link", "set", "cable", "down")
 
     def plug_in(self) -> None:
-        """Put the cable back."""
+        """Plug the cable in again."""
         _ip("-n", self.namespace, "link", "set", "cable", "up")
 
 
 @contextmanager
 def two_hosts(*, rate: str | None = None, number: int | None = None) -> Iterator[tuple[Host, Host]]:
-    """Hosts "alpha" and "beta" that reach each other at 10.77.N.1 and .2; `rate` such as "100mbit" slows the cable.
+    """Hosts "alpha" and "beta" that reach each other at 10.77.N.1 and .2; `rate`, e.g. "100mbit", slows the cable.
 
-    Whatever still runs on them is killed at the end.
+    Processes that still run on them are killed at the end.
     """
     number = os.getpid() % 250 + 1 if number is None else number
     hosts = tuple(

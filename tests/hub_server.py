@@ -1,6 +1,6 @@
-"""A hub on this machine: it speaks what huggingface_hub asks for, and fails in the ways in which the real one does.
+"""A local Hugging Face hub: the API that huggingface_hub uses, with the failures of the real one.
 
-Repositories are folders below one folder: OWNER/NAME/REVISION/files; what is asked for is kept in `HubServer.asked`.
+Repositories are folders: OWNER/NAME/REVISION/files; `HubServer.asked` has the requests.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ TOKEN = "hf_right"
 
 @dataclass
 class Repository:
-    """One model: its branches and tags, each a folder of files, and how the hub behaves when asked for it."""
+    """One model: its branches and tags, each a folder of files, and how the hub responds."""
 
     revisions: dict[str, Path]
     gated: bool = False
     private: bool = False
-    lost: str = ""  # a file that is listed and cannot be had
-    breaks: dict[str, int] = field(default_factory=dict)  # file -> how often its connection breaks in the middle
+    lost: str = ""  # a file that is listed but missing
+    breaks: dict[str, int] = field(default_factory=dict)  # file -> how often its download is interrupted
     hold: dict[str, threading.Event] = field(default_factory=dict)  # file -> its second half waits for this
-    silent: bool = False  # takes requests and never answers
+    silent: bool = False  # accepts requests and never answers
 
     def commit(self, revision: str) -> str:
         """The same files are the same commit."""
@@ -55,7 +55,6 @@ class HubServer:
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.repositories: dict[str, Repository] = {}
         self.asked: list[tuple[str, str]] = []  # (method, path), in the order of arrival
-        self.agents: set[str] = set()
         self.halfway = threading.Event()  # a held file has sent its first half
         self.closing = threading.Event()
         hub = self
@@ -154,8 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _describe(self, name: str, repository: Repository, revision: str) -> None:
         files = repository.files(revision).items()
         siblings = [{"rfilename": n, "size": len(c), "blobId": hashlib.sha1(c).hexdigest()} for n, c in files]
-        told = {"id": name, "sha": repository.commit(revision), "siblings": siblings, "gated": repository.gated}
-        self._send(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        info = {"id": name, "sha": repository.commit(revision), "siblings": siblings, "gated": repository.gated}
+        self._send(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
 
     def _file(self, repository: Repository, revision: str, name: str) -> None:
         content = repository.files(revision).get(name)

@@ -1,26 +1,35 @@
-"""All runs of two ranks that the tests look at, done one after the other by one pair of processes."""
+"""Runs of two ranks: test files declare them in PAIR_JOBS, and one pair of processes trains all of them.
+
+Starting processes takes most of the time of a small run. The fixture `pair` in tests/conftest.py has the runs by name.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from modules.config import TrainConfig
 from tests.runs import ROOT, Job, Run, group_settings, tiny_config, train_alone, train_group
 
-# Waits that are long for a busy test machine and short for a hang.
-PATIENCE = {"startup_timeout_s": 90, "step_timeout_s": 60}
+# Long for a busy test machine, short for a hang.
+TIMEOUTS = {"startup_timeout_s": 90, "step_timeout_s": 60}
 PARITY = {"precision": "fp64", "max_steps": 50}
-TOUCHY = {"family_options": {"dropout": 0.2, "batch_norm": True}, "ema": True, "max_steps": 10, "batch_size": 3}
+STATEFUL = {"family_options": {"dropout": 0.2, "batch_norm": True}, "ema": True, "max_steps": 10, "batch_size": 3}
 
-DRAWING = {
-    **TOUCHY,
-    "max_steps": 3,
-    "broadcast_buffers": False,
-    "sample_every": "2 steps",
-    "samples": [{"prompt": f"disc {n}", "width": 16 + 8 * n, "height": 24, "seed": n} for n in range(5)],
+# Declared by more than one file.
+FP64_JOBS: dict[str, dict[str, object]] = {"fp64": {**PARITY, "family_options": {"record": "two"}}}
+DDP_JOBS: dict[str, dict[str, object]] = {
+    "ddp options": {
+        **PARITY,
+        "find_unused_parameters": True,
+        "bucket_cap_mb": 1,
+        "gradient_as_bucket_view": False,
+        "broadcast_buffers": False,
+    },
+    "static graph": {**PARITY, "static_graph": True},
 }
 
-# an adapter in every layer, of two parts of which one has a rate of its own and stops within the run
+# Adapters in every layer of two submodules, one of which has its own learning rate and stops during the run.
 ADAPTED: dict[str, object] = {
     "family": str(ROOT / "tests" / "parts_family.py"),
     "precision": "fp64",
@@ -37,103 +46,23 @@ ADAPTERS: dict[str, dict[str, object]] = {
     "parts": ADAPTED,
 }
 SHARDED_ADAPTERS = {f"sharded {name}": {**job, "training_mode": "fully_sharded"} for name, job in ADAPTERS.items()}
-TOUCHY_LORA: dict[str, object] = {
-    **ADAPTERS["lora"],
-    "precision": "fp32",
-    "lora_dropout": 0.2,
-    "ema": True,
-    "batch_size": 3,
-}
-
-JOBS: dict[str, dict[str, object]] = {
-    "fp64": {**PARITY, "family_options": {"record": "two"}},
-    "fp64 accumulated": {
-        **PARITY,
-        "batch_size": 2,
-        "gradient_accumulation_steps": 3,
-        "family_options": {"record": "two accumulated"},
-    },
-    "fp32": {"max_steps": 50},
-    "knobs": {
-        **PARITY,
-        "find_unused_parameters": True,
-        "bucket_cap_mb": 1,
-        "gradient_as_bucket_view": False,
-        "broadcast_buffers": False,
-    },
-    "static graph": {**PARITY, "static_graph": True},
-    "fp16 exchange": {"gradient_compression": "fp16"},
-    "powersgd": {"gradient_compression": "powersgd", "powersgd_start_step": 2},
-    "bf16 exchange": {"gradient_compression": "bf16"},
-    "sync_batch_norm": {"sync_batch_norm": True},
-    "bf16": {"precision": "bf16"},
-    "fp16": {"precision": "fp16"},
-    "uninterrupted": TOUCHY,
-    "half": {**TOUCHY, "max_steps": 4},
-    "out of memory": {
-        "max_steps": 40,
-        "family_options": {"faults": ["out_of_memory:1:5"], "record": "out of memory"},
-    },
-    "never enough memory": {"family_options": {"faults": ["out_of_memory:1:4+"]}},
-    "nan once": {"family_options": {"faults": ["nan:1:4"], "record": "nan once"}},
-    "nan forever": {
-        "max_steps": 30,
-        "backup_every": "2 steps",
-        "max_nonfinite_steps": 3,
-        "family_options": {"faults": ["nan:0:6+"]},
-    },
-    "patience": {
-        "max_steps": 40,
-        "learning_rate": 3.0,
-        "validation_split": 0.2,
-        "validate_every": "2 steps",
-        "early_stopping_patience": 2,
-    },
-    "scaled": {"global_batch_size": None, "batch_size": 2, "lr_scaling": "linear", "max_steps": 3},
-    "one encodes": {"distributed_data_loading": False, "max_steps": 1, "cache_dir": "cache of one"},
-    "drop_last": {"drop_last": True, "max_steps": None, "epochs": 2},
-    "slow rank": {
-        "max_steps": 130,
-        "family_options": {"faults": ["slow:1:1+", "loader_slow:0:1+", "loader_slow:1:1+"]},
-        "batch_size": 1,
-        "global_batch_size": 2,
-    },
-    "samples of one": DRAWING,
-    "samples of all": {**DRAWING, "share_sampling": True},
-    "a sample fails": {
-        **DRAWING,
-        "samples": [{"prompt": "a disc"}, {"prompt": "cannot be drawn"}],
-        "share_sampling": True,
-    },
-    **ADAPTERS,
-    **SHARDED_ADAPTERS,
-    "lora uninterrupted": TOUCHY_LORA,
-    "half a lora": {**TOUCHY_LORA, "max_steps": 6},
-    "small and frozen": {
-        **ADAPTERS["lora"],
-        "precision": "bf16",
-        "parts": [{"part": "unet", "weights": "bf16"}],
-        "gradient_checkpointing": True,
-    },
-    "late": {**PARITY, "max_steps": 20, "cache_dir": "cache of two"},
-}
 
 
-def run_all(pictures: Path, place: Path) -> dict[str, Run]:
-    """Every job of the table, then the runs that continue others."""
-    configs = {name: _config(pictures, place, name, settings) for name, settings in JOBS.items()}
-    jobs = {name: Job(config) for name, config in configs.items()}
-    jobs["half"] = Job(configs["half"])
-    jobs["resumed"] = Job(configs["half"].model_copy(update={"max_steps": TOUCHY["max_steps"]}), "latest")
-    jobs["lora resumed"] = Job(configs["half a lora"].model_copy(update={"max_steps": ADAPTED["max_steps"]}), "latest")
-    # seven steps on one rank, in the middle of an epoch, then on two
-    code, _ = train_alone(tiny_config(pictures, place, run_name="grows", **{**PARITY, "max_steps": 7}))
-    assert code == 0
-    jobs["grown"] = Job(_config(pictures, place, "grows", {**PARITY, "max_steps": 20}), "latest")
+def run_all(images: Path, place: Path, declared: Mapping[str, Mapping[str, object]]) -> dict[str, Run]:
+    """Train the jobs in their order: settings by name, where "ranks": 1 and "resumes": NAME are no settings."""
+    jobs = {}
+    for name, given in declared.items():
+        settings = {key: value for key, value in given.items() if key not in ("ranks", "resumes")}
+        if given.get("ranks") == 1:
+            code, _ = train_alone(tiny_config(images, place, run_name=name, **settings))
+            assert code == 0
+        else:
+            config = _config(images, place, str(given.get("resumes", name)), settings)
+            jobs[name] = Job(config, "latest" if "resumes" in given else None)
     return train_group(2, jobs)
 
 
-def _config(pictures: Path, place: Path, name: str, settings: dict[str, object]) -> TrainConfig:
+def _config(images: Path, place: Path, name: str, settings: dict[str, object]) -> TrainConfig:
     options = settings.get("family_options", {})
     assert isinstance(options, dict)
     if "record" in options:
@@ -143,4 +72,4 @@ def _config(pictures: Path, place: Path, name: str, settings: dict[str, object])
     if "cache_dir" in settings:
         settings = {**settings, "cache_dir": str(place / str(settings["cache_dir"]))}
     run_name = name.replace(" ", "-")
-    return tiny_config(pictures, place, **{**group_settings(2), **PATIENCE, "run_name": run_name, **settings})
+    return tiny_config(images, place, **{**group_settings(2), **TIMEOUTS, "run_name": run_name, **settings})

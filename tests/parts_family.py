@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from modules.config import Section, TrainConfig, setting
 from modules.data.batch import Batch
-from modules.families.family import SampleRequest
+from modules.families._family import SampleRequest
 from tests.tiny_family import Options as TinyOptions
 from tests.tiny_family import TinyFamily, draw
 
@@ -89,16 +89,16 @@ class PartsNet(nn.Module):
 
 
 class PartsFamily(TinyFamily):
-    """Predicts the picture behind the noise, told what it shows."""
+    """Predicts the image behind the noise, conditioned on the caption."""
 
     Options: ClassVar[type[Section]] = PartsOptions
     methods = ("fine_tune", "lora", "embedding")
-    parts = ("unet", "text_encoder")
-    adapter_names: ClassVar[Mapping[str, tuple[str, str]]] = {
+    submodules = ("unet", "text_encoder")
+    adapter_prefixes: ClassVar[Mapping[str, tuple[str, str]]] = {
         "unet": ("unet", "lora_unet"),
         "text_encoder": ("text_encoder", "lora_te"),
     }
-    draw = staticmethod(draw)
+    sample_transform = staticmethod(draw)
     new: tuple[int, ...] = ()
 
     def __init__(self, options: PartsOptions) -> None:
@@ -115,7 +115,7 @@ class PartsFamily(TinyFamily):
             torch.manual_seed(config.seed)
             return cls(PartsOptions.model_validate(dict(config.family_options)))
 
-    def learn_words(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
+    def add_placeholder_token(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
         """The table grows by `vectors` rows, each like the row of the first word."""
         reader = self.model.get_submodule("text_encoder")
         assert isinstance(reader, Reader)
@@ -127,7 +127,7 @@ class PartsFamily(TinyFamily):
         return {"text_encoder.table": list(self.new)}
 
     def loss(self, batch: Batch) -> Tensor:
-        """The error of each sample's predicted picture, [B]."""
+        """The error of each sample's predicted image, [B]."""
         pixels, noise = batch.tensors["pixels"], batch.tensors["noise"]
         t = batch.tensors["timestep"].view(-1, 1, 1, 1)
         noisy = torch.cat([(1 - t) * pixels + t * noise, t.expand_as(pixels[:, :1])], dim=1)

@@ -1,5 +1,5 @@
-"""Ports for runs of this test process. Between finding a free port and listening there lie seconds of imports, so under
-`pytest -n` every worker has ports of its own; they lie below those that the system gives to connections."""
+"""Ports for the runs of this test process. Seconds of imports pass between finding a free port and listening on it, so
+under `pytest -n` every worker has its own range, below the ephemeral ports of the system."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from modules.machine import find_free_port
 
 _PER_WORKER = 2_400
 _WORKERS = 8
-_FIXED = 100  # left for `first_port` and what follows it
+_FIXED = 100  # for `first_port` and the ports after it
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
-# without xdist several pytests may run beside each other
+# without xdist, several pytests may run at once
 _NEXT = itertools.count(os.getpid() * 20)
 
 
@@ -22,5 +22,5 @@ def first_port() -> int:
 
 
 def free_port() -> int:
-    """A free port that no other call has returned lately; the next one is left free, too."""
+    """A free port that was not returned recently; the port after it is free as well."""
     return find_free_port(first_port() + _FIXED + next(_NEXT) * 2 % (_PER_WORKER - 2 * _FIXED))

@@ -16,7 +16,7 @@ import torch
 
 from modules.checkpoint import Backups, TrainingState, read_backup
 from modules.config import TrainConfig, save_config
-from modules.distributed import Place, spawn
+from modules.distributed import RankEnv, spawn
 from modules.run import Event, RunFolder, read_events
 from modules.training.worker import run_worker
 from tests.ports import first_port, free_port
@@ -26,11 +26,11 @@ TINY = str(ROOT / "tests" / "tiny_family.py")
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TANDEM_START")
 
 
-def tiny_config(pictures: Path, place: Path, **settings: object) -> TrainConfig:
+def tiny_config(images: Path, place: Path, **settings: object) -> TrainConfig:
     """A run of six steps of the tiny family; `place` gets runs/ and cache/. family_options may be given, too."""
     data: dict[str, object] = {
         "family": TINY,
-        "concepts": [{"path": str(pictures)}],
+        "concepts": [{"path": str(images)}],
         "resolution": 16,
         "cache_dir": str(place / "cache"),
         "runs_dir": str(place / "runs"),
@@ -57,7 +57,7 @@ def group_settings(world_size: int, port: int | None = None) -> dict[str, object
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left behind."""
+    """The results of a run."""
 
     folder: RunFolder
 
@@ -66,15 +66,15 @@ class Run:
         return [event for event in read_events(self.folder.events_file) if kind in (None, event["type"])]
 
     def failure(self, rank: int) -> str:
-        """What a rank recorded when it failed; empty where it did not."""
+        """The recorded failure of a rank; empty if there is none."""
         file = self.folder.failure_file(rank)
         return str(json.loads(file.read_text())["message"]) if file.exists() else ""
 
     @property
     def losses(self) -> list[float]:
         """The loss of every step; nan where it was not finite."""
-        told = [cast("float | None", event["loss"]) for event in self.events("step")]
-        return [math.nan if loss is None else loss for loss in told]
+        losses = [cast("float | None", event["loss"]) for event in self.events("step")]
+        return [math.nan if loss is None else loss for loss in losses]
 
     @property
     def state(self) -> TrainingState:
@@ -97,7 +97,7 @@ class Run:
 
 
 def train_alone(config: TrainConfig, resume: str | None = None) -> tuple[int, Run]:
-    """Train in this process; the exit code and what was left."""
+    """Train in this process; the exit code and the run."""
     folder = opened(config, resume)
     return run_worker(config, folder, resume=resume), Run(folder)
 
@@ -111,11 +111,11 @@ class Job:
 
 
 def train_group(
-    world_size: int, jobs: Mapping[str, Job], afterwards: Callable[[Place], None] | None = None
+    world_size: int, jobs: Mapping[str, Job], afterwards: Callable[[RankEnv], None] | None = None
 ) -> dict[str, Run]:
     """Train one job after the other in the same `world_size` real processes (starting them is what takes time).
 
-    They call `afterwards` at the end, with a place whose port is free.
+    They call `afterwards` at the end, with a free port.
     """
     folders = {name: opened(job.config, job.resume).path for name, job in jobs.items()}
     ports = [free_port() for _ in range(len(jobs) + 1)]
@@ -124,7 +124,7 @@ def train_group(
 
 
 def opened(config: TrainConfig, resume: str | None) -> RunFolder:
-    """A new run's folder, or the one that is there."""
+    """A new run folder, or the existing one of a resumed run."""
     existing = RunFolder(Path(config.runs_dir) / str(config.run_name))
     return existing if resume is not None and existing.path.exists() else RunFolder.create(config)
 
@@ -135,30 +135,30 @@ def group_exit_codes(run: Run, world_size: int) -> list[int]:
 
 
 def _train_all(
-    place: Place,
+    rank_env: RankEnv,
     jobs: list[Job],
     folders: list[Path],
     ports: list[int],
-    afterwards: Callable[[Place], None] | None,
+    afterwards: Callable[[RankEnv], None] | None,
 ) -> None:
     torch.set_num_threads(1)
     for job, path, port in zip(jobs, folders, ports, strict=False):
-        code = run_worker(job.config, RunFolder(path), replace(place, master_port=port), resume=job.resume)
-        (path / "log" / f"exit-{place.rank}").write_text(str(code))
+        code = run_worker(job.config, RunFolder(path), replace(rank_env, master_port=port), resume=job.resume)
+        (path / "log" / f"exit-{rank_env.rank}").write_text(str(code))
     if afterwards is not None:
-        afterwards(place)
+        afterwards(rank_env)
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What one rank's family saw: every sample with its draws, and the sum of the weights at each of its calls."""
+    """What one rank computed: every sample with its random numbers, and the sum of the weights at each call."""
 
     samples: list[tuple[float, ...]]
     weights: list[float]
 
 
 def recorded(folder: Path, rank: int, *, skip_first_call: bool) -> Computed:
-    """Read the record of a tiny family; a group's first call is a rehearsal."""
+    """Read the record of a tiny family; a group's first call is the DDP warm-up."""
     lines = [json.loads(line) for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines()]
     kept = [line for line in lines if not (skip_first_call and line[0] == 1)]
     samples = [tuple(sample) for _, counts, _, *sample in kept if counts]
@@ -182,7 +182,7 @@ def same_state(first: TrainingState, second: TrainingState) -> bool:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a plain start, whatever this test process has been."""
+    """This process's environment without the variables of a launcher."""
     plain = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     return {**plain, "OMP_NUM_THREADS": "1", **more}
 
@@ -194,17 +194,17 @@ def train_command(config: TrainConfig, file: Path, *flags: str) -> list[str]:
     return [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(file), *flags]
 
 
-def finished(argv: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
+def run_command(argv: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
         argv, capture_output=True, text=True, timeout=200, check=False, env=environment(**variables), cwd=ROOT
     )
 
 
-def assert_one_sentence(done: subprocess.CompletedProcess[str], exit_code: int, *parts: str) -> None:
-    """The command failed as people should see it: the code, the words, and no traceback."""
-    said = done.stdout + done.stderr
-    assert done.returncode == exit_code, said
-    assert "Traceback" not in said.replace("Full traceback:", ""), said
+def assert_error_message(done: subprocess.CompletedProcess[str], exit_code: int, *parts: str) -> None:
+    """The command failed with this exit code and these texts, and without a traceback."""
+    output = done.stdout + done.stderr
+    assert done.returncode == exit_code, output
+    assert "Traceback" not in output.replace("Full traceback:", ""), output
     for part in parts:
-        assert part in said, said
+        assert part in output, output

@@ -1,8 +1,8 @@
-"""A family of a few hundred weights for the tests of the trainer, named by its path; its options order faults.
+"""A family of a few hundred weights for the tests of the trainer, named by its path; its options inject faults.
 
 A fault is "KIND:RANK:CALL", for example "out_of_memory:1:5": the fifth training loss that rank 1 computes. Kinds:
-the names in `STRIKES`, and nan. "nan:0:5+" means from the fifth on. A kind that begins with "loader_" strikes where
-samples are drawn, and CALL counts those of one process. "FIRST:error:1:5" strikes only in torchrun's first start.
+the names in `FAULTS`, and nan. "nan:0:5+" means from the fifth on. Kinds with the prefix "loader_" happen in the sample
+transform, where CALL counts the samples of one process. "FIRST:error:1:5" happens only before torchrun's first restart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from modules.config import Section, TrainConfig, setting
 from modules.data.batch import Batch, Example
-from modules.families.family import Family, SampleRequest
+from modules.families._family import Family, SampleRequest
 
 
 class Options(Section):
@@ -37,7 +37,7 @@ class Options(Section):
     batch_norm: bool = setting(False, title="BatchNorm", help="Whether there is one.")
     faults: tuple[str, ...] = setting((), title="Faults", help="See the module.")
     record: str = setting("", title="Record", help="A folder for what each rank computes.")
-    slow_encode_s: float = setting(0.0, title="Slow encoding", help="Seconds per picture.")
+    slow_encode_s: float = setting(0.0, title="Slow encoding", help="Seconds per image.")
     slow_step_s: float = setting(0.0, title="Slow steps", help="Seconds per micro-batch.")
 
 
@@ -81,15 +81,15 @@ def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) ->
 
 
 class TinyFamily(Family):
-    """Predicts the picture behind the noise."""
+    """Predicts the image behind the noise."""
 
     Options: ClassVar[type[Section]] = Options
-    draw = staticmethod(draw)
+    sample_transform = staticmethod(draw)
 
     def __init__(self, options: Options) -> None:
         self.options = options
         if any("loader_" in fault for fault in options.faults):
-            self.draw = partial(draw_unless_struck, options.faults)  # type: ignore[misc]
+            self.sample_transform = partial(transform_with_faults, options.faults)  # type: ignore[misc]
         self.model: nn.Module = TinyNet(options)
         self.encoders: dict[str, nn.Module] = {}
         self.calls = 0
@@ -114,7 +114,7 @@ class TinyFamily(Family):
         return {"pixels": example.pixels}
 
     def loss(self, batch: Batch) -> Tensor:
-        """The error of each sample's predicted picture, [B]."""
+        """The error of each sample's predicted image, [B]."""
         if torch.is_grad_enabled():
             self.calls += 1
             self._record(batch)
@@ -154,23 +154,23 @@ class TinyFamily(Family):
                 file.write(json.dumps([self.calls, counts, weights, *sample]) + "\n")
 
     def _faults(self) -> float:
-        return _strike(self.options.faults, self.calls) if torch.is_grad_enabled() else 1.0
+        return _inject(self.options.faults, self.calls) if torch.is_grad_enabled() else 1.0
 
 
-drawn = 0
+samples_transformed = 0
 
 
-def draw_unless_struck(
+def transform_with_faults(
     faults: tuple[str, ...], cached: dict[str, Tensor], caption: str, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """`draw`, with the faults of the loader."""
-    global drawn
-    drawn += 1
-    _strike(tuple(fault.replace("loader_", "") for fault in faults if "loader_" in fault), drawn)
+    global samples_transformed
+    samples_transformed += 1
+    _inject(tuple(fault.replace("loader_", "") for fault in faults if "loader_" in fault), samples_transformed)
     return draw(cached, caption, generator)
 
 
-def _strike(faults: tuple[str, ...], calls: int) -> float:
+def _inject(faults: tuple[str, ...], calls: int) -> float:
     for fault in faults:
         if fault.startswith("FIRST:") and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             continue
@@ -183,7 +183,7 @@ def _strike(faults: tuple[str, ...], calls: int) -> float:
                 return float("nan")
             if "TANDEM_TEST_STRUCK" in os.environ:
                 Path(os.environ["TANDEM_TEST_STRUCK"]).touch()
-            STRIKES[kind]()
+            FAULTS[kind]()
     return 1.0
 
 
@@ -261,9 +261,9 @@ def fill_disk() -> None:
     raise OSError(28, "No space left on device", str(folder / "x"))
 
 
-STRIKES: dict[str, Callable[[], None]] = {
-    strike.__name__: strike
-    for strike in (
+FAULTS: dict[str, Callable[[], None]] = {
+    fault.__name__: fault
+    for fault in (
         out_of_memory,
         error,
         kill,

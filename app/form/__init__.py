@@ -1,1 +1,1 @@
-"""Forms made from the declarations: one module for each kind of field."""
+"""Forms generated from the declared settings."""

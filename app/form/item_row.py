@@ -1,4 +1,4 @@
-"""One item of a list as it is drawn: a card with a cover, words, and a switch."""
+"""Draws one row of a list: a card with a cover, text and a switch."""
 
 from __future__ import annotations
 
@@ -9,110 +9,110 @@ from typing import Final
 
 from PIL import ImageTk
 
-from app import icons, look, shapes
-from app.cut import fit
-from app.inputs import Switch
+from app.widgets import icons, rounded_images, theme
+from app.widgets.ellipsis import fit
+from app.widgets.inputs import Switch
 
 GAP: Final = 6  # below each card
-EDGE: Final = 12  # between a card's border and what is in it
+EDGE: Final = 12  # between a card's border and its content
 COVER: Final = 56
 SWITCH_ROOM: Final = Switch.SIZE[0] + 2 * EDGE
 
 
 @dataclass(frozen=True)
-class Item:
-    """What a list says of an item. `place` is a path, cut at its beginning where it does not fit."""
+class ItemContent:
+    """The text and cover of an item. `path` is shortened at its start if it does not fit."""
 
     title: str
     detail: str = ""
-    place: str = ""
+    path: str = ""
     cover: Path | None = None
 
 
 @dataclass(frozen=True)
-class Marks:
-    """How an item stands at the moment."""
+class RowState:
+    """The current state of an item."""
 
     is_on: bool
-    is_wrong: bool
+    is_invalid: bool
     is_selected: bool
     is_focused: bool
 
 
-def draw(
+def draw_row(
     canvas: tk.Canvas,
-    item: Item,
-    marks: Marks,
+    item: ItemContent,
+    state: RowState,
     top: int,
     height: int,
     *,
     covers: bool,
     photo: ImageTk.PhotoImage | None,
 ) -> list[object]:
-    """Draw it at `top`, `height` pixels high; returns the pictures, which must be kept as long as they are shown."""
-    px, width = look.px, canvas.winfo_width()
-    kept: list[object] = [_draw_card(canvas, marks, top, height)]
+    """Draw the row at `top`, `height` pixels high. Returns its images, which the caller must keep referenced."""
+    px, width = theme.px, canvas.winfo_width()
+    images: list[object] = [_draw_card(canvas, state, top, height)]
     left, middle = px(EDGE), top + height // 2
     if covers:
         _draw_cover(canvas, photo, left, middle)
         left += px(COVER + EDGE)
-    kept.append(_draw_switch(canvas, marks, width - px(EDGE), middle))
+    images.append(_draw_switch(canvas, state, width - px(EDGE), middle))
     room = width - left - px(SWITCH_ROOM)
-    if marks.is_wrong:
+    if state.is_invalid:
         room -= px(26)
-        warning = icons.image("warning", 18, look.BAD)
+        warning = icons.image("warning", 18, theme.BAD)
         canvas.create_image(width - px(SWITCH_ROOM + 12), middle, image=warning)
-        kept.append(warning)
-    lines: list[tuple[str, look.FontName, look.Colour]] = [
-        (item.title, "strong", look.TEXT if marks.is_on else look.FAINT),
-        (item.detail, "small", look.MUTED if marks.is_on else look.FAINT),
-        (item.place, "small", look.MUTED),
+        images.append(warning)
+    lines: list[tuple[str, theme.FontName, theme.Colour]] = [
+        (item.title, "strong", theme.TEXT if state.is_on else theme.FAINT),
+        (item.detail, "small", theme.MUTED if state.is_on else theme.FAINT),
+        (item.path, "small", theme.MUTED),
     ]
     shown = [line for line in lines if line[0]]
-    for number, (words, name, colour) in enumerate(shown):
+    for number, (line_text, name, colour) in enumerate(shown):
         y = middle + round((number - (len(shown) - 1) / 2) * px(18))
-        font = look.tk_font(name)
-        fitted = fit(canvas, words, font, room, at_start=words is item.place)
-        canvas.create_text(left, y, text=fitted, anchor="w", font=font, fill=look.now(colour))
-    return kept
+        font = theme.tk_font(name)
+        fitted = fit(canvas, line_text, font, room, at_start=line_text is item.path)
+        canvas.create_text(left, y, text=fitted, anchor="w", font=font, fill=theme.resolve(colour))
+    return images
 
 
 def is_on_switch(x: int, width: int) -> bool:
-    """Whether a click there turns the item on or off."""
-    return x > width - look.px(SWITCH_ROOM)
+    """Whether a click at `x` hits the switch."""
+    return x > width - theme.px(SWITCH_ROOM)
 
 
-def _draw_card(canvas: tk.Canvas, marks: Marks, top: int, height: int) -> object:
-    line = look.ACCENT if marks.is_selected and marks.is_focused else look.LINE
-    picture = shapes.rounded(
+def _draw_card(canvas: tk.Canvas, state: RowState, top: int, height: int) -> object:
+    line = theme.ACCENT if state.is_selected and state.is_focused else theme.LINE
+    image = rounded_images.rounded(
         canvas,
         canvas.winfo_width(),
         height,
-        look.px(look.RADIUS + 2),
-        fill=look.now(look.ACCENT_SOFT if marks.is_selected else look.FIELD),
-        line=look.now(look.ACCENT_SOFT if marks.is_selected and not marks.is_focused else line),
-        on=look.now(look.CARD),
-        line_width=max(look.px(2 if marks.is_selected and marks.is_focused else 1), 1),
+        theme.px(theme.RADIUS + 2),
+        fill=theme.resolve(theme.ACCENT_SOFT if state.is_selected else theme.FIELD),
+        line=theme.resolve(theme.ACCENT_SOFT if state.is_selected and not state.is_focused else line),
+        bg=theme.resolve(theme.CARD),
+        line_width=max(theme.px(2 if state.is_selected and state.is_focused else 1), 1),
     )
-    canvas.create_image(0, top, anchor="nw", image=picture)
-    return picture
+    canvas.create_image(0, top, anchor="nw", image=image)
+    return image
 
 
 def _draw_cover(canvas: tk.Canvas, photo: ImageTk.PhotoImage | None, left: int, middle: int) -> None:
-    side = look.px(COVER)
+    side = theme.px(COVER)
     if photo is None:
         box = (left, middle - side // 2, left + side, middle - side // 2 + side)
-        canvas.create_rectangle(*box, fill=look.now(look.HOVER), width=0)
+        canvas.create_rectangle(*box, fill=theme.resolve(theme.HOVER), width=0)
     else:
         canvas.create_image(left + side // 2, middle, image=photo)
 
 
-def _draw_switch(canvas: tk.Canvas, marks: Marks, right: int, middle: int) -> object:
-    back = look.now(look.ACCENT_SOFT if marks.is_selected else look.FIELD)
-    width, height = (look.px(side) for side in Switch.SIZE)
-    track = look.now(look.ACCENT if marks.is_on else look.TROUGH)
-    picture = shapes.switch(
-        canvas, width, height, turned=marks.is_on, track=track, knob=look.now(look.KNOB), on=back, ring=back
+def _draw_switch(canvas: tk.Canvas, state: RowState, right: int, middle: int) -> object:
+    back = theme.resolve(theme.ACCENT_SOFT if state.is_selected else theme.FIELD)
+    width, height = (theme.px(side) for side in Switch.SIZE)
+    track = theme.resolve(theme.ACCENT if state.is_on else theme.TROUGH)
+    image = rounded_images.switch(
+        canvas, width, height, is_on=state.is_on, track=track, knob=theme.resolve(theme.KNOB), bg=back, ring=back
     )
-    canvas.create_image(right, middle, anchor="e", image=picture)
-    return picture
+    canvas.create_image(right, middle, anchor="e", image=image)
+    return image

@@ -1,1 +1,1 @@
-"""What one sees of runs: curves, ranks, pictures, log, and the runs there are."""
+"""The monitor: curves, processes, samples, log, and the list of runs."""

@@ -1,4 +1,4 @@
-"""Several runs in one plot, and the settings in which they differ."""
+"""Compares runs: one plot, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -8,57 +8,51 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from app import look, texts
-from app.controls import Menu, Segments, Slider, card, frame, text
-from app.monitor.chart import Line
-from app.monitor.curves import SPANS
+from app.monitor.chart import PlotLine
+from app.monitor.curves import PLOTS, SPANS
 from app.monitor.plot import Plot
 from app.monitor.points import Axis, points_of
-from app.monitor.run_list import differences, read_view
-from app.run_view import RunView
-from app.series import Curve
+from app.monitor.run_list import read_view, setting_differences
+from app.monitor.series import Curve
+from app.runs.view import RunView
 from app.state import AppState
-from app.table import table
+from app.widgets import theme
+from app.widgets.buttons import Menu, Segments, Slider, card, frame, text
+from app.widgets.table import table
 from modules.config import TrainConfig, find_option
 from modules.run import RunFolder
 
-MOST: Final = len(look.SERIES)
+MAX_RUNS: Final = len(theme.SERIES)
 _REDRAW_S: Final = 0.5
-FIGURES: Final[Mapping[str, str]] = {
-    "loss": texts.CURVE_LOSS,
-    "validation": texts.CURVE_VALIDATION,
-    "lr": texts.CURVE_LR,
-    "grad_norm": texts.CURVE_NORM,
-    "samples_per_s": texts.CURVE_SPEED,
-}
+METRICS: Final[Mapping[str, str]] = {"loss": PLOTS["loss"], "validation": "Validation", **PLOTS}
 
 
-class Comparison(tk.Frame):
-    """Reads each run in a thread when it is first wanted, and again when its file has grown."""
+class RunComparison(tk.Frame):
+    """Reads each run in a thread when it is first shown and whenever its file has grown."""
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
-        look.paint(self, bg=look.WINDOW)
+        theme.paint(self, bg=theme.WINDOW)
         self._state = state
         self.paths: tuple[Path, ...] = ()
-        self.figure, self.axis, self.span = "loss", "steps", 20.0
+        self.metric, self.axis, self.span = "loss", "steps", 20.0
         self._curves: dict[Path, tuple[int, dict[str, Curve], float]] = {}
         self._reading: set[Path] = set()
         self._build()
 
     def show(self, paths: Sequence[Path]) -> None:
         """Compare these runs."""
-        chosen = tuple(paths[:MOST])
-        if chosen != self.paths:
-            self.paths = chosen
+        selected = tuple(paths[:MAX_RUNS])
+        if selected != self.paths:
+            self.paths = selected
             self._state.background.run(
-                lambda: differences(list(chosen)), lambda rows: self._show_differences(chosen, rows)
+                lambda: setting_differences(list(selected)), lambda rows: self._show_differences(selected, rows)
             )
         self._read()
         self._redraw()
 
     def refresh(self) -> None:
-        """Draw what is due, and read runs that have grown."""
+        """Read runs that have grown, and redraw if due."""
         self._read()
         if self.plot.is_due and time.monotonic() - self.plot.drawn_at > _REDRAW_S:
             self.plot.draw()
@@ -69,23 +63,23 @@ class Comparison(tk.Frame):
         return all(path in self._curves for path in self.paths)
 
     def _build(self) -> None:
-        bar = frame(self, look.WINDOW)
-        bar.pack(fill="x", padx=look.px(6), pady=look.px(6))
-        choose = Menu(bar, list(FIGURES), self._choose_figure, on=look.WINDOW, width=170, titles=dict(FIGURES))
+        bar = frame(self, theme.WINDOW)
+        bar.pack(fill="x", padx=theme.px(6), pady=theme.px(6))
+        choose = Menu(bar, list(METRICS), self._choose_metric, bg=theme.WINDOW, width=170, titles=dict(METRICS))
         choose.show("loss")
-        choose.pack(side="left", padx=(0, look.px(8)))
-        axes = {texts.OVER_STEPS: "steps", texts.OVER_TIME: "time"}
-        segments = Segments(bar, list(axes), lambda word: self._choose_axis(axes[word]))
-        segments.set(texts.OVER_STEPS)
+        choose.pack(side="left", padx=(0, theme.px(8)))
+        axes = {"Steps": "steps", "Time": "time"}
+        segments = Segments(bar, list(axes), lambda title: self._choose_axis(axes[title]))
+        segments.set("Steps")
         segments.pack(side="left")
-        text(bar, texts.SMOOTHING, "small", colour=look.MUTED, on=look.WINDOW).pack(
-            side="left", padx=(look.px(18), look.px(8))
+        text(bar, "Smoothing", "small", colour=theme.MUTED, bg=theme.WINDOW).pack(
+            side="left", padx=(theme.px(18), theme.px(8))
         )
         last = len(SPANS) - 1
-        slider = Slider(bar, 0, last, last, self._smooth, on=look.WINDOW, width=110)
+        slider = Slider(bar, 0, last, last, self._smooth, bg=theme.WINDOW, width=110)
         slider.show(SPANS.index(20))
         slider.pack(side="left")
-        body = frame(self, look.WINDOW)
+        body = frame(self, theme.WINDOW)
         body.pack(fill="both", expand=True)
         body.columnconfigure(0, weight=3, uniform="halves")
         body.columnconfigure(1, weight=2, uniform="halves")
@@ -93,80 +87,80 @@ class Comparison(tk.Frame):
         left, right = card(body), card(body)
         left.grid(row=0, column=0, sticky="nsew", padx=6, pady=(0, 6))
         right.grid(row=0, column=1, sticky="nsew", padx=6, pady=(0, 6))
-        self.plot = Plot(left, texts.COMPARISON, self._zoomed)
+        self.plot = Plot(left, "Comparison", self._zoom)
         self.plot.pack(fill="both", expand=True, padx=2, pady=2)
-        self._table_room = frame(right)
-        self._table_room.pack(fill="both", expand=True, padx=look.px(4), pady=look.px(4))
+        self._table_frame = frame(right)
+        self._table_frame.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
 
     def _show_differences(self, paths: tuple[Path, ...], rows: list[tuple[str, list[str]]]) -> None:
         if paths != self.paths:
             return
-        for child in self._table_room.winfo_children():
+        for child in self._table_frame.winfo_children():
             child.destroy()
         if not rows:
-            text(self._table_room, texts.NO_DIFFERENCES, colour=look.FAINT).pack(expand=True)
+            text(self._table_frame, "The settings are identical.", colour=theme.FAINT).pack(expand=True)
             return
-        room = max(300, self._table_room.winfo_width() / look.scale() - 20)
-        wide = round((room - 140) / len(paths))
-        columns = {"setting": (texts.SETTING, 140)}
-        columns |= {f"run{place}": (path.name, max(70, wide)) for place, path in enumerate(paths)}
-        self.differences = table(self._table_room, columns)
+        width = max(300, self._table_frame.winfo_width() / theme.scale() - 20)
+        run_width = round((width - 140) / len(paths))
+        columns = {"setting": ("Setting", 140)}
+        columns |= {f"run{index}": (path.name, max(70, run_width)) for index, path in enumerate(paths)}
+        self.difference_table = table(self._table_frame, columns)
         for name, values in rows:
             option = find_option(TrainConfig, name)
             title = option.title if option is not None and "." not in name else name
-            self.differences.insert("", "end", values=(title, *values))
+            self.difference_table.insert("", "end", values=(title, *values))
 
     def _read(self) -> None:
         for path in self.paths:
             size = _size(path)
-            known = self._curves.get(path)
-            if path not in self._reading and (known is None or known[0] != size):
+            cached = self._curves.get(path)
+            if path not in self._reading and (cached is None or cached[0] != size):
                 self._reading.add(path)
                 self._state.background.run(
                     lambda path=path: read_view(RunFolder(path)),  # type: ignore[misc]
-                    lambda view, path=path, size=size: self._take(path, size, view),  # type: ignore[misc]
+                    lambda view, path=path, size=size: self._show_run(path, size, view),  # type: ignore[misc]
                 )
 
-    def _take(self, path: Path, size: int, view: RunView) -> None:
+    def _show_run(self, path: Path, size: int, view: RunView) -> None:
         self._reading.discard(path)
-        curves = {name: series.curve() for name, series in {**view.figures, **view.measured}.items()}
+        curves = {name: series.curve() for name, series in {**view.metrics, **view.eval_losses}.items()}
         self._curves[path] = size, curves, view.first_time or 0.0
         if self.winfo_exists():
             self._redraw()
 
     def _redraw(self) -> None:
         lines = []
-        for place, path in enumerate(self.paths):
+        for index, path in enumerate(self.paths):
             if path in self._curves:
                 _, curves, origin = self._curves[path]
-                curve = curves.get(self.figure)
+                curve = curves.get(self.metric)
                 if curve is not None:
                     points = points_of(curve, cast(Axis, self.axis), origin)
                     lines.append(
-                        Line(
+                        PlotLine(
                             path.name,
                             points,
-                            look.SERIES[place],
-                            dotted=self.figure == "validation",
-                            smooth=self.figure == "lr",
+                            theme.SERIES[index],
+                            dotted=self.metric == "validation",
+                            smooth=self.metric == "lr",
                         )
                     )
-        self.plot.show(lines, cast(Axis, self.axis), self.span, self.plot.wanted)
+        self.plot.show(lines, cast(Axis, self.axis), self.span, self.plot.x_range)
 
-    def _choose_figure(self, name: str) -> None:
-        self.figure = name
+    def _choose_metric(self, name: str) -> None:
+        self.metric = name
         self._redraw()
 
     def _choose_axis(self, axis: str) -> None:
-        self.axis, self.plot.wanted = axis, None
+        self.axis, self.plot.x_range = axis, None
         self._redraw()
 
-    def _smooth(self, place: float) -> None:
-        self.span = float(SPANS[round(place)])
+    def _smooth(self, index: float) -> None:
+        self.span = float(SPANS[round(index)])
         self._redraw()
 
-    def _zoomed(self, wanted: tuple[float, float] | None) -> None:
-        self.plot.wanted = wanted
+    def _zoom(self, x_range: tuple[float, float] | None) -> None:
+        self.plot.x_range = x_range
         self._redraw()
 
 

@@ -1,4 +1,4 @@
-"""Plots and numbers of a run as files."""
+"""Export of a run's plots and data to files."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Final
 
 from PIL import Image, ImageDraw, ImageFont
 
-from app import look
-from app.run_facts import number, text, whole
+from app.runs.event_records import parse_float, parse_int, parse_text
+from app.widgets import theme
 from modules.run import EventReader, RunFolder
 
 if TYPE_CHECKING:
-    from app.monitor.chart import Line
+    from app.monitor.chart import PlotLine
     from app.monitor.points import Axis
 
-FIGURES: Final = ("epoch", "samples_seen", "loss", "lr", "grad_norm", "samples_per_s")
-COLUMNS: Final = ("time", "step", *FIGURES, "validation_loss", "test_loss")
-_SHEET: Final = (1600, 1000)
+STEP_METRICS: Final = ("epoch", "samples_seen", "loss", "lr", "grad_norm", "samples_per_s")
+COLUMNS: Final = ("time", "step", *STEP_METRICS, "validation_loss", "test_loss")
+_SIZE: Final = (1600, 1000)
 _TITLE_PX: Final = 34
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """One plot of an exported picture: its title, its lines, and how they are smoothed and scaled."""
+class PlotSpec:
+    """One plot of an exported image: title, lines, smoothing span in steps, and scale."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     span: float
     log_scale: bool = False
 
 
 def save_numbers(folder: RunFolder, file: Path) -> int:
-    """Write every step and validation of a run as CSV, not thinned out; returns the number of rows. Raises OSError."""
+    """Write every step and validation of a run as CSV; returns the number of rows. Raises OSError."""
     partial = file.with_name(f".partial-{os.getpid()}-{file.name}")
     rows = 0
     reader = EventReader(folder.events_file)
@@ -56,44 +56,46 @@ def save_numbers(folder: RunFolder, file: Path) -> int:
     return rows
 
 
-def save_plots(sheets: Sequence[Sheet], axis: Axis, wanted: tuple[float, float] | None, title: str, file: Path) -> None:
-    """Write the plots as one PNG: the first above, the others side by side below it. Raises OSError."""
+def save_plots(
+    plots: Sequence[PlotSpec], axis: Axis, x_range: tuple[float, float] | None, title: str, file: Path
+) -> None:
+    """Write the plots as one PNG, the first above the others, which are side by side. Raises OSError."""
     from app.monitor.chart import Chart
 
-    width, height = _SHEET
-    picture = Image.new("RGB", (width, height), look.now(look.CARD))
-    pen = ImageDraw.Draw(picture)
+    width, height = _SIZE
+    image = Image.new("RGB", (width, height), theme.resolve(theme.CARD))
+    pen = ImageDraw.Draw(image)
     font = ImageFont.load_default(size=20)
-    pen.text((24, 16), title, fill=look.now(look.TEXT), font=font)
+    pen.text((24, 16), title, fill=theme.resolve(theme.TEXT), font=font)
     top, upper = 60, round((height - 60) * 0.55)
-    below = max(1, len(sheets) - 1)
-    places = [(0, top, width, upper)]
-    places += [(n * width // below, top + upper, width // below, height - top - upper) for n in range(below)]
-    for sheet, (x, y, wide, high) in zip(sheets, places, strict=False):
-        pen.text((x + 24, y + 6), sheet.title, fill=look.now(look.MUTED), font=ImageFont.load_default(size=16))
-        chart = Chart(log_scale=sheet.log_scale)
-        chart.show(sheet.lines, axis, sheet.span, wanted, wide, high - _TITLE_PX)
-        picture.paste(chart.render().convert("RGB"), (x, y + _TITLE_PX))
+    below = max(1, len(plots) - 1)
+    boxes = [(0, top, width, upper)]
+    boxes += [(n * width // below, top + upper, width // below, height - top - upper) for n in range(below)]
+    for plot, (x, y, wide, high) in zip(plots, boxes, strict=False):
+        pen.text((x + 24, y + 6), plot.title, fill=theme.resolve(theme.MUTED), font=ImageFont.load_default(size=16))
+        chart = Chart(log_scale=plot.log_scale)
+        chart.show(plot.lines, axis, plot.span, x_range, wide, high - _TITLE_PX)
+        image.paste(chart.render().convert("RGB"), (x, y + _TITLE_PX))
     partial = file.with_name(f".partial-{os.getpid()}-{file.name}")
     try:
-        picture.save(partial, format="PNG")
+        image.save(partial, format="PNG")
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _row(event: dict[str, object]) -> list[object] | None:
-    step = whole(event.get("step"))
+    step = parse_int(event.get("step"))
     if step is None or event.get("type") not in {"step", "validation"}:
         return None
-    time = number(event.get("t"))
+    time = parse_float(event.get("t"))
     if event["type"] == "step":
-        return [time, step, *(_plain(event.get(name)) for name in FIGURES), None, None]
-    loss = number(event.get("loss"))
-    is_test = text(event.get("set")) == "test"
-    return [time, step, *(None for _ in FIGURES), None if is_test else loss, loss if is_test else None]
+        return [time, step, *(_number(event.get(name)) for name in STEP_METRICS), None, None]
+    loss = parse_float(event.get("loss"))
+    is_test = parse_text(event.get("set")) == "test"
+    return [time, step, *(None for _ in STEP_METRICS), None if is_test else loss, loss if is_test else None]
 
 
-def _plain(value: object) -> float | int | None:
-    real = number(value)
+def _number(value: object) -> float | int | None:
+    real = parse_float(value)
     return value if isinstance(value, int) and real is not None else real

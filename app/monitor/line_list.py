@@ -1,4 +1,4 @@
-"""A long list of lines of text, of which only those in sight are drawn; it follows its end until one scrolls up."""
+"""A long list of text lines that draws only the visible ones and follows its end until scrolled up."""
 
 from __future__ import annotations
 
@@ -7,145 +7,145 @@ from collections.abc import Callable, Sequence
 from tkinter import font as tk_fonts
 from typing import Final
 
-from app import look
-from app.bar import Bar
 from app.monitor.log_reader import LogLine
+from app.widgets import theme
+from app.widgets.scrollbar import Scrollbar
 
-COLOURS: Final = {"info": look.TEXT, "warning": look.WARN, "error": look.BAD}
+COLOURS: Final = {"info": theme.TEXT, "warning": theme.WARN, "error": theme.BAD}
 _EDGE: Final = 10
 
 
 class LineList(tk.Frame):
-    """Wheel, page keys and bar scroll; a click chooses a line, with Shift up to it; Ctrl+C copies."""
+    """Scrolls by wheel, keys and bar; a click selects a line, Shift+click a range; Ctrl+C copies."""
 
     def __init__(self, parent: tk.Misc, scrolled: Callable[[bool], object]) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
-        look.paint(self, bg=look.CARD)
+        theme.paint(self, bg=theme.CARD)
         self._scrolled = scrolled
         self.lines: Sequence[LogLine] = ()
         self.follows = True
         self.first = 0
-        self.chosen: tuple[int, int] | None = None
+        self.selection: tuple[int, int] | None = None
         self._shift = 0
         self._rows: list[int] = []
-        self._font = tk_fonts.Font(self, look.tk_font("mono"))
-        self._height = self._font.metrics("linespace") + look.px(3)
+        self._font = tk_fonts.Font(self, theme.tk_font("mono"))
+        self._height = self._font.metrics("linespace") + theme.px(3)
         self.canvas = tk.Canvas(self, borderwidth=0, highlightthickness=0, takefocus=1)
-        look.paint(self.canvas, bg=look.CARD)
-        self.bar = Bar(self, self._by_bar)
+        theme.paint(self.canvas, bg=theme.CARD)
+        self.bar = Scrollbar(self, self._on_scrollbar)
         self.bar.pack(side="right", fill="y", padx=3, pady=6)
         self.canvas.pack(fill="both", expand=True)
-        self._mark = self.canvas.create_rectangle(0, 0, 0, 0, width=0, state="hidden")
+        self._highlight = self.canvas.create_rectangle(0, 0, 0, 0, width=0, state="hidden")
         self._listen()
-        look.follow(self.canvas, "lines", self.draw)
+        theme.follow(self.canvas, "lines", self.draw)
 
     @property
-    def room(self) -> int:
-        """How many lines fit."""
-        return max(1, (self.canvas.winfo_height() - look.px(_EDGE)) // self._height)
+    def visible_lines(self) -> int:
+        """Number of visible lines."""
+        return max(1, (self.canvas.winfo_height() - theme.px(_EDGE)) // self._height)
 
     def show(self, lines: Sequence[LogLine], dropped: int = 0) -> None:
-        """Other lines, or the same with more at the end and `dropped` less at the beginning."""
+        """Show lines; `dropped`: how many were removed at the start since the last call."""
         self.lines = lines
         self.first = len(lines) if self.follows else max(0, self.first - dropped)
-        if self.chosen is not None and dropped:
-            self.chosen = None
+        if self.selection is not None and dropped:
+            self.selection = None
         self.draw()
 
-    def see(self, place: int) -> None:
-        """Choose a line and bring it into sight, a few lines below the top."""
-        self.chosen = (place, place)
+    def scroll_to(self, index: int) -> None:
+        """Select a line and scroll to it, a few lines below the top."""
+        self.selection = (index, index)
         self.follows = False
-        self.first = place - 3
+        self.first = index - 3
         self.draw()
         self._scrolled(self.follows)
 
-    def to_end(self) -> None:
+    def scroll_to_end(self) -> None:
         """Follow the end again."""
         self.follows, self.first = True, len(self.lines)
         self.draw()
         self._scrolled(True)
 
     def draw(self) -> None:
-        """The lines in sight, in items that are used again and again."""
-        room, count, canvas = self.room, len(self.lines), self.canvas
-        self.first = max(0, min(self.first, count - room))
-        while len(self._rows) < room:
+        """Draw the visible lines, reusing canvas items."""
+        visible_lines, count, canvas = self.visible_lines, len(self.lines), self.canvas
+        self.first = max(0, min(self.first, count - visible_lines))
+        while len(self._rows) < visible_lines:
             self._rows.append(canvas.create_text(0, 0, anchor="nw", font=self._font))
-        edge = look.px(_EDGE) // 2
+        edge = theme.px(_EDGE) // 2
         for row, item in enumerate(self._rows):
-            place = self.first + row
-            if row >= room or place >= count:
+            index = self.first + row
+            if row >= visible_lines or index >= count:
                 canvas.itemconfigure(item, text="")
                 continue
-            line = self.lines[place]
-            canvas.coords(item, look.px(_EDGE), edge + row * self._height)
-            canvas.itemconfigure(item, text=line.text[self._shift :], fill=look.now(COLOURS[line.level]))
-        self._draw_mark(edge)
-        self.bar.show(self.first / max(1, count), min(1.0, (self.first + room) / max(1, count)))
+            line = self.lines[index]
+            canvas.coords(item, theme.px(_EDGE), edge + row * self._height)
+            canvas.itemconfigure(item, text=line.text[self._shift :], fill=theme.resolve(COLOURS[line.level]))
+        self._draw_highlight(edge)
+        self.bar.show(self.first / max(1, count), min(1.0, (self.first + visible_lines) / max(1, count)))
 
-    def _draw_mark(self, edge: int) -> None:
+    def _draw_highlight(self, edge: int) -> None:
         canvas = self.canvas
-        if self.chosen is None:
-            canvas.itemconfigure(self._mark, state="hidden")
+        if self.selection is None:
+            canvas.itemconfigure(self._highlight, state="hidden")
             return
-        low, high = min(self.chosen) - self.first, max(self.chosen) - self.first + 1
-        canvas.coords(self._mark, 0, edge + low * self._height, canvas.winfo_width(), edge + high * self._height)
-        canvas.itemconfigure(self._mark, state="normal", fill=look.now(look.ACCENT_SOFT))
-        canvas.tag_lower(self._mark)
+        low, high = min(self.selection) - self.first, max(self.selection) - self.first + 1
+        canvas.coords(self._highlight, 0, edge + low * self._height, canvas.winfo_width(), edge + high * self._height)
+        canvas.itemconfigure(self._highlight, state="normal", fill=theme.resolve(theme.ACCENT_SOFT))
+        canvas.tag_lower(self._highlight)
 
-    def copied(self) -> str:
-        """The chosen lines."""
-        if self.chosen is None:
+    def selected_text(self) -> str:
+        """The selected lines."""
+        if self.selection is None:
             return ""
-        low, high = min(self.chosen), max(self.chosen)
+        low, high = min(self.selection), max(self.selection)
         return "\n".join(line.text for line in self.lines[low : high + 1])
 
     def _listen(self) -> None:
         canvas = self.canvas
-        canvas.bind("<Configure>", lambda event: self.draw() if not self.follows else self.to_end())
+        canvas.bind("<Configure>", lambda event: self.draw() if not self.follows else self.scroll_to_end())
         for sequence, lines in (("<Button-4>", -3), ("<Button-5>", 3), ("<Up>", -1), ("<Down>", 1)):
             canvas.bind(sequence, lambda event, lines=lines: self._move(lines))  # type: ignore[misc]
         canvas.bind("<MouseWheel>", lambda event: self._move(-3 if event.delta > 0 else 3))
-        canvas.bind("<Prior>", lambda event: self._move(-self.room))
-        canvas.bind("<Next>", lambda event: self._move(self.room))
+        canvas.bind("<Prior>", lambda event: self._move(-self.visible_lines))
+        canvas.bind("<Next>", lambda event: self._move(self.visible_lines))
         canvas.bind("<Home>", lambda event: self._move(-len(self.lines)))
-        canvas.bind("<End>", lambda event: self.to_end())
-        canvas.bind("<Left>", lambda event: self._sideways(-20))
-        canvas.bind("<Right>", lambda event: self._sideways(20))
-        canvas.bind("<Shift-Button-4>", lambda event: self._sideways(-20))
-        canvas.bind("<Shift-Button-5>", lambda event: self._sideways(20))
+        canvas.bind("<End>", lambda event: self.scroll_to_end())
+        canvas.bind("<Left>", lambda event: self._scroll_x(-20))
+        canvas.bind("<Right>", lambda event: self._scroll_x(20))
+        canvas.bind("<Shift-Button-4>", lambda event: self._scroll_x(-20))
+        canvas.bind("<Shift-Button-5>", lambda event: self._scroll_x(20))
         canvas.bind("<Button-1>", lambda event: self._click(event.y, extends=False))
         canvas.bind("<Shift-Button-1>", lambda event: self._click(event.y, extends=True))
         canvas.bind("<B1-Motion>", lambda event: self._click(event.y, extends=True))
         canvas.bind("<Control-c>", lambda event: self._copy())
 
     def _move(self, lines: int) -> str:
-        self.first = max(0, min(self.first + lines, len(self.lines) - self.room))
-        self.follows = self.first >= len(self.lines) - self.room
+        self.first = max(0, min(self.first + lines, len(self.lines) - self.visible_lines))
+        self.follows = self.first >= len(self.lines) - self.visible_lines
         self.draw()
         self._scrolled(self.follows)
         return "break"
 
-    def _by_bar(self, how: str, amount: str, unit: str = "") -> None:
+    def _on_scrollbar(self, how: str, amount: str, unit: str = "") -> None:
         if how == "moveto":
             self._move(round(float(amount) * len(self.lines)) - self.first)
         else:
-            self._move(int(float(amount)) * (self.room if unit == "pages" else 3))
+            self._move(int(float(amount)) * (self.visible_lines if unit == "pages" else 3))
 
-    def _sideways(self, by: int) -> str:
+    def _scroll_x(self, by: int) -> str:
         self._shift = max(0, self._shift + by)
         self.draw()
         return "break"
 
     def _click(self, y: int, *, extends: bool) -> None:
         self.canvas.focus_set()
-        place = self.first + (y - look.px(_EDGE) // 2) // self._height
-        if 0 <= place < len(self.lines):
-            self.chosen = (self.chosen[0] if extends and self.chosen else place, place)
+        index = self.first + (y - theme.px(_EDGE) // 2) // self._height
+        if 0 <= index < len(self.lines):
+            self.selection = (self.selection[0] if extends and self.selection else index, index)
             self.draw()
 
     def _copy(self) -> None:
-        if words := self.copied():
+        if content := self.selected_text():
             self.clipboard_clear()
-            self.clipboard_append(words)
+            self.clipboard_append(content)

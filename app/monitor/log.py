@@ -1,65 +1,68 @@
-"""The page of the log: all sources or one, all levels or the bad ones, and a search."""
+"""The Log page, filtered by source, level and search text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from app import look, texts
-from app.controls import Button, Entry, Menu, card, frame, text
 from app.monitor.line_list import LineList
 from app.monitor.log_reader import CONSOLE, LAUNCHER, LogLine, LogReader
 from app.monitor.page import Page
-from app.run_facts import Message
+from app.runs.event_records import Message
+from app.widgets import theme
+from app.widgets.buttons import Button, Entry, Menu, card, frame, text
 
 _ALL: Final = "all"
-_LEVELS: Final = {"all": ("info", "warning", "error"), "warning": ("warning", "error"), "error": ("error",)}
+_LEVELS: Final = {
+    "all": ("All levels", ("info", "warning", "error")),
+    "warning": ("Warnings and errors", ("warning", "error")),
+    "error": ("Errors", ("error",)),
+}
 
 
 class LogPage(Page):
-    """Only new lines are filtered, except where the filter changes."""
+    """Filters only new lines unless the filter changes."""
 
     def build(self) -> None:
         """Filters above, lines in a card."""
         self.reader: LogReader | None = None
         self.found: list[LogLine] = []
-        self._read = 0  # how many of the reader's lines have been filtered, the dropped ones counted
-        self._goal: Message | None = None
-        bar = frame(self, look.WINDOW)
-        bar.pack(fill="x", padx=look.px(6), pady=(0, look.px(8)))
-        titles = {_ALL: texts.LOG_ALL, CONSOLE: texts.LOG_CONSOLE, LAUNCHER: texts.LOG_LAUNCHER}
-        titles |= {str(rank): texts.RANK.format(rank=rank) for rank in range(600)}
-        self.source = Menu(bar, [_ALL], lambda value: self.filter(), on=look.WINDOW, width=150, titles=titles)
+        self._read = 0  # number of the reader's lines that were filtered, including dropped ones
+        self._failure: Message | None = None
+        bar = frame(self, theme.WINDOW)
+        bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(8)))
+        titles = {_ALL: "All sources", CONSOLE: "Console output", LAUNCHER: "Launcher"}
+        titles |= {str(rank): f"Rank {rank}" for rank in range(600)}
+        self.source = Menu(bar, [_ALL], lambda value: self.filter(), bg=theme.WINDOW, width=150, titles=titles)
         self.source.show(_ALL)
         self.source.pack(side="left")
-        self.level = Menu(
-            bar, list(_LEVELS), lambda value: self.filter(), on=look.WINDOW, width=170, titles=dict(texts.LOG_LEVELS)
-        )
+        titles = {name: title for name, (title, _) in _LEVELS.items()}
+        self.level = Menu(bar, list(_LEVELS), lambda value: self.filter(), bg=theme.WINDOW, width=170, titles=titles)
         self.level.show("all")
-        self.level.pack(side="left", padx=look.px(8))
-        self.search = Entry(bar, lambda words: self.filter(), on=look.WINDOW, width=240, placeholder=texts.LOG_SEARCH)
+        self.level.pack(side="left", padx=theme.px(8))
+        self.search = Entry(bar, lambda query: self.filter(), bg=theme.WINDOW, width=240, placeholder="Search the log")
         self.search.pack(side="left")
-        self.count = text(bar, "", "small", colour=look.MUTED, on=look.WINDOW)
-        self.count.pack(side="left", padx=look.px(12))
-        self.end = Button(bar, texts.LOG_END, lambda: self.lines.to_end(), icon="down", style="quiet")
+        self.count = text(bar, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
+        self.count.pack(side="left", padx=theme.px(12))
+        self.end = Button(bar, "Jump to end", lambda: self.lines.scroll_to_end(), icon="down", style="quiet")
         holder = card(self)
         holder.pack(fill="both", expand=True, padx=6, pady=(0, 6))
         self.lines = LineList(holder, self._scrolled)
-        self.lines.pack(fill="both", expand=True, padx=look.px(4), pady=look.px(4))
-        self.bind("<Map>", lambda event: self._awaken(True))
-        self.bind("<Unmap>", lambda event: self._awaken(False))
+        self.lines.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
+        self.bind("<Map>", lambda event: self._set_active(True))
+        self.bind("<Unmap>", lambda event: self._set_active(False))
 
-    def followed(self) -> None:
-        """Another run."""
+    def run_changed(self) -> None:
+        """Read the logs of another run."""
         self.close()
         self.reader = None if self.run is None else LogReader(self.run.folder)
         self.found, self._read = [], 0
-        self._awaken(bool(self.winfo_ismapped()))
+        self._set_active(bool(self.winfo_ismapped()))
         self.source.show(_ALL)
         self.filter()
 
     def refresh(self) -> None:
-        """Show what has come."""
+        """Show new lines."""
         reader = self.reader
         if reader is None:
             return
@@ -67,9 +70,9 @@ class LogPage(Page):
             total = reader.dropped + len(reader.lines)
             new = reader.lines[max(0, self._read - reader.dropped) :]
             sources = reader.sources
-        offered = (_ALL, *sources)
-        if self.source.choices != offered:
-            self.source.offer(offered)
+        choices = (_ALL, *sources)
+        if self.source.choices != choices:
+            self.source.set_choices(choices)
         if not new and total == self._read:
             return
         self._read = total
@@ -79,63 +82,63 @@ class LogPage(Page):
         del self.found[:surplus]
         if fresh or surplus:
             self.lines.show(self.found, surplus)
-        self._say()
-        self._go_to_failure()
+        self._show_count()
+        self._scroll_to_failure()
 
     def filter(self) -> None:
-        """Show what the filters let through, of all that is kept."""
+        """Filter all lines again."""
         reader = self.reader
-        kept: list[LogLine] = []
+        lines: list[LogLine] = []
         if reader is not None:
             with reader.lock:
-                kept = list(reader.lines)
+                lines = list(reader.lines)
                 self._read = reader.dropped + len(reader.lines)
-        self.found = self._filtered(kept)
-        self.lines.chosen = None
+        self.found = self._filtered(lines)
+        self.lines.selection = None
         self.lines.show(self.found)
-        self._say()
+        self._show_count()
 
-    def only(self, level: str) -> None:
-        """Show lines of this level or worse."""
+    def show_level(self, level: str) -> None:
+        """Show only lines of this level and above."""
         self.level.show(level)
         self.filter()
 
     def show_failure(self, problem: Message) -> None:
-        """Show the log of the rank that failed, at the line where it says so."""
-        self._goal = problem
+        """Scroll to the line that reports the failure."""
+        self._failure = problem
         self.level.show("all")
         self.search.show("")
         self.filter()
-        self._go_to_failure()
+        self._scroll_to_failure()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the reader."""
         if self.reader is not None:
             self.reader.close()
 
-    def _go_to_failure(self) -> None:
-        problem, reader = self._goal, self.reader
+    def _scroll_to_failure(self) -> None:
+        problem, reader = self._failure, self.reader
         if problem is None or reader is None or not reader.is_caught_up.is_set():
             return
         source = None if problem.rank is None else str(problem.rank)
-        place = failure_line(self.found, source, problem.text)
-        if place is not None:
-            self._goal = None
-            self.lines.see(place)
+        index = failure_line(self.found, source, problem.text)
+        if index is not None:
+            self._failure = None
+            self.lines.scroll_to(index)
 
     def _filtered(self, lines: Sequence[LogLine]) -> list[LogLine]:
-        source, levels, words = self.source.value(), _LEVELS[self.level.value()], self.search.get().lower()
+        source, levels, query = self.source.value(), _LEVELS[self.level.value()][1], self.search.get().lower()
         return [
             line
             for line in lines
-            if (source in (_ALL, line.source)) and line.level in levels and (not words or words in line.text.lower())
+            if (source in (_ALL, line.source)) and line.level in levels and (not query or query in line.text.lower())
         ]
 
-    def _say(self) -> None:
-        words = texts.LOG_COUNT.format(count=len(self.found)) if self.found else texts.LOG_NOTHING
+    def _show_count(self) -> None:
+        label = f"{len(self.found):,} lines" if self.found else "No lines"
         if self.reader is not None and (self.reader.dropped or self.reader.skipped_bytes):
-            words += texts.LOG_PASSED_OVER
-        self.count.configure(text=words)
+            label += "; older lines are in the log files"
+        self.count.configure(text=label)
 
     def _scrolled(self, follows: bool) -> None:
         if follows:
@@ -143,23 +146,23 @@ class LogPage(Page):
         elif not self.end.winfo_manager():
             self.end.pack(side="right")
 
-    def _awaken(self, awake: bool) -> None:
+    def _set_active(self, active: bool) -> None:
         if self.reader is not None:
-            self.reader.awaken(awake)
+            self.reader.set_active(active)
 
 
 def failure_line(lines: Sequence[LogLine], source: str | None, message: str) -> int | None:
-    """Where a failure is told: the last line with its message, else the last traceback, else the last bad line."""
-    own = [place for place, line in enumerate(lines) if source is None or line.source == source] or list(
+    """Index of the line that reports a failure: the last with its message, else a traceback, else an error line."""
+    candidates = [index for index, line in enumerate(lines) if source is None or line.source == source] or list(
         range(len(lines))
     )
-    first = message.strip().split("\n")[0][:80]
-    for wanted in (
-        lambda line: bool(first) and first in line.text,
+    first_line = message.strip().split("\n")[0][:80]
+    for matches in (
+        lambda line: bool(first_line) and first_line in line.text,
         lambda line: "Traceback (most recent call last)" in line.text,
         lambda line: line.level == "error",
     ):
-        place = next((place for place in reversed(own) if wanted(lines[place])), None)
-        if place is not None:
-            return place
-    return own[-1] if own else None
+        index = next((index for index in reversed(candidates) if matches(lines[index])), None)
+        if index is not None:
+            return index
+    return candidates[-1] if candidates else None

@@ -1,4 +1,4 @@
-"""Reads the logs of a run in a thread: the end of what is there, then what comes; a flood is passed over, not kept."""
+"""Tails the logs of a run in a thread, from their last lines on; when too much arrives at once, lines are skipped."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from app.invitation import CONSOLE_FILE
 from modules.run import RunFolder
 
 Level = Literal["info", "warning", "error"]
 
-MOST_LINES: Final = 50_000
-_FIRST_BYTES: Final = 2 << 20
-_AT_ONCE_BYTES: Final = 1 << 20
-_LONGEST_LINE: Final = 2000
-_LOOK_EVERY_S: Final = 0.4
-_MOST_FILES: Final = 600
+MAX_LINES: Final = 50_000
+_INITIAL_BYTES: Final = 2 << 20
+_MAX_READ_BYTES: Final = 1 << 20
+_MAX_LINE_LENGTH: Final = 2000
+_POLL_S: Final = 0.4
+_MAX_FILES: Final = 600
 
 CONSOLE: Final = "console"
 LAUNCHER: Final = "launcher"
 
 _RANK_LINE: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) rank (\d+) (?:(DEBUG|INFO|WARNING|ERROR|CRITICAL) )?")
-_SIGNS: Final = (
+_LEVEL_PATTERNS: Final = (
     ("error", re.compile(r"error|traceback|exception|fatal", re.I)),
     ("warning", re.compile(r"warn", re.I)),
 )
@@ -36,7 +35,7 @@ _LEVELS: Final[dict[str, Level]] = {
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line; `source` is "console", "launcher" or the number of a rank."""
+    """One line; `source` is "console", "launcher" or a rank."""
 
     source: str
     level: Level
@@ -45,7 +44,7 @@ class LogLine:
 
 
 class LogReader:
-    """`lines` only grows at its end, until the oldest are dropped and `dropped` grows."""
+    """`lines` grows at its end; when the oldest are removed, `dropped` counts them."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -56,93 +55,93 @@ class LogReader:
         self.sources: tuple[str, ...] = ()
         self.is_caught_up = threading.Event()
         self._files: dict[str, _Tail] = {}
-        self._ending = threading.Event()
-        self._awake = threading.Event()
+        self._closing = threading.Event()
+        self._active = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="log", daemon=True)
         self._thread.start()
 
-    def awaken(self, awake: bool) -> None:
-        """Read only while somebody looks."""
-        (self._awake.set if awake else self._awake.clear)()
+    def set_active(self, active: bool) -> None:
+        """Read only while the page is visible."""
+        (self._active.set if active else self._active.clear)()
 
     def close(self) -> None:
-        """End the thread."""
-        self._ending.set()
-        self._awake.set()
+        """Stop the thread."""
+        self._closing.set()
+        self._active.set()
 
     def _follow(self) -> None:
         while True:
-            self._awake.wait()
-            if self._ending.is_set():
+            self._active.wait()
+            if self._closing.is_set():
                 return
-            self.look()
+            self.poll()
             self.is_caught_up.set()
-            self._ending.wait(_LOOK_EVERY_S)
+            self._closing.wait(_POLL_S)
 
-    def look(self) -> None:
-        """Take in what is new in all logs."""
+    def poll(self) -> None:
+        """Read new lines from all logs."""
         is_first = not self._files
         new: list[LogLine] = []
         for source, path in _log_files(self._folder):
             tail = self._files.setdefault(source, _Tail(path, source))
-            new.extend(tail.new())
+            new.extend(tail.read())
             self.skipped_bytes += tail.take_skipped()
-        if is_first:  # then all logs are read one after the other; lines without a time stay behind the one before
+        if is_first:  # merge the logs by time; lines without a time keep their place after the one before
             new.sort(key=lambda line: line.stamp)
         with self.lock:
             self.sources = tuple(self._files)
             self.lines.extend(new)
-            surplus = len(self.lines) - MOST_LINES
-            if surplus > MOST_LINES // 10 or (surplus > 0 and is_first):
+            surplus = len(self.lines) - MAX_LINES
+            if surplus > MAX_LINES // 10 or (surplus > 0 and is_first):
                 del self.lines[:surplus]
                 self.dropped += surplus
 
 
 class _Tail:
-    """The end of one log file, and what is added to it."""
+    """Reads the end of one log file and whatever is appended."""
 
     def __init__(self, path: Path, source: str) -> None:
         self._path = path
         self._source = source
         self._offset: int | None = None
-        self._rest = b""
+        self._partial = b""
         self._level: Level = "info"
         self._stamp = ""
         self._skipped = 0
 
     def take_skipped(self) -> int:
-        """How many bytes were passed over since the last call."""
+        """Number of bytes skipped since the last call."""
         skipped, self._skipped = self._skipped, 0
         return skipped
 
-    def new(self) -> list[LogLine]:
-        """The lines that came since the last call, the last ones if there are too many."""
+    def read(self) -> list[LogLine]:
+        """Lines appended since the last call; only the last ones if there are too many."""
         try:
             with self._path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                room = _FIRST_BYTES if self._offset is None else _AT_ONCE_BYTES
-                begin = self._offset or 0
-                if size < begin:  # begun anew
-                    begin, self._rest = 0, b""
-                if size - begin > room:
-                    self._skipped += size - room - begin if self._offset is not None else 0
-                    begin, self._rest = size - room, b""
-                file.seek(begin)
-                data = self._rest + file.read(room)
+                limit = _INITIAL_BYTES if self._offset is None else _MAX_READ_BYTES
+                start = self._offset or 0
+                if size < start:  # truncated
+                    start, self._partial = 0, b""
+                if size - start > limit:
+                    self._skipped += size - limit - start if self._offset is not None else 0
+                    start, self._partial = size - limit, b""
+                file.seek(start)
+                data = self._partial + file.read(limit)
                 self._offset = file.tell()
         except OSError:
             return []
-        whole, end, rest = data.rpartition(b"\n")
-        self._rest = rest[-_AT_ONCE_BYTES:]
-        return [self._line(line) for line in whole.splitlines()] if end else []
+        complete, end, rest = data.rpartition(b"\n")
+        self._partial = rest[-_MAX_READ_BYTES:]
+        return [self._line(line) for line in complete.splitlines()] if end else []
 
     def _line(self, raw: bytes) -> LogLine:
-        # What rewrites its line with \r shows only its last state.
-        words = raw.rsplit(b"\r", 1)[-1][: _LONGEST_LINE * 4].decode(errors="replace").replace("\t", "    ")
-        text = words[:_LONGEST_LINE]
+        # A line rewritten with \r shows only its last state.
+        decoded = raw.rsplit(b"\r", 1)[-1][: _MAX_LINE_LENGTH * 4].decode(errors="replace").replace("\t", "    ")
+        text = decoded[:_MAX_LINE_LENGTH]
         found = _RANK_LINE.match(text)
         if found is None:
-            level = next((name for name, sign in _SIGNS if sign.search(text)), "info")
+            level = next((name for name, pattern in _LEVEL_PATTERNS if pattern.search(text)), "info")
             return LogLine(self._source, level, text, self._stamp)  # type: ignore[arg-type]
         self._stamp = found[1]
         if found[3]:
@@ -153,8 +152,8 @@ class _Tail:
 
 
 def _log_files(folder: RunFolder) -> list[tuple[str, Path]]:
-    """The logs there are by source: what the launcher printed, what torchrun said, and each rank."""
-    found = [(CONSOLE, folder.log_dir / CONSOLE_FILE), (LAUNCHER, folder.launcher_log)]
+    """The existing logs with their sources: console, launcher, and each rank."""
+    found = [(CONSOLE, folder.console_file), (LAUNCHER, folder.launcher_log)]
     try:
         ranks = sorted(
             (int(path.stem.removeprefix("rank-")), path)
@@ -164,5 +163,5 @@ def _log_files(folder: RunFolder) -> list[tuple[str, Path]]:
     except OSError:
         ranks = []
     return [(name, path) for name, path in found if path.exists()] + [
-        (str(rank), path) for rank, path in ranks[:_MOST_FILES]
+        (str(rank), path) for rank, path in ranks[:_MAX_FILES]
     ]

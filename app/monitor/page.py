@@ -1,20 +1,20 @@
-"""What all pages of the monitor have in common."""
+"""Base class of the monitor's pages."""
 
 from __future__ import annotations
 
 import tkinter as tk
 
-from app import look
-from app.run_control import RunControl
+from app.runs.control import RunControl
 from app.state import AppState
+from app.widgets import theme
 
 
 class Page(tk.Frame):
-    """Built when first shown; `refresh` is called several times a second while it is in sight."""
+    """Built when first shown; `refresh` is called several times a second while it is visible."""
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
-        look.paint(self, bg=look.WINDOW)
+        theme.paint(self, bg=theme.WINDOW)
         self.state = state
         self.run: RunControl | None = None
         self.build()
@@ -23,16 +23,16 @@ class Page(tk.Frame):
         """Show this run."""
         if run is not self.run:
             self.run = run
-            self.followed()
+            self.run_changed()
 
     def build(self) -> None:
-        """Make the widgets."""
+        """Create the widgets."""
 
-    def followed(self) -> None:
-        """`self.run` is another one."""
+    def run_changed(self) -> None:
+        """Called when `self.run` has changed."""
 
     def refresh(self) -> None:
-        """Show what is new; takes no more than a few milliseconds where nothing is."""
+        """Show new data; takes at most a few milliseconds if there is none."""
 
     def close(self) -> None:
-        """The window is closing."""
+        """Release threads and files when the window closes."""

@@ -1,4 +1,4 @@
-"""From a long curve to the few points that a plot of so many pixels can show; extremes are kept."""
+"""Reduces a long curve to as many points as the plot has pixels, keeping extremes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.series import Curve
+from app.monitor.series import Curve
 
 Floats = NDArray[np.float64]
 Axis = Literal["steps", "time"]
 
-# For the smoothed curve of a long run: one pixel is one step of the average.
+# The smoothed curve of a long run needs no more points than the plot has pixels.
 _SMOOTH_POINTS = 2048
-_LARGEST_SHARE = 0.2
+_MAX_SPAN_SHARE = 0.2
 
 
 @dataclass(frozen=True)
 class Points:
-    """A curve in arrays: x, lowest, highest and mean value of each point; `steps` and `times` as they were."""
+    """A curve as float64 arrays [N]: x, lowest, highest and mean value, step and time (s) of each point."""
 
     x: Floats
     low: Floats
@@ -34,65 +34,65 @@ class Points:
 
 
 def points_of(curve: Curve, axis: Axis, origin: float) -> Points:
-    """The curve over steps, or over seconds since `origin`."""
+    """The curve over steps, or over seconds since `origin` (seconds since 1970)."""
     steps, times, lows, highs, means = (
         np.array(column, dtype=np.float64)
         for column in (curve.steps, curve.times, curve.lows, curve.highs, curve.means)
     )
     if axis == "steps":
         return Points(steps, lows, highs, means, steps, times)
-    # a clock that was set back must not fold the curve
+    # a clock set back must not fold the curve
     return Points(np.maximum.accumulate(times - origin) if len(times) else times, lows, highs, means, steps, times)
 
 
-def within(points: Points, low: float, high: float, most: int) -> Points:
-    """The points from `low` to `high` and one beside each end, merged to about `most`."""
+def within(points: Points, low: float, high: float, limit: int) -> Points:
+    """The points from `low` to `high` plus one beyond each end, merged into about `limit` points."""
     first = max(0, int(np.searchsorted(points.x, low, "left")) - 1)
     last = min(len(points), int(np.searchsorted(points.x, high, "right")) + 1)
     part = Points(*(column[first:last] for column in _columns(points)))
-    size = -(-len(part) // most) if most else 1
+    size = -(-len(part) // limit) if limit else 1
     return part if size <= 1 else _merged(part, size)
 
 
 def smoothed(points: Points, span: float) -> tuple[Floats, Floats]:
-    """An average over about `span` steps, and where its points are; empty without smoothing.
+    """(x, mean) of a two-sided exponential moving average over about `span` steps; empty if `span` is 0.
 
-    It looks as far ahead as back, so that it neither lags behind the curve nor leaves it at its beginning; and over
-    no more than a part of the curve, which would be a straight line otherwise.
+    It is symmetric, so it neither lags behind the curve nor departs from it at the start, and limited to a fifth of
+    the curve, which would otherwise become a straight line.
     """
     if span <= 0 or not len(points):
         return np.empty(0), np.empty(0)
-    span = min(span, float(points.steps[-1] - points.steps[0]) * _LARGEST_SHARE or 1.0)
+    span = min(span, float(points.steps[-1] - points.steps[0]) * _MAX_SPAN_SHARE or 1.0)
     size = -(-len(points) // _SMOOTH_POINTS)
-    few = points if size <= 1 else _merged(points, size)
-    steps, values = few.steps.tolist(), few.mean.tolist()
-    behind, behind_weights = _decaying(steps, values, span)
-    ahead, ahead_weights = _decaying([-step for step in reversed(steps)], values[::-1], span)
-    # the value itself is in both
-    return few.x, (behind + ahead[::-1] - few.mean) / (behind_weights + ahead_weights[::-1] - 1)
+    reduced = points if size <= 1 else _merged(points, size)
+    steps, values = reduced.steps.tolist(), reduced.mean.tolist()
+    behind, behind_weights = _exponential_sums(steps, values, span)
+    ahead, ahead_weights = _exponential_sums([-step for step in reversed(steps)], values[::-1], span)
+    # the value itself is in both sums
+    return reduced.x, (behind + ahead[::-1] - reduced.mean) / (behind_weights + ahead_weights[::-1] - 1)
 
 
-def _decaying(steps: list[float], values: list[float], span: float) -> tuple[Floats, Floats]:
-    """At each point the sum of the values so far, each weighted less the farther it is; and the sum of the weights."""
+def _exponential_sums(steps: list[float], values: list[float], span: float) -> tuple[Floats, Floats]:
+    """Running sums of the values and of their weights, which decay exponentially with the distance in steps."""
     totals, weights = np.empty(len(steps)), np.empty(len(steps))
     total = weight = 0.0
-    former = steps[0]
-    for place, (step, value) in enumerate(zip(steps, values, strict=True)):
-        keep = 0.5 ** (max(0.0, step - former) / span * 2.0)
-        total, weight, former = total * keep + value, weight * keep + 1.0, step
-        totals[place], weights[place] = total, weight
+    previous = steps[0]
+    for index, (step, value) in enumerate(zip(steps, values, strict=True)):
+        decay = 0.5 ** (max(0.0, step - previous) / span * 2.0)
+        total, weight, previous = total * decay + value, weight * decay + 1.0, step
+        totals[index], weights[index] = total, weight
     return totals, weights
 
 
 def outline(points: Points) -> tuple[Floats, Floats]:
-    """A line that goes through the lowest and the highest value of each point."""
+    """(x, y) of a line through the lowest and the highest value of each point."""
     if not len(points) or bool(np.all(points.low == points.high)):
         return points.x, points.mean
     return np.repeat(points.x, 2), np.column_stack((points.low, points.high)).ravel()
 
 
 def extent(points: Points, low: float, high: float) -> tuple[float, float] | None:
-    """The lowest and highest value between two places; None where there is nothing."""
+    """Lowest and highest value between two x; None if there are no points."""
     first = int(np.searchsorted(points.x, low, "left"))
     part = slice(first, max(first + 1, int(np.searchsorted(points.x, high, "right"))))
     lows, highs = points.low[part], points.high[part]
@@ -100,15 +100,15 @@ def extent(points: Points, low: float, high: float) -> tuple[float, float] | Non
 
 
 def nearest(points: Points, x: float) -> int:
-    """The place of the point that is nearest to x; -1 without points."""
+    """Index of the point nearest to x; -1 if there are no points."""
     if not len(points):
         return -1
-    place = int(np.searchsorted(points.x, x))
-    if place == 0:
+    index = int(np.searchsorted(points.x, x))
+    if index == 0:
         return 0
-    if place == len(points):
-        return place - 1
-    return place if points.x[place] - x < x - points.x[place - 1] else place - 1
+    if index == len(points):
+        return index - 1
+    return index if points.x[index] - x < x - points.x[index - 1] else index - 1
 
 
 def _columns(points: Points) -> tuple[Floats, ...]:

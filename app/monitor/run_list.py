@@ -1,4 +1,4 @@
-"""All runs of a folder at a glance, read from the head and the tail of their events, however long those are."""
+"""Summaries of all runs in a folder, read from the head and the tail of their event files only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app import texts
-from app.run_status import Life, Status, look_at, status_of
-from app.run_view import RunView
+from app.runs.status import Liveness, Status, read_liveness, status_of
+from app.runs.view import RunView
 from modules.run import Event, EventReader, RunFolder
-from modules.run.events import parse_events
+from modules.run.folder.events import parse_events
 
-MOST_RUNS: Final = 2000
+MAX_RUNS: Final = 2000
 _HEAD_BYTES: Final = 192 << 10
 _TAIL_BYTES: Final = 96 << 10
 
@@ -26,12 +25,12 @@ class RunSummary:
 
     path: Path
     status: Status
-    begun: float | None
-    length_s: float
+    started: float | None
+    duration_s: float
     step: int | None
     total_steps: int | None
     loss: float | None
-    measured: float | None
+    validation_loss: float | None
 
     @property
     def name(self) -> str:
@@ -40,62 +39,62 @@ class RunSummary:
 
 
 class RunList:
-    """Remembers what did not change since the last look. Any thread, one at a time."""
+    """Caches the summaries of unchanged runs. Usable from any thread, one at a time."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, float, Life], RunSummary]] = {}
+        self._cached: dict[Path, tuple[tuple[int, float, Liveness], RunSummary]] = {}
 
-    def look(self, runs_dir: Path) -> list[RunSummary]:
-        """The runs, the newest first."""
+    def scan(self, runs_dir: Path) -> list[RunSummary]:
+        """Summaries of the runs in a folder, newest first."""
         found = [summary for path in _folders(runs_dir) if (summary := self._summary(path)) is not None]
-        self._known = {summary.path: self._known[summary.path] for summary in found}
-        return sorted(found, key=lambda summary: summary.begun or 0.0, reverse=True)
+        self._cached = {summary.path: self._cached[summary.path] for summary in found}
+        return sorted(found, key=lambda summary: summary.started or 0.0, reverse=True)
 
     def _summary(self, path: Path) -> RunSummary | None:
         folder = RunFolder(path)
         try:
             status = folder.events_file.stat() if folder.events_file.exists() else folder.config_file.stat()
-            life = look_at(folder)
-            key = (status.st_size, status.st_mtime, life)
-            known = self._known.get(path)
-            if known is None or known[0] != key:
-                known = key, summary_of(folder, life)
-                self._known[path] = known
+            liveness = read_liveness(folder)
+            key = (status.st_size, status.st_mtime, liveness)
+            cached = self._cached.get(path)
+            if cached is None or cached[0] != key:
+                cached = key, summarize_run(folder, liveness)
+                self._cached[path] = cached
         except OSError:
-            return None  # deleted meanwhile
-        return known[1]
+            return None  # deleted in the meantime
+        return cached[1]
 
 
-def summary_of(folder: RunFolder, life: Life) -> RunSummary:
-    """Read what a row needs."""
+def summarize_run(folder: RunFolder, liveness: Liveness) -> RunSummary:
+    """Read the summary of one run."""
     view = RunView()
     view.apply(_head_and_tail(folder.events_file))
-    step, facts = view.step, view.facts
-    measured = view.measured.get("validation")
-    begun = view.first_time or _written(folder.config_file)
+    step, run_info = view.step, view.run_info
+    validation_loss = view.eval_losses.get("validation")
+    started = view.first_time or _modified(folder.config_file)
     return RunSummary(
         folder.path,
-        status_of(view, life, time.time()),
-        begun,
+        status_of(view, liveness, time.time()),
+        started,
         max(0.0, view.time - (view.first_time or view.time)),
         None if step is None else step.step,
-        None if facts is None else facts.total_steps,
+        None if run_info is None else run_info.total_steps,
         None if step is None else step.loss,
-        measured.curve().means[-1] if measured is not None and len(measured) else None,
+        validation_loss.curve().means[-1] if validation_loss is not None and len(validation_loss) else None,
     )
 
 
 def read_view(folder: RunFolder) -> RunView:
-    """All of a run, for a comparison. Takes a second for 200,000 steps: not on the Tk thread."""
-    view, reader = RunView(), EventReader(folder.events_file, at_once_bytes=16 << 10)
+    """Read a whole run. Takes a second per 200,000 steps: call it off the Tk thread."""
+    view, reader = RunView(), EventReader(folder.events_file, chunk_bytes=16 << 10)
     while events := reader.new():
         view.apply(events)
-        time.sleep(0.001)  # lets the window have its turn
+        time.sleep(0.001)  # yield to the Tk thread
     return view
 
 
-def differences(paths: list[Path]) -> list[tuple[str, list[str]]]:
-    """The settings in which runs differ: the path of each, and its value in every run (empty where it has none)."""
+def setting_differences(paths: list[Path]) -> list[tuple[str, list[str]]]:
+    """Settings that differ between runs: path, and the value in each run (empty if it has none)."""
     configs = [dict(_flat(_config(path))) for path in paths]
     names = sorted({name for config in configs for name in config})
     rows = [
@@ -107,7 +106,7 @@ def differences(paths: list[Path]) -> list[tuple[str, list[str]]]:
 def _folders(runs_dir: Path) -> list[Path]:
     try:
         found = [path for path in runs_dir.iterdir() if RunFolder(path).config_file.is_file()]
-        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:MOST_RUNS]
+        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:MAX_RUNS]
     except OSError:
         return []
 
@@ -140,21 +139,21 @@ def _flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         for name, inside in value.items():
             yield from _flat(inside, f"{path}.{name}" if path else str(name))
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        for place, inside in enumerate(value):
-            yield from _flat(inside, f"{path}.{place}")
+        for index, inside in enumerate(value):
+            yield from _flat(inside, f"{path}.{index}")
     else:
-        yield path, _words(value)
+        yield path, _format(value)
 
 
-def _words(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, bool):
-        return texts.ON if value else texts.OFF
+        return "on" if value else "off"
     if value is None or value == [] or value == {}:
         return "-"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _written(file: Path) -> float | None:
+def _modified(file: Path) -> float | None:
     try:
         return file.stat().st_mtime
     except OSError:

@@ -1,30 +1,30 @@
-"""The samples of a run by step and by prompt, kept up to date as they come."""
+"""The samples of a run by step and by prompt, updated as they arrive."""
 
 from __future__ import annotations
 
-from app.run_facts import SampleFile
-from app.run_view import RunView
+from app.runs.event_records import SampleFile
+from app.runs.view import RunView
 
 
 class SampleIndex:
-    """A picture that was drawn again (a resumed run does steps again) replaces the former one of its name."""
+    """A sample generated again by a resumed run replaces the previous one of that file name."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._read_count = 0
         self._by_step: dict[int, dict[str, SampleFile]] = {}
         self._by_prompt: dict[str, dict[str, SampleFile]] = {}
         self._steps: list[int] = []
 
     def update(self, view: RunView) -> bool:
-        """Take in what is new; whether there was anything."""
+        """Add new samples; returns whether there were any."""
         with view.lock:
-            if view.samples_count == self._seen:
+            if view.samples_count == self._read_count:
                 return False
-            is_other = view.samples_count < self._seen
-            count = len(view.samples) if is_other else min(len(view.samples), view.samples_count - self._seen)
-            new = [view.samples[place] for place in range(len(view.samples) - count, len(view.samples))]
-            self._seen = view.samples_count
-        if is_other:
+            was_reset = view.samples_count < self._read_count
+            count = len(view.samples) if was_reset else min(len(view.samples), view.samples_count - self._read_count)
+            new = [view.samples[index] for index in range(len(view.samples) - count, len(view.samples))]
+            self._read_count = view.samples_count
+        if was_reset:
             self._by_step, self._by_prompt = {}, {}
         for sample in new:
             self._by_step.setdefault(sample.step, {})[sample.file] = sample
@@ -34,18 +34,18 @@ class SampleIndex:
 
     @property
     def steps(self) -> list[int]:
-        """All steps at which samples were drawn, in order."""
+        """All steps with samples, in order."""
         return self._steps
 
     @property
     def prompts(self) -> list[str]:
-        """All prompts in the order in which they came first."""
+        """All prompts in order of first appearance."""
         return list(self._by_prompt)
 
     def at_step(self, step: int) -> list[SampleFile]:
-        """The samples of a step in the order of their prompts."""
+        """The samples of a step in prompt order."""
         return sorted(self._by_step.get(step, {}).values(), key=lambda sample: sample.file)
 
     def of_prompt(self, prompt: str) -> list[SampleFile]:
-        """The samples of a prompt through time."""
+        """The samples of a prompt in step order."""
         return sorted(self._by_prompt.get(prompt, {}).values(), key=lambda sample: (sample.step, sample.file))

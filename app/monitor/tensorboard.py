@@ -1,4 +1,4 @@
-"""TensorBoard as a process of its own, which ends with the window."""
+"""TensorBoard as a child process that ends with the window."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from app import texts
 from modules.machine import find_free_port
 from modules.run import RunFolder
 
 _FIRST_PORT: Final = 6006
-_LOOK_MS: Final = 300
-_PATIENCE_LOOKS: Final = 300
+_POLL_MS: Final = 300
+_MAX_POLLS: Final = 300
 
 
 class TensorBoard:
-    """Shows all runs beside the given one, so that they can be compared."""
+    """Serves the folder of the given run, so that all runs in it can be compared."""
 
     def __init__(
-        self, owner: tk.Misc, say: Callable[[str], object], *, browse: Callable[[str], object] | None = None
+        self, owner: tk.Misc, report: Callable[[str], object], *, browse: Callable[[str], object] | None = None
     ) -> None:
         self._owner = owner
-        self._say = say
+        self._report = report
         self._browse = browse or webbrowser.open
         self._process: subprocess.Popen[bytes] | None = None
         self._log: Path | None = None
-        self._looks = 0
+        self._polls = 0
         self.url = ""
-        owner.bind("<Destroy>", lambda event: self.end() if event.widget is owner else None, add="+")
-        atexit.register(self.end)
+        owner.bind("<Destroy>", lambda event: self.stop() if event.widget is owner else None, add="+")
+        atexit.register(self.stop)
 
     def start(self, folder: RunFolder) -> None:
-        """Start it, or open it again in the browser."""
+        """Start TensorBoard, or open the browser again if it is running."""
         if self._process is not None and self._process.poll() is None:
             self.open_browser()
             return
@@ -55,20 +54,20 @@ class TensorBoard:
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
         except (OSError, RuntimeError) as error:
-            self._say(texts.TENSORBOARD_FAILED.format(reason=error))
+            self._report(f"TensorBoard did not start: {error}")
             return
         self.url = f"http://127.0.0.1:{port}/"
-        self._say(texts.TENSORBOARD_STARTING)
-        self._looks = 0
-        self._owner.after(_LOOK_MS, lambda: self._look(port))
+        self._report("TensorBoard is starting …")
+        self._polls = 0
+        self._owner.after(_POLL_MS, lambda: self._poll(port))
 
     def open_browser(self) -> None:
-        """Show it, where it runs."""
+        """Open the browser if TensorBoard is running."""
         if self._process is not None and self._process.poll() is None and self.url:
             self._browse(self.url)
 
-    def end(self) -> None:
-        """End the process."""
+    def stop(self) -> None:
+        """Stop the process."""
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
             process.terminate()
@@ -77,24 +76,24 @@ class TensorBoard:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        atexit.unregister(self.end)
+        atexit.unregister(self.stop)
 
-    def _look(self, port: int) -> None:
-        """Wait until it answers."""
+    def _poll(self, port: int) -> None:
+        """Open the browser once the port answers."""
         if self._process is None:
             return
         if self._process.poll() is not None:
-            self._say(texts.TENSORBOARD_FAILED.format(reason=self._last_words()))
+            self._report(f"TensorBoard did not start: {self._last_log_line()}")
             return
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.05):
-            self._say(texts.TENSORBOARD_AT.format(url=self.url))
+            self._report(f"TensorBoard: {self.url}")
             self.open_browser()
             return
-        self._looks += 1
-        if self._looks < _PATIENCE_LOOKS:
-            self._owner.after(_LOOK_MS, lambda: self._look(port))
+        self._polls += 1
+        if self._polls < _MAX_POLLS:
+            self._owner.after(_POLL_MS, lambda: self._poll(port))
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         with suppress(OSError):
             if self._log is not None:
                 lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Sample pictures, read and scaled in a thread; the newest wish comes first, and memory is bounded."""
+"""Loads and scales sample images in a thread, latest request first, with bounded memory."""
 
 from __future__ import annotations
 
@@ -13,64 +13,64 @@ from typing import Final
 
 from PIL import Image
 
-from app.run_facts import SampleFile
+from app.runs.event_records import SampleFile
 
-_KEPT: Final = 400  # 100 KiB each at 176 pixels
-_LARGEST_PIXELS: Final = 64_000_000
+_MAX_TILES: Final = 400  # 100 KiB each at 176 pixels
+_MAX_PIXELS: Final = 64_000_000
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A scaled picture; None where the file cannot be read."""
+    """A scaled image; None if the file cannot be read."""
 
-    picture: Image.Image | None
+    image: Image.Image | None
 
 
-class Tiles:
-    """Asked and emptied on the Tk thread."""
+class TileLoader:
+    """`get`, `poll` and `cancel_pending` belong to the Tk thread."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[int, str, int], Tile] = OrderedDict()
-        self._wanted: OrderedDict[tuple[int, str, int], None] = OrderedDict()
+        self._tiles: OrderedDict[tuple[int, str, int], Tile] = OrderedDict()
+        self._pending: OrderedDict[tuple[int, str, int], None] = OrderedDict()
         self._ready: queue.SimpleQueue[tuple[tuple[int, str, int], Tile]] = queue.SimpleQueue()
         self._condition = threading.Condition()
         self._is_open = True
         self._thread: threading.Thread | None = None
 
     def get(self, sample: SampleFile, side: int) -> Tile | None:
-        """The picture, if it is at hand; else it is made, and None comes back."""
+        """The image if it is loaded; otherwise None, and it is requested."""
         key = (sample.number, sample.file, side)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        if key in self._tiles:
+            self._tiles.move_to_end(key)
+            return self._tiles[key]
         with self._condition:
-            self._wanted[key] = None
-            self._wanted.move_to_end(key)
+            self._pending[key] = None
+            self._pending.move_to_end(key)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="samples", daemon=True)
                 self._thread.start()
             self._condition.notify()
         return None
 
-    def take(self, most: int) -> int:
-        """Take over pictures that are ready; returns how many."""
-        for count in range(most):
+    def poll(self, limit: int) -> int:
+        """Collect at most `limit` finished images; returns how many."""
+        for count in range(limit):
             try:
                 key, tile = self._ready.get_nowait()
             except queue.Empty:
                 return count
-            self._kept[key] = tile
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return most
+            self._tiles[key] = tile
+            while len(self._tiles) > _MAX_TILES:
+                self._tiles.popitem(last=False)
+        return limit
 
-    def forget_wishes(self) -> None:
-        """What was asked for is out of sight."""
+    def cancel_pending(self) -> None:
+        """Drop the requests that have not been started."""
         with self._condition:
-            self._wanted.clear()
+            self._pending.clear()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         with self._condition:
             self._is_open = False
             self._condition.notify()
@@ -78,39 +78,42 @@ class Tiles:
     def _work(self) -> None:
         while True:
             with self._condition:
-                while self._is_open and not self._wanted:
+                while self._is_open and not self._pending:
                     self._condition.wait()
                 if not self._is_open:
                     return
-                key, _ = self._wanted.popitem()
-            self._ready.put((key, Tile(read_picture(Path(key[1]), key[2]))))
+                key, _ = self._pending.popitem()
+            self._ready.put((key, Tile(read_image(Path(key[1]), key[2]))))
 
 
-def read_picture(file: Path, side: int) -> Image.Image | None:
-    """The picture fitted into a square; None where it cannot be read, for whatever reason."""
+def read_image(file: Path, side: int) -> Image.Image | None:
+    """The image scaled to fit a square of `side` pixels; None if it cannot be read."""
     try:
-        with file.open("rb") as opened, Image.open(opened) as picture:  # by its name it might be mapped into memory
-            if picture.width * picture.height > _LARGEST_PIXELS:
+        with (
+            file.open("rb") as opened,
+            Image.open(opened) as image,
+        ):  # given a name, Pillow might map the file into memory
+            if image.width * image.height > _MAX_PIXELS:
                 return None
-            return fitted(picture.convert("RGB"), side, side)
-    except Exception:  # noqa: BLE001  # Pillow's readers raise whatever a damaged file makes them
+            return fit_image(image.convert("RGB"), side, side)
+    except Exception:  # noqa: BLE001  # Pillow's readers raise any exception on damaged files
         return None
 
 
-def fitted(picture: Image.Image, width: int, height: int) -> Image.Image:
-    """As large as fits; small pictures are enlarged without smoothing, so that one sees the pixels as they are."""
-    scale = min(width / picture.width, height / picture.height)
+def fit_image(image: Image.Image, width: int, height: int) -> Image.Image:
+    """The image scaled to fit; enlarging does not smooth, so that single pixels stay visible."""
+    scale = min(width / image.width, height / image.height)
     if scale == 1:
-        return picture
-    how = Image.Resampling.NEAREST if scale >= 2 else Image.Resampling.LANCZOS
-    return picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))), how)
+        return image
+    resampling = Image.Resampling.NEAREST if scale >= 2 else Image.Resampling.LANCZOS
+    return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), resampling)
 
 
 def read_settings(file: Path) -> Mapping[str, object]:
-    """What the PNG says about itself; empty where it says nothing."""
+    """The generation settings stored in the PNG; empty if there are none."""
     try:
-        with Image.open(file) as picture:
-            found = json.loads(picture.info.get("tandem", "{}"))
+        with Image.open(file) as image:
+            found = json.loads(image.info.get("tandem", "{}"))
     except Exception:  # noqa: BLE001  # as above
         return {}
     return found if isinstance(found, dict) else {}

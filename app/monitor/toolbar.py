@@ -1,104 +1,133 @@
-"""The tools at the right above the curves: show all, export, TensorBoard."""
+"""The buttons above the curves: show all, export, TensorBoard."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from app import look, texts
-from app.controls import Button, add_hint, frame, popup_menu, text
-from app.cut import cut
-from app.monitor.export import Sheet, save_numbers, save_plots
+from app.monitor.export import PlotSpec, save_numbers, save_plots
+from app.monitor.plot import Plot, Range
+from app.monitor.points import Axis
 from app.monitor.tensorboard import TensorBoard
-from app.run_control import RunControl
+from app.runs.control import RunControl
 from app.state import AppState
-from app.windows.chooser import choose
-
-if TYPE_CHECKING:
-    from app.monitor.curves import CurvesPage
-
-_ROOM: Final = 60  # letters
-_WORDS_FROM: Final = 860
+from app.widgets import theme
+from app.widgets.buttons import Button, add_tooltip, frame, popup_menu, text
+from app.widgets.ellipsis import truncate
+from app.windows.chooser import choose_path
 
 
-class RunTools(tk.Frame):
-    """Says in a line beside the buttons what came of them."""
+class PlotPage(Protocol):
+    """The page whose plots the toolbar exports."""
 
-    def __init__(self, parent: tk.Misc, state: AppState, page: CurvesPage, show_all: Callable[[], object]) -> None:
+    plots: dict[str, Plot]
+    axis: Axis
+    x_range: Range | None
+
+
+_MAX_MESSAGE: Final = 60  # characters
+_LABELS_MIN_WIDTH: Final = 860  # unscaled pixels
+
+
+class Toolbar(tk.Frame):
+    """Buttons, and a line that reports their results."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, page: PlotPage, show_all: Callable[[], object]) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
-        look.paint(self, bg=look.WINDOW)
+        theme.paint(self, bg=theme.WINDOW)
         self._state = state
         self._page = page
         self._run: RunControl | None = None
-        self.said = ""
-        self.tensorboard = TensorBoard(self, self._say)
-        self._line = text(self, "", "small", colour=look.MUTED, on=look.WINDOW)
-        self._line.pack(side="left", padx=(0, look.px(10)))
-        add_hint(self._line, lambda: self.said)
+        self.message = ""
+        self.tensorboard = TensorBoard(self, self._report)
+        self._line = text(self, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
+        self._line.pack(side="left", padx=(0, theme.px(10)))
+        add_tooltip(self._line, lambda: self.message)
         self._line.bind("<Button-1>", lambda event: self.tensorboard.open_browser())
-        buttons = frame(self, look.WINDOW)
+        buttons = frame(self, theme.WINDOW)
         buttons.pack(side="left")
-        Button(buttons, texts.WHOLE_RANGE, show_all, style="quiet", hint=texts.WHOLE_RANGE_HELP).pack(side="left")
+        Button(
+            buttons,
+            "Show all",
+            show_all,
+            style="quiet",
+            tooltip="Drag in a plot or scroll to zoom, drag with the right button to pan. This resets the view.",
+        ).pack(side="left")
         self.export = Button(
-            buttons, texts.EXPORT, self._offer_exports, icon="file", style="quiet", hint=texts.EXPORT_HELP
+            buttons,
+            "Export",
+            self._offer_exports,
+            icon="file",
+            style="quiet",
+            tooltip="Save the plots as an image, or the numbers as a table.",
         )
         self.export.pack(side="left")
-        self.board = Button(
-            buttons, texts.TENSORBOARD, self._start_board, icon="chart", style="quiet", hint=texts.TENSORBOARD_HELP
+        self.tensorboard_button = Button(
+            buttons,
+            "TensorBoard",
+            self._start_tensorboard,
+            icon="chart",
+            style="quiet",
+            tooltip=(
+                "Start TensorBoard for all runs in this folder and open it in the browser. It stops when the "
+                "window closes."
+            ),
         )
-        self.board.pack(side="left")
+        self.tensorboard_button.pack(side="left")
 
     def fit(self, width: int) -> None:
-        """Icons without words where the tools' line is no wider than that, in unscaled pixels."""
-        for button, words in ((self.export, texts.EXPORT), (self.board, texts.TENSORBOARD)):
-            shown = words if width >= _WORDS_FROM else ""
+        """Hide the button labels if the toolbar is too narrow; `width` in unscaled pixels."""
+        for button, label in ((self.export, "Export"), (self.tensorboard_button, "TensorBoard")):
+            shown = label if width >= _LABELS_MIN_WIDTH else ""
             if button.cget("text") != shown:
                 button.configure(text=shown, width=30)
 
-    def followed(self, run: RunControl | None) -> None:
-        """Another run is shown."""
+    def set_run(self, run: RunControl | None) -> None:
+        """Set the run that is shown."""
         self._run = run
-        for button in (self.export, self.board):
+        for button in (self.export, self.tensorboard_button):
             button.configure(state="disabled" if run is None else "normal")
 
     def save_plots(self, file: Path) -> None:
-        """Write what is shown as a picture, in a thread."""
+        """Save the shown plots as an image, in a thread."""
         page, run = self._page, self._run
         if run is None:
             return
-        sheets = [Sheet(plot.title, tuple(plot.lines), plot.span, plot.chart.log_scale) for plot in page.plots.values()]
-        self._write(lambda: save_plots(sheets, page.axis, page.wanted, run.folder.name, file), file)
+        plots = [
+            PlotSpec(plot.title, tuple(plot.lines), plot.span, plot.chart.log_scale) for plot in page.plots.values()
+        ]
+        self._write(lambda: save_plots(plots, page.axis, page.x_range, run.folder.name, file), file)
 
     def save_numbers(self, file: Path) -> None:
-        """Write all numbers as a table, in a thread."""
+        """Save all values as CSV, in a thread."""
         run = self._run
         if run is not None:
             self._write(lambda: save_numbers(run.folder, file), file)
 
     def _write(self, work: Callable[[], object], file: Path) -> None:
-        self._state.background.run(work, lambda _: self._say(texts.EXPORTED.format(file=file.name)), self._say)
+        self._state.background.run(work, lambda _: self._report(f"Saved to {file.name}."), self._report)
 
     def _offer_exports(self) -> None:
         menu = popup_menu(self)
-        menu.add_command(label=texts.EXPORT_PNG, command=lambda: self._choose("png", self.save_plots))
-        menu.add_command(label=texts.EXPORT_CSV, command=lambda: self._choose("csv", self.save_numbers))
+        menu.add_command(label="Save the plots as PNG …", command=lambda: self._choose("png", self.save_plots))
+        menu.add_command(label="Save the numbers as CSV …", command=lambda: self._choose("csv", self.save_numbers))
         menu.tk_popup(self.export.winfo_rootx(), self.export.winfo_rooty() + self.export.winfo_height())
 
     def _choose(self, ending: str, save: Callable[[Path], object]) -> None:
         if self._run is None:
             return
-        title = texts.EXPORT_PNG if ending == "png" else texts.EXPORT_CSV
-        name = choose(self, "save", title, Path(), (f".{ending}",), f"{self._run.folder.name}.{ending}")
+        title = "Save the plots as PNG …" if ending == "png" else "Save the numbers as CSV …"
+        name = choose_path(self, "save", title, Path(), (f".{ending}",), f"{self._run.folder.name}.{ending}")
         if name:
             save(Path(name))
 
-    def _start_board(self) -> None:
+    def _start_tensorboard(self) -> None:
         if self._run is not None:
             self.tensorboard.start(self._run.folder)
 
-    def _say(self, words: str) -> None:
+    def _report(self, message: str) -> None:
         if self.winfo_exists():
-            self.said = words
-            self._line.configure(text=cut(words, _ROOM))
+            self.message = message
+            self._line.configure(text=truncate(message, _MAX_MESSAGE))

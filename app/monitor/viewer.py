@@ -1,4 +1,4 @@
-"""One sample at full size with the settings that its file holds; the arrow keys go through time and prompts."""
+"""One sample at full size with its generation settings; the arrow keys change step and prompt."""
 
 from __future__ import annotations
 
@@ -8,25 +8,36 @@ from typing import Final
 
 from PIL import Image, ImageTk
 
-from app import look, texts
-from app.controls import Button, frame, text
 from app.monitor.sample_index import SampleIndex
-from app.monitor.tiles import fitted, read_settings
-from app.run_facts import SampleFile
+from app.monitor.tiles import fit_image, read_settings
+from app.runs.event_records import SampleFile
+from app.widgets import theme
+from app.widgets.buttons import Button, frame, text
 
 _SIZE: Final = (900, 620)
-_SIDE: Final = 260
-_ROWS: Final = ("prompt", "negative_prompt", "step", "size", "steps", "guidance_scale", "seed", "file")
+_SIDEBAR_WIDTH: Final = 260
 
 
-class Viewer(tk.Toplevel):
-    """Left and right: the same prompt at another step; up and down: another prompt of the step; Escape closes."""
+_SETTINGS: Final = {
+    "prompt": "Prompt",
+    "negative_prompt": "Negative prompt",
+    "step": "After training step",
+    "size": "Size",
+    "steps": "Sampling steps",
+    "guidance_scale": "Guidance scale",
+    "seed": "Seed",
+    "file": "File",
+}
+
+
+class SampleViewer(tk.Toplevel):
+    """Left and right: same prompt, other step; up and down: other prompt of the step; Escape closes."""
 
     def __init__(self, parent: tk.Misc, index: SampleIndex, sample: SampleFile) -> None:
         super().__init__(parent)
-        look.paint(self, bg=look.CARD)
+        theme.paint(self, bg=theme.CARD)
         self.transient(parent.winfo_toplevel())
-        width, height = (look.px(side) for side in _SIZE)
+        width, height = (theme.px(side) for side in _SIZE)
         top = parent.winfo_toplevel()
         x = top.winfo_rootx() + max(0, (top.winfo_width() - width) // 2)
         y = top.winfo_rooty() + max(0, (top.winfo_height() - height) // 3)
@@ -34,12 +45,12 @@ class Viewer(tk.Toplevel):
         self._index = index
         self.sample = sample
         self.values: dict[str, tk.Label] = {}
-        self._picture: Image.Image | None = None
+        self._image: Image.Image | None = None
         self._photo: ImageTk.PhotoImage | None = None
         self._build()
         for key, act in (
-            ("<Left>", lambda: self._through_time(-1)), ("<Right>", lambda: self._through_time(1)),
-            ("<Up>", lambda: self._through_prompts(-1)), ("<Down>", lambda: self._through_prompts(1)),
+            ("<Left>", lambda: self._step_by(-1)), ("<Right>", lambda: self._step_by(1)),
+            ("<Up>", lambda: self._prompt_by(-1)), ("<Down>", lambda: self._prompt_by(1)),
             ("<Escape>", self.destroy),
         ):  # fmt: skip
             self.bind(key, lambda event, act=act: act())  # type: ignore[misc]
@@ -48,9 +59,9 @@ class Viewer(tk.Toplevel):
         self.focus_set()
 
     def show(self, sample: SampleFile) -> None:
-        """Another picture."""
+        """Show another sample."""
         self.sample = sample
-        self.title(texts.VIEWER_TITLE.format(step=sample.step, prompt=sample.prompt))
+        self.title(f"Step {sample.step:,}: {sample.prompt}")
         file = Path(sample.file)
         settings = dict(read_settings(file))
         settings.setdefault("prompt", sample.prompt)
@@ -62,53 +73,57 @@ class Viewer(tk.Toplevel):
             value = settings.get(name)
             label.configure(text="-" if value in (None, "") else str(value)[:400])
         try:
-            with file.open("rb") as opened, Image.open(opened) as picture:
-                self._picture = picture.convert("RGB")
-        except Exception:  # noqa: BLE001  # Pillow's readers raise whatever a damaged file makes them
-            self._picture = None
+            with file.open("rb") as opened, Image.open(opened) as image:
+                self._image = image.convert("RGB")
+        except Exception:  # noqa: BLE001  # Pillow's readers raise any exception on damaged files
+            self._image = None
         self._draw()
 
     def _build(self) -> None:
         side = frame(self)
-        side.pack(side="right", fill="y", padx=look.px(20), pady=look.px(20))
-        side.configure(width=look.px(_SIDE))
+        side.pack(side="right", fill="y", padx=theme.px(20), pady=theme.px(20))
+        side.configure(width=theme.px(_SIDEBAR_WIDTH))
         side.pack_propagate(False)
-        for name in _ROWS:
-            text(side, texts.SAMPLE_SETTINGS[name], "small", colour=look.MUTED).pack(anchor="w")
-            label = text(side, "-", wrap=_SIDE)
-            label.pack(anchor="w", pady=(0, look.px(10)))
+        for name, title in _SETTINGS.items():
+            text(side, title, "small", colour=theme.MUTED).pack(anchor="w")
+            label = text(side, "-", wrap=_SIDEBAR_WIDTH)
+            label.pack(anchor="w", pady=(0, theme.px(10)))
             self.values[name] = label
-        Button(side, texts.COPY_PROMPT, self._copy, icon="copy", on=look.CARD).pack(side="bottom", anchor="w")
-        text(side, texts.VIEWER_KEYS, "small", colour=look.FAINT, wrap=_SIDE).pack(
-            side="bottom", anchor="w", pady=look.px(10)
-        )
+        Button(side, "Copy prompt", self._copy, icon="copy", bg=theme.CARD).pack(side="bottom", anchor="w")
+        text(
+            side,
+            "Left and right: other steps.  Up and down: other prompts.  Esc: close.",
+            "small",
+            colour=theme.FAINT,
+            wrap=_SIDEBAR_WIDTH,
+        ).pack(side="bottom", anchor="w", pady=theme.px(10))
         self.surface = tk.Canvas(self, borderwidth=0, highlightthickness=0)
-        look.paint(self.surface, bg=look.WINDOW)
+        theme.paint(self.surface, bg=theme.WINDOW)
         self.surface.pack(side="left", fill="both", expand=True)
 
     def _draw(self) -> None:
         surface = self.surface
         surface.delete("all")
         width, height = surface.winfo_width(), surface.winfo_height()
-        if self._picture is None:
+        if self._image is None:
             surface.create_text(
-                width / 2, height / 2, text=texts.NO_PICTURE, fill=look.now(look.FAINT), font=look.tk_font()
+                width / 2, height / 2, text="unreadable", fill=theme.resolve(theme.FAINT), font=theme.tk_font()
             )
         elif width > 20 and height > 20:
-            room = look.px(20)
-            self._photo = ImageTk.PhotoImage(fitted(self._picture, max(20, width - room), max(20, height - room)))
+            margin = theme.px(20)
+            self._photo = ImageTk.PhotoImage(fit_image(self._image, max(20, width - margin), max(20, height - margin)))
             surface.create_image(width / 2, height / 2, image=self._photo)
 
-    def _through_time(self, by: int) -> None:
-        self._go(self._index.of_prompt(self.sample.prompt), by)
+    def _step_by(self, by: int) -> None:
+        self._show_neighbour(self._index.of_prompt(self.sample.prompt), by)
 
-    def _through_prompts(self, by: int) -> None:
-        self._go(self._index.at_step(self.sample.step), by)
+    def _prompt_by(self, by: int) -> None:
+        self._show_neighbour(self._index.at_step(self.sample.step), by)
 
-    def _go(self, samples: list[SampleFile], by: int) -> None:
-        places = [place for place, each in enumerate(samples) if each.file == self.sample.file]
-        if places and 0 <= places[0] + by < len(samples):
-            self.show(samples[places[0] + by])
+    def _show_neighbour(self, samples: list[SampleFile], by: int) -> None:
+        indices = [index for index, each in enumerate(samples) if each.file == self.sample.file]
+        if indices and 0 <= indices[0] + by < len(samples):
+            self.show(samples[indices[0] + by])
 
     def _copy(self) -> None:
         self.clipboard_clear()

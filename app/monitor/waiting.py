@@ -1,64 +1,64 @@
-"""The line that other machines need to join a run, and who of them has come: shown while they are waited for."""
+"""The join line for other machines and who has joined, shown while the run waits for them."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from typing import Final
 
-from app import look, texts
-from app.controls import Button, card, frame, text, wrap_within
-from app.invitation import Invitation
+from app.runs.join_prompt import JoinPrompt
+from app.widgets import theme
+from app.widgets.buttons import Button, card, frame, text, wrap_within
 
 _COPIED_MS: Final = 1600
 
 
 class WaitingCard:
-    """A card of the monitor; `show` is called again and again and draws only what is new."""
+    """A card of the monitor; `show` may be called repeatedly and redraws only changes."""
 
     def __init__(self, parent: tk.Misc, before: tk.Misc) -> None:
         self.frame = card(parent)
         self._before = before
-        self._shown: Invitation | None = None
+        self._shown: JoinPrompt | None = None
         head = frame(self.frame)
-        head.pack(fill="x", padx=look.px(16), pady=(look.px(12), look.px(6)))
-        text(head, texts.JOIN_TITLE, "strong").pack(side="left")
-        self.copy = Button(head, texts.COPY, self._copy, icon="copy", on=look.CARD)
+        head.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), theme.px(6)))
+        text(head, "Run this on each of the other machines, in Tandem's folder:", "strong").pack(side="left")
+        self.copy = Button(head, "Copy", self._copy, icon="copy", bg=theme.CARD)
         self.copy.pack(side="right")
         self.line = tk.Entry(
-            self.frame, font=look.tk_font("mono"), relief="flat", borderwidth=0, highlightthickness=1, state="readonly"
+            self.frame, font=theme.tk_font("mono"), relief="flat", borderwidth=0, highlightthickness=1, state="readonly"
         )
-        look.paint(
+        theme.paint(
             self.line,
-            readonlybackground=look.FIELD,
-            fg=look.TEXT,
-            highlightbackground=look.FIELD_LINE,
-            highlightcolor=look.ACCENT,
+            readonlybackground=theme.FIELD,
+            fg=theme.TEXT,
+            highlightbackground=theme.FIELD_LINE,
+            highlightcolor=theme.ACCENT,
         )
-        self.line.pack(fill="x", padx=look.px(16), ipady=look.px(6))
-        self.news = text(self.frame, "", colour=look.MUTED)
-        wrap_within(self.news, self.frame)
-        self.news.pack(fill="x", padx=look.px(16), pady=(look.px(8), look.px(12)))
+        self.line.pack(fill="x", padx=theme.px(16), ipady=theme.px(6))
+        self.messages = text(self.frame, "", colour=theme.MUTED)
+        wrap_within(self.messages, self.frame)
+        self.messages.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(12)))
 
-    def show(self, invitation: Invitation | None) -> None:
-        """Show it, or nothing where nobody is waited for."""
-        if invitation == self._shown:
+    def show(self, join_prompt: JoinPrompt | None) -> None:
+        """Show the join prompt; None hides the card."""
+        if join_prompt == self._shown:
             return
-        former, self._shown = self._shown, invitation
-        if invitation is None:
+        previous, self._shown = self._shown, join_prompt
+        if join_prompt is None:
             self.frame.pack_forget()
             return
-        if former is None:
-            # a control of customtkinter, which scales by itself
+        if previous is None:
+            # a customtkinter widget, which scales itself
             self.frame.pack(fill="x", padx=24, pady=(0, 10), before=self._before)
-        if former is None or former.line != invitation.line:
+        if previous is None or previous.line != join_prompt.line:
             self.line.configure(state="normal")
             self.line.delete(0, tk.END)
-            self.line.insert(0, invitation.line)
+            self.line.insert(0, join_prompt.line)
             self.line.configure(state="readonly")
-        self.news.configure(text="\n".join(invitation.news))
+        self.messages.configure(text="\n".join(join_prompt.messages))
 
     def _copy(self) -> None:
         self.frame.clipboard_clear()
         self.frame.clipboard_append(self.line.get())
-        self.copy.configure(text=texts.COPIED)
-        self.line.after(_COPIED_MS, lambda: self.copy.configure(text=texts.COPY))
+        self.copy.configure(text="Copied")
+        self.line.after(_COPIED_MS, lambda: self.copy.configure(text="Copy"))

@@ -1,1 +1,1 @@
-"""The GPUs of this machine and what becomes of the settings on several of them."""
+"""The GPUs of this machine, a summary of the multi-GPU settings, and the launch commands."""

@@ -1,4 +1,4 @@
-"""The texts of the multi-node window: one command for each machine, the join line, the batch script."""
+"""The commands that the multi-node window shows: one per machine, the join line, the Slurm script."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app import texts
 from modules.config import ConfigError, TrainConfig
 from modules.run import LaunchPlan, RunFolder
-from modules.run.launch_environment import LaunchEnvironment
+from modules.run.launch.environment import LaunchEnvironment
 from modules.run.slurm.layout import SlurmRequest
 from modules.run.slurm.script import plan_jobs, render
 
 
 @dataclass(frozen=True)
 class Command:
-    """Something to copy: what it is for, and the text."""
+    """A command to copy, with its purpose."""
 
     title: str
     help: str
     text: str
 
 
-def commands(config: TrainConfig, config_file: Path, token: str) -> list[Command]:
-    """Everything that starts this config on several machines, the simplest way first.
+def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[Command]:
+    """All ways to start this config on several machines, the simplest first.
 
-    Looks at ports and GPUs: call it off the main thread. Raises ConfigError where this machine cannot do what it asks.
+    Queries ports and GPUs: call it off the main thread. Raises ConfigError if the config cannot run on this machine.
     """
     shared = config.model_copy(update={"enable_multi_gpu": True})
     plan = replace(LaunchPlan.from_config(shared, config_path=config_file), node_rank=0)
@@ -35,28 +34,40 @@ def commands(config: TrainConfig, config_file: Path, token: str) -> list[Command
         config_path=config_file,
         extra_args=("--multi_gpu", "--token", token),
     )
-    # started plainly it sets the variables itself
+    # without a launcher it sets the variables itself
     first = replace(first, launcher="none", variables=LaunchEnvironment())
     found = [
-        Command(texts.COMMAND_FIRST, texts.COMMAND_FIRST_HELP, first.command_line()),
-        Command(texts.COMMAND_JOIN, texts.COMMAND_JOIN_HELP, plan.join_line(plan.port + 1, token)),
+        Command(
+            "Machine 0, which the others join",
+            "Start this first, on the machine that has the address above. It shows which machines have joined.",
+            first.command_line(),
+        ),
+        Command(
+            "Every other machine",
+            "Run it in Tandem's folder there. It needs no config file; the token keeps unauthorised machines out.",
+            plan.join_line(plan.port + 1, token),
+        ),
     ]
     for node in range(plan.num_nodes):
-        title = texts.COMMAND_NODE.format(node=node)
-        found.append(Command(title, texts.COMMAND_NODE_HELP, plan.command_line(node)))
+        title = f"Machine {node} with torchrun, manually"
+        found.append(
+            Command(title, "Needs the same config file at the same path on every machine.", plan.command_line(node))
+        )
     return [*found, _batch_script(shared, plan)]
 
 
 def _batch_script(config: TrainConfig, plan: LaunchPlan) -> Command:
     counts = [count or 1 for count in plan.process_counts]
     request = SlurmRequest(gpus=sum(counts), nodes=len(counts), gpus_per_node=max(counts), cpu=plan.backend == "gloo")
-    folder = RunFolder(Path(config.runs_dir).absolute() / (config.run_name or texts.SLURM_RUN_NAME))
+    folder = RunFolder(Path(config.runs_dir).absolute() / (config.run_name or "slurm-run"))
     script = _or_reason(lambda: render(plan_jobs(config, request)[-1], request, folder, Path.cwd()))
-    return Command(texts.COMMAND_SLURM, texts.COMMAND_SLURM_HELP, script)
+    return Command(
+        "Slurm batch script", "Save it and submit it with sbatch, or run scripts/submit_slurm.py to do both.", script
+    )
 
 
 def _or_reason(work: Callable[[], str]) -> str:
     try:
         return work()
     except ConfigError as error:
-        return texts.COMMAND_IMPOSSIBLE.format(reason=error)
+        return f"# not possible: {error}"

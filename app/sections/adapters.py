@@ -1,34 +1,35 @@
-"""Which parts of the model are trained, and the LoRA or the new word that is trained beside it."""
+"""Which submodules are trained, and the settings of LoRA and textual inversion."""
 
 from __future__ import annotations
 
 import tkinter as tk
 
-from app import texts
-from app.form.build import Card
+from app.form.cards import Card
+from app.form.family_fields import SubmoduleField
 from app.form.field import Field
-from app.form.item_list import Kind
-from app.form.item_row import Item
-from app.form.part import PartField
-from app.form.words import as_text
+from app.form.item_list import ItemListSpec
+from app.form.item_row import ItemContent
+from app.form.setting_text import format_value
 from app.sections.form_section import FormSection, first_line
 from app.state import AppState
 from modules.config import Option
 
+EMPTY = "No submodules listed.\nThe family's main submodule is trained, or the whole model."
+
 
 class Section(FormSection):
-    """The list of parts, and the settings of each method."""
+    """The list of submodules, and the settings of each method."""
 
     name = "adapters"
     declared_in = ("Adapters",)
-    item_cards = (Card(texts.CARD_THIS_PART, ("part", "train", "learning_rate", "stop_after", "weights"), 1),)
+    item_cards = (Card("This submodule", ("part", "train", "learning_rate", "stop_after", "weights"), 1),)
     cards = (
         Card(
-            texts.CARD_LORA,
+            "LoRA",
             ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_weight_decompose"),
             1,
         ),
-        Card(texts.CARD_NEW_WORD, ("embedding_token", "embedding_init", "embedding_vectors"), 1),
+        Card("Textual inversion", ("embedding_token", "embedding_init", "embedding_vectors"), 1),
     )
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
@@ -36,31 +37,34 @@ class Section(FormSection):
         state.subscribe("family", self._changed, self)
 
     def build(self) -> None:
-        self.list = self.add_list(Kind("parts", "train", describe, fill=self._fill), self.item_cards)
+        self.list = self.add_list(
+            ItemListSpec("parts", "train", "Submodules", "Add a submodule", EMPTY, describe, fill=self._fill),
+            self.item_cards,
+        )
         super().build()
 
-    def kind_of(self, option: Option) -> type[Field]:
-        return PartField if option.path == "parts.*.part" else super().kind_of(option)
+    def field_class(self, option: Option) -> type[Field]:
+        return SubmoduleField if option.path == "parts.*.part" else super().field_class(option)
 
     def refresh(self) -> None:
-        family = self.state.family.described
+        family = self.state.family.declaration
         has_none = family is not None and not family.parts
-        none = texts.PARTS_NONE.format(name=self.state.family.asked)
-        self.list.offer(none if has_none else texts.LIST_EMPTY["parts"], can_add=not has_none)
+        none = f"{self.state.family.name} has no submodules: the whole model is trained."
+        self.list.set_empty_text(none if has_none else EMPTY, can_add=not has_none)
         super().refresh()
 
     def _fill(self, part: dict[str, object]) -> dict[str, object]:
-        """A fresh part is the first of the family's that is not in the list."""
-        family = self.state.family.described
+        """Pre-select the family's first submodule that is not in the list."""
+        family = self.state.family.declaration
         listed = [each.get("part") for each in self.list.items]
         free = [name for name in (family.parts if family else ()) if name not in listed]
         return {**part, "part": free[0]} if free else part
 
 
-def describe(part: dict[str, object]) -> Item:
-    """A part in the list."""
+def describe(part: dict[str, object]) -> ItemContent:
+    """The text of a submodule in the list."""
     rate = part.get("learning_rate")
-    own = texts.PART_RATE.format(rate=as_text(rate)) if rate else texts.PART_RUNS_RATE
+    own = f"learning rate {format_value(rate)}" if rate else "default learning rate"
     stop = part.get("stop_after")
-    until = "" if stop in (None, "never") else f"  ·  {texts.PART_UNTIL.format(interval=stop)}"
-    return Item(first_line(part.get("part"), texts.LIST_UNNAMED["parts"]), f"{own}{until}")
+    until = "" if stop in (None, "never") else f"  ·  for {stop}"
+    return ItemContent(first_line(part.get("part"), "no submodule chosen"), f"{own}{until}")

@@ -1,4 +1,4 @@
-"""The followed run on five pages: curves, processes, samples, log, and all the runs there are."""
+"""The followed run on five pages: curves, processes, samples, log, and the list of runs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import tkinter as tk
 from collections.abc import Mapping
 from typing import Final
 
-import customtkinter as ctk
-
-from app import look, texts
-from app.controls import Button, Segments, add_hint, card, frame, text
-from app.cut import cut
 from app.monitor.page import Page
 from app.monitor.waiting import WaitingCard
-from app.run_facts import Message
-from app.run_status import Status
+from app.runs.event_records import Message
+from app.runs.status import Status
+from app.sections import SECTIONS
 from app.state import AppState
+from app.toolkit import ctk
+from app.widgets import theme
+from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text
+from app.widgets.ellipsis import truncate
 
 REFRESH_MS: Final = 125
 
-# Where each page is, imported when it is first shown; only curves and runs need matplotlib.
+# Module and class of each page, imported when first shown; only curves and runs need matplotlib.
 _PAGES: Final[Mapping[str, tuple[str, str]]] = {
     "curves": ("app.monitor.curves", "CurvesPage"),
     "ranks": ("app.monitor.ranks", "RanksPage"),
@@ -31,13 +31,22 @@ _PAGES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
+TABS: Final = {
+    "curves": "Curves",
+    "ranks": "Processes",
+    "samples": "Samples",
+    "log": "Log",
+    "runs": "Runs",
+}
+
+
 class Section(ctk.CTkFrame):
-    """Only the page in sight is refreshed."""
+    """Only the visible page is refreshed."""
 
     name = "monitor"
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
-        super().__init__(parent, fg_color=look.WINDOW, bg_color=look.WINDOW, corner_radius=0)
+        super().__init__(parent, fg_color=theme.WINDOW, bg_color=theme.WINDOW, corner_radius=0)
         self.state = state
         self.shown = False
         self.pages: dict[str, Page] = {}
@@ -49,21 +58,21 @@ class Section(ctk.CTkFrame):
         state.subscribe("run", self._followed, self)
 
     def show(self) -> None:
-        """Come into sight."""
+        """Show the section."""
         self.shown = True
         self._followed()
         if not self._job:
             self._tick()
 
     def hide(self) -> None:
-        """Go out of sight."""
+        """Hide the section."""
         self.shown = False
 
     def jump_to(self, path: str) -> None:
-        """There are no settings here."""
+        """Do nothing: there are no settings here."""
 
     def destroy(self) -> None:
-        """End what the pages have started."""
+        """Close all pages."""
         if self._job:
             self.after_cancel(self._job)
         for page in self.pages.values():
@@ -71,13 +80,13 @@ class Section(ctk.CTkFrame):
         super().destroy()
 
     def open_page(self, name: str) -> None:
-        """Show a page; its module is imported in a thread, where that takes time."""
+        """Show a page; slow modules are imported in a thread."""
         self.page = name
-        self.tabs.set(texts.MONITOR_TABS[name])
+        self.tabs.set(TABS[name])
         self._arrange()
 
     def show_log(self, problem: Message | None = None) -> None:
-        """Show the log where a failure is told."""
+        """Show the log, at the failure if one is given."""
         from app.monitor.log import LogPage
 
         self.open_page("log")
@@ -87,80 +96,81 @@ class Section(ctk.CTkFrame):
             page.show_failure(problem)
 
     def show_warnings(self) -> None:
-        """Show what the log says of warnings."""
+        """Show the warnings in the log."""
         self.open_page("log")
         self._make("log")
-        self.pages["log"].only("warning")  # type: ignore[attr-defined]
-
-    # Building
+        self.pages["log"].show_level("warning")  # type: ignore[attr-defined]
 
     def _build(self) -> None:
-        head = frame(self, look.WINDOW)
-        head.pack(fill="x", padx=look.px(24), pady=(look.px(16), look.px(12)))
-        text(head, texts.SECTIONS[self.name][0], "title", on=look.WINDOW).pack(side="left")
-        self._title = text(head, "", colour=look.MUTED, on=look.WINDOW)
-        self._title.pack(side="left", padx=look.px(16), pady=(look.px(6), 0))
-        self.warnings = text(head, "", "small", colour=look.WARN, on=look.WINDOW)
+        head = frame(self, theme.WINDOW)
+        head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
+        text(head, SECTIONS[self.name][0], "title", bg=theme.WINDOW).pack(side="left")
+        self._title = text(head, "", colour=theme.MUTED, bg=theme.WINDOW)
+        self._title.pack(side="left", padx=theme.px(16), pady=(theme.px(6), 0))
+        self.warnings = text(head, "", "small", colour=theme.WARN, bg=theme.WINDOW)
         self.warnings.configure(cursor="hand2")
-        self.warnings.pack(side="left", pady=(look.px(7), 0))
+        self.warnings.pack(side="left", pady=(theme.px(7), 0))
         self.warnings.bind("<Button-1>", lambda event: self.show_warnings())
-        add_hint(self.warnings, self._last_warning)
-        names = {words: name for name, words in texts.MONITOR_TABS.items()}
-        self.tabs = Segments(head, list(names), lambda words: self.open_page(names[words]))
-        self.tabs.set(texts.MONITOR_TABS[self.page])
+        add_tooltip(self.warnings, self._last_warning)
+        names = {title: name for name, title in TABS.items()}
+        self.tabs = Segments(head, list(names), lambda title: self.open_page(names[title]))
+        self.tabs.set(TABS[self.page])
         self.tabs.pack(side="right")
         self.banner = card(self)
-        self.banner.configure(fg_color=look.BAD_SOFT, border_color=look.BAD_SOFT)
-        self._banner_buttons = frame(self.banner, look.BAD_SOFT)
-        self._banner_buttons.pack(side="right", padx=look.px(12), pady=look.px(8))
+        self.banner.configure(fg_color=theme.BAD_SOFT, border_color=theme.BAD_SOFT)
+        self._banner_buttons = frame(self.banner, theme.BAD_SOFT)
+        self._banner_buttons.pack(side="right", padx=theme.px(12), pady=theme.px(8))
         Button(
             self._banner_buttons,
-            texts.SHOW_LOG,
+            "Show log",
             lambda: self.show_log(self._problem),
-            on=look.BAD_SOFT,
+            bg=theme.BAD_SOFT,
             icon="terminal",
-        ).pack(side="left", padx=look.px(4))
+        ).pack(side="left", padx=theme.px(4))
         self._banner_resume = Button(
             self._banner_buttons,
-            texts.RESUME,
+            "Resume",
             lambda: self.state.actions.resume(),
-            on=look.BAD_SOFT,
+            bg=theme.BAD_SOFT,
             icon="refresh",
         )
-        self._banner_resume.pack(side="left", padx=look.px(4))
-        self._banner_words = text(self.banner, "", on=look.BAD_SOFT, wrap=640)
-        self._banner_words.pack(side="top", anchor="w", padx=look.px(16), pady=(look.px(10), 0))
-        self._banner_advice = text(self.banner, "", "small", colour=look.MUTED, on=look.BAD_SOFT, wrap=640)
-        self._banner_advice.pack(side="top", anchor="w", padx=look.px(16), pady=(look.px(2), look.px(10)))
-        self._holder = frame(self, look.WINDOW)
-        self._holder.pack(fill="both", expand=True, padx=look.px(18), pady=(0, look.px(8)))
+        self._banner_resume.pack(side="left", padx=theme.px(4))
+        self._banner_title = text(self.banner, "", bg=theme.BAD_SOFT, wrap=640)
+        self._banner_title.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(10), 0))
+        self._banner_advice = text(self.banner, "", "small", colour=theme.MUTED, bg=theme.BAD_SOFT, wrap=640)
+        self._banner_advice.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(2), theme.px(10)))
+        self._holder = frame(self, theme.WINDOW)
+        self._holder.pack(fill="both", expand=True, padx=theme.px(18), pady=(0, theme.px(8)))
         self.waiting = WaitingCard(self, self._holder)
-        self._empty = frame(self._holder, look.WINDOW)
-        self._empty_words = text(self._empty, "", "large", colour=look.MUTED, on=look.WINDOW)
-        self._empty_words.pack()
-        self._empty_help = text(self._empty, "", colour=look.FAINT, on=look.WINDOW)
-        self._empty_help.pack(pady=look.px(6))
+        self._empty = frame(self._holder, theme.WINDOW)
+        self._empty_title = text(self._empty, "", "large", colour=theme.MUTED, bg=theme.WINDOW)
+        self._empty_title.pack()
+        self._empty_help = text(self._empty, "", colour=theme.FAINT, bg=theme.WINDOW)
+        self._empty_help.pack(pady=theme.px(6))
 
     def _make(self, name: str) -> None:
-        """Build a page, here and now."""
+        """Build a page if it does not exist."""
         if name not in self.pages:
             module, kind = _PAGES[name]
             self.pages[name] = getattr(importlib.import_module(module), kind)(self._holder, self.state)
             self.pages[name].follow(self.state.run)
 
     def _arrange(self) -> None:
-        """Put the chosen page, or the reason why there is nothing to see, into sight."""
+        """Show the chosen page, or why there is nothing to show."""
         for name, page in self.pages.items():
             if name != self.page:
                 page.pack_forget()
         if self.state.run is None and self.page != "runs":
-            self._say(texts.NO_RUN_YET, texts.NO_RUN_YET_HELP)
+            self._show_message(
+                "No run yet: press Train",
+                ("The curves, processes, samples and log of a run appear here. Earlier runs are listed under Runs."),
+            )
             return
         if self.page not in self.pages and self.page in {"curves", "runs"} and self.page not in self._importing:
-            # matplotlib takes a second: meanwhile the window lives
+            # importing matplotlib takes a second: keep the window responsive
             self._importing.add(self.page)
             module = _PAGES[self.page][0]
-            self._say(texts.PREPARING, "")
+            self._show_message("Preparing the plots …", "")
             self.state.background.run(lambda: importlib.import_module(module), lambda _: self._arrange_again())
             return
         if self.page not in self.pages and self.page in self._importing and not self._is_imported(self.page):
@@ -181,14 +191,12 @@ class Section(ctk.CTkFrame):
 
         return _PAGES[name][0] in sys.modules
 
-    def _say(self, words: str, help_words: str) -> None:
+    def _show_message(self, title: str, detail: str) -> None:
         for page in self.pages.values():
             page.pack_forget()
-        self._empty_words.configure(text=words)
-        self._empty_help.configure(text=help_words)
+        self._empty_title.configure(text=title)
+        self._empty_help.configure(text=detail)
         self._empty.place(relx=0.5, rely=0.42, anchor="center")
-
-    # Showing
 
     def _followed(self) -> None:
         for page in self.pages.values():
@@ -201,27 +209,27 @@ class Section(ctk.CTkFrame):
         self._job = ""
         if not self.shown:
             return
-        began = time.monotonic()
+        started = time.monotonic()
         self._show_status()
         page = self.pages.get(self.page)
         if page is not None and page.winfo_ismapped():
             page.refresh()
-        # a slow screen gets as much time for the rest as it needs for the plots
-        self._job = self.after(max(REFRESH_MS, round((time.monotonic() - began) * 1000)), self._tick)
+        # on a slow screen, spend at most half the time on plots
+        self._job = self.after(max(REFRESH_MS, round((time.monotonic() - started) * 1000)), self._tick)
 
     def _show_status(self) -> None:
         run = self.state.run
         status = None if run is None else run.status()
         name = "" if run is None else run.folder.name
-        words = texts.SECTIONS[self.name][1] if status is None else f"{name}:  {status.words}"
-        if self._title.cget("text") != words:
-            self._title.configure(text=words)
+        title = SECTIONS[self.name][1] if status is None else f"{name}:  {status.title}"
+        if self._title.cget("text") != title:
+            self._title.configure(text=title)
         count = 0 if run is None else len(run.view.warnings)
-        said = texts.WARNINGS.format(count=count) if count > 1 else texts.WARNING if count else ""
+        said = f"{count} warnings" if count > 1 else "1 warning" if count else ""
         if self.warnings.cget("text") != said:
             self.warnings.configure(text=said)
         waits = run is not None and status is not None and status.kind == "waiting"
-        self.waiting.show(run.invitation if run is not None and waits else None)
+        self.waiting.show(run.join_prompt if run is not None and waits else None)
         self._show_banner(status)
 
     def _last_warning(self) -> str:
@@ -237,12 +245,12 @@ class Section(ctk.CTkFrame):
         if problem is None or status is None:
             self.banner.pack_forget()
             return
-        where = "" if problem.rank is None else texts.PROBLEM_WHERE.format(rank=problem.rank, host=problem.host)
-        self._banner_words.configure(text=f"{status.words}{where}: {cut(problem.text.strip(), 420)}")
-        self._banner_advice.configure(text=cut(problem.advice.strip(), 300))
+        origin = "" if problem.rank is None else f" (rank {problem.rank} on {problem.host})"
+        self._banner_title.configure(text=f"{status.title}{origin}: {truncate(problem.text.strip(), 420)}")
+        self._banner_advice.configure(text=truncate(problem.advice.strip(), 300))
         if status.can_resume:
-            self._banner_resume.pack(side="left", padx=look.px(4))
+            self._banner_resume.pack(side="left", padx=theme.px(4))
         else:
             self._banner_resume.pack_forget()
-        # a control of customtkinter, which scales by itself
+        # customtkinter scales its own widgets
         self.banner.pack(fill="x", padx=24, pady=(0, 10), before=self._holder)

@@ -1,38 +1,37 @@
-"""Several GPUs and several machines."""
+"""Multiple GPUs and multiple machines."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from app import look, texts
-from app.controls import Button, card, text, wrap_within
-from app.form.build import Card
-from app.multi_gpu.gpu_list import GpuList
+from app.form.cards import Card
+from app.multi_gpu.gpu_list import GpuList, GpuReading, read_gpus
 from app.multi_gpu.link_matrix import LinkMatrix
-from app.multi_gpu.readings import Reading, read_gpus, read_links
-from app.multi_gpu.sentence import describe
+from app.multi_gpu.plan_summary import describe
 from app.sections.form_section import FormSection
-from modules.machine import Link
+from app.widgets import theme
+from app.widgets.buttons import Button, card, text, wrap_within
+from modules.machine import Link, gpu_links
 
 _READ_EVERY_MS = 1500
 _PLAN_PAUSE_MS = 250
 
 
 class Section(FormSection):
-    """Who takes part, how they are started, how they share the work."""
+    """Devices, machines, launch and gradient sync."""
 
     name = "multi_gpu"
     declared_in = ("Multi-GPU",)
     cards = (
-        Card(texts.CARD_SEVERAL_GPUS, ("enable_multi_gpu", "training_mode", "device_ids", "world_size"), 0),
-        Card(texts.CARD_LEARNING_RATE, ("lr_scaling",), 0),
+        Card("Devices", ("enable_multi_gpu", "training_mode", "device_ids", "world_size"), 0),
+        Card("Learning rate", ("lr_scaling",), 0),
         Card(
-            texts.CARD_SEVERAL_MACHINES,
+            "Multiple machines",
             ("num_nodes", "node_rank", "master_addr", "processes_per_node", "rendezvous"),
             1,
         ),
         Card(
-            texts.CARD_START,
+            "Launch",
             (
                 "distributed_backend",
                 "use_torchrun",
@@ -44,12 +43,12 @@ class Section(FormSection):
             0,
         ),
         Card(
-            texts.CARD_PATIENCE_AND_DIAGNOSIS,
+            "Timeouts and debugging",
             ("startup_timeout_s", "step_timeout_s", "debug_distributed"),
             1,
         ),
         Card(
-            texts.CARD_EXCHANGE_OF_GRADIENTS,
+            "Gradient sync (DDP)",
             (
                 "bucket_cap_mb",
                 "gradient_as_bucket_view",
@@ -64,30 +63,30 @@ class Section(FormSection):
             1,
         ),
         Card(
-            texts.CARD_MODELS_TOO_LARGE_FOR_ONE_GPU,
+            "FSDP: large models",
             ("fsdp_reshard_after_forward", "fsdp_cpu_offload", "fsdp_reduce_precision", "fsdp_whole_gradients"),
             0,
         ),
     )
 
     def build(self) -> None:
-        """The GPUs and what the settings amount to, above the generated cards."""
-        self._reading: Reading | None = None
+        """Build the GPU list and the summary above the generated cards."""
+        self._reading: GpuReading | None = None
         self._reading_at = ""
         self._planning = ""
         self._links_read = False
         self.gpus = GpuList(self.scroll.inside, self._choose)
         self.columns.add(self.gpus.frame, 0)
         self.plan = card(self.scroll.inside)
-        title = text(self.plan, texts.PLAN_TITLE, "heading")
-        title.pack(anchor="w", padx=look.px(16), pady=(look.px(12), look.px(4)))
-        self.plan_words = text(self.plan)
-        wrap_within(self.plan_words, self.plan)
-        self.plan_words.pack(fill="x", padx=look.px(16), pady=(0, look.px(14)))
+        title = text(self.plan, "Summary", "heading")
+        title.pack(anchor="w", padx=theme.px(16), pady=(theme.px(12), theme.px(4)))
+        self.plan_label = text(self.plan)
+        wrap_within(self.plan_label, self.plan)
+        self.plan_label.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(14)))
         self.columns.add(self.plan, 1)
         super().build()
-        for words, event in ((texts.MULTI_NODE, "<<MultiNode>>"), (texts.PREFLIGHT, "<<Preflight>>")):
-            button = Button(self.head, words, partial(self.event_generate, event), on=look.WINDOW)
+        for label, event in (("Multiple machines…", "<<MultiNode>>"), ("Preflight check", "<<Preflight>>")):
+            button = Button(self.head, label, partial(self.event_generate, event), bg=theme.WINDOW)
             button.pack(side="right", padx=(8, 0))
 
     def show(self) -> None:
@@ -108,18 +107,18 @@ class Section(FormSection):
         self._planning = self.after(_PLAN_PAUSE_MS, self._describe)
 
     def _read(self) -> None:
-        """Ask the driver, now and again while the section is in sight."""
+        """Query the driver, repeatedly while the section is visible."""
         self._reading_at = ""
-        self.state.background.run(read_gpus, self._take_in)
+        self.state.background.run(read_gpus, self._show_reading)
 
-    def _take_in(self, reading: Reading) -> None:
+    def _show_reading(self, reading: GpuReading) -> None:
         self._reading = reading
         if not self.shown:
             return
         self._show_gpus()
         if len(reading.gpus) > 1 and not self._links_read:
             self._links_read = True
-            self.state.background.run(lambda: read_links(reading), self._show_links)
+            self.state.background.run(lambda: gpu_links(reading.gpus), self._show_links)
         self._reading_at = self.after(_READ_EVERY_MS, self._read)
 
     def _show_gpus(self) -> None:
@@ -141,9 +140,9 @@ class Section(FormSection):
     def _describe(self) -> None:
         self._planning = ""
         config = self.state.draft.config
-        self.state.background.run(lambda: describe(config), self._tell)
+        self.state.background.run(lambda: describe(config), self._show_summary)
 
-    def _tell(self, told: tuple[str, str]) -> None:
-        sentence, fault = told
-        look.paint(self.plan_words, fg=look.BAD if fault else look.TEXT)
-        self.plan_words.configure(text=fault or sentence)
+    def _show_summary(self, summary: tuple[str, str]) -> None:
+        sentence, fault = summary
+        theme.paint(self.plan_label, fg=theme.BAD if fault else theme.TEXT)
+        self.plan_label.configure(text=fault or sentence)

@@ -1,24 +1,23 @@
-"""Where results go."""
+"""Where results are written."""
 
 from __future__ import annotations
 
-from app import texts
-from app.form.build import Card
+from app.form.cards import Card
 from app.sections.form_section import FormSection
 
 
 class Section(FormSection):
-    """Run folder, backups, log, and the files of the finished model."""
+    """Run folder, backups, logging and model files."""
 
     name = "output"
     declared_in = ("Output",)
     cards = (
-        Card(texts.CARD_RUNS, ("runs_dir", "run_name"), 0),
-        Card(texts.CARD_BACKUPS, ("backup_every", "backups_kept"), 1),
-        Card(texts.CARD_LOG, ("log_every", "tensorboard"), 0),
-        Card(texts.CARD_FILES, ("save_dtype", "save_single_file", "lora_layouts"), 0),
+        Card("Runs", ("runs_dir", "run_name"), 0),
+        Card("Backups", ("backup_every", "backups_kept"), 1),
+        Card("Logging", ("log_every", "tensorboard"), 0),
+        Card("Model files", ("save_dtype", "save_single_file", "lora_layouts"), 0),
         Card(
-            texts.CARD_HEADER,
+            "Metadata",
             ("model_title", "model_author", "model_license", "trigger_phrase", "metadata_dataset"),
             1,
         ),

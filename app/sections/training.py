@@ -1,9 +1,8 @@
-"""How long, how large, how exactly, and the optimizer."""
+"""Duration, batch size, precision and optimizer."""
 
 from __future__ import annotations
 
-from app import texts
-from app.form.build import Card
+from app.form.cards import Card
 from app.sections.form_section import FormSection
 
 OPTIMIZER = (
@@ -20,19 +19,19 @@ class Section(FormSection):
     name = "training"
     declared_in = ("Training", "Optimizer")
     cards = (
-        Card(texts.CARD_LENGTH, ("epochs", "max_steps", "seed"), 0),
-        Card(texts.CARD_OPTIMIZER, OPTIMIZER, 1),
-        Card(texts.CARD_BATCH, ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
+        Card("Length", ("epochs", "max_steps", "seed"), 0),
+        Card("Optimizer", OPTIMIZER, 1),
+        Card("Batch", ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
         Card(
-            texts.CARD_COURSE_OF_THE_LEARNING_RATE,
+            "Learning-rate schedule",
             ("scheduler", "warmup_steps", "min_learning_rate_factor", "scheduler_cycles", "scheduler_power"),
             1,
         ),
         Card(
-            texts.CARD_PRECISION_AND_MEMORY,
+            "Precision and memory",
             ("precision", "gradient_checkpointing", "channels_last", "compile"),
             0,
         ),
-        Card(texts.CARD_STABILITY, ("max_grad_norm", "ema", "ema_decay", "max_nonfinite_steps"), 1),
-        Card(texts.CARD_VALIDATION, ("validate_every", "early_stopping_patience"), 1),
+        Card("Stability", ("max_grad_norm", "ema", "ema_decay", "max_nonfinite_steps"), 1),
+        Card("Validation", ("validate_every", "early_stopping_patience"), 1),
     )

@@ -1,1 +1,1 @@
-"""Windows beside the main one."""
+"""Dialogs and secondary windows."""

@@ -1,4 +1,4 @@
-"""Choosing a file or a folder: the system's own window, and on X11, whose Tk has a poor one, a window of ours."""
+"""File and folder chooser: the system dialog, or on X11, where Tk's dialog is poor, our own."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pathlib import Path
 from tkinter import filedialog
 from typing import Literal
 
-from app import look, texts
 from app.background import Background
-from app.controls import Button, Entry, frame, text, then
-from app.table import table
+from app.widgets import theme
+from app.widgets.buttons import Button, Entry, frame, handler, text
+from app.widgets.table import table
 from app.windows.dialog import Dialog
 
 Purpose = Literal["open", "save", "folder", "any"]  # any: a file or a folder
 
-MOST = 20_000  # entries of a folder that are listed
+MAX_ENTRIES = 20_000  # listed per folder
 ROWS = 12
 
 
-def choose(
+def choose_path(
     owner: tk.Misc, purpose: Purpose, title: str, start: Path, endings: Sequence[str] = (), name: str = ""
 ) -> str:
-    """The chosen path; empty if people thought better of it. `endings` such as ".yaml" are those that are listed."""
+    """The chosen path, empty if cancelled. Only files with one of `endings`, e.g. ".yaml", are listed."""
     start = _existing(start)
     if owner.tk.call("tk", "windowingsystem") == "x11":
         return _Chooser(owner, purpose, title, start, tuple(endings), name).answer()
     types = [(" ".join(endings), " ".join(f"*{ending}" for ending in endings))] if endings else []
-    kinds = [*types, (texts.ALL_FILES, "*")]
+    kinds = [*types, ("All files", "*")]
     if purpose == "folder":
         return filedialog.askdirectory(parent=owner, title=title, initialdir=start)
     if purpose in ("open", "any"):
@@ -44,7 +44,7 @@ def choose(
 
 @dataclass(frozen=True)
 class _Item:
-    """One line of the list."""
+    """One row of the list."""
 
     name: str
     is_folder: bool
@@ -52,7 +52,7 @@ class _Item:
 
 
 class _Chooser:
-    """A folder's entries; folders open, files are taken."""
+    """Lists a folder's entries; folders open, files are accepted."""
 
     def __init__(
         self, owner: tk.Misc, purpose: Purpose, title: str, folder: Path, endings: tuple[str, ...], name: str
@@ -65,52 +65,52 @@ class _Chooser:
         self._background = Background(self._dialog.window)
         body = self._dialog.body
         line = frame(body)
-        line.pack(fill="x", pady=(0, look.px(8)))
-        Button(line, icon="up", hint=texts.CHOOSER_UP, on=look.CARD, command=self._up).pack(side="left", padx=(0, 4))
-        Button(line, icon="home", hint=texts.CHOOSER_HOME, on=look.CARD, command=self._home).pack(side="left")
-        self._place = Entry(line, width=480)
-        self._place.pack(side="left", padx=(look.px(8), 0), fill="x", expand=True)
-        self._place.line.bind("<Return>", then(lambda: self._go(Path(self._place.get()))))
-        self._make_list(body)
+        line.pack(fill="x", pady=(0, theme.px(8)))
+        Button(line, icon="up", tooltip="Parent folder (Backspace)", bg=theme.CARD, command=self._up).pack(
+            side="left", padx=(0, 4)
+        )
+        Button(line, icon="home", tooltip="Home folder", bg=theme.CARD, command=self._home).pack(side="left")
+        self._path_entry = Entry(line, width=480)
+        self._path_entry.pack(side="left", padx=(theme.px(8), 0), fill="x", expand=True)
+        self._path_entry.line.bind("<Return>", handler(lambda: self._open_folder(Path(self._path_entry.get()))))
+        self._build_list(body)
         self._name = Entry(body, width=560)
         if purpose in ("open", "save"):
-            self._name.pack(fill="x", pady=(look.px(8), 0))
+            self._name.pack(fill="x", pady=(theme.px(8), 0))
         self._name.show(name)
-        self._said = text(body, "", "small", colour=look.WARN, wrap=560)
-        self._said.pack(anchor="w", pady=(look.px(6), 0))
-        self._dialog.button(texts.CANCEL, self._dialog.close)
-        take = {"open": texts.OPEN, "save": texts.SAVE, "folder": texts.CHOOSER_TAKE, "any": texts.CHOOSER_TAKE}[
-            purpose
-        ]
-        self._dialog.button(take, self._take, "accent")
-        self._dialog.on_return(self._entered)
-        self._go(folder)
+        self._message = text(body, "", "small", colour=theme.WARN, wrap=560)
+        self._message.pack(anchor="w", pady=(theme.px(6), 0))
+        self._dialog.button("Cancel", self._dialog.close)
+        take = {"open": "Open", "save": "Save", "folder": "Choose", "any": "Choose"}[purpose]
+        self._dialog.button(take, self._accept, "accent")
+        self._dialog.on_return(self._on_return)
+        self._open_folder(folder)
 
     def answer(self) -> str:
-        """Wait for what people choose."""
+        """Show the dialog and wait for the answer."""
         window = self._dialog.show()
         (self._name.line if self._purpose == "save" else self._list).focus_set()
         window.wait_window()
         return self._answer
 
-    def _make_list(self, body: tk.Misc) -> None:
+    def _build_list(self, body: tk.Misc) -> None:
         box = frame(body)
         box.pack(fill="both", expand=True)
-        self._list = table(box, {"name": (texts.CHOOSER_NAME, 400), "changed": (texts.CHOOSER_CHANGED, 150)})
+        self._list = table(box, {"name": ("Name", 400), "changed": ("Modified", 150)})
         self._list.configure(height=ROWS)
-        self._list.bind("<<TreeviewSelect>>", lambda event: self._selected())
-        self._list.bind("<Double-Button-1>", lambda event: self._entered())
+        self._list.bind("<<TreeviewSelect>>", lambda event: self._on_select())
+        self._list.bind("<Double-Button-1>", lambda event: self._on_return())
         self._list.bind("<BackSpace>", lambda event: self._up())
-        self._list.bind("<Key>", self._jump, add="+")
+        self._list.bind("<Key>", self._type_ahead, add="+")
 
-    def _go(self, folder: Path) -> None:
-        self._said.configure(text="")
-        self._background.run(lambda: _listing(folder, self._endings, self._purpose), self._show, self._complain)
+    def _open_folder(self, folder: Path) -> None:
+        self._message.configure(text="")
+        self._background.run(lambda: _listing(folder, self._endings, self._purpose), self._show, self._show_error)
         self._folder = folder
 
     def _show(self, items: list[_Item]) -> None:
         self._items = items
-        self._place.show(str(self._folder))
+        self._path_entry.show(str(self._folder))
         self._list.delete(*self._list.get_children())
         for number, item in enumerate(items):
             mark = "▸  " if item.is_folder else "    "
@@ -119,29 +119,31 @@ class _Chooser:
             self._list.focus("0")
             self._list.selection_set("0")
 
-    def _complain(self, words: str) -> None:
-        self._said.configure(text=words)
-        self._folder = Path(self._place.get()).parent if not Path(self._place.get()).is_dir() else self._folder
+    def _show_error(self, message: str) -> None:
+        self._message.configure(text=message)
+        self._folder = (
+            Path(self._path_entry.get()).parent if not Path(self._path_entry.get()).is_dir() else self._folder
+        )
 
     def _item(self) -> _Item | None:
-        chosen = self._list.selection()
-        return self._items[int(chosen[0])] if chosen else None
+        selected = self._list.selection()
+        return self._items[int(selected[0])] if selected else None
 
-    def _selected(self) -> None:
+    def _on_select(self) -> None:
         item = self._item()
         if item is not None and not item.is_folder:
             self._name.show(item.name)
 
-    def _entered(self) -> None:
-        """Return, or a double click: into the folder, or take what is named."""
+    def _on_return(self) -> None:
+        """Return or double click: open the folder or accept the file."""
         focused = str(self._dialog.window.focus_get())
         item = self._item()
         if item is not None and item.is_folder and focused == str(self._list):
-            self._go(self._folder / item.name)
+            self._open_folder(self._folder / item.name)
         elif focused == str(self._list) or focused == str(self._name.line):
-            self._take()
+            self._accept()
 
-    def _take(self) -> None:
+    def _accept(self) -> None:
         if self._purpose in ("folder", "any"):
             item = self._item()
             self._finish(self._folder / item.name if item is not None else self._folder)
@@ -149,18 +151,18 @@ class _Chooser:
         name = self._name.get().strip()
         if not name:
             if (item := self._item()) is not None and item.is_folder:
-                self._go(self._folder / item.name)
+                self._open_folder(self._folder / item.name)
             return
         file = self._folder / name
         if file.is_dir():
-            self._go(file)
+            self._open_folder(file)
         elif self._purpose == "open" and not file.is_file():
-            self._said.configure(text=texts.CHOOSER_NO_FILE.format(name=name))
+            self._message.configure(text=f"There is no file {name} here.")
         elif self._purpose == "save":
             file = file if file.suffix or not self._endings else file.with_name(f"{name}{self._endings[0]}")
             if file.exists() and self._confirmed != str(file):
                 self._confirmed = str(file)
-                self._said.configure(text=texts.CHOOSER_REPLACE.format(name=file.name))
+                self._message.configure(text=f"{file.name} already exists. Save again to replace it.")
             else:
                 self._finish(file)
         else:
@@ -171,15 +173,15 @@ class _Chooser:
         self._dialog.close()
 
     def _up(self) -> None:
-        self._go(self._folder.parent)
+        self._open_folder(self._folder.parent)
 
     def _home(self) -> None:
-        self._go(Path.home())
+        self._open_folder(Path.home())
 
-    def _jump(self, event: tk.Event[tk.Misc]) -> None:
-        """A letter goes to the next entry that begins with it."""
-        chosen = self._list.selection()
-        start = int(chosen[0]) + 1 if chosen else 0
+    def _type_ahead(self, event: tk.Event[tk.Misc]) -> None:
+        """Select the next entry that starts with the typed letter."""
+        selected = self._list.selection()
+        start = int(selected[0]) + 1 if selected else 0
         order = [*range(start, len(self._items)), *range(start)]
         for number in order:
             if event.char.strip() and self._items[number].name.lower().startswith(event.char.lower()):
@@ -190,27 +192,27 @@ class _Chooser:
 
 
 def _existing(start: Path) -> Path:
-    """The folder, or the nearest above it that exists; the user's own where there is none."""
+    """The folder, or its nearest existing parent; the home folder if there is none."""
     try:
         start = start.absolute()
     except OSError:
-        return Path.home()  # the working folder is gone
-    return next((place for place in (start, *start.parents) if place.is_dir()), Path.home())
+        return Path.home()  # the working directory was deleted
+    return next((folder for folder in (start, *start.parents) if folder.is_dir()), Path.home())
 
 
 def _listing(folder: Path, endings: tuple[str, ...], purpose: Purpose) -> list[_Item]:
-    """The visible entries, folders first; raises OSError."""
+    """The entries that are not hidden, folders first. Raises OSError."""
     found: list[_Item] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             is_folder = entry.is_dir()
-            wanted = is_folder or (purpose != "folder" and (not endings or entry.name.lower().endswith(endings)))
-            if wanted and not entry.name.startswith("."):
+            is_listed = is_folder or (purpose != "folder" and (not endings or entry.name.lower().endswith(endings)))
+            if is_listed and not entry.name.startswith("."):
                 try:
                     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.stat().st_mtime))
                 except OSError:
-                    changed = ""  # a link to nothing
+                    changed = ""  # a dangling link
                 found.append(_Item(entry.name, is_folder, changed))
-            if len(found) >= MOST:
+            if len(found) >= MAX_ENTRIES:
                 break
     return sorted(found, key=lambda item: (not item.is_folder, item.name.lower()))

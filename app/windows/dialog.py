@@ -1,20 +1,20 @@
-"""A small window over the main one: a title, a body, buttons; Escape closes it."""
+"""A dialog with a title, a body and buttons; Escape closes it."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
 
-from app import look
-from app.controls import Button, Style, frame, text
+from app.widgets import theme
+from app.widgets.buttons import Button, Style, frame, text
 
-EDGE = 24  # of the screen that a tall dialog leaves free
+EDGE = 24  # pixels of the screen height that a tall dialog leaves free
 
 
 class Dialog:
     """Fill `body`, add buttons, then `show`."""
 
-    def __init__(self, owner: tk.Misc, title: str, words: str = "", modal: bool = True) -> None:
+    def __init__(self, owner: tk.Misc, title: str, message: str = "", modal: bool = True) -> None:
         self._owner = owner.winfo_toplevel()
         self._modal = modal
         self.window = tk.Toplevel(self._owner)
@@ -23,40 +23,40 @@ class Dialog:
         self.window.transient(self._owner)
         self.window.resizable(False, False)
         self.window.configure(highlightthickness=1)
-        look.paint(self.window, bg=look.CARD, highlightbackground=look.FIELD_LINE, highlightcolor=look.FIELD_LINE)
+        theme.paint(self.window, bg=theme.CARD, highlightbackground=theme.FIELD_LINE, highlightcolor=theme.FIELD_LINE)
         outer = frame(self.window)
-        outer.pack(fill="both", expand=True, padx=look.px(24), pady=look.px(20))
+        outer.pack(fill="both", expand=True, padx=theme.px(24), pady=theme.px(20))
         text(outer, title, "large").pack(anchor="w")
-        if words:
-            text(outer, words, colour=look.MUTED, wrap=520).pack(anchor="w", pady=(look.px(8), 0))
+        if message:
+            text(outer, message, colour=theme.MUTED, wrap=520).pack(anchor="w", pady=(theme.px(8), 0))
         self._row = frame(outer)
-        self._row.pack(side="bottom", anchor="e")  # first, so that a low screen cuts off anything else
+        self._row.pack(side="bottom", anchor="e")  # packed first, so that a low screen cuts off something else
         self.body = frame(outer)
-        self.body.pack(fill="both", expand=True, pady=look.px(16))
+        self.body.pack(fill="both", expand=True, pady=theme.px(16))
         self.window.bind("<Escape>", lambda event: self.close())
         self.window.protocol("WM_DELETE_WINDOW", self.close)
 
-    def button(self, words: str, command: Callable[[], object], style: Style = "plain") -> Button:
-        """One more button at the right."""
-        button = Button(self._row, words, command, style=style, on=look.CARD)
+    def button(self, label: str, command: Callable[[], object], style: Style = "plain") -> Button:
+        """Add a button at the right."""
+        button = Button(self._row, label, command, style=style, bg=theme.CARD)
         button.pack(side="left", padx=(8, 0))
         return button
 
     def on_return(self, action: Callable[[], object]) -> None:
-        """What Return does, wherever the focus is."""
+        """Run `action` on Return, regardless of the focus."""
         self.window.bind("<Return>", lambda event: action())
 
     def show(self) -> tk.Toplevel:
-        """Place it over its owner and give it the keyboard."""
+        """Place it over its owner and take the keyboard focus."""
         window, owner = self.window, self._owner
         window.update_idletasks()
         width = min(window.winfo_reqwidth(), window.winfo_screenwidth())
-        height = min(window.winfo_reqheight(), window.winfo_screenheight() - look.px(EDGE))
+        height = min(window.winfo_reqheight(), window.winfo_screenheight() - theme.px(EDGE))
         x = owner.winfo_rootx() + (owner.winfo_width() - width) // 2
         y = owner.winfo_rooty() + (owner.winfo_height() - height) // 3
         y = min(max(y, 0), window.winfo_screenheight() - height)
         if (width, height) == (window.winfo_reqwidth(), window.winfo_reqheight()):
-            window.geometry(f"+{max(x, 0)}+{y}")  # and grows with what it says
+            window.geometry(f"+{max(x, 0)}+{y}")  # without a size it grows with its contents
         else:
             window.geometry(f"{width}x{height}+{max(x, 0)}+{y}")
         window.deiconify()
@@ -68,7 +68,7 @@ class Dialog:
         return window
 
     def close(self) -> None:
-        """Take it away and give the keyboard back."""
+        """Close it and return the keyboard focus."""
         if self.window.winfo_exists():
             self.window.grab_release()
             self.window.destroy()

@@ -1,4 +1,4 @@
-"""The preflight check: a child process that tries everything out, and its table as it grows."""
+"""The preflight check, run in a child process, and the table of its results."""
 
 from __future__ import annotations
 
@@ -9,78 +9,85 @@ import sys
 import tempfile
 import tkinter as tk
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
-from app import look, texts
-from app.controls import Segments, frame, text
-from app.table import table
+from app.multi_gpu.plan_summary import INVALID_SETTINGS
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Segments, frame, text
+from app.widgets.table import table
 from app.windows.dialog import Dialog
+from modules import ROOT
 from modules.config import save_config
-from modules.run.checkup import Checkup
+from modules.run.preflight_report.report import PreflightReport
 
-if TYPE_CHECKING:
-    from app.main_window import MainWindow
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "preflight.py"
-_LOOK_EVERY_MS = 250
+SCRIPT = ROOT / "scripts" / "preflight.py"
+_POLL_MS = 250
+_DEPTHS: Final = {"Quick": "basic", "Thorough": "all"}
+_STATES: Final = {"green": "ok", "yellow": "note", "red": "failed", "grey": "-"}
 
 
 class PreflightWindow:
-    """Runs scripts/preflight.py with the present settings; closing the window ends it."""
+    """Runs scripts/preflight.py with the current settings; closing the window stops it."""
 
-    def __init__(self, window: MainWindow) -> None:
-        self.state = window.state_
-        self.checkup: Checkup | None = None
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        self.state = state
+        self.report: PreflightReport | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="tandem-window-")
-        self._dialog = Dialog(window, texts.PREFLIGHT, texts.PREFLIGHT_WORDS, modal=False)
+        self._dialog = Dialog(
+            parent,
+            "Preflight check",
+            "Tests devices, network, disks and images with these settings, without training.",
+            modal=False,
+        )
         self._dialog.window.resizable(True, True)
         head = frame(self._dialog.body)
-        head.pack(fill="x", pady=(0, look.px(8)))
-        self.depth = Segments(head, list(texts.PREFLIGHT_DEPTHS), lambda _: None, on=look.CARD)
-        self.depth.set(next(iter(texts.PREFLIGHT_DEPTHS)))
+        head.pack(fill="x", pady=(0, theme.px(8)))
+        self.depth = Segments(head, list(_DEPTHS), lambda _: None, bg=theme.CARD)
+        self.depth.set(next(iter(_DEPTHS)))
         self.depth.pack(side="left")
-        self._said = text(head, font="strong", wrap=600)
-        self._said.pack(side="left", padx=look.px(16))
-        place = frame(self._dialog.body)
-        place.configure(width=look.px(940), height=look.px(340))
-        place.pack_propagate(False)
-        place.pack(fill="both", expand=True)
+        self._status = text(head, font="strong", wrap=600)
+        self._status.pack(side="left", padx=theme.px(16))
+        table_frame = frame(self._dialog.body)
+        table_frame.configure(width=theme.px(940), height=theme.px(340))
+        table_frame.pack_propagate(False)
+        table_frame.pack(fill="both", expand=True)
         columns = {
-            "check": (texts.PREFLIGHT_CHECK, 150),
-            "where": (texts.PREFLIGHT_WHERE, 130),
+            "check": ("Check", 150),
+            "where": ("Where", 130),
             "state": ("", 60),
-            "value": (texts.PREFLIGHT_RESULT, 560),
+            "value": ("Result", 560),
         }
-        self.tree = table(place, columns)
+        self.table = table(table_frame, columns)
         self._colour_rows()
-        self._advice = text(self._dialog.body, colour=look.MUTED, wrap=900)
-        self._advice.pack(fill="x", pady=(look.px(8), 0))
-        self.tree.bind("<<TreeviewSelect>>", lambda event: self._show_advice())
-        self._dialog.button(texts.CLOSE, self._dialog.close)
-        self.button = self._dialog.button(texts.PREFLIGHT_START, self.start, "accent")
-        self._dialog.window.bind("<Destroy>", self._end, add="+")
+        self._advice = text(self._dialog.body, colour=theme.MUTED, wrap=900)
+        self._advice.pack(fill="x", pady=(theme.px(8), 0))
+        self.table.bind("<<TreeviewSelect>>", lambda event: self._show_advice())
+        self._dialog.button("Close", self._dialog.close)
+        self.button = self._dialog.button("Check again", self.start, "accent")
+        self._dialog.window.bind("<Destroy>", self._on_destroy, add="+")
 
     def show(self) -> tk.Toplevel:
-        """Open it and begin with the quick checks."""
+        """Open the window and start the quick checks."""
         window = self._dialog.show()
         self.start()
         return window
 
     def start(self) -> None:
-        """Check the present settings."""
+        """Check the current settings."""
         config = self.state.draft.config
         if config is None:
-            self._say(texts.PLAN_UNKNOWN, look.BAD)
+            self._show_status(INVALID_SETTINGS, theme.BAD)
             return
         if self._child is not None:
             return
-        file, self._result = Path(self._folder.name, "config.json"), Path(self._folder.name, "checkup.json")
+        file, self._result = Path(self._folder.name, "config.json"), Path(self._folder.name, "report.json")
         self._result.unlink(missing_ok=True)
         save_config(config, file)
         argv = [sys.executable, str(SCRIPT), "--config", str(file), "--json", str(self._result)]
-        argv += ["--test", texts.PREFLIGHT_DEPTHS[self.depth.get()]]
-        # a file, not a pipe: nobody has to read it for the check to go on
+        argv += ["--test", _DEPTHS[self.depth.get()]]
+        # a file, not a pipe, which would block the check unless read
         with self._log().open("wb") as log:
             self._child = subprocess.Popen(
                 argv,
@@ -89,62 +96,65 @@ class PreflightWindow:
                 stderr=subprocess.STDOUT,
                 start_new_session=sys.platform != "win32",
             )
-        self.tree.delete(*self.tree.get_children())
-        self.checkup = None
+        self.table.delete(*self.table.get_children())
+        self.report = None
         self.button.configure(state="disabled")
-        self._say(texts.PREFLIGHT_RUNNING, look.MUTED)
-        self._look()
+        self._show_status("Checking …", theme.MUTED)
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         child = self._child
         if child is None:
             return
-        self._take_in()
+        self._update_table()
         if child.poll() is None:
-            self._dialog.window.after(_LOOK_EVERY_MS, self._look)
+            self._dialog.window.after(_POLL_MS, self._poll)
             return
         self._child = None
-        said = self._log().read_text("utf-8", errors="replace").strip()
+        output = self._log().read_text("utf-8", errors="replace").strip()
         self.button.configure(state="normal")
-        if self.checkup is None:
-            self._say(said.splitlines()[-1] if said else texts.PREFLIGHT_SILENT, look.BAD)
+        if self.report is None:
+            self._show_status(output.splitlines()[-1] if output else "The check terminated unexpectedly.", theme.BAD)
         else:
-            self._say(self.checkup.verdict, look.BAD if self.checkup.reds else look.GOOD)
+            self._show_status(self.report.verdict, theme.BAD if self.report.reds else theme.GOOD)
 
     def _log(self) -> Path:
-        return Path(self._folder.name, "said.txt")
+        return Path(self._folder.name, "output.txt")
 
-    def _take_in(self) -> None:
+    def _update_table(self) -> None:
         try:
-            checkup = Checkup.parse(self._result.read_text(encoding="utf-8"))
+            report = PreflightReport.parse(self._result.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError):
             return
-        shown = len(self.tree.get_children())
-        for number, cell in enumerate(checkup.cells[shown:], start=shown):
-            words = texts.PREFLIGHT_STATES[cell.colour]
-            self.tree.insert(
-                "", "end", iid=str(number), values=(cell.check, cell.where, words, cell.value), tags=(cell.colour,)
+        shown = len(self.table.get_children())
+        for number, cell in enumerate(report.cells[shown:], start=shown):
+            self.table.insert(
+                "",
+                "end",
+                iid=str(number),
+                values=(cell.check, cell.where, _STATES[cell.colour], cell.value),
+                tags=(cell.colour,),
             )
-        self.checkup = checkup
+        self.report = report
 
     def _show_advice(self) -> None:
-        chosen = self.tree.selection()
-        if self.checkup is not None and chosen:
-            cell = self.checkup.cells[int(chosen[0])]
+        selected = self.table.selection()
+        if self.report is not None and selected:
+            cell = self.report.cells[int(selected[0])]
             self._advice.configure(text=cell.advice or cell.value)
 
     def _colour_rows(self) -> None:
         def recolour() -> None:
-            for name, colour in (("red", look.BAD), ("yellow", look.WARN), ("grey", look.FAINT)):
-                self.tree.tag_configure(name, foreground=look.now(colour))
+            for name, colour in (("red", theme.BAD), ("yellow", theme.WARN), ("grey", theme.FAINT)):
+                self.table.tag_configure(name, foreground=theme.resolve(colour))
 
-        look.follow(self.tree, "rows", recolour)
+        theme.follow(self.table, "rows", recolour)
 
-    def _say(self, words: str, colour: look.Colour) -> None:
-        look.paint(self._said, fg=colour)
-        self._said.configure(text=words)
+    def _show_status(self, message: str, colour: theme.Colour) -> None:
+        theme.paint(self._status, fg=colour)
+        self._status.configure(text=message)
 
-    def _end(self, event: tk.Event[tk.Misc]) -> None:
+    def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is not self._dialog.window:
             return
         child, self._child = self._child, None

@@ -1,4 +1,4 @@
-"""The first start: ways to begin."""
+"""The welcome dialog of the first start."""
 
 from __future__ import annotations
 
@@ -6,70 +6,77 @@ import subprocess
 import sys
 import tkinter as tk
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from app import icons, look, texts
-from app.controls import Button, Style, frame, text
+from app.shell.files import Files
+from app.state import AppState
+from app.widgets import icons, theme
+from app.widgets.buttons import Button, Style, frame, text
 from app.windows.dialog import Dialog
+from modules import ROOT
 from modules.config import ConfigError
 
-if TYPE_CHECKING:
-    from app.main_window import MainWindow
-
-DRAW_PICTURES = Path(__file__).resolve().parents[2] / "scripts" / "make_demo_data.py"
+DEMO_SCRIPT = ROOT / "scripts" / "make_demo_data.py"
 
 
-def show_welcome(window: MainWindow) -> tk.Toplevel:
-    """Each way is one large button."""
-    dialog = Dialog(window, texts.WELCOME_TITLE, texts.WELCOME_TEXT)
-    window.preferences.welcomed = True
-    said = text(dialog.body, texts.WELCOME_LATER, "small", colour=look.MUTED)
+def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: Callable[[], object]) -> tk.Toplevel:
+    """Show the ways to start, each with a button."""
+    dialog = Dialog(
+        parent,
+        "Welcome to Tandem",
+        "Train image models on one GPU, all GPUs or several machines. How would you like to start?",
+    )
+    state.preferences.welcomed = True
+    status = text(dialog.body, "F1 lists the keyboard shortcuts.", "small", colour=theme.MUTED)
 
     def demo() -> None:
-        said.configure(text=texts.WELCOME_DRAWING)
-        window.state_.background.run(draw_demo_pictures, lambda done: drawn(), lambda why: said.configure(text=why))
+        status.configure(text="Generating the demo images …")
+        state.background.run(run_demo_script, lambda done: open_demo(), lambda why: status.configure(text=why))
 
-    def drawn() -> None:
+    def open_demo() -> None:
         dialog.close()
-        window.files.open_preset("demo")
+        files.open_preset("demo")
 
     def presets() -> None:
         dialog.close()
-        window.open_presets()
+        open_presets()
 
     def other_trainer() -> None:
         dialog.close()
-        window.files.import_settings()
+        files.import_settings()
 
-    ways: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
-        ("play", texts.WELCOME_DEMO, texts.WELCOME_DEMO_HELP, demo),
-        ("presets", texts.WELCOME_PRESET, texts.WELCOME_PRESET_HELP, presets),
-        ("open", texts.WELCOME_IMPORT, texts.WELCOME_IMPORT_HELP, other_trainer),
-        ("plus", texts.WELCOME_OWN, texts.WELCOME_OWN_HELP, dialog.close),
+    options: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+        (
+            "play",
+            "Try the demo",
+            "Generates 200 small images and trains on them for about a minute, even without a GPU.",
+            demo,
+        ),
+        ("presets", "Open a preset", "Ready-made settings; change what you like.", presets),
+        ("open", "Import settings", "From OneTrainer, kohya's scripts and GUI, and other trainers.", other_trainer),
+        ("plus", "Start from defaults", "Choose a model, add your images, train.", dialog.close),
     )
-    for icon, title, help_, action in ways:
+    for icon, title, help_, action in options:
         row = frame(dialog.body)
-        row.pack(fill="x", pady=look.px(6))
-        icons.label(row, icon, 24, look.ACCENT_TEXT, look.CARD).pack(side="left", padx=(0, look.px(16)))
-        words = frame(row)
-        words.pack(side="left", fill="x", expand=True)
-        text(words, title, "heading").pack(anchor="w")
-        text(words, help_, colour=look.MUTED, wrap=330).pack(anchor="w")
+        row.pack(fill="x", pady=theme.px(6))
+        icons.label(row, icon, 24, theme.ACCENT_TEXT, theme.CARD).pack(side="left", padx=(0, theme.px(16)))
+        labels = frame(row)
+        labels.pack(side="left", fill="x", expand=True)
+        text(labels, title, "heading").pack(anchor="w")
+        text(labels, help_, colour=theme.MUTED, wrap=330).pack(anchor="w")
         style: Style = "accent" if icon == "play" else "plain"
-        button = Button(row, title, action, style=style, on=look.CARD, width=170)
+        button = Button(row, title, action, style=style, bg=theme.CARD, width=170)
         button.pack(side="right", padx=(24, 0))
         if icon == "play":
             dialog.window.after_idle(button.focus_set)
-    said.pack(anchor="w", pady=(look.px(12), 0))
+    status.pack(anchor="w", pady=(theme.px(12), 0))
     return dialog.show()
 
 
-def draw_demo_pictures() -> None:
-    """The demo's data set; drawn once."""
+def run_demo_script() -> None:
+    """Generate the demo data set, unless it exists. Raises ConfigError."""
     done = subprocess.run(
-        [sys.executable, str(DRAW_PICTURES)], capture_output=True, encoding="utf-8", errors="replace", check=False
+        [sys.executable, str(DEMO_SCRIPT)], capture_output=True, encoding="utf-8", errors="replace", check=False
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        raise ConfigError(lines[-1] if lines else texts.WELCOME_NOT_DRAWN)
+        raise ConfigError(lines[-1] if lines else "The demo images cannot be generated.")

@@ -1,4 +1,4 @@
-"""Backups that are complete or absent: written aside, checksummed, renamed; the newest valid one is found again."""
+"""Atomic backups: written to a temporary folder, checksummed, renamed; resuming finds the newest valid one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from modules.checkpoint.optimizer_state import OptimizerState, Plain
-from modules.checkpoint.tensor_file import write_tensors
 from modules.config import ResumeError
 
 VERSION = 1
 PARTIAL = ".partial-"
-FORMER = f"{PARTIAL}former-"
+REPLACED = f"{PARTIAL}former-"
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands, and the facts that must stay the same for it to go on exactly."""
+    """How far a run has come, and what must stay the same for it to resume exactly: progress.json."""
 
     samples_seen: int
     step: int
@@ -35,22 +34,22 @@ class Position:
     global_batch_size: int
     world_size: int
     original_learning_rate: float
-    learning_rate: float  # after scaling with the world size the run began with
+    learning_rate: float  # after scaling by the world size that the run started with
     best_validation_loss: float | None = None
     validations_without_improvement: int = 0
-    base: dict[str, str] = field(default_factory=dict)  # a word for each module whose weights no backup holds
+    base: dict[str, str] = field(default_factory=dict)  # module -> fingerprint of weights that are not in the backup
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that a run needs to go on, whatever the number of ranks."""
+    """The contents of a backup: all that a run needs to resume, on any number of ranks."""
 
     position: Position
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor]  # trainable parameters and buffers, by name
     ema: dict[str, Tensor] | None
     optimizer: OptimizerState
     scaler: dict[str, Plain]
-    config: Mapping[str, object] = field(default_factory=dict)  # of the run that wrote it; of a backup that was read
+    config: Mapping[str, object] = field(default_factory=dict)  # of the run that wrote the backup; set when it is read
 
 
 class Backups:
@@ -61,33 +60,33 @@ class Backups:
         self._keep = keep
 
     def write(self, state: TrainingState, config_json: str) -> Path:
-        """Write the backup of `state`, then remove the oldest beyond `keep`. Returns its folder.
+        """Write a backup of `state`, then remove the oldest beyond `keep`. Returns its folder.
 
-        Raises OSError (full disk, no permission); a half-written backup is removed and older ones are untouched.
+        Raises OSError (disk full, no permission); a partial backup is removed and older ones stay untouched.
         """
         final = self._folder / f"step-{state.position.step:06d}"
         partial = self._folder / f"{PARTIAL}{final.name}"
         shutil.rmtree(partial, ignore_errors=True)
-        self._finish_replacement()
+        self._restore_replaced()
         try:
             partial.mkdir(parents=True)
             _write_files(partial, state, config_json, number=1 + max(map(_number, self._complete()), default=0))
-            if final.exists():  # the same step again: the former one stays whole until it can be replaced
-                final.rename(self._folder / f"{FORMER}{final.name}")
+            if final.exists():  # the same step again: the old backup stays complete until it is replaced
+                final.rename(self._folder / f"{REPLACED}{final.name}")
             partial.rename(final)
             _sync(self._folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
-            if isinstance(error, SafetensorError):  # safetensors reports a full disk as its own error
+            if isinstance(error, SafetensorError):  # safetensors raises its own error if the disk is full
                 raise OSError(f"{partial}: {error}") from error
             raise
         self._rotate()
         return final
 
     def newest_valid(self) -> tuple[Path | None, list[str]]:
-        """The newest backup that is complete and undamaged, and one sentence for each newer one that is not."""
+        """The newest backup that is complete and undamaged, and a sentence about each newer one that is not."""
         damaged: list[str] = []
-        self._finish_replacement()
+        self._restore_replaced()
         candidates = self._complete()[::-1]
         candidates.sort(key=lambda path: _number(path) > 0)  # an unreadable manifest first: it may be the newest
         for folder in candidates:
@@ -98,16 +97,16 @@ class Backups:
         return None, damaged
 
     def _complete(self) -> list[Path]:
-        """In the order of writing, which is not that of steps where somebody went back to an earlier backup."""
+        """In the order of writing, which differs from that of steps if a run was resumed from an earlier backup."""
         return sorted(self._folder.glob("step-*"), key=lambda path: (_number(path), len(path.name), path.name))
 
-    def _finish_replacement(self) -> None:
-        """Put a backup back whose replacement was killed between its two renames."""
-        for former in self._folder.glob(f"{FORMER}*"):
-            final = self._folder / former.name.removeprefix(FORMER)
+    def _restore_replaced(self) -> None:
+        """Put back a backup if the process was killed between the two renames of its replacement."""
+        for replaced in self._folder.glob(f"{REPLACED}*"):
+            final = self._folder / replaced.name.removeprefix(REPLACED)
             if not final.exists():
-                with suppress(OSError):  # another rank was faster, or the folder may only be read
-                    former.rename(final)
+                with suppress(OSError):  # another rank was faster, or the folder is read-only
+                    replaced.rename(final)
 
     def _rotate(self) -> None:
         for folder in self._complete()[: -self._keep]:
@@ -117,37 +116,32 @@ class Backups:
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with the backup in `folder`, in a sentence; None where every byte is as it was written."""
+    """A sentence about what is wrong with the backup in `folder`; None if all checksums match."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-        files = {name: (facts["size"], facts["sha256"]) for name, facts in manifest["files"].items()}
+        files = {name: (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
         version = manifest["version"]
     except FileNotFoundError:
         return f"{folder} is not a complete backup: it has no manifest.json."
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{folder} is damaged: its manifest.json cannot be read."
     if version > VERSION:
-        return f"{folder} was written by a newer Tandem (backup version {version}; this one knows {VERSION})."
+        return f"{folder} was written by a newer Tandem (backup version {version}; this one supports {VERSION})."
     for name, (size, digest) in files.items():
         path = folder / name
         if not path.is_file():
             return f"{folder} is damaged: {name} is missing."
         if path.stat().st_size != size or _sha256(path) != digest:
-            return f"{folder} is damaged: {name} is not as it was written."
+            return f"{folder} is damaged: the checksum of {name} does not match."
     return None
 
 
 def read_backup(folder: Path) -> TrainingState:
-    """The state in `folder`. Raises ResumeError, naming what is wrong, where it is missing or damaged."""
-    if not folder.is_dir():
-        raise ResumeError(
-            f"resume: there is no backup at {str(folder)!r}; give a folder such as runs/NAME/backup/step-000500,"
-            " or 'latest'."
-        )
+    """The state in `folder`. Raises ResumeError if it is missing or damaged."""
     fault = find_damage(folder)
     if fault is not None:
         raise ResumeError(
-            f"resume: {fault} Use another backup beside it, or --resume latest, which finds the newest good one."
+            f"resume: {fault} Use another backup of the run, or --resume latest, which finds the newest valid one."
         )
     structure = json.loads((folder / "optimizer.json").read_text("utf-8"))
     return TrainingState(
@@ -166,7 +160,7 @@ def read_backup(folder: Path) -> TrainingState:
 
 
 def _number(folder: Path) -> int:
-    """Which backup of its run this is, counted from 1; 0 where its manifest cannot tell."""
+    """The backup's number within its run, from 1; 0 if its manifest is unreadable."""
     try:
         return int(json.loads((folder / "manifest.json").read_text("utf-8"))["number"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -180,7 +174,7 @@ def _write_files(folder: Path, state: TrainingState, config_json: str, number: i
         write_tensors(folder / "ema.safetensors", state.ema)
     optimizer = state.optimizer
     structure = {
-        "kind": optimizer.kind,
+        "kind": optimizer.class_name,
         "values": optimizer.values,
         "groups": optimizer.groups,
         "scaler": state.scaler,
@@ -198,13 +192,33 @@ def _write_files(folder: Path, state: TrainingState, config_json: str, number: i
     _sync(folder)
 
 
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write `tensors`, which may be live ones as long as they do not change meanwhile.
+
+    Raises OSError or SafetensorError.
+    """
+    ready: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        saved = to_cpu(tensor)
+        storage = saved.untyped_storage().data_ptr()
+        ready[name] = saved.clone() if storage in storages else saved  # safetensors rejects tied weights
+        storages.add(storage)
+    save_file(ready, file)
+
+
+def to_cpu(tensor: Tensor) -> Tensor:
+    """The tensor as safetensors requires it: on the CPU and contiguous, copied only if it is not."""
+    return tensor.detach().cpu().contiguous()
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:
-    """Force a file's or folder's bytes to the disk (folders cannot be opened on Windows, and need not be)."""
+    """Flush a file or folder to disk (not on Windows, where folders cannot be opened)."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""An optimizer's state as named tensors and plain values, so that nothing has to be pickled."""
+"""An optimizer's state as named tensors and plain values, so that nothing is pickled."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Plain = bool | int | float | str | None | list["Plain"]
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """`tensors` by "parameter name/state name" or "group N/name"; `values` per parameter; each group's settings."""
+    """`tensors` by "PARAMETER/STATE" or "group N/NAME"; `values` by parameter; `groups` as their settings."""
 
-    kind: str  # the optimizer's class: another one would take these for its own
+    class_name: str  # of the optimizer: another class would misinterpret the state
     tensors: dict[str, Tensor]
     values: dict[str, dict[str, Plain]]
     groups: list[dict[str, Plain]]
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> OptimizerState:
-    """The live state of `optimizer` under the parameters' names; `names` maps id(parameter) to its name."""
+    """The state of `optimizer`, its tensors not copied; `names` maps id(parameter) to the parameter's name."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, dict[str, Plain]] = {}
     for parameter, state in optimizer.state.items():
@@ -33,8 +33,8 @@ def pack_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -
             else:
                 values.setdefault(name, {})[key] = _plain(value)
     for number, group in enumerate(optimizer.param_groups):
-        own = {key: value for key, value in group.items() if isinstance(value, Tensor)}  # Prodigy's running sums
-        tensors.update({f"{_group_name(number)}/{key}": value.detach() for key, value in own.items()})
+        group_tensors = {key: value for key, value in group.items() if isinstance(value, Tensor)}  # Prodigy has some
+        tensors.update({f"{_group_name(number)}/{key}": value.detach() for key, value in group_tensors.items()})
     groups = [
         {key: _plain(value) for key, value in group.items() if key != "params" and _is_plain(value)}
         for group in optimizer.param_groups
@@ -48,13 +48,13 @@ def unpack_optimizer(
     names: Mapping[int, str],
     configured: Collection[str],
 ) -> None:
-    """Put `state` back. Group settings named in `configured` keep the values of the present config.
+    """Load `state` into `optimizer`. Group settings named in `configured` keep their current values.
 
     Step counters stay on the CPU unless the optimizer counts on the device, as in torch's own load_state_dict.
-    Raises ValueError where the state is of another optimizer or has another number of groups.
+    Raises ValueError if the state is from another optimizer or has a different number of groups.
     """
-    if state.kind != type(optimizer).__name__:
-        raise ValueError(f"it is of another optimizer, {state.kind} instead of {type(optimizer).__name__}")
+    if state.class_name != type(optimizer).__name__:
+        raise ValueError(f"it is from another optimizer, {state.class_name} instead of {type(optimizer).__name__}")
     for group, saved in zip(optimizer.param_groups, state.groups, strict=True):
         group.update({key: value for key, value in saved.items() if key not in configured})
     by_parameter: dict[str, dict[str, Tensor | Plain]] = {name: dict(v) for name, v in state.values.items()}
@@ -75,15 +75,15 @@ def unpack_optimizer(
 
 
 def _group_name(number: int) -> str:
-    return f"group {number}"  # the space keeps it apart from parameters' names
+    return f"group {number}"  # no parameter's name contains a space
 
 
 def _like(parameter: Tensor, value: Tensor | Plain) -> Tensor | Plain:
-    """`value` on the device of its parameter, and in its memory layout: fused kernels walk both in storage order."""
+    """`value` on the parameter's device and in its memory format: fused kernels read both in storage order."""
     if not isinstance(value, Tensor):
         return value
     if value.shape != parameter.shape:
-        return value.to(parameter.device)  # the sums of factored moments, say
+        return value.to(parameter.device)  # for example factored second moments
     return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 

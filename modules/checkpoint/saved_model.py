@@ -1,4 +1,4 @@
-"""The model as people use it: a diffusers folder, replaced as a whole, with a note of the family that wrote it."""
+"""The saved model of a run: a diffusers folder or adapter files, replaced atomically, with tandem.json."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from modules.config import ConfigError, TrainConfig
-from modules.config.adapter_settings import AdapterSettings
+from modules.config.sections.adapters import AdapterSettings
 
-NOTE = "tandem.json"
+INFO_FILE = "tandem.json"
 
 
 def save_model(
@@ -21,17 +21,17 @@ def save_model(
     step: int,
     metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Let `export` write the model aside, then put it at `folder`; a reader sees the old model or the new one.
+    """Let `export` write the model to a temporary folder, then move it to `folder`.
 
-    The note beside it also has `metadata`: title, author and the like, for those who have the folder only.
-    Raises OSError where the disk is full or the folder cannot be written; the old model then stays.
+    tandem.json, with what `read_model_config` needs, also contains `metadata` (title, author and so on).
+    Raises OSError if the disk is full or the folder is not writable; the old model then stays.
     """
-    partial, former = folder.with_name(f".partial-{folder.name}"), folder.with_name(f".former-{folder.name}")
+    partial, replaced = folder.with_name(f".partial-{folder.name}"), folder.with_name(f".former-{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         export(partial)
-        note = {
+        info = {
             "version": 1,
             "family": config.family,
             "family_options": dict(config.family_options),
@@ -40,19 +40,19 @@ def save_model(
             "adapter": _adapter(config),
             "metadata": dict(metadata),
         }
-        (partial / NOTE).write_text(json.dumps(note, indent=2), "utf-8")
+        (partial / INFO_FILE).write_text(json.dumps(info, indent=2), "utf-8")
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    shutil.rmtree(former, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
     if folder.exists():
-        folder.rename(former)
+        folder.rename(replaced)
     partial.rename(folder)
-    shutil.rmtree(former, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _adapter(config: TrainConfig) -> dict[str, object]:
-    """Settings that tell how something trained beside a model is added to it; none for a whole model."""
+    """The settings with which an adapter or embedding is applied to its base model; empty for a whole model."""
     if config.method == "fine_tune":
         return {}
     base = config.base_model
@@ -67,24 +67,24 @@ def _adapter(config: TrainConfig) -> dict[str, object]:
     }
 
 
-def config_of_saved_model(folder: Path) -> TrainConfig:
-    """The config with which the model in `folder` can be loaded again. Raises ConfigError where it is none of ours."""
-    note_file = folder / NOTE
+def read_model_config(folder: Path) -> TrainConfig:
+    """The config that loads the model in `folder`. Raises ConfigError if Tandem did not write it."""
+    info_file = folder / INFO_FILE
     if not folder.is_dir():
-        raise ConfigError(f"model: there is no folder {str(folder)!r}; give a model folder such as runs/NAME/model.")
-    if not note_file.is_file():
+        raise ConfigError(f"model: there is no folder {str(folder)!r}; give a model folder like runs/NAME/model.")
+    if not info_file.is_file():
         raise ConfigError(
-            f"model: {str(folder)!r} has no {NOTE}; give a model folder that Tandem wrote, such as runs/NAME/model."
+            f"model: {str(folder)!r} has no {INFO_FILE}; give a model folder that Tandem wrote, like runs/NAME/model."
         )
     try:
-        note = json.loads(note_file.read_text("utf-8"))
+        info = json.loads(info_file.read_text("utf-8"))
         return TrainConfig(
-            family=note["family"],
-            family_options=note["family_options"],
-            resolution=note["resolution"],
-            **{"base_model": str(folder), **note.get("adapter", {})},
+            family=info["family"],
+            family_options=info["family_options"],
+            resolution=info["resolution"],
+            **{"base_model": str(folder), **info.get("adapter", {})},
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"model: {str(note_file)!r} is damaged ({type(error).__name__}); save the model again."
+            f"model: {str(info_file)!r} is damaged ({type(error).__name__}); save the model again."
         ) from error

@@ -1,21 +1,21 @@
-"""What differs between the config of a backup and that of the run which goes on from it."""
+"""Differences between the config of a backup and that of the run that resumes from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from modules.config.explain import show
+from modules.config.explain import format_value
 from modules.config.options import Option, is_active, options
 from modules.config.section import Resume, Section
 
-# A list's items belong together by this name of theirs; by their place where it has none.
-_NAMED_BY = {"parts": "part"}
+# The setting that identifies the items of a list; items of other lists are matched by their position.
+_ITEM_KEYS = {"parts": "part"}
 
 
 @dataclass(frozen=True)
 class Change:
-    """One setting that has another value now; `path` with the number of the list item."""
+    """One setting whose value has changed; `path` includes the number of the list item."""
 
     path: str
     resume: Resume
@@ -23,13 +23,13 @@ class Change:
     now: object
 
     def __str__(self) -> str:
-        return f"{self.path} {show(self.before)} -> {show(self.now)}"
+        return f"{self.path} {format_value(self.before)} -> {format_value(self.now)}"
 
 
-def changes(model: type[Section], before: Mapping[str, object], now: Mapping[str, object]) -> list[Change]:
-    """Settings that matter now and are not free to change, where they differ; both as dumped, defaults may be missing.
+def find_changes(model: type[Section], before: Mapping[str, object], now: Mapping[str, object]) -> list[Change]:
+    """The active settings that differ and are not free to change; both configs as dumped, defaults may be missing.
 
-    Lists of groups are compared item by item; where they have not as many, only that is told.
+    Lists of sections are compared item by item; if their lengths differ, only that is returned.
     """
     found: list[Change] = []
     for option in options(model):
@@ -43,27 +43,32 @@ def changes(model: type[Section], before: Mapping[str, object], now: Mapping[str
 
 
 def _changed_items(
-    model: type[Section], of: Option, before: Sequence[Mapping[str, object]], now: Sequence[Mapping[str, object]]
+    model: type[Section],
+    list_option: Option,
+    before: Sequence[Mapping[str, object]],
+    now: Sequence[Mapping[str, object]],
 ) -> list[Change]:
-    """What differs in the items of a list; a part that is not named is as one that is named and has the defaults."""
-    inside = [replace(each, path=each.name) for each in options(model) if each.path.startswith(f"{of.path}.*.")]
+    """The differences in a list's items; a submodule that is not listed counts as one with the defaults."""
+    inside = [
+        replace(each, path=each.name) for each in options(model) if each.path.startswith(f"{list_option.path}.*.")
+    ]
     pairs = dict(enumerate(zip(before, now, strict=False)))
-    if (key := _NAMED_BY.get(of.path)) is not None:
-        former, present = ({str(each.get(key)): each for each in items} for items in (before, now))
-        names = dict.fromkeys([*present, *former])
-        pairs = {place: (former.get(n, {key: n}), present.get(n, {key: n})) for place, n in enumerate(names)}
+    if (key := _ITEM_KEYS.get(list_option.path)) is not None:
+        previous, current = ({str(each.get(key)): each for each in items} for items in (before, now))
+        names = dict.fromkeys([*current, *previous])
+        pairs = {i: (previous.get(n, {key: n}), current.get(n, {key: n})) for i, n in enumerate(names)}
     elif len(before) != len(now):
-        return [Change(of.path, of.resume, f"{len(before)} in all", f"{len(now)} in all")]
+        return [Change(list_option.path, list_option.resume, f"{len(before)} in total", f"{len(now)} in total")]
     return [
-        Change(f"{of.path}.{place}.{option.name}", option.resume, _value(was, option), _value(is_, option))
-        for place, (was, is_) in pairs.items()
+        Change(f"{list_option.path}.{index}.{option.name}", option.resume, _value(was, option), _value(is_, option))
+        for index, (was, is_) in pairs.items()
         for option in inside
         if option.resume != "free" and _value(was, option) != _value(is_, option)
     ]
 
 
 def _value(data: Mapping[str, object], option: Option) -> object:
-    """The value as it stands there, or the default."""
+    """The value in `data`, or the default."""
     value: object = data
     for name in option.path.split("."):
         if not isinstance(value, Mapping) or name not in value:

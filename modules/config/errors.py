@@ -1,4 +1,4 @@
-"""Errors that a user can cause or repair; everything else is a defect and keeps its traceback."""
+"""Errors that a user can cause or fix; everything else is a bug and keeps its traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 
 class TandemError(Exception):
-    """A failure told in one or two sentences: what is wrong (`message`) and what to try (`advice`)."""
+    """A failure in one or two sentences: what is wrong (`message`) and what to try (`advice`)."""
 
     exit_code: ClassVar[int] = 3
     kind: ClassVar[str] = "error"
@@ -21,7 +21,7 @@ class TandemError(Exception):
         return " ".join(_sentence(text) for text in (self.message, self.advice) if text)
 
     def __reduce__(self) -> tuple[type[TandemError], tuple[str, str]]:
-        # Errors cross process borders (spawned ranks); the advice must not get lost on the way.
+        # Errors are pickled between processes (spawned ranks); keep the advice.
         return type(self), (self.message, self.advice)
 
 
@@ -32,35 +32,35 @@ class ConfigError(TandemError):
     kind = "config"
 
     @classmethod
-    def from_faults(cls, where: str, faults: Sequence[str]) -> ConfigError:
+    def from_faults(cls, source: str, faults: Sequence[str]) -> ConfigError:
         """One error for all faults of one source: a sentence for one, a list for several."""
         if len(faults) == 1:
-            return cls(f"{where}: {faults[0]}")
+            return cls(f"{source}: {faults[0]}")
         lines = "".join(f"\n  - {fault}" for fault in faults)
-        return cls(f"{where} has {len(faults)} faults:{lines}")
+        return cls(f"{source} has {len(faults)} faults:{lines}")
 
 
 class DataError(TandemError):
-    """No usable pictures, or a data folder that cannot be read."""
+    """No usable images, or a data folder that cannot be read."""
 
     exit_code = 4
     kind = "data"
 
 
 class ResumeError(TandemError):
-    """A backup that is missing, damaged or belongs to another run."""
+    """A backup that is missing, damaged or from another run."""
 
     exit_code = 2
     kind = "resume"
 
 
 class TrainingError(TandemError):
-    """Training started and cannot go on."""
+    """Training started and cannot continue."""
 
     exit_code = 3
     kind = "training"
 
 
 def _sentence(text: str) -> str:
-    """The text with a full stop, where it ends without one."""
+    """The text with a full stop, unless it already ends in punctuation."""
     return text if text.endswith((".", "!", "?", ":", "\n")) else f"{text}."

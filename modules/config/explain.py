@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from modules.config.names import known_names, nearest, nearest_path, owners
+from modules.config.names import known_names, nearest, nearest_path, optimizers_with
 from modules.config.options import Option, find_option
 from modules.config.section import NOT_A_NUMBER, RULES, Section
 from modules.config.train_config import TrainConfig
@@ -21,29 +21,31 @@ NAMES_SHOWN = 20
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong: the path of the setting and the whole sentence."""
+    """One validation error: the path of the setting, the whole sentence, and what a valid value must be, if known."""
 
     path: str
     sentence: str
+    requirement: str = ""
 
 
 def explain(error: ValidationError, model: type[Section] = TrainConfig, prefix: str = "") -> list[str]:
-    """One sentence per fault; `prefix` goes before the paths ("family_options" for a family's options)."""
+    """One sentence per fault; `prefix` is put before the paths ("family_options" for a family's options)."""
     return [fault.sentence for fault in faults(error, model, prefix)]
 
 
 def faults(error: ValidationError, model: type[Section] = TrainConfig, prefix: str = "") -> list[Fault]:
-    """As `explain`, with the path of each fault, for a form that marks the field."""
+    """Like `explain`, but with the path of each fault, for a form that marks the field."""
     found: list[Fault] = []
     for detail in error.errors(include_url=False):
-        for path, text in _Reader(model, detail, prefix).read():
+        for path, text, requirement in _ErrorReader(model, detail, prefix).read():
             shown = _join(prefix, path)
-            found.append(Fault(shown, f"{shown or 'The config'} {text}{'' if text.endswith('?') else '.'}"))
-    return _without_consequences(list(dict.fromkeys(found)))
+            sentence = f"{shown or 'The config'} {text}" + (f"; it must be {requirement}" if requirement else "")
+            found.append(Fault(shown, f"{sentence}{'' if sentence.endswith('?') else '.'}", requirement))
+    return _drop_follow_up_errors(list(dict.fromkeys(found)))
 
 
 def allowed(option: Option) -> str:
-    """What a setting accepts, in words: "a whole number from 8 to 8192"."""
+    """Describe the values a setting accepts: "a whole number from 8 to 8192"."""
     words = _KINDS[option.type]
     if option.type == "choice":
         words = f"one of {', '.join(option.choices)}"
@@ -56,8 +58,8 @@ def allowed(option: Option) -> str:
     return f"{words}, or empty (null)" if option.optional else words
 
 
-def show(value: object) -> str:
-    """The value as it would stand in a file, shortened."""
+def format_value(value: object) -> str:
+    """The value as in a file, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
     except (ValueError, TypeError, RecursionError):
@@ -65,8 +67,8 @@ def show(value: object) -> str:
     return text if len(text) <= SHOWN_LENGTH else text[: SHOWN_LENGTH - 4] + " ..."
 
 
-def listing(names: list[str]) -> str:
-    """The names, or the first of many."""
+def format_names(names: list[str]) -> str:
+    """The names separated by commas; only the first of many."""
     return ", ".join(names[:NAMES_SHOWN]) + (" and more, see docs/settings.md" if names[NAMES_SHOWN:] else "")
 
 
@@ -79,13 +81,13 @@ _KINDS = {
     "interval": 'an interval above 0 such as "200 steps", "1 epoch", "30 minutes" or "2 hours", or "never"',
     "integers": "a list of {} different whole numbers {}, such as [0, 1]",
     "numbers": "a list of {} numbers {}",
-    "mapping": "a group of names with finite numbers, text, true or false, lists or groups as values",
-    "list": "a list, each item of it a group of settings",
+    "mapping": "a group of names whose values are finite numbers, text, true or false, lists or groups",
+    "list": "a list whose items are groups of settings",
 }
 
 
-class _Reader:
-    """One pydantic error read against the declarations."""
+class _ErrorReader:
+    """Turns one pydantic error into sentences, using the declarations."""
 
     def __init__(self, model: type[Section], detail: ErrorDetails, prefix: str) -> None:
         self.model = model
@@ -94,35 +96,37 @@ class _Reader:
         self.kind = detail["type"]
         self.value: object = detail["input"]
         self.path, self.variant = _path(model, detail["loc"])
-        self._find_the_place()
+        self._locate()
 
-    def read(self) -> list[tuple[str, str]]:
-        """Pairs of path and the rest of the sentence; more than one only for rules that span settings."""
+    def read(self) -> list[tuple[str, str, str]]:
+        """Path, what is wrong and the requirement or ""; more than one only for rules that span settings."""
         if self.kind == RULES:
             rules: list[tuple[str, str]] = _context(self.detail)["rules"]
-            return [(_join(self.path, name), text) for name, text in rules]
+            return [(_join(self.path, name), text, "") for name, text in rules]
         if self.kind in ("extra_forbidden", "invalid_key"):
-            return [(self.path, self._unknown())]
+            return [(self.path, self._unknown(), "")]
         if self.kind.startswith("union_tag"):
             return [self._variant()]
         option = self._option()
         if self.kind == "missing":
-            needs = allowed(option) if option else "a value"
-            return [(self.path, f"is missing; it must be {needs}")]
+            return [(self.path, "is missing", allowed(option) if option else "a value")]
+        wrong = f"is {format_value(self.value)}"
         if option is None or not self.path:
-            return [(self.path, f"is {show(self.value)}; it must be a group of named settings")]
-        return [(self.path, f"is {show(self.value)}; {self._demand(option)}")]
+            return [(self.path, wrong, "a group of named settings")]
+        if self.kind == "value_error" and option.type != "interval":
+            return [(self.path, f"{wrong}; {_context(self.detail).get('error', 'it cannot be used')}", "")]
+        return [(self.path, wrong, self._requirement(option))]
 
-    def _find_the_place(self) -> None:
-        """A truth value in a list of numbers is told at its place, a number that is missing at the list."""
-        place = _context(self.detail).get("place")
-        if self.kind == NOT_A_NUMBER and isinstance(place, int) and isinstance(self.value, (list, tuple)):
-            self.path, self.value = f"{self.path}.{place}", self.value[place]
+    def _locate(self) -> None:
+        """Report a bool in a list of numbers at its index, and a missing number at the list."""
+        index = _context(self.detail).get("index")
+        if self.kind == NOT_A_NUMBER and isinstance(index, int) and isinstance(self.value, (list, tuple)):
+            self.path, self.value = f"{self.path}.{index}", self.value[index]
         elif self.kind == "missing" and self.path.rpartition(".")[2].isdigit():
             self.path, self.kind = self.path.rpartition(".")[0], "too_short"
 
     def _option(self) -> Option | None:
-        """The option at the path, or the one it is a part of, such as betas for betas.1."""
+        """The option at the path, or the one it is an element of, such as betas for betas.1."""
         path = self.path
         while path:
             option = find_option(self.model, path, self.variant)
@@ -131,33 +135,30 @@ class _Reader:
             path = path.rpartition(".")[0]
         return None
 
-    def _demand(self, option: Option) -> str:
-        if self.kind == "value_error" and option.type != "interval":
-            return str(_context(self.detail).get("error", "it cannot be used"))
+    def _requirement(self, option: Option) -> str:
         meant = nearest(self.value, option.choices) if isinstance(self.value, str) else None
         is_element = option.type in ("integers", "numbers") and self.path != option.path
-        must = _element(option) if is_element else allowed(option)
-        return f"it must be {must}" + (f" (did you mean {meant}?)" if meant else "")
+        return (_element(option) if is_element else allowed(option)) + (f" (did you mean {meant}?)" if meant else "")
 
     def _unknown(self) -> str:
-        text = f"({show(self.value)}) is not a known setting"
-        having = owners(self.model, self.path)
-        if having:
-            return f"{text} of {self.variant}; only of {', '.join(having)}"
+        text = f"({format_value(self.value)}) is not a known setting"
+        known_to = optimizers_with(self.model, self.path)
+        if known_to:
+            return f"{text} of {self.variant}; only of {', '.join(known_to)}"
         meant = nearest_path(self.model, self.path, self.variant)
         if meant:
             return f"{text}; did you mean {_join(self.prefix, meant)}?"
         names = known_names(self.model, self.path, self.variant)
-        return f"{text}; known here are {listing(names)}"
+        return f"{text}; known here are {format_names(names)}"
 
-    def _variant(self) -> tuple[str, str]:
+    def _variant(self) -> tuple[str, str, str]:
         path = f"{self.path}.name"
         name = self.value.get("name") if isinstance(self.value, Mapping) else self.value
         option = find_option(self.model, path)
         assert option is not None
         meant = nearest(name, option.choices) if isinstance(name, str) else None
         hint = f" (did you mean {meant}?)" if meant else ""
-        return path, f"is {show(name)}; it must be {allowed(option)}{hint}"
+        return path, f"is {format_value(name)}", f"{allowed(option)}{hint}"
 
 
 def _join(group: str, name: str) -> str:
@@ -173,13 +174,13 @@ def _element(option: Option) -> str:
 
 
 def _path(model: type[Section], loc: tuple[int | str, ...]) -> tuple[str, str | None]:
-    """The dotted path of a pydantic location, without the name of the union's variant, and that name."""
+    """The dotted path of a pydantic location without the union tag, and that tag."""
     parts: list[str] = []
     variant = None
     for part in loc:
         group = find_option(model, ".".join(parts[:-1]))
         if group is not None and group.type == "mapping":
-            break  # what follows the name are pydantic's own words for the kinds of free values
+            break  # what follows are pydantic's names for the types of JSON values
         tags = find_option(model, ".".join([*parts, "name"])) if parts else None
         if tags is not None and variant is None and tags.choices and part in tags.choices:
             variant = str(part)
@@ -188,8 +189,8 @@ def _path(model: type[Section], loc: tuple[int | str, ...]) -> tuple[str, str | 
     return ".".join(parts), variant
 
 
-def _without_consequences(found: list[Fault]) -> list[Fault]:
-    """One cause, one fault: a misspelt `pth` leaves `path` missing, a wrong betas.1 makes betas too short."""
+def _drop_follow_up_errors(found: list[Fault]) -> list[Fault]:
+    """Keep one fault per cause: a misspelt `pth` leaves `path` missing, a wrong betas.1 makes betas too short."""
     text = " ".join(fault.sentence for fault in found)
 
     def follows(fault: Fault) -> bool:

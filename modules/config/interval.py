@@ -12,8 +12,8 @@ from pydantic_core import CoreSchema, core_schema
 
 Unit = Literal["steps", "epochs", "minutes", "never"]
 
-_TEXT = re.compile(r"\s*(?P<count>[0-9.]+(?:e[-+]?[0-9]+)?)\s*(?P<word>[a-z]*)\s*", re.IGNORECASE)
-_WORDS: dict[str, tuple[Unit, float]] = {
+_TEXT = re.compile(r"\s*(?P<count>[0-9.]+(?:e[-+]?[0-9]+)?)\s*(?P<unit>[a-z]*)\s*", re.IGNORECASE)
+_UNITS: dict[str, tuple[Unit, float]] = {
     "": ("steps", 1),
     "step": ("steps", 1),
     "steps": ("steps", 1),
@@ -46,7 +46,7 @@ class Interval:
 
     @classmethod
     def never(cls) -> Interval:
-        """The interval that never comes."""
+        """The interval that never elapses."""
         return cls(0.0, "never")
 
     @classmethod
@@ -64,9 +64,9 @@ class Interval:
         if value.strip().lower() == "never":
             return cls.never()
         found = _TEXT.fullmatch(value)
-        if found is None or found["word"].lower() not in _WORDS:
+        if found is None or found["unit"].lower() not in _UNITS:
             raise ValueError("not an interval")
-        unit, factor = _WORDS[found["word"].lower()]
+        unit, factor = _UNITS[found["unit"].lower()]
         return cls(float(found["count"]) * factor, unit)
 
     def __bool__(self) -> bool:

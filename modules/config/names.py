@@ -1,4 +1,4 @@
-"""Finding the name that somebody meant."""
+"""Suggestions for misspelt or outdated names of settings."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from difflib import get_close_matches
 from modules.config.options import Option, generalise, options
 from modules.config.section import Section
 
-# What a setting was called in older files and is called in other trainers.
+# Names that settings had in older files.
 FORMER_NAMES = {"lr": "learning_rate"}
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like this one, whatever the case and the dashes; None if none does."""
+    """The known name closest to this one, ignoring case and dashes; None if none is similar."""
     plain = {other.lower().replace("-", "_"): other for other in known}
     found = get_close_matches(name.lower().replace("-", "_").strip(), list(plain), n=1, cutoff=0.6)
     return plain[found[0]] if found else None
 
 
 def nearest_path(model: type[Section], path: str, variant: str | None = None) -> str | None:
-    """What an unknown path probably meant: the same name elsewhere, or a similar one beside it."""
+    """The path that an unknown one probably meant: the same name elsewhere, or a similar one in the same group."""
     group, name = _split(path)
     same = [option for option in options(model) if option.name == FORMER_NAMES.get(name, name)]
     if same and generalise(same[0].path) != generalise(path):
@@ -29,16 +29,16 @@ def nearest_path(model: type[Section], path: str, variant: str | None = None) ->
     return group + name if name else None
 
 
-def owners(model: type[Section], path: str) -> list[str]:
-    """The variants (optimizers) that do have a setting of this path."""
+def optimizers_with(model: type[Section], path: str) -> list[str]:
+    """The optimizers that have a setting at this path."""
     return [o.variant for o in options(model) if o.path == generalise(path) and o.variant is not None]
 
 
 def known_names(model: type[Section], path: str, variant: str | None = None) -> list[str]:
-    """The names that could stand at the end of this path."""
+    """The known names in the group of this path."""
     group = generalise(_split(path)[0])
-    beside = [option for option in options(model) if _fits(option, variant)]
-    inside = [option.path[len(group) :] for option in beside if option.path.startswith(group)]
+    applicable = [option for option in options(model) if _fits(option, variant)]
+    inside = [option.path[len(group) :] for option in applicable if option.path.startswith(group)]
     return list(dict.fromkeys(rest.split(".")[0] for rest in inside if not rest.startswith("*")))
 
 

@@ -1,4 +1,4 @@
-"""The one walk over the declarations; it feeds the form, `--help`, `--set`, messages and the reference."""
+"""The settings as a flat list of options, for the form, `--help`, `--set`, error messages and the reference page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from modules.config.interval import Interval
-from modules.config.section import Picks, Resume, Section, without_none
+from modules.config.section import Picks, Resume, Section, unwrap_optional
 
-Kind = Literal["text", "integer", "number", "switch", "choice", "interval", "integers", "numbers", "mapping", "list"]
+OptionType = Literal[
+    "text", "integer", "number", "switch", "choice", "interval", "integers", "numbers", "mapping", "list"
+]
+SIMPLE_TYPES: dict[OptionType, type] = {
+    "text": str, "integer": int, "number": float, "switch": bool, "interval": Interval,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a number, each number of a list, or the length of a text may be; None means no limit."""
+    """Limits of a number, of each number in a list, or of the length of a text; None means no limit."""
 
     ge: float | None = None
     gt: float | None = None
@@ -37,15 +42,15 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Option:
-    """One setting as everyone but the trainer sees it.
+    """The declaration of one setting.
 
-    `path` has a star for a place in a list ("concepts.*.path"). `default` is as it stands in a file.
-    `variant` is the optimizer that this setting belongs to. `depends_on` names whole paths. `length` is the
-    fixed number of values in a list of numbers.
+    `path` has a star for a list index ("concepts.*.path"). `default` is written as in a file. `variant` is the
+    optimizer that the setting belongs to. `depends_on` holds full paths. `length` is the fixed length of a list of
+    numbers.
     """
 
     path: str
-    type: Kind
+    type: OptionType
     default: object
     required: bool
     optional: bool
@@ -70,14 +75,14 @@ class Option:
 
 @cache
 def options(model: type[Section]) -> list[Option]:
-    """Every setting of a model in the order of its sections, lists and optimizers walked through."""
+    """Every setting of a model in the order of its sections, including those inside lists and optimizers."""
     return list(_walk(model, prefix="", section=None, variant=None))
 
 
 def find_option(model: type[Section], path: str, variant: str | None = None) -> Option | None:
-    """The option of a path such as "concepts.0.path"; `variant` says which optimizer's.
+    """The option at a path such as "concepts.0.path"; `variant` selects the optimizer.
 
-    None for an unknown path; without a variant, the first optimizer that has the setting speaks for all.
+    None for an unknown path; without a variant, the option of the first optimizer that has the setting.
     """
     general = generalise(path)
     found = [option for option in options(model) if option.path == general]
@@ -85,33 +90,33 @@ def find_option(model: type[Section], path: str, variant: str | None = None) -> 
 
 
 def generalise(path: str) -> str:
-    """The path with a star for each place in a list."""
+    """The path with a star for each list index."""
     return ".".join("*" if part.isdecimal() else part for part in path.split("."))
 
 
 def is_active(option: Option, data: Mapping[str, object], index: int = 0) -> bool:
-    """Whether the settings it depends on make this one matter; `data` as dumped, `index` for list items."""
+    """Whether the settings that the option depends on make it relevant; `data` as dumped, `index` for list items."""
     terms = (option.depends_on or "").replace("*", str(index)).split(" & ")
     return all(_holds(term, data) for term in terms if term)
 
 
 def sections_of(model: type[Section]) -> list[type[Section]]:
-    """The sections a model is made of, in reading order; the model itself if it is one section."""
+    """The sections that a model inherits from, in order; the model itself if it is one section."""
     parts = [base for base in model.__bases__ if issubclass(base, Section) and base.model_fields]
     return parts or [model]
 
 
 def variants_of(annotation: object) -> list[type[Section]]:
-    """The sections of a union that is told apart by `name`; empty for any other type."""
+    """The sections of a union discriminated by `name`; empty for any other type."""
     plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if get_origin(plain) not in (Union, UnionType):
         return []
-    parts = [without_none(part) for part in get_args(plain)]
+    parts = [unwrap_optional(part) for part in get_args(plain)]
     return parts if all(_is_section(part) and "name" in part.model_fields for part in parts) else []
 
 
 def _walk(model: type[Section], prefix: str, section: str | None, variant: str | None) -> Iterator[Option]:
-    """Inside lists and unions, `section` is that of the whole list and not of its items."""
+    """`section` is the title of the top-level section, also for options inside lists and unions."""
     parts = sections_of(model)
     for part in parts:
         for name, field in part.model_fields.items():
@@ -149,8 +154,8 @@ def _option(
 ) -> Option:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     required = field.default is PydanticUndefined
-    default = None if required else _as_in_a_file(field.default)
-    plain = without_none(field.annotation)
+    default = None if required else _in_file_format(field.default)
+    plain = unwrap_optional(field.annotation)
     element = get_args(plain)[0] if get_origin(plain) is tuple else None
     return Option(
         path=path,
@@ -173,33 +178,27 @@ def _option(
     )
 
 
-def _as_in_a_file(default: object) -> object:
+def _in_file_format(default: object) -> object:
     return str(default) if isinstance(default, Interval) else to_jsonable_python(default)
 
 
-def _kind(plain: object) -> Kind:
-    simple: dict[object, Kind] = {
-        str: "text",
-        int: "integer",
-        float: "number",
-        bool: "switch",
-        Interval: "interval",
-    }
-    if plain in simple:
-        return simple[plain]
+def _kind(plain: object) -> OptionType:
+    for name, simple in SIMPLE_TYPES.items():
+        if plain is simple:
+            return name
     origin = get_origin(plain)
     if origin is Literal:
         return "choice"
     if origin is dict:
         return "mapping"
     if origin is tuple:
-        element = without_none(get_args(plain)[0])
+        element = unwrap_optional(get_args(plain)[0])
         return "integers" if element is int else "numbers" if element is float else "list"
-    raise TypeError(f"A setting cannot be of the type {plain}: no widget and no message knows it.")
+    raise TypeError(f"A setting cannot be of the type {plain}: neither the form nor the error messages support it.")
 
 
 def _metadata(annotation: object) -> list[object]:
-    """What is said about the elements of a list: Annotated[float, Field(ge=0)]."""
+    """The metadata of list elements such as Annotated[float, Field(ge=0)]."""
     if get_origin(annotation) is not Annotated:
         return []
     found: list[object] = []
@@ -214,8 +213,8 @@ def _bounds(metadata: list[object]) -> Bounds:
 
 
 def _item_section(annotation: object) -> type[Section] | None:
-    plain = without_none(annotation)
-    element = without_none(get_args(plain)[0]) if get_origin(plain) is tuple else None
+    plain = unwrap_optional(annotation)
+    element = unwrap_optional(get_args(plain)[0]) if get_origin(plain) is tuple else None
     return cast("type[Section]", element) if _is_section(element) else None
 
 

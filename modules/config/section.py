@@ -1,4 +1,4 @@
-"""How a setting is declared: `setting(...)` inside a `Section` is the only way, and the only declaration."""
+"""Settings are declared with `setting(...)` inside a `Section`; everything else is derived from that declaration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 Picks = Literal["file", "folder", "long_text"]
-Resume = Literal["free", "told", "fixed", "checked"]
+Resume = Literal["free", "warn", "fixed", "checked"]
 
 RULES = "rules"
 NOT_A_NUMBER = "not_a_number"
 
 
 class Section(BaseModel):
-    """A frozen group of settings that refuses unknown names; a page of the window or an item of a list."""
+    """A frozen group of settings that rejects unknown names; a page of the window or an item of a list."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -26,7 +26,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _read_numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        """Number fields take "1e-4" as a number and refuse true and false, which Python counts as 1 and 0."""
+        """Number fields accept "1e-4" and reject true and false, which Python treats as 1 and 0."""
         assert info.field_name is not None
         return _numbers(value, cls.model_fields[info.field_name].annotation)
 
@@ -49,20 +49,20 @@ def setting(
 ) -> Any:
     """Declare one setting; `...` as default makes it required.
 
-    `help` speaks to an artist and says the effect. `depends_on` names the setting of the same section (or of
-    the whole config) that makes this one matter: "ema", "scheduler=cosine|linear", "!global_batch_size",
-    joined by " & ". `picks` tells the window which chooser or editor to offer.
+    `help` is written for an artist and describes the effect. `depends_on` names the setting of the same section (or of
+    the whole config) that makes this one relevant: "ema", "scheduler=cosine|linear", "!global_batch_size",
+    joined by " & ". `picks` selects the chooser or editor that the window offers.
 
-    `resume` says what another value means to a run that goes on from a backup: "free", nothing to what is learned;
-    "told", that it is learned otherwise from there on, which the run says; "fixed", that the backup is of another run,
-    which is refused; "checked", that the value may differ as long as it comes to the same (modules/training/resuming).
+    `resume` says what changing the value means for a run that resumes from a backup: "free" does not affect what is
+    learned; "warn" changes training from there on, and the run logs a warning; "fixed" would make it another run and
+    is refused; "checked" may differ as long as the result is equivalent (modules/training/resume).
     """
     extra: dict[str, Any] = {
         "unit": unit,
         "advanced": advanced,
         "depends_on": depends_on,
         "picks": picks,
-        "resume": resume,
+        "resume": {"told": "warn"}.get(resume, resume),  # users' own family files may still say told
     }
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "min_length": min_length}
     given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
@@ -70,43 +70,43 @@ def setting(
 
 
 def broken_rules(rules: list[tuple[str, str]]) -> PydanticCustomError:
-    """What a model validator raises where settings do not fit: pairs of field and rest of the sentence."""
-    return PydanticCustomError(RULES, "settings do not fit each other", {"rules": rules})
+    """The error of a model validator for settings that conflict: pairs of field and rest of the sentence."""
+    return PydanticCustomError(RULES, "settings conflict", {"rules": rules})
 
 
-def without_none(annotation: Any) -> Any:
+def unwrap_optional(annotation: Any) -> Any:
     """The type inside `X | None` and `Annotated[X, ...]`; any other annotation unchanged."""
     if get_origin(annotation) is Annotated:
-        return without_none(get_args(annotation)[0])
+        return unwrap_optional(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
         kept = [part for part in get_args(annotation) if part is not NoneType]
         if len(kept) == 1:
-            return without_none(kept[0])
+            return unwrap_optional(kept[0])
     return annotation
 
 
 def _numbers(value: Any, annotation: Any) -> Any:
-    plain = without_none(annotation)
+    plain = unwrap_optional(annotation)
     if plain in (int, float):
         return _number(value, whole=plain is int)
     if get_origin(plain) is tuple and isinstance(value, (list, tuple)):
-        element = without_none(get_args(plain)[0])
+        element = unwrap_optional(get_args(plain)[0])
         if element in (int, float):
-            return [_number(item, whole=element is int, place=place) for place, item in enumerate(value)]
+            return [_number(item, whole=element is int, index=index) for index, item in enumerate(value)]
     return value
 
 
-def _number(value: Any, *, whole: bool, place: int | None = None) -> Any:
+def _number(value: Any, *, whole: bool, index: int | None = None) -> Any:
     if isinstance(value, bool):
-        raise PydanticCustomError(NOT_A_NUMBER, "true and false are not numbers", {"place": place})
+        raise PydanticCustomError(NOT_A_NUMBER, "true and false are not numbers", {"index": index})
     if not isinstance(value, str):
         return value
     try:
-        # YAML 1.1 reads 1e-4 (no dot) as text, and so does a shell; 1e3 is a fine whole number.
+        # A shell and YAML 1.1 pass 1e-4 as text; 1e3 is accepted as a whole number.
         if whole and value.strip().lstrip("+-").isdigit():
             return int(value)
         number = float(value)
     except ValueError:
         return value
     usable = number.is_integer() if whole else math.isfinite(number)
-    return number if usable else value  # the message then shows what was typed
+    return number if usable else value  # the error message then shows the original text

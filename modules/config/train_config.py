@@ -8,19 +8,22 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
-from modules.config.adapter_settings import AdapterSettings, adapter_rules
-from modules.config.data_settings import DataSettings
-from modules.config.model_settings import ModelSettings
-from modules.config.multi_gpu_settings import MultiGpuSettings
-from modules.config.optimizer_settings import OptimizerSettings
-from modules.config.output_settings import OutputSettings
-from modules.config.sampling_settings import SamplingSettings
 from modules.config.section import Section, broken_rules, setting
-from modules.config.training_settings import TrainingSettings
+from modules.config.sections.adapters import TARGET_PRESETS, AdapterSettings, target_patterns
+from modules.config.sections.data import DataSettings
+from modules.config.sections.model import ModelSettings
+from modules.config.sections.multi_gpu import MultiGpuSettings
+from modules.config.sections.optimizer import OptimizerSettings
+from modules.config.sections.optimizers import OPTIMIZERS
+from modules.config.sections.output import OutputSettings
+from modules.config.sections.sampling import SamplingSettings
+from modules.config.sections.submodule import SubmoduleSettings
+from modules.config.sections.training import TrainingSettings
 
 VERSION = 1
+_Rules = list[tuple[str, str]]  # settings that conflict, as pairs of field and rest of the sentence
 _LAST_PORT: Final = 65_535
-# A name of letters, digits, "-" and "_", in parts between dots; one of digits and dots only has to be an IP address.
+# Labels of letters, digits, "-" and "_" separated by dots; one of digits and dots only must be an IP address.
 _HOST_NAME: Final = re.compile(r"(?=.*[A-Za-z_-])(?!-)[\w-]{1,63}(\.(?!-)[\w-]{1,63})*\.?", re.ASCII)
 
 SECTIONS: tuple[type[Section], ...] = (
@@ -45,7 +48,7 @@ class TrainConfig(
     SamplingSettings,
     OutputSettings,
 ):
-    """Every setting of a run; frozen, complete and checked."""
+    """Every setting of a run; frozen, complete and validated."""
 
     version: int = setting(
         VERSION,
@@ -57,7 +60,7 @@ class TrainConfig(
     )
 
     @model_validator(mode="after")
-    def _settings_fit_each_other(self) -> Self:
+    def _check_rules(self) -> Self:
         rules = [
             *_address_rules(self),
             *_device_rules(self),
@@ -65,53 +68,47 @@ class TrainConfig(
             *_process_rules(self),
             *_sharding_rules(self),
             *_validation_rules(self),
-            *adapter_rules(self),
+            *_adapter_rules(self),
         ]
         if rules:
             raise broken_rules(rules)
         return self
 
 
-def _address_rules(config: TrainConfig) -> list[tuple[str, str]]:
+def _address_rules(config: TrainConfig) -> _Rules:
     address = config.master_addr
     if _HOST_NAME.fullmatch(address):
         return []
     try:
         ipaddress.ip_address(address)
     except ValueError:
-        sentence = (
-            f"is {address!r}; give a host name or an IP address, such as gpu01 or 10.0.0.1; the port is initial_port"
-        )
-        return [("master_addr", sentence)]
+        sentence = "give a host name or an IP address, such as gpu01 or 10.0.0.1; the port is initial_port"
+        return [("master_addr", f"is {address!r}; {sentence}")]
     return []
 
 
-def _device_rules(config: TrainConfig) -> list[tuple[str, str]]:
+def _device_rules(config: TrainConfig) -> _Rules:
     rules = []
     ids, world_size, num_nodes = config.device_ids, config.world_size, config.num_nodes
     if config.node_rank >= num_nodes:
         rules.append(("node_rank", f"is {config.node_rank}; it must be below num_nodes, which is {num_nodes}"))
     if ids is not None and len(set(ids)) < len(ids):
-        rules.append(("device_ids", f"is {list(ids)}; each GPU may be named only once"))
+        rules.append(("device_ids", f"is {list(ids)}; each GPU may be listed only once"))
     elif ids is not None and world_size is not None and world_size != len(ids) * num_nodes:
         machines = f" on each of {num_nodes} machines" if num_nodes > 1 else ""
-        rules.append(
-            (
-                "world_size",
-                f"is {world_size}, but device_ids names {len(ids)} GPUs{machines}; leave one of them empty",
-            )
-        )
+        sentence = f"but device_ids lists {len(ids)} GPUs{machines}; leave one of them empty"
+        rules.append(("world_size", f"is {world_size}, {sentence}"))
     return rules
 
 
-def _port_rules(config: TrainConfig) -> list[tuple[str, str]]:
+def _port_rules(config: TrainConfig) -> _Rules:
     if config.num_nodes == 1 or config.initial_port < _LAST_PORT:
         return []
     sentence = f"is {_LAST_PORT}, and machines join on the port after it, which does not exist; use at most"
     return [("initial_port", f"{sentence} {_LAST_PORT - 1}, such as 12355")]
 
 
-def _process_rules(config: TrainConfig) -> list[tuple[str, str]]:
+def _process_rules(config: TrainConfig) -> _Rules:
     counts, num_nodes = config.processes_per_node, config.num_nodes
     if counts is None:
         return []
@@ -125,41 +122,79 @@ def _process_rules(config: TrainConfig) -> list[tuple[str, str]]:
     return [("world_size", sentence)]
 
 
-def _sharding_rules(config: TrainConfig) -> list[tuple[str, str]]:
-    """What cannot be done with parts of weights, or would give another result than with whole ones."""
+def _sharding_rules(config: TrainConfig) -> _Rules:
+    """Settings that do not work on sharded weights, or would give another result than on whole ones."""
     if config.training_mode != "fully_sharded":
         return []
     rules = []
-    if not config.optimizer.divisible:
-        named = f"is {config.optimizer.name}, which looks at whole matrices or at all weights at once"
-        rules.append(("optimizer", f"{named}; training_mode fully_sharded divides them: use adamw, adam, sgd or lion"))
+    if not config.optimizer.is_elementwise:
+        named = f"is {config.optimizer.name}, which works on whole matrices or on all weights at once"
+        usable = ", ".join(name for name, kind in OPTIMIZERS.items() if kind.is_elementwise)
+        rules.append(("optimizer", f"{named}; training_mode fully_sharded splits them: use one of {usable}"))
     if config.gradient_compression != "none":
         named = f"is {config.gradient_compression}, which is for training_mode distributed"
         rules.append(("gradient_compression", f"{named}; fully_sharded has fsdp_reduce_precision"))
     if config.channels_last:
-        rules.append(("channels_last", "is true; training_mode fully_sharded keeps weights flat: set it to false"))
+        rules.append(("channels_last", "is true; training_mode fully_sharded flattens weights: set it to false"))
     return rules
 
 
-def _validation_rules(config: TrainConfig) -> list[tuple[str, str]]:
+def _validation_rules(config: TrainConfig) -> _Rules:
     patience = config.early_stopping_patience
     if patience is None:
         return []
-    rules = []
+    missing = []
     if not config.validate_every:
-        rules.append(
-            (
-                "early_stopping_patience",
-                f"is {patience}, but validate_every is never; set it to, for example, 1 epoch",
-            )
-        )
+        missing.append("validate_every is never; set it to, for example, 1 epoch")
     concepts = [concept for concept in config.concepts if concept.enabled and concept.kind == "validation"]
     if config.validation_split == 0 and not concepts:
-        rules.append(
-            (
-                "early_stopping_patience",
-                f"is {patience}, but there are no validation pictures; set validation_split above 0 or mark "
-                "a concept as validation",
-            )
-        )
+        problem = "there are no validation images"
+        missing.append(f"{problem}; set validation_split above 0 or mark a concept as validation")
+    return [("early_stopping_patience", f"is {patience}, but {sentence}") for sentence in missing]
+
+
+def _adapter_rules(config: TrainConfig) -> _Rules:
+    rules = [rule for index, part in enumerate(config.parts) for rule in _submodule_rules(config, index, part)]
+    if config.parts and config.method != "embedding" and not any(part.train for part in config.parts):
+        rules.append(("parts", "trains nothing; set train to true for one of them, or leave the list empty"))
+    if config.method == "lora":
+        rules += _target_rules(config.lora_targets)
+    if config.method == "embedding" and not config.embedding_init.strip():
+        rules.append(("embedding_init", f"is {config.embedding_init!r}; give a word, such as cat"))
+    if config.method == "embedding" and config.embedding_token.split() != [config.embedding_token]:
+        rules.append(("embedding_token", f"is {config.embedding_token!r}; give one word, such as <my-cat>"))
     return rules
+
+
+def _submodule_rules(config: TrainConfig, index: int, part: SubmoduleSettings) -> _Rules:
+    rules = []
+    path = f"parts.{index}"
+    if part.part in [other.part for other in config.parts[:index]]:
+        rules.append((f"{path}.part", f"is {part.part!r}, which is already in the list; list each submodule once"))
+    if part.stop_after.unit == "minutes":
+        sentence = "use steps or epochs, which end at the same step on every GPU and after a resume"
+        rules.append((f"{path}.stop_after", f"is {part.stop_after}; {sentence}"))
+    if part.weights in ("bf16", "fp16"):
+        if config.precision not in ("bf16", "fp16"):
+            sentence = f"but precision is {config.precision}; use run, or precision bf16 or fp16"
+            rules.append((f"{path}.weights", f"is {part.weights}, {sentence}"))
+        elif config.method == "fine_tune":
+            sentence = "but fine_tune saves the whole model, which this would round; use run, or method lora"
+            rules.append((f"{path}.weights", f"is {part.weights}, {sentence}"))
+    return rules
+
+
+def _target_rules(lora_targets: str) -> _Rules:
+    if lora_targets in TARGET_PRESETS:
+        return []
+    presets = ", ".join(TARGET_PRESETS)
+    patterns = target_patterns(lora_targets)
+    if not patterns:
+        return [("lora_targets", f"is {lora_targets!r}; use one of {presets}, or patterns")]
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            problem = f"in which {pattern!r} is not a valid regular expression ({error})"
+            return [("lora_targets", f"is {lora_targets!r}, {problem}; use one of {presets}, or correct it")]
+    return []

@@ -1,4 +1,4 @@
-"""What travels between index, cache, loader, family and trainer: examples, micro-batch orders and batches."""
+"""What passes between index, cache, loader, family and trainer: examples, micro-batches and batches."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Example:
-    """One view of one picture, cropped and resized to its bucket, as a family encodes it."""
+    """One view of one image, resized and cropped to its bucket, as a family encodes it."""
 
     pixels: Tensor  # uint8 [3, H, W], RGB
-    mask: Tensor | None  # uint8 [1, H, W], 255 where the loss counts fully; None where the picture has no mask
-    captions: tuple[str, ...]
-    original_size: tuple[int, int]  # height, width of the file
-    crop: tuple[int, int]  # top, left, in pixels of the resized picture before cropping
-    flipped: bool
+    mask: Tensor | None  # uint8 [1, H, W], 255 = full loss weight; None without masked_training
+    captions: tuple[str, ...]  # with their prefix, at least one
+    original_size: tuple[int, int]  # height, width of the file in pixels
+    crop: tuple[int, int]  # top, left, in pixels of the resized image before cropping
+    flipped: bool  # mirrored left to right
 
 
-class Draw(Protocol):
-    """Turns one cached example into what `loss` needs; runs in loader workers, so it is picklable and holds no model.
+class SampleTransform(Protocol):
+    """Turns one cached example into the tensors that `loss` needs; runs in loader workers, so it must be picklable and
+    hold no model.
 
-    Every random choice (noise, timestep) comes from `generator`, which is seeded per sample.
+    `cached` is what the family's `encode` returned for the example, tensors without a batch dimension; those returned
+    are stacked to [B, ...]. All randomness (noise, timestep) must come from `generator`, which is seeded per sample.
     """
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]: ...
@@ -33,25 +35,25 @@ class Draw(Protocol):
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The order for one micro-batch: which samples of which step one rank computes at once."""
+    """The samples that one rank computes at once, before they are read: the loader turns it into a Batch."""
 
     rows: tuple[int, ...]  # index rows, all of one bucket
     seeds: tuple[int, ...]  # one per sample, a pure function of (seed, epoch, position in the epoch)
-    weights: tuple[float, ...]
-    last: bool  # the rank's last micro-batch of this step: the one that synchronises and updates
-    step_weight: float  # sum of the weights of the whole step, over all ranks
-    step_samples: int  # number of samples of the whole step, over all ranks
+    weights: tuple[float, ...]  # of the loss, one per sample; 0 for padding
+    is_last_of_step: bool  # of this rank's micro-batches: the one that synchronises gradients and updates weights
+    step_weight: float  # sum of the weights of the whole step over all ranks
+    step_samples: int  # number of samples of the whole step over all ranks
 
 
 @dataclass(frozen=True)
 class Batch:
     """One micro-batch, ready for `family.loss`."""
 
-    tensors: dict[str, Tensor]  # each [B, ...]
+    tensors: dict[str, Tensor]  # each [B, ...], of the dtypes that the SampleTransform returned until `to`
     ids: Tensor  # int64 [B], index rows
     seeds: Tensor  # int64 [B]
-    weights: Tensor  # float64 [B]
-    last: bool
+    weights: Tensor  # float64 [B], of the loss
+    is_last_of_step: bool
     step_weight: float
     step_samples: int
 
@@ -59,7 +61,10 @@ class Batch:
         return len(self.ids)
 
     def to(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Batch:
-        """The batch on `device`, floating-point tensors as `dtype`; copies from pinned memory do not block."""
+        """The batch on `device`, floating-point `tensors` as `dtype`. Copies from pinned memory do not block.
+
+        `weights` stay float64; `ids` and `seeds` stay on the CPU.
+        """
         moved = {
             name: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
             for name, tensor in self.tensors.items()
@@ -67,19 +72,19 @@ class Batch:
         return replace(self, tensors=moved, weights=self.weights.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """Called by the DataLoader where pin_memory is on."""
+        """Called by the DataLoader if pin_memory is on."""
         pinned = {name: tensor.pin_memory() for name, tensor in self.tensors.items()}
         return replace(self, tensors=pinned, weights=self.weights.pin_memory())
 
-    def split(self, limit: int) -> Iterator[Batch]:
-        """The same samples in pieces of at most `limit`; only the final piece keeps `last`."""
-        for start in range(0, len(self), limit):
-            part = slice(start, start + limit)
+    def split(self, max_samples: int) -> Iterator[Batch]:
+        """The same samples in batches of at most `max_samples`; only the final one keeps `is_last_of_step`."""
+        for start in range(0, len(self), max_samples):
+            part = slice(start, start + max_samples)
             yield replace(
                 self,
                 tensors={name: tensor[part] for name, tensor in self.tensors.items()},
                 ids=self.ids[part],
                 seeds=self.seeds[part],
                 weights=self.weights[part],
-                last=self.last and start + limit >= len(self),
+                is_last_of_step=self.is_last_of_step and start + max_samples >= len(self),
             )

@@ -1,76 +1,56 @@
-"""Process groups, agreement between ranks, waiting without time-outs. Knows nothing of diffusion."""
+"""Process groups, collectives, DDP and FSDP, and the health of ranks. Knows nothing about diffusion."""
 
 from torch._C._distributed_c10d import Store
 
-from modules.distributed.agreement import Agreement, OwnAgreement
-from modules.distributed.compression import Compression, compress_gradients
-from modules.distributed.delivery import deliver_folder
-from modules.distributed.device_readings import Readings, readings
-from modules.distributed.launch import launch_distributed, spawn
-from modules.distributed.meeting import Meeting
-from modules.distributed.neighbours import Neighbours, find_neighbours
-from modules.distributed.own_program import is_main_process, main_process_first, mean_over_ranks
-from modules.distributed.process_group import (
-    Group,
-    cleanup_distributed,
-    open_store,
-    process_group,
-    resolve_backend,
-    setup_distributed,
-)
-from modules.distributed.rank_facts import device_name
-from modules.distributed.roster import Roster, own_roster, take_roster
-from modules.distributed.roster_report import roster_lines, roster_warnings
-from modules.distributed.sharding import ShardedWeights, SharedGradScaler, shard
-from modules.distributed.sign_in import GroupError, Member
-from modules.distributed.unused import check_unused, told_by_name
-from modules.distributed.watchdog import PeerLost, Watchdog
+from modules.distributed.compression import Compression, register_compression_hook
+from modules.distributed.ddp import wrap_ddp
+from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
+from modules.distributed.helpers import is_main_process, main_process_first, mean_over_ranks
+from modules.distributed.process_group import Group, cleanup_distributed, resolve_backend, setup_distributed
+from modules.distributed.rank_group import DistributedRanks, RankGroup, distributed_ranks, single_process
+from modules.distributed.shared_folders import SharedFolderGroups
+from modules.distributed.startup.cluster_info import ClusterInfo
+from modules.distributed.startup.cluster_report import cluster_lines, cluster_warnings
+from modules.distributed.startup.launch import launch_distributed, spawn
+from modules.distributed.startup.rank_info import device_name
+from modules.distributed.startup.rendezvous import GroupError
+from modules.distributed.startup.store import open_store
+from modules.distributed.unused_parameters import check_unused_parameters, explain_ddp_errors
 from modules.distributed.weights import Weights
-from modules.distributed.wrapping import wrap_data_parallel
 from modules.machine import find_free_port
-from modules.run.group_place import Place, place_from_environment
+from modules.run.launch.rank_env import RankEnv, read_rank_env
 
 __all__ = [
-    "Agreement",
+    "ClusterInfo",
     "Compression",
+    "DistributedRanks",
+    "FsdpGradScaler",
     "Group",
     "GroupError",
-    "Meeting",
-    "Member",
-    "Neighbours",
-    "OwnAgreement",
-    "PeerLost",
-    "Place",
-    "Readings",
-    "Roster",
-    "ShardedWeights",
-    "SharedGradScaler",
+    "RankEnv",
+    "RankGroup",
+    "SharedFolderGroups",
     "Store",
-    "Watchdog",
     "Weights",
-    "check_unused",
+    "apply_fsdp",
+    "check_unused_parameters",
     "cleanup_distributed",
-    "compress_gradients",
-    "deliver_folder",
+    "cluster_lines",
+    "cluster_warnings",
     "device_name",
+    "distributed_ranks",
+    "explain_ddp_errors",
     "find_free_port",
-    "find_neighbours",
     "is_main_process",
     "launch_distributed",
     "main_process_first",
     "mean_over_ranks",
     "open_store",
-    "own_roster",
-    "place_from_environment",
-    "process_group",
-    "readings",
+    "read_rank_env",
+    "register_compression_hook",
     "resolve_backend",
-    "roster_lines",
-    "roster_warnings",
     "setup_distributed",
-    "shard",
+    "single_process",
     "spawn",
-    "take_roster",
-    "told_by_name",
-    "wrap_data_parallel",
+    "wrap_ddp",
 ]

@@ -1,6 +1,6 @@
-"""What is done to gradients on their way between the ranks: nothing, fewer bits, or PowerSGD's low ranks."""
+"""Gradient compression between the ranks: none, half precision, or PowerSGD's low-rank approximation."""
 
-# Without `from __future__ import annotations`: DDP compares the annotations of a hook with the classes themselves.
+# No `from __future__ import annotations` here: DDP compares a hook's annotations with the classes themselves.
 
 import numpy
 import torch
@@ -14,80 +14,78 @@ from modules.config import ConfigError, TrainConfig
 
 
 class Compression:
-    """The exchange of a run; this one keeps nothing from one step to the next."""
+    """The state that compression keeps between steps; here none."""
 
-    def begin_at(self, step: int) -> None:
-        """Go on after `step` optimizer steps as if nothing had been exchanged before."""
+    def reset(self, step: int) -> None:
+        """Continue after `step` optimizer steps without any memory of earlier ones."""
 
 
 class PowerSgd(Compression):
-    """Sends each matrix of gradients as a product of two thin ones (https://arxiv.org/abs/1905.13727).
+    """PowerSGD (algorithm 1 of https://arxiv.org/abs/1905.13727): sends a gradient M [n, m] as P Q^T.
 
-    What a rank could not send it adds to its next gradient. That memory is the rank's own and as large as the model, so
-    no backup holds it: after each backup, and so after a resume from it, all ranks begin again without.
+    P [n, r] and Q [m, r] come from one power iteration: P = orthogonalise(mean(M Q)), Q = mean(M^T P). The error
+    M - P Q^T is added to the rank's next gradient. This memory differs by rank and is as large as the model, so backups
+    do not hold it: after each backup, and thus after resuming from it, all ranks start without it.
     """
 
     def __init__(self, rank: int, start_step: int) -> None:
         self._state = powerSGD_hook.PowerSGDState(
             process_group=dist.group.WORLD, matrix_approximation_rank=rank, start_powerSGD_iter=start_step
         )
+        self._memories = (self._state.error_dict, self._state.p_memory_dict, self._state.q_memory_dict)
 
-    def begin_at(self, step: int) -> None:
-        """Forget what was not sent, and draw the next matrices from the step."""
-        for memory in (self._state.error_dict, self._state.p_memory_dict, self._state.q_memory_dict):
+    def reset(self, step: int) -> None:
+        """Forget the errors, and seed the next Q with the step."""
+        for memory in self._memories:
             memory.clear()
-        self._state.iter = step + 1  # the number of the step to come
+        self._state.iter = step + 1  # the number of the next step
         self._state.rng = numpy.random.RandomState(step)
 
-    def exchange(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        """The mean over all ranks, nearly."""
+    def all_reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        """The approximate mean over all ranks of the bucket's flat gradients [N], in their dtype."""
         index = bucket.index()
-        sent: Future[torch.Tensor] = powerSGD_hook.powerSGD_hook(self._state, bucket)
-        return sent.then(lambda done: self._keep_finite(index, done.value()))
+        reduced: Future[torch.Tensor] = powerSGD_hook.powerSGD_hook(self._state, bucket)
+        return reduced.then(lambda done: self._keep_finite(index, done.value()))
 
     def _keep_finite(self, index: int, gradients: torch.Tensor) -> torch.Tensor:
-        """A step with a non-finite gradient is passed over; remembered, it would spoil all that follow.
+        """Forget a non-finite gradient: its step is skipped, but its error would carry over to all later steps.
 
-        `gradients` are the same on all ranks, so all forget together.
+        `gradients` [N] are the same on all ranks, so all forget at the same step.
         """
         if not torch.isfinite(gradients).all():
-            for memory in (self._state.error_dict, self._state.p_memory_dict, self._state.q_memory_dict):
+            for memory in self._memories:
                 memory.pop(index, None)
         return gradients
 
 
-def compress_gradients(wrapped: DistributedDataParallel, config: TrainConfig) -> Compression:
-    """Make `wrapped` send its gradients as `config.gradient_compression` says.
+def register_compression_hook(wrapped: DistributedDataParallel, config: TrainConfig) -> Compression:
+    """Register the DDP communication hook for `config.gradient_compression`; returns its state.
 
-    Raises ConfigError where PowerSGD cannot handle the model.
+    Raises ConfigError if PowerSGD cannot handle the model.
     """
     match config.gradient_compression:
         case "fp16":
             wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
         case "bf16":
-            wrapped.register_comm_hook(None, _in_bf16)
+            wrapped.register_comm_hook(None, _bf16_hook)
         case "powersgd":
             _check_no_scalars(wrapped.module)
             compression = PowerSgd(config.powersgd_rank, config.powersgd_start_step)
-            wrapped.register_comm_hook(compression, _in_low_ranks)
+            wrapped.register_comm_hook(compression, PowerSgd.all_reduce)
             return compression
     return Compression()
 
 
-def _in_bf16(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    # DDP refuses torch's hook by its name where there is no NCCL, but gloo sums bf16 too
+def _bf16_hook(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    # DDP rejects torch's own hook by name without NCCL, but gloo can sum bf16, too
     assert dist.group.WORLD is not None
     return default_hooks.bf16_compress_hook(dist.group.WORLD, bucket)
-
-
-def _in_low_ranks(state: PowerSgd, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    return state.exchange(bucket)
 
 
 def _check_no_scalars(model: nn.Module) -> None:
     for name, weight in model.named_parameters():
         if weight.requires_grad and weight.dim() == 0:
             raise ConfigError(
-                f"gradient_compression is 'powersgd', which cannot send the single number {name!r} of this model; "
+                f"gradient_compression is 'powersgd', which cannot compress the scalar {name!r} of this model; "
                 "use 'fp16', 'bf16' or 'none'."
             )

@@ -1,4 +1,4 @@
-"""The trained weights as one rank holds them: whole, unless the model is sharded."""
+"""The trained weights as one rank holds them: in full, unless the model is sharded."""
 
 from __future__ import annotations
 
@@ -9,65 +9,63 @@ from torch import Tensor, nn
 
 
 class Weights:
-    """What optimizer and EMA work on, by name, and the way between that and the whole tensors of a checkpoint.
+    """The tensors that optimizer and EMA work on, by name, and their conversion to the full tensors of a checkpoint.
 
-    This is the plain way: every rank holds everything, so nothing is to be done.
+    In this class every rank holds the full tensors, so local and full are the same; ShardedWeights overrides that.
+    Local tensors and gradients have the dtype and device of the model's parameters.
     """
 
     def __init__(self, model: nn.Module) -> None:
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.model = model
-        self.shapes = {name: weight.shape for name, weight in trained.items()}  # of the whole weights
-        self.own: dict[str, nn.Parameter] = trained
+        self.shapes = {name: weight.shape for name, weight in trained.items()}  # of the full tensors
+        self.local: dict[str, nn.Parameter] = trained
 
     @property
-    def count(self) -> int:
-        """How many numbers are trained, on all ranks together."""
+    def num_trainable(self) -> int:
+        """The number of trained values, over all ranks."""
         return sum(shape.numel() for shape in self.shapes.values())
 
-    def opening(self) -> str:
-        """A line for the terminal before the first step; empty where there is nothing to tell."""
+    def summary(self) -> str:
+        """A line for the terminal before the first step; empty if there is nothing to report."""
         return ""
 
-    def leaves(self) -> Mapping[str, Tensor]:
-        """The trained weights as a forward's graph knows them; their data may be elsewhere."""
-        return self.own
+    def leaf_tensors(self) -> Mapping[str, Tensor]:
+        """The trained weights, with their full shapes, as leaves of the autograd graph; their data may be freed."""
+        return self.local
 
-    def take_gradients(self) -> None:
-        """After the last backward of a step: the gradients are at `own`, and nowhere else."""
+    def collect_gradients(self) -> None:
+        """After the last backward of a step: set `local[name].grad`, shaped like `local[name]`, clear all others."""
 
-    def total_norm(self, own: Tensor) -> Tensor:
-        """The norm [] of the whole gradient, given the norm [] of what is at `own`; the same on all ranks."""
-        return own
+    def total_norm(self, local_norm: Tensor) -> Tensor:
+        """The norm [] of the full gradient, from the norm [] of the local gradients; the same on all ranks."""
+        return local_norm
 
-    def settle(self) -> None:
-        """After forwards without a backward: the model rests as it does between steps."""
+    def reshard(self) -> None:
+        """After forwards without a backward: return the model to its state between steps."""
 
-    def part(self, name: str, whole: Tensor) -> Tensor:
-        """What this rank holds of `whole`, which is as large as weight `name`; anything else comes back as it is."""
-        return whole
+    def shard(self, name: str, full: Tensor) -> Tensor:
+        """This rank's part, shaped like `local[name]`, of a tensor shaped like weight `name`; others unchanged."""
+        return full
 
-    def whole(self, name: str, own: Tensor) -> Tensor:
-        """The way back, on the CPU of rank 0 (elsewhere it is empty): all ranks call it for the same in one order."""
-        return own
+    def full_tensor(self, name: str, local: Tensor) -> Tensor:
+        """The inverse of `shard`, on the CPU of rank 0 and empty elsewhere; called by all ranks in the same order."""
+        return local
 
-    def whole_model(self) -> dict[str, Tensor]:
-        """`model.state_dict()`, whole, on rank 0: trained weights, frozen ones and buffers."""
+    def full_state_dict(self) -> dict[str, Tensor]:
+        """`model.state_dict()` with full tensors, on rank 0: trained and frozen weights and buffers."""
         return dict(self.model.state_dict())
 
     @torch.no_grad()
-    def load(self, whole: Mapping[str, Tensor]) -> None:
-        """Take over whole weights and buffers.
+    def load_full(self, full: Mapping[str, Tensor]) -> None:
+        """Load trained weights and, if present, buffers from full tensors.
 
-        Raises KeyError where a weight is missing, ValueError where one has another shape.
+        Raises KeyError if a weight is missing, ValueError if a shape differs.
         """
-        own = {**self.own, **dict(self.model.named_buffers())}
-        for name, target in own.items():
-            if name in self.own or name in whole:
-                _check_shape(name, whole[name], self.shapes.get(name, target.shape))
-                target.copy_(self.part(name, whole[name]))
-
-
-def _check_shape(name: str, given: Tensor, expected: torch.Size) -> None:
-    if given.shape != expected:
-        raise ValueError(f"{name} has the shape {list(given.shape)} instead of {list(expected)}")
+        targets = {**self.local, **dict(self.model.named_buffers())}
+        for name, target in targets.items():
+            if name in self.local or name in full:
+                expected = self.shapes.get(name, target.shape)
+                if full[name].shape != expected:
+                    raise ValueError(f"{name} has the shape {list(full[name].shape)} instead of {list(expected)}")
+                target.copy_(self.shard(name, full[name]))

@@ -1,1 +1,1 @@
-"""The interface of a model family and one file per family."""
+"""Model families: the Family interface and one file per family; files starting with _ are not families."""

@@ -1,6 +1,6 @@
 """`python -m modules.families.describe NAME`: a family's option declarations as JSON.
 
-The window asks in a child process, so that neither torch nor a user's file is ever imported by the window.
+The window runs it as a child process, so that it imports neither torch nor a user's file itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import asdict
 
 from modules.config import TandemError
 from modules.config.options import options
-from modules.families.family import family_class
+from modules.families._family import family_class
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the declarations; exit code 2 and one sentence where there is no such family."""
+    """Print the declarations; on an unknown family, one sentence and exit code 2."""
     if len(arguments) != 1:
         print("usage: python -m modules.families.describe NAME", file=sys.stderr)
         return 2
@@ -29,13 +29,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def describe(name: str) -> str:
-    """JSON: the family's name, methods, parts, size step and the declarations of its options."""
+    """JSON with the family's name, methods, submodules (as "parts"), size step and the declarations of its options."""
     family = family_class(name)
     declarations = [asdict(option) for option in options(family.Options)]
     described = {
         "family": name,
         "methods": family.methods,
-        "parts": family.parts,
+        "parts": family.submodules,
         "size_step": family.size_step,
         "options": declarations,
     }

@@ -1,4 +1,4 @@
-"""Pixel diffusion: a small caption-to-picture model trained from scratch on the pixels; needs no download."""
+"""Pixel diffusion: a small text-to-image model, trained from scratch on pixels; needs no download."""
 
 from __future__ import annotations
 
@@ -20,66 +20,68 @@ from torch.nn import functional
 
 from modules.config import ConfigError, Section, TrainConfig, setting
 from modules.data.batch import Batch, Example
-from modules.families.family import Family, SampleRequest, read_options
-from modules.families.parts.flow_matching import TIMESTEP_SCALE, Distribution, draw_t, integrate
-from modules.families.parts.words import CaptionEmbedding, tokenize
+from modules.diffusion.flow_matching import TIMESTEP_SCALE, integrate, sample_t
+from modules.diffusion.pixels import mask_loss_weights, mask_or_ones, normalize_pixels
+from modules.diffusion.text_tokens import CaptionEmbedding, tokenize
+from modules.diffusion.timesteps import TimestepDistribution
+from modules.families._family import Family, SampleRequest, read_options
 
-SMALLEST_T = 0.05  # of training: an error of x_0 is one of the velocity times t, so it counts 1 / t^2
+MIN_T = 0.05  # in training: the velocity is the error of x_0 divided by t, so its square is weighted by 1 / t^2
 PIPELINE_NAME = "PixelDiffusionPipeline"
-SHAPE_OPTIONS = frozenset({"width", "patch", "tokens", "vocabulary"})  # fixed once a model is trained
+ARCHITECTURE_OPTIONS = frozenset({"width", "patch", "tokens", "vocabulary"})  # fixed once a model is trained
 
 
 class PixelOptions(Section):
-    """What `family_options` may say for this family."""
+    """`family_options` of this family."""
 
     width: int = setting(
         32,
         ge=8,
         le=512,
-        title="Width",
-        help="How much the network can hold. Twice the width takes about four times as long.",
+        title="Width (channels)",
+        help="The capacity of the network. Twice the width takes about four times as long.",
         resume="fixed",
     )
     patch: int = setting(
         2,
         ge=1,
         le=8,
-        title="Patch",
-        help="The network sees squares of so many pixels as one: 2 is about four times as fast as 1, but less sharp.",
+        title="Patch size",
+        help="Side of the pixel squares that the network sees as one: 2 is about 4 times as fast as 1, but less sharp.",
         resume="fixed",
     )
     tokens: int = setting(
-        16, ge=1, le=256, title="Words", help="Words of a caption that are read; the rest is cut off.", resume="fixed"
+        16, ge=1, le=256, title="Maximum words per caption", help="Longer captions are truncated.", resume="fixed"
     )
     vocabulary: int = setting(
         2048,
         ge=16,
         le=1_000_000,
-        title="Vocabulary",
-        help="How many words are told apart. Too few, and two words mean the same to the model.",
+        title="Vocabulary size",
+        help="How many words can be distinguished. If too few, different words mean the same to the model.",
         resume="fixed",
     )
-    timesteps: Distribution = setting(
+    timesteps: TimestepDistribution = setting(
         "logit_normal",
-        title="Timesteps",
-        help="Which noise levels are trained: all alike, or the middle ones, where shapes are decided, more often.",
-        resume="told",
+        title="Timestep distribution",
+        help="uniform: all noise levels equally often. logit_normal: more often the middle ones, which decide shapes.",
+        resume="warn",
     )
     shift: float = setting(
         6.0,
         ge=0.1,
         le=100,
-        title="Shift towards noise",
-        help="Above 1, training and drawing spend more time on very noisy pictures, where the caption decides.",
-        resume="told",
+        title="Timestep shift",
+        help="Above 1, training and sampling spend more time at high noise levels, where the caption decides.",
+        resume="warn",
     )
 
 
 class CaptionedUNet(nn.Module):
-    """The one module that is trained: the velocity [B, 3, H, W] at x_t, given t [B] and the caption [B, T].
+    """The module that is trained: predicts the velocity at x_t, given t and the caption.
 
-    The U-Net itself tells the picture x_0, from which the velocity follows: a picture without noise is far easier
-    for a small network than the noise (Li & He 2025, arXiv:2511.13720; here the loss was a third lower).
+    The U-Net itself predicts x_0, from which the velocity follows: a clean image is far easier for a small network
+    than the noise (Li & He 2025, arXiv:2511.13720; here the loss was a third lower).
     """
 
     def __init__(self, unet: UNet2DConditionModel, text_embedding: CaptionEmbedding, patch: int) -> None:
@@ -89,7 +91,7 @@ class CaptionedUNet(nn.Module):
         self.patch = patch
 
     def forward(self, x_t: Tensor, t: Tensor, tokens: Tensor) -> Tensor:
-        """See the class."""
+        """The velocity fp32 [B, 3, H, W] for x_t [B, 3, H, W], t [B] and token ids int64 [B, T]."""
         words, caption = self.text_embedding(tokens)
         patches: Tensor = self.unet(
             functional.pixel_unshuffle(x_t, self.patch),
@@ -103,31 +105,29 @@ class CaptionedUNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class PixelDraw:
-    """Draws noise and timestep, and turns the caption into word numbers."""
+class PixelSampleTransform:
+    """Samples noise and t, and tokenizes the caption."""
 
     options: PixelOptions
     unmasked_weight: float
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
-        """pixels and noise [3, H, W], timestep [], tokens [T]; weights [1, H, W] of mean 1 where there is a mask."""
-        pixels = cached["pixels"].to(torch.float32) / 127.5 - 1.0
-        t = draw_t(self.options.timesteps, self.options.shift, generator)
-        drawn = {
+        """pixels and noise fp32 [3, H, W], timestep fp32 [], tokens int64 [T]; with a mask, weights fp32 [1, H, W]."""
+        pixels = normalize_pixels(cached["pixels"])
+        t = sample_t(self.options.timesteps, self.options.shift, generator)
+        sample = {
             "pixels": pixels,
             "noise": torch.randn(pixels.shape, generator=generator),
-            "timestep": t.clamp_min(SMALLEST_T),
-            "tokens": word_numbers(caption, self.options),
+            "timestep": t.clamp_min(MIN_T),
+            "tokens": token_ids(caption, self.options),
         }
         if "mask" in cached:
-            inside = cached["mask"].to(torch.float32) / 255.0
-            weights = self.unmasked_weight + (1.0 - self.unmasked_weight) * inside
-            drawn["weights"] = weights / weights.mean().clamp_min(1e-6)  # an empty mask may leave nothing to learn
-        return drawn
+            sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight)
+        return sample
 
 
 class PixelDiffusion(Family):
-    """The family of this file."""
+    """Flow matching on pixels."""
 
     Options = PixelOptions
     methods = ("fine_tune", "lora")
@@ -137,12 +137,12 @@ class PixelDiffusion(Family):
         self.options = options
         self.model = model
         self.encoders: dict[str, nn.Module] = {}
-        self.draw = PixelDraw(options, config.unmasked_weight)
+        self.sample_transform = PixelSampleTransform(options, config.unmasked_weight)
         self.masked = config.masked_training
 
     @classmethod
     def load(cls, config: TrainConfig) -> Self:
-        """From `base_model`, a folder written by `export`, or else from scratch with weights drawn from `seed`."""
+        """From `base_model`, a folder written by `export`, or from scratch with weights initialised from `seed`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             if config.base_model is None:
@@ -153,19 +153,18 @@ class PixelDiffusion(Family):
             return cls(config, options, _load_model(folder, options))
 
     def fingerprint(self) -> str:
-        """Pixels are cached as they are, so only the presence of a mask matters."""
+        """Pixels are cached unchanged, so only the presence of a mask matters."""
         return f"pixel_diffusion 1 masked={self.masked}"
 
     def encode(self, example: Example) -> dict[str, Tensor]:
-        """pixels uint8 [3, H, W]; with masked training also mask uint8 [1, H, W], all inside where there is none."""
+        """pixels uint8 [3, H, W]; with masked training also mask uint8 [1, H, W]."""
         encoded = {"pixels": example.pixels}
         if self.masked:
-            whole = torch.full_like(example.pixels[:1], 255)
-            encoded["mask"] = whole if example.mask is None else example.mask
+            encoded["mask"] = mask_or_ones(example)
         return encoded
 
     def loss(self, batch: Batch) -> Tensor:
-        """Mean squared error of the velocity, for each sample: [B]."""
+        """Mean squared error of the velocity, fp32 [B]."""
         x_0, x_1, t = (batch.tensors[name] for name in ("pixels", "noise", "timestep"))
         t_over_pixels = t.view(-1, 1, 1, 1)
         x_t = (1 - t_over_pixels) * x_0 + t_over_pixels * x_1
@@ -177,7 +176,7 @@ class PixelDiffusion(Family):
 
     @torch.no_grad()
     def sample(self, request: SampleRequest) -> Image.Image:
-        """Follow the velocity from noise to a picture in `steps` Euler steps, guided away from the negative prompt."""
+        """`steps` Euler steps from noise to an image, with classifier-free guidance."""
         was_training = self.model.training
         self.model.eval()
         try:
@@ -188,17 +187,17 @@ class PixelDiffusion(Family):
         return Image.fromarray(levels.permute(1, 2, 0).contiguous().cpu().numpy(), mode="RGB")
 
     def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
-        """unet/ and scheduler/ as diffusers knows them, text_embedding/ in the same manner, model_index.json."""
+        """unet/ and scheduler/ in diffusers' format, text_embedding/ in the same way, and model_index.json."""
         for name in ("unet", "text_embedding"):
-            part = {key.removeprefix(name + "."): value for key, value in state.items() if key.startswith(name + ".")}
-            _save_part(getattr(self.model, name), part, folder / name)
+            own = {key.removeprefix(name + "."): value for key, value in state.items() if key.startswith(name + ".")}
+            _save_component(getattr(self.model, name), own, folder / name)
         FlowMatchEulerDiscreteScheduler(shift=self.options.shift).save_pretrained(folder / "scheduler")
-        parts = {
+        components = {
             "unet": ["diffusers", "UNet2DConditionModel"],
             "text_embedding": [CaptionEmbedding.__module__, "CaptionEmbedding"],
             "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
         }
-        index = {"_class_name": PIPELINE_NAME, "options": self.options.model_dump()} | parts
+        index = {"_class_name": PIPELINE_NAME, "options": self.options.model_dump()} | components
         (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
     def blocks(self) -> Sequence[nn.Module]:
@@ -207,29 +206,30 @@ class PixelDiffusion(Family):
         return [*unet.down_blocks.children(), unet.get_submodule("mid_block"), *unet.up_blocks.children()]
 
     def _x_0(self, request: SampleRequest) -> Tensor:
+        """The generated image, [3, H, W] in [-1, 1]."""
         weights = next(self.model.parameters())
         guided = request.guidance_scale != 1.0
         captions = [request.prompt, request.negative_prompt] if guided else [request.prompt]
-        tokens = torch.stack([word_numbers(caption, self.options) for caption in captions]).to(weights.device)
+        tokens = torch.stack([token_ids(caption, self.options) for caption in captions]).to(weights.device)
 
         def velocity(x_t: Tensor, t: Tensor) -> Tensor:
-            told: Tensor = self.model(x_t.expand(len(tokens), -1, -1, -1), t.expand(len(tokens)), tokens)
-            # Ho & Salimans 2022, arXiv:2207.12598
-            return told[1:] + request.guidance_scale * (told[:1] - told[1:]) if guided else told
+            output: Tensor = self.model(x_t.expand(len(tokens), -1, -1, -1), t.expand(len(tokens)), tokens)
+            # classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598)
+            return output[1:] + request.guidance_scale * (output[:1] - output[1:]) if guided else output
 
-        # Drawn on the CPU: a GPU's generator would give another picture for the same seed.
+        # On the CPU: a GPU's generator would give a different image for the same seed.
         generator = torch.Generator().manual_seed(request.seed)
         x_1 = torch.randn(1, 3, request.height, request.width, generator=generator).to(weights)
         return integrate(velocity, x_1, request.steps, self.options.shift)[0]
 
 
-def word_numbers(caption: str, options: PixelOptions) -> Tensor:
-    """int64 [tokens], 0 where there is no word."""
+def token_ids(caption: str, options: PixelOptions) -> Tensor:
+    """int64 [tokens], padded with 0."""
     return tokenize(caption, tokens=options.tokens, vocabulary=options.vocabulary)
 
 
 def build_model(options: PixelOptions) -> CaptionedUNet:
-    """The network with fresh weights: the patches' resolution is halved twice, and attended to at the lowest."""
+    """The network with new weights: two levels of downsampling, cross-attention at the lowest."""
     width, channels = options.width, 4 * options.width
     unet = UNet2DConditionModel(
         in_channels=3 * options.patch**2,
@@ -240,9 +240,9 @@ def build_model(options: PixelOptions) -> CaptionedUNet:
         mid_block_type="UNetMidBlock2DCrossAttn",
         up_block_types=("UpBlock2D",) * 3,
         norm_num_groups=math.gcd(width, 8),
-        attention_head_dim=2,  # the number of heads, in spite of its name (see UNet2DConditionModel)
+        attention_head_dim=2,  # the number of heads, despite its name (see UNet2DConditionModel)
         cross_attention_dim=channels,
-        # The words' sum also goes to every block, beside t, and scales its channels: colours are learned from there.
+        # The sum of the words joins the embedding of t and scales every block's channels: colours come from there.
         class_embed_type="projection",
         projection_class_embeddings_input_dim=channels,
         resnet_time_scale_shift="scale_shift",
@@ -252,43 +252,43 @@ def build_model(options: PixelOptions) -> CaptionedUNet:
 
 
 def _options_of(folder: Path, given: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The options that the model in `folder` was trained with, under those that are given."""
+    """The options that the model in `folder` was trained with, overridden by `given`."""
     try:
         index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"base_model: there is no model folder {str(folder)!r} ({error}).",
-            "Name a folder with a model_index.json, such as the model folder of an earlier run.",
+            f"base_model: {str(folder)!r} is not a model folder ({error}).",
+            "Give a folder with a model_index.json, for example the model folder of an earlier run.",
         ) from error
     if index.get("_class_name") != PIPELINE_NAME:
         raise ConfigError(
-            f"base_model: {str(folder)!r} holds a {index.get('_class_name')}, not a {PIPELINE_NAME}.",
+            f"base_model: {str(folder)!r} contains a {index.get('_class_name')}, not a {PIPELINE_NAME}.",
             "Choose the family of that model, or a model trained with pixel_diffusion.",
         )
     trained: dict[str, JsonValue] = index["options"]
-    for name in SHAPE_OPTIONS & given.keys():
+    for name in ARCHITECTURE_OPTIONS & given.keys():
         if given[name] != trained[name]:
             raise ConfigError(
                 f"family_options.{name} is {given[name]!r}, but the model in base_model has {trained[name]!r}.",
-                f"Leave family_options.{name} out to go on with that model.",
+                f"Omit family_options.{name} to continue with that model.",
             )
     return trained | given
 
 
 def _load_model(folder: Path, options: PixelOptions) -> CaptionedUNet:
     try:
-        # low_cpu_mem_usage would need the package accelerate; other files than safetensors could run programs.
-        how = {"low_cpu_mem_usage": False, "use_safetensors": True}
-        unet = UNet2DConditionModel.from_pretrained(folder / "unet", **how)
-        text = CaptionEmbedding.from_pretrained(folder / "text_embedding", **how)
+        # low_cpu_mem_usage needs the package accelerate; pickles could run arbitrary code
+        arguments = {"low_cpu_mem_usage": False, "use_safetensors": True}
+        unet = UNet2DConditionModel.from_pretrained(folder / "unet", **arguments)
+        text = CaptionEmbedding.from_pretrained(folder / "text_embedding", **arguments)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error
     return CaptionedUNet(unet, text, options.patch)
 
 
-def _save_part(part: UNet2DConditionModel | CaptionEmbedding, state: Mapping[str, Tensor], folder: Path) -> None:
-    with torch.device("meta"):  # weights come from `state`; drawing new ones would disturb the random state
-        copy = cast(ModelMixin, part.from_config(part.config))
+def _save_component(module: UNet2DConditionModel | CaptionEmbedding, state: Mapping[str, Tensor], folder: Path) -> None:
+    with torch.device("meta"):  # initialising weights would advance the random state
+        copy = cast(ModelMixin, module.from_config(module.config))
     plain = {name: value.to("cpu", torch.float32).contiguous() for name, value in state.items()}
     copy.load_state_dict(plain, assign=True)
     copy.save_pretrained(folder)

@@ -5,29 +5,29 @@ from __future__ import annotations
 from torch import Tensor
 
 from modules.data.batch import Example
-from modules.families.parts.components import Kind
-from modules.families.parts.latent_diffusion import LatentDiffusion
+from modules.diffusion.components import PipelineSpec
+from modules.families._latent_diffusion import LatentDiffusion
 
 
 class StableDiffusion(LatentDiffusion):
-    """One text encoder, whose last layer is read."""
+    """One text encoder, read at its last layer."""
 
-    parts = ("unet", "text_encoder")
-    adapter_names = {"unet": ("unet", "lora_unet"), "text_encoder": ("text_encoder", "lora_te")}  # noqa: RUF012
-    kind = Kind(
+    submodules = ("unet", "text_encoder")
+    adapter_prefixes = {"unet": ("unet", "lora_unet"), "text_encoder": ("text_encoder", "lora_te")}  # noqa: RUF012
+    spec = PipelineSpec(
         pipeline="StableDiffusionPipeline",
         inpainting="StableDiffusionInpaintPipeline",
         encoders={"text_encoder": "tokenizer"},
-        made_with={"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False},
+        arguments={"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False},
     )
     layer = "last"
 
     def architecture(self) -> str:
-        """Version 2 has OpenCLIP's text encoder; OpenAI's alone has this activation function."""
+        """Version 1 has OpenAI's text encoder, which alone uses quick_gelu; version 2 has OpenCLIP's."""
         if self.components.encoders["text_encoder"].config.hidden_act == "quick_gelu":
             return "stable-diffusion-v1"
         return f"stable-diffusion-v2-{'768-v' if self.prediction == 'v_prediction' else '512'}"
 
-    def sizes(self, example: Example) -> dict[str, Tensor]:
-        """This UNet knows no sizes."""
+    def size_conditioning(self, example: Example) -> dict[str, Tensor]:
+        """None: this UNet has no size conditioning."""
         return {}

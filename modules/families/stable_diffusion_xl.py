@@ -6,32 +6,32 @@ import torch
 from torch import Tensor
 
 from modules.data.batch import Example
-from modules.families.parts.components import Kind
-from modules.families.parts.latent_diffusion import LatentDiffusion
+from modules.diffusion.components import PipelineSpec
+from modules.families._latent_diffusion import LatentDiffusion
 
 
 class StableDiffusionXL(LatentDiffusion):
-    """Two text encoders, whose last layer but one is read; the UNet is told the picture's size and crop, too."""
+    """Two text encoders, read at their penultimate layer; the UNet is also conditioned on the image's size and crop."""
 
-    parts = ("unet", "text_encoder", "text_encoder_2")
-    adapter_names = {  # noqa: RUF012
+    submodules = ("unet", "text_encoder", "text_encoder_2")
+    adapter_prefixes = {  # noqa: RUF012
         "unet": ("unet", "lora_unet"),
         "text_encoder": ("text_encoder", "lora_te1"),
         "text_encoder_2": ("text_encoder_2", "lora_te2"),
     }
-    kind = Kind(
+    spec = PipelineSpec(
         pipeline="StableDiffusionXLPipeline",
         inpainting="StableDiffusionXLInpaintPipeline",
         encoders={"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"},
-        made_with={"add_watermarker": False},
+        arguments={"add_watermarker": False},
     )
     layer = "penultimate"
 
     def architecture(self) -> str:
-        """Refiners are not trained."""
+        """That of the base model; refiners cannot be trained."""
         return "stable-diffusion-xl-v1-base"
 
-    def sizes(self, example: Example) -> dict[str, Tensor]:
-        """The file's height and width, the crop's top and left, the height and width that are seen (section 2.2)."""
-        seen = example.pixels.shape[-2:]
-        return {"sizes": torch.tensor([*example.original_size, *example.crop, *seen], dtype=torch.float32)}
+    def size_conditioning(self, example: Example) -> dict[str, Tensor]:
+        """Original height and width, top and left of the crop, target height and width, in pixels (section 2.2)."""
+        target = example.pixels.shape[-2:]
+        return {"sizes": torch.tensor([*example.original_size, *example.crop, *target], dtype=torch.float32)}

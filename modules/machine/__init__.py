@@ -1,4 +1,4 @@
-"""What this computer has: GPUs, processors, memory, disk, addresses and ports; never imports torch."""
+"""What this machine has: GPUs, CPUs, memory, disk, addresses and ports. Never imports torch."""
 
 from modules.machine.devices import Gpu, GpuLoad, gpu_load, visible_gpus
 from modules.machine.health import GpuHealth, driver_version, gpu_health
@@ -13,7 +13,7 @@ from modules.machine.host import (
 )
 from modules.machine.links import Link, gpu_links, link_table, without_peer_access
 from modules.machine.ports import find_free_port, port_is_free
-from modules.machine.routes import Route, is_loopback_name, own_addresses, route_of_group, route_to
+from modules.machine.routes import Route, is_loopback_name, preferred_addresses, route_to, route_to_master
 
 __all__ = [
     "Gpu",
@@ -34,10 +34,10 @@ __all__ = [
     "local_addresses",
     "machine_id",
     "memory_mib",
-    "own_addresses",
     "port_is_free",
-    "route_of_group",
+    "preferred_addresses",
     "route_to",
+    "route_to_master",
     "torch_version",
     "visible_gpus",
     "without_peer_access",

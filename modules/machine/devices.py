@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, asked of the driver through NVML."""
+"""The NVIDIA GPUs of this machine, read through NVML."""
 
 import importlib
 import os
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; `index` is its number in PCI order, as nvidia-smi shows it."""
+    """One GPU; `index` is its number in PCI order, as in nvidia-smi."""
 
     index: int
     name: str
@@ -23,7 +23,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """What one GPU is doing now; a figure its driver does not offer is None."""
+    """The current load of one GPU; values that its driver does not report are None."""
 
     index: int
     utilization_percent: int | None
@@ -38,20 +38,20 @@ def visible_gpus(environment: Mapping[str, str] | None = None) -> list[Gpu]:
     with open_nvml() as nvml:
         if nvml is None:
             return []
-        present = [_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        all_gpus = [_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     wanted = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
-    return present if wanted is None else _select(present, wanted)
+    return all_gpus if wanted is None else _select(all_gpus, wanted)
 
 
 def gpu_load(gpus: list[Gpu]) -> list[GpuLoad]:
-    """The present load of each given GPU, in the same order; [] without a driver."""
+    """The current load of each given GPU, in the same order; [] without a driver."""
     with open_nvml() as nvml:
         return [] if nvml is None else [_measure(nvml, gpu.index) for gpu in gpus]
 
 
 @contextmanager
 def open_nvml() -> Iterator[ModuleType | None]:
-    """NVML for the time of one question; None where there is no NVIDIA driver."""
+    """The NVML library, initialised for the duration of the block; None without an NVIDIA driver."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
@@ -71,16 +71,16 @@ def open_nvml() -> Iterator[ModuleType | None]:
 def _describe(nvml: ModuleType, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20
-    return Gpu(index, driver_text(nvml.nvmlDeviceGetName(handle)), memory, driver_text(nvml.nvmlDeviceGetUUID(handle)))
+    return Gpu(index, nvml_text(nvml.nvmlDeviceGetName(handle)), memory, nvml_text(nvml.nvmlDeviceGetUUID(handle)))
 
 
 def _measure(nvml: ModuleType, index: int) -> GpuLoad:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    utilization = ask_driver(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = ask_driver(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    temperature = ask_driver(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-    power_mw = ask_driver(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+    utilization = query_nvml(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = query_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    temperature = query_nvml(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+    power_mw = query_nvml(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
     return GpuLoad(
         index,
         utilization_percent=None if utilization is None else int(utilization.gpu),
@@ -91,37 +91,37 @@ def _measure(nvml: ModuleType, index: int) -> GpuLoad:
     )
 
 
-def ask_driver(nvml: ModuleType, question: Callable[..., T], *arguments: object) -> T | None:
-    """The answer of NVML; None where this GPU or driver has none, as laptop and virtual ones for single questions."""
+def query_nvml(nvml: ModuleType, function: Callable[..., T], *arguments: object) -> T | None:
+    """The result of an NVML function; None if this GPU or driver does not support it, as on laptops and in VMs."""
     try:
-        return question(*arguments)
+        return function(*arguments)
     except nvml.NVMLError:
         return None
 
 
-def driver_text(value: str | bytes) -> str:
-    """Text of NVML, which older bindings give as bytes."""
+def nvml_text(value: str | bytes) -> str:
+    """A string from NVML, which older bindings return as bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _select(present: list[Gpu], wanted: str) -> list[Gpu]:
-    """CUDA's rule: entries in their order, and one that does not exist hides itself and all after it."""
+def _select(gpus: list[Gpu], wanted: str) -> list[Gpu]:
+    """CUDA's rule: entries in their order; one that does not exist hides itself and all after it."""
     chosen: list[Gpu] = []
     for entry in wanted.split(","):
-        gpu = _find(present, entry.strip())
+        gpu = _find(gpus, entry.strip())
         if gpu is None or gpu in chosen:
             break
         chosen.append(gpu)
     return chosen
 
 
-def _find(present: list[Gpu], entry: str) -> Gpu | None:
+def _find(gpus: list[Gpu], entry: str) -> Gpu | None:
     if entry.isdecimal():
-        return next((gpu for gpu in present if gpu.index == int(entry)), None)
+        return next((gpu for gpu in gpus if gpu.index == int(entry)), None)
     if entry.startswith("MIG-"):
-        # A slice of a GPU, counted as a device; NVML does not say of which without opening it.
-        return replace(present[0], name=f"{present[0].name} (MIG)", uuid=entry) if present else None
+        # A slice of a GPU, counted as a device; NVML does not say of which GPU without opening it.
+        return replace(gpus[0], name=f"{gpus[0].name} (MIG)", uuid=entry) if gpus else None
     if not entry.startswith("GPU-"):
         return None
-    matching = [gpu for gpu in present if gpu.uuid.startswith(entry)]
+    matching = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
     return matching[0] if len(matching) == 1 else None

@@ -1,4 +1,4 @@
-"""What slows NVIDIA GPUs down at this moment, and the driver's version, asked through NVML."""
+"""Free memory, temperature and throttling of NVIDIA GPUs, and the driver version, read through NVML."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from modules.machine.devices import Gpu, ask_driver, driver_text, open_nvml
+from modules.machine.devices import Gpu, nvml_text, open_nvml, query_nvml
 
-# Bits of nvmlClocksEventReasons that cost speed without anybody's wish.
-_BRAKES: Final = {
-    0x08: "hardware slowdown (heat or power supply)",
-    0x20: "heat (driver slows it down)",
-    0x40: "heat (hardware slows it down)",
-    0x80: "the power supply's brake",
+# Bits of nvmlClocksEventReasons for unwanted slowdowns.
+_SLOWDOWN_REASONS: Final = {
+    0x08: "hardware slowdown (temperature or power supply)",
+    0x20: "temperature (driver limit)",
+    0x40: "temperature (hardware limit)",
+    0x80: "power brake (external)",
 }
 
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """Memory that is free now, and the reasons for which the GPU runs slower than it could."""
+    """Free memory, temperature and slowdown reasons of one GPU; values that the driver does not report are None."""
 
     index: int
     memory_mib: int
     free_mib: int | None
     temperature_c: int | None
-    brakes: tuple[str, ...] = ()
+    slowdown_reasons: tuple[str, ...] = ()
 
 
 def gpu_health(gpus: Sequence[Gpu]) -> list[GpuHealth]:
@@ -36,17 +36,17 @@ def gpu_health(gpus: Sequence[Gpu]) -> list[GpuHealth]:
             return []
         for gpu in gpus:
             handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
-            memory = ask_driver(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-            temperature = ask_driver(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-            reasons = ask_driver(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+            memory = query_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+            temperature = query_nvml(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+            reasons = query_nvml(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
             free = None if memory is None else int(memory.free) >> 20
-            brakes = tuple(text for bit, text in _BRAKES.items() if int(reasons) & bit)
-            found.append(GpuHealth(gpu.index, gpu.memory_mib, free, temperature, brakes))
+            slowdown_reasons = tuple(text for bit, text in _SLOWDOWN_REASONS.items() if int(reasons) & bit)
+            found.append(GpuHealth(gpu.index, gpu.memory_mib, free, temperature, slowdown_reasons))
     return found
 
 
 def driver_version() -> str | None:
-    """The NVIDIA driver's version; None without one."""
+    """The version of the NVIDIA driver; None without one."""
     with open_nvml() as nvml:
-        version = None if nvml is None else ask_driver(nvml, nvml.nvmlSystemGetDriverVersion)
-        return None if version is None else driver_text(version)
+        version = None if nvml is None else query_nvml(nvml, nvml.nvmlSystemGetDriverVersion)
+        return None if version is None else nvml_text(version)

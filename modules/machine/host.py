@@ -1,4 +1,4 @@
-"""Name, processors, memory, disk and addresses of this computer."""
+"""Name, CPUs, memory, disk and addresses of this machine."""
 
 import importlib.metadata
 import math
@@ -24,14 +24,15 @@ class Memory:
 
 
 def hostname() -> str:
-    """This computer's short name, never empty."""
+    """The short name of this machine, never empty."""
     return socket.gethostname().split(".")[0] or "localhost"
 
 
 def machine_id() -> str:
-    """What tells this computer from one of the same name; containers that share neither processes nor network differ.
+    """Identifies this machine, even among machines of the same name; containers with separate process and network
+    namespaces count as different machines.
 
-    Processes with the same one see each other by their process ids and reach each other over the loopback.
+    Processes with equal ids see each other's process ids and reach each other through the loopback interface.
     """
     try:
         return " ".join([_BOOT.read_text().strip(), *(os.readlink(each) for each in _NAMESPACES)])
@@ -40,26 +41,26 @@ def machine_id() -> str:
 
 
 def cpu_count() -> int:
-    """Processors this process may use (at least 1): affinity and container quota are respected."""
+    """CPUs that this process may use (at least 1), given its affinity and container quota."""
     has_affinity = hasattr(os, "sched_getaffinity")
     allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return max(1, min(allowed, _cgroup_quota() or allowed))
 
 
 def memory_mib() -> Memory:
-    """Main memory of this computer."""
+    """Main memory of this machine."""
     memory = psutil.virtual_memory()
     return Memory(total=memory.total >> 20, available=memory.available >> 20)
 
 
 def free_disk_mib(path: Path) -> int:
-    """Free space in MiB on the disk that holds `path` or will hold it; OSError if that disk is gone."""
+    """Free space in MiB on the disk of `path`, which need not exist yet. Raises OSError if the disk is gone."""
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     return int(psutil.disk_usage(str(existing)).free) >> 20
 
 
 def local_addresses() -> list[str]:
-    """The IPv4 addresses by which other machines may reach this one; loopback is left out."""
+    """The IPv4 addresses of this machine, without loopback."""
     found = (
         address.address
         for addresses in psutil.net_if_addrs().values()
@@ -70,7 +71,7 @@ def local_addresses() -> list[str]:
 
 
 def torch_version() -> str | None:
-    """The installed PyTorch's version such as "2.13.0+cpu", read without importing it; None without one."""
+    """The installed version of PyTorch, for example "2.13.0+cpu", without importing it; None if not installed."""
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -78,14 +79,14 @@ def torch_version() -> str | None:
 
 
 def _cgroup_quota() -> int | None:
-    """Processors a container's CPU quota is worth, rounded up; None without a quota."""
+    """The CPU quota of the container in CPUs, rounded up; None without a quota."""
     for quota_file, period_file in (
         (_CGROUP / "cpu.max", None),
         (_CGROUP / "cpu/cpu.cfs_quota_us", _CGROUP / "cpu/cpu.cfs_period_us"),
     ):
         try:
-            words = quota_file.read_text().split() + (period_file.read_text().split() if period_file else [])
-            quota, period = int(words[0]), int(words[1])
+            fields = quota_file.read_text().split() + (period_file.read_text().split() if period_file else [])
+            quota, period = int(fields[0]), int(fields[1])
         except (OSError, ValueError, IndexError):
             # No such file, or "max": no quota.
             continue

@@ -1,4 +1,4 @@
-"""How the NVIDIA GPUs of this machine are wired to each other, asked of the driver through NVML."""
+"""How the NVIDIA GPUs of this machine are connected to each other, read through NVML."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from itertools import combinations
 from types import ModuleType
 from typing import Final, Protocol
 
-from modules.machine.devices import Gpu, ask_driver, driver_text, open_nvml
+from modules.machine.devices import Gpu, nvml_text, open_nvml, query_nvml
 
-# nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`.
+# nvmlGpuTopologyLevel_t -> label of `nvidia-smi topo -m`
 _LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _UNKNOWN: Final = "?"
-_READ: Final = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml 13 declares as a tuple by mistake
+_READ: Final = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml 13 wrongly declares as a tuple
 _SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
-_MOST_NVLINKS: Final = 36
+_MAX_NVLINKS: Final = 36
 
-MEANINGS: Final = {
-    "NV#": "NVLink, # lanes of it: the fast way",
+LINK_MEANINGS: Final = {
+    "NV#": "NVLink with # lanes (fast)",
     "PIX": "one PCIe switch",
     "PXB": "several PCIe switches",
-    "PHB": "the processor's PCIe bridge",
-    "NODE": "two bridges of one processor",
-    "SYS": "from one processor to another: the slow way",
-    _UNKNOWN: "the driver does not say",
+    "PHB": "the CPU's PCIe host bridge",
+    "NODE": "two host bridges of one NUMA node",
+    "SYS": "between CPU sockets (slow)",
+    _UNKNOWN: "not reported by the driver",
 }
 
 
 @dataclass(frozen=True)
 class Link:
-    """The way between two GPUs; `label` is that of `nvidia-smi topo -m`, such as NV4, PIX or SYS."""
+    """The connection of two GPUs; `label` is that of `nvidia-smi topo -m`, for example NV4, PIX or SYS."""
 
-    first: int
+    first: int  # index of a Gpu
     second: int
     label: str
-    nvlinks: int = 0
+    nvlinks: int = 0  # number of lanes
     nvlink_version: int | None = None
-    peer_access: bool | None = None  # None where the driver does not say
+    peer_access: bool | None = None  # None if the driver does not report it
 
 
 def gpu_links(gpus: Sequence[Gpu]) -> list[Link]:
-    """The link of every pair of the given GPUs; [] without a driver or with one GPU."""
-    indices = sorted({gpu.index for gpu in gpus})  # slices of one GPU share its number
+    """The link of each pair of the given GPUs; [] without a driver or with one GPU."""
+    indices = sorted({gpu.index for gpu in gpus})  # MIG slices of a GPU share its index
     if len(indices) < 2:
         return []
     with open_nvml() as nvml:
@@ -53,7 +53,7 @@ def gpu_links(gpus: Sequence[Gpu]) -> list[Link]:
 
 
 def link_table(links: Sequence[Link]) -> list[str]:
-    """The matrix as aligned lines, as `nvidia-smi topo -m` shows it; [] without links."""
+    """The topology matrix of `nvidia-smi topo -m` as aligned lines; [] without links."""
     labels = {(link.first, link.second): link.label for link in links}
     indices = sorted({index for pair in labels for index in pair})
     names = [f"GPU{index}" for index in indices]
@@ -61,51 +61,51 @@ def link_table(links: Sequence[Link]) -> list[str]:
         return []
     width = max(len(text) for text in [*names, *labels.values()])
     rows = [["", *names]]
-    for name, one in zip(names, indices, strict=True):
-        rows.append([name, *("X" if one == other else labels[min(one, other), max(one, other)] for other in indices)])
+    for name, row in zip(names, indices, strict=True):
+        rows.append([name, *("X" if row == other else labels[min(row, other), max(row, other)] for other in indices)])
     return ["  ".join(cell.ljust(width) for cell in row).rstrip() for row in rows]
 
 
 def without_peer_access(links: Sequence[Link]) -> list[Link]:
-    """Those of which the driver says that one GPU cannot read the other's memory."""
+    """The links whose GPUs cannot read each other's memory, according to the driver."""
     return [link for link in links if link.peer_access is False]
 
 
 class _Pci(Protocol):
-    """What NVML says of a place on the PCI bus."""
+    """NVML's PCI information of a device."""
 
     busId: str | bytes  # noqa: N815
 
 
 @dataclass(frozen=True)
 class _Port:
-    """One NVLink lane of a GPU that is in use."""
+    """One active NVLink lane of a GPU."""
 
-    remote: str  # PCI address of what it leads to
+    remote: str  # PCI address of the other end
     leads_to_switch: bool
     version: int | None
 
 
 def _nvlink_ports(nvml: ModuleType, index: int) -> Iterator[_Port]:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    for lane in range(_MOST_NVLINKS):
-        if not ask_driver(nvml, nvml.nvmlDeviceGetNvLinkState, handle, lane):
+    for lane in range(_MAX_NVLINKS):
+        if not query_nvml(nvml, nvml.nvmlDeviceGetNvLinkState, handle, lane):
             continue
-        remote = ask_driver(nvml, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, lane)
-        kind = ask_driver(nvml, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, lane)
-        version = ask_driver(nvml, nvml.nvmlDeviceGetNvLinkVersion, handle, lane)
+        remote = query_nvml(nvml, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, lane)
+        kind = query_nvml(nvml, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, lane)
+        version = query_nvml(nvml, nvml.nvmlDeviceGetNvLinkVersion, handle, lane)
         yield _Port(_address(remote), kind == _SWITCH, version)
 
 
 def _link(nvml: ModuleType, first: int, second: int, ports: dict[int, list[_Port]]) -> Link:
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in (first, second)]
-    there = _address(ask_driver(nvml, nvml.nvmlDeviceGetPciInfo, handles[1]))
-    direct = [port for port in ports[first] if not port.leads_to_switch and port.remote == there]
-    # Through NVSwitches every GPU reaches every other with all of its lanes.
+    second_address = _address(query_nvml(nvml, nvml.nvmlDeviceGetPciInfo, handles[1]))
+    direct = [port for port in ports[first] if not port.leads_to_switch and port.remote == second_address]
+    # Through NVSwitches, every GPU reaches every other one with all of its lanes.
     switched = [[port for port in ports[index] if port.leads_to_switch] for index in (first, second)]
     lanes = direct or min(switched, key=len)
-    level = ask_driver(nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, *handles)
-    status = ask_driver(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _READ)
+    level = query_nvml(nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, *handles)
+    status = query_nvml(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _READ)
     return Link(
         first,
         second,
@@ -117,4 +117,4 @@ def _link(nvml: ModuleType, first: int, second: int, ports: dict[int, list[_Port
 
 
 def _address(pci: _Pci | None) -> str:
-    return "" if pci is None else driver_text(pci.busId).lower()
+    return "" if pci is None else nvml_text(pci.busId).lower()

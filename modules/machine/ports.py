@@ -9,7 +9,7 @@ _LAST_PORT = 65535
 
 
 def find_free_port(start: int) -> int:
-    """The first free TCP port at or above `start`; raises OSError after 100 taken ones."""
+    """The first free TCP port at or above `start`. Raises OSError if 100 ports in a row are taken."""
     candidates = range(start, min(start + _TRIES, _LAST_PORT + 1))
     for port in candidates:
         if port_is_free(port):
@@ -18,7 +18,7 @@ def find_free_port(start: int) -> int:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on `port` on all interfaces of this machine."""
+    """Whether a server can listen on `port` on all interfaces of this machine."""
     if not 0 < port <= _LAST_PORT:
         return False
     return _can_listen(socket.AF_INET, port) and (not socket.has_ipv6 or _can_listen(socket.AF_INET6, port))
@@ -28,13 +28,13 @@ def _can_listen(family: socket.AddressFamily, port: int) -> bool:
     try:
         server = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
-        # A machine without IPv6 has nothing that could hold the port there.
+        # Without IPv6, nothing can hold the port there.
         return family == socket.AF_INET6
     with server:
         if family == socket.AF_INET6:
             server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if os.name == "posix":
-            # A port whose run ended a minute ago (TIME_WAIT) is free to torch's store, so it must be to us.
+            # torch's store can reuse a port in TIME_WAIT, whose run just ended, so it counts as free.
             # On Windows the same option would let two servers share a port.
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

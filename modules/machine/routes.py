@@ -1,4 +1,4 @@
-"""Which way packets leave: the local address and the network card that lead to another machine."""
+"""Routing: the local address and network interface through which another machine is reached."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import psutil
 
 from modules.machine.host import local_addresses
 
-# An address of no machine (RFC 5737): the way to it is the way to everywhere, the default route.
+# A reserved address (RFC 5737), so the route to it is the default route.
 _ANYWHERE: Final = "192.0.2.1"
 _ANY_PORT: Final = 9
 
 
 @dataclass(frozen=True)
 class Route:
-    """A network card of this machine, and this machine's address there."""
+    """A network interface of this machine, and this machine's address on it."""
 
     interface: str
     address: str
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it never leaves this machine."""
+        """Whether the route never leaves this machine."""
         return ipaddress.ip_address(self.address).is_loopback
 
 
 def route_to(host: str) -> Route | None:
-    """The way that the system takes to `host` (a name or an address); None where it knows none. Sends nothing."""
+    """The system's route to `host` (a name or an address); None if there is none. Sends no packets."""
     try:
         found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -38,7 +38,7 @@ def route_to(host: str) -> Route | None:
     for family, kind, protocol, _, target in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(target)  # of a datagram socket: only the route is looked up
+                probe.connect(target)  # for UDP this only looks up the route
                 address = str(probe.getsockname()[0]).partition("%")[0]
         except OSError:
             continue
@@ -48,11 +48,11 @@ def route_to(host: str) -> Route | None:
     return None
 
 
-def route_of_group(master_addr: str) -> Route | None:
-    """The way by which processes of several machines reach each other: that to `master_addr`.
+def route_to_master(master_addr: str) -> Route | None:
+    """The route by which the machines of a run reach each other: that to `master_addr`; None if there is none.
 
-    On the master itself a name may stand for the loopback (Debian's /etc/hosts says so); then the default route is
-    the better guess. None where nothing is known.
+    On the master itself, its name may resolve to loopback (Debian's /etc/hosts); the default route is then the better
+    guess.
     """
     route = route_to(master_addr)
     if route is not None and route.is_loopback:
@@ -60,15 +60,15 @@ def route_of_group(master_addr: str) -> Route | None:
     return route
 
 
-def own_addresses() -> list[str]:
-    """The addresses under which other machines may reach this one, the most likely one first."""
-    everywhere = route_to(_ANYWHERE)
-    first = [] if everywhere is None or everywhere.is_loopback else [everywhere.address]
+def preferred_addresses() -> list[str]:
+    """The local addresses, the one most likely to be reachable from other machines first."""
+    default = route_to(_ANYWHERE)
+    first = [] if default is None or default.is_loopback else [default.address]
     return list(dict.fromkeys([*first, *local_addresses()]))
 
 
 def is_loopback_name(host: str) -> bool:
-    """Whether `host` names the machine that asks, whichever that is."""
+    """Whether `host` is a loopback name or address, so that it means a different machine on each machine."""
     if host == "localhost":
         return True
     try:
@@ -81,6 +81,6 @@ def _interface_of(address: str) -> str | None:
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address.partition("%")[0] == address for each in addresses):
             return name
-    # 127.0.0.2 and its like belong to the loopback without being listed.
+    # 127.0.0.2 and the like belong to the loopback interface without being listed.
     is_loopback = ipaddress.ip_address(address).is_loopback
     return _interface_of("127.0.0.1") if is_loopback and address != "127.0.0.1" else None

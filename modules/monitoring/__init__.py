@@ -1,19 +1,16 @@
-"""What a run reports while it trains: progress, scalars, pictures."""
+"""What a run reports while it trains: progress, scalars, images, stragglers."""
 
-from modules.monitoring.advice import Advice, RankFigures
-from modules.monitoring.pictures import grid, read_settings, save_picture
+from modules.monitoring.images import make_grid, save_image
 from modules.monitoring.report import Report, RunReport, SilentReport, StepRecord
-from modules.monitoring.throughput import Throughput
+from modules.monitoring.straggler_monitor import RankStepTimes, StragglerMonitor
 
 __all__ = [
-    "Advice",
-    "RankFigures",
+    "RankStepTimes",
     "Report",
     "RunReport",
     "SilentReport",
     "StepRecord",
-    "Throughput",
-    "grid",
-    "read_settings",
-    "save_picture",
+    "StragglerMonitor",
+    "make_grid",
+    "save_image",
 ]

@@ -1,4 +1,4 @@
-"""What a run tells: to the terminal, to events.jsonl and to TensorBoard. Ranks other than the first tell nothing."""
+"""What a run reports to the terminal, to events.jsonl and to TensorBoard. Only rank 0 reports."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from PIL import Image
 
-from modules.monitoring.advice import Advice, RankFigures
-from modules.monitoring.board import Board
-from modules.monitoring.terminal import terminal
+from modules.monitoring.straggler_monitor import RankStepTimes, StragglerMonitor
+from modules.monitoring.tensorboard import TensorBoardWriter
+from modules.monitoring.terminal import open_terminal
 from modules.monitoring.throughput import Throughput
 from modules.run import EventLog, Failure, exit_code_of
 
 log = logging.getLogger("tandem")
 
-RANKS_EVERY_S = 2.0
-Reading: TypeAlias = Mapping[str, float | None]  # a figure of a device, named with its unit -> its value
+RANKS_EVERY_S = 2.0  # at most one `ranks` event
+Reading: TypeAlias = Mapping[str, float | None]  # name with unit, for example cpu_percent -> value
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One optimizer step, with figures of all ranks together."""
+    """One optimizer step, over all ranks."""
 
     step: int
     epoch: int
-    samples_seen: int
-    loss: float
+    samples_seen: int  # after the step
+    loss: float  # weighted mean over the samples of the step
     learning_rate: float
-    grad_norm: float
+    grad_norm: float  # before clipping
     seconds: float  # on rank 0
 
 
 class Report(Protocol):
-    """Where the trainer says what happens."""
+    """How the trainer reports progress. Methods do not block on other ranks."""
 
-    def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None: ...
+    def started(
+        self, run_info: Mapping[str, object], first_step: int, total_steps: int, total_samples: int
+    ) -> None: ...
     def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None: ...
     def step(self, record: StepRecord, *, shown: bool) -> None: ...
     def ranks(
-        self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]], steps: int
+        self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int
     ) -> None: ...
     def sample(self, file: Path, prompt: str, step: int) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
@@ -59,88 +61,55 @@ class Report(Protocol):
 
 
 class SilentReport:
-    """The report of a rank that must not tell: only its warnings go to its own log."""
-
-    def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
-        """Nothing."""
-
-    def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
-        """Nothing."""
-
-    def step(self, record: StepRecord, *, shown: bool) -> None:
-        """Nothing."""
-
-    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]], steps: int) -> None:
-        """Nothing."""
-
-    def sample(self, file: Path, prompt: str, step: int) -> None:
-        """Nothing."""
-
-    def backup(self, folder: Path, step: int) -> None:
-        """Nothing."""
-
-    def validation(self, name: str, loss: float, step: int) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
+    """The report of the other ranks: nothing but warnings in the rank's own log file."""
 
     def warning(self, text: str) -> None:
-        """Into log/rank-N.txt."""
+        """Write to log/rank-N.txt."""
         log.warning(text)
 
-    def waiting(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Nothing."""
+    def _ignore(self, *arguments: object, **options: object) -> None:
+        """Report nothing."""
 
-    def failed(self, failure: Failure) -> None:
-        """Nothing."""
-
-    def finished(self, reason: str, exit_code: int) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
+    started = phase = step = ranks = sample = backup = validation = note = waiting = failed = finished = close = _ignore
 
 
 class RunReport:
-    """The report of rank 0: one progress bar, events.jsonl, TensorBoard scalars and pictures."""
+    """The report of rank 0: terminal, log file, events.jsonl, TensorBoard scalars and images."""
 
     def __init__(
         self,
         events: EventLog,
         tensorboard_dir: Path | None,
-        first_rank_log: logging.Logger = log,
-        advice: Advice | None = None,
+        straggler_monitor: StragglerMonitor | None = None,
     ) -> None:
         self._events = events
-        self._log = first_rank_log
-        self._terminal = terminal()
+        self._terminal = open_terminal()
         self._throughput = Throughput()
         self._total_samples = 0
-        self._advice = advice
-        self._ranks_told_at = 0.0
-        self._board = None if tensorboard_dir is None else Board(tensorboard_dir)
+        self._straggler_monitor = straggler_monitor
+        self._ranks_written_at = 0.0
+        self._tensorboard = None if tensorboard_dir is None else TensorBoardWriter(tensorboard_dir)
 
-    def started(self, facts: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
-        """The run's facts, before its first step."""
+    def started(self, run_info: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
+        """The description of the run (the `started` event), before its first step."""
         self._total_samples = total_samples
-        self._events.write("started", **facts)
-        self._terminal.begin(first_step, total_steps)
+        self._events.write("started", **run_info)
+        self._terminal.start(first_step, total_steps)
 
     def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
-        """What the run is doing now; `done` of `total` where it can be counted, in bytes where `unit` is BYTES."""
+        """What the run is doing now; `done` of `total` if it can be counted, in bytes if `unit` is BYTES."""
         counted = {} if total is None else {"done": done, "total": total, **({"unit": unit} if unit else {})}
         self._events.write("phase", phase=name, **counted)
         self._terminal.phase(name, done, total, unit)
 
     def step(self, record: StepRecord, *, shown: bool) -> None:
-        """One optimizer step; an event and scalars only where `shown` (log_every)."""
+        """One optimizer step; an event and scalars only if `shown` (log_every)."""
         self._throughput.add(record.samples_seen, record.seconds)
         speed = self._throughput.samples_per_s()
         eta_s = self._throughput.eta_s(self._total_samples - record.samples_seen)
-        left = "" if eta_s is None else f", {timedelta(seconds=round(eta_s))} to go"
-        fast = f", {speed:.1f} samples/s{left}" if speed else ""  # known from the second step on
-        self._terminal.step(record.step, f"loss {record.loss:.4f}{fast}")
+        left = "" if eta_s is None else f", {timedelta(seconds=round(eta_s))} left"
+        rate = f", {speed:.1f} samples/s{left}" if speed else ""  # known from the second step on
+        self._terminal.step(record.step, f"loss {record.loss:.4f}{rate}")
         if not shown:
             return
         self._events.write(
@@ -154,58 +123,58 @@ class RunReport:
             grad_norm=record.grad_norm,
             eta_s=eta_s,
         )
-        if self._board is not None:
-            figures = {"loss/train": record.loss, "lr/model": record.learning_rate, "gradient/norm": record.grad_norm}
-            self._board.add_figures(figures, record.step)
+        if self._tensorboard is not None:
+            scalars = {"loss/train": record.loss, "lr/model": record.learning_rate, "gradient/norm": record.grad_norm}
+            self._tensorboard.add_scalars(scalars, record.step)
 
-    def ranks(self, figures: Sequence[RankFigures], readings: Callable[[], Mapping[int, Reading]], steps: int) -> None:
-        """How each rank spent the last `steps`, and the newest `readings` of its device; an event each two seconds."""
-        for text in self._advice.look(figures, steps) if self._advice else []:
+    def ranks(self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int) -> None:
+        """Step times of each rank (medians over the last `steps`), and the latest `readings` of its device by rank."""
+        for text in self._straggler_monitor.update(times, steps) if self._straggler_monitor else []:
             self.warning(text)
         now = time.monotonic()
-        if now - self._ranks_told_at < RANKS_EVERY_S:
+        if now - self._ranks_written_at < RANKS_EVERY_S:
             return
-        self._ranks_told_at = now
+        self._ranks_written_at = now
         latest = readings()
-        self._events.write("ranks", ranks=[{**asdict(each), **latest.get(each.rank, {})} for each in figures])
+        self._events.write("ranks", ranks=[{**asdict(each), **latest.get(each.rank, {})} for each in times])
 
     def sample(self, file: Path, prompt: str, step: int) -> None:
-        """A picture was drawn."""
+        """A sample was generated and saved as `file`."""
         self._events.write("sample", file=str(file.resolve()), prompt=prompt, step=step)
-        if self._board is not None:
-            with Image.open(file) as picture:
-                pixels = np.asarray(picture.convert("RGB"))
-            self._board.add_picture(f"samples/{file.stem}", pixels, step)
+        if self._tensorboard is not None:
+            with Image.open(file) as image:
+                pixels = np.asarray(image.convert("RGB"))
+            self._tensorboard.add_image(f"samples/{file.stem}", pixels, step)
 
     def backup(self, folder: Path, step: int) -> None:
         """A backup is complete."""
         self._events.write("backup", path=str(folder.resolve()), step=step)
 
     def validation(self, name: str, loss: float, step: int) -> None:
-        """The loss on pictures that are not learned from, on fixed noise and timesteps; `name` validation or test."""
+        """The loss on held-out images with fixed noise and timesteps; `name` is "validation" or "test"."""
         self._events.write("validation", set=name, loss=loss, step=step)
-        if self._board is not None:
-            self._board.add_figures({f"loss/{name}": loss}, step)
+        if self._tensorboard is not None:
+            self._tensorboard.add_scalars({f"loss/{name}": loss}, step)
         self.note(f"Step {step}: {name} loss {loss:.5f}.")
 
     def note(self, text: str) -> None:
-        """A line for the person at the terminal."""
-        self._log.info(text)
+        """A line for the terminal and the log."""
+        log.info(text)
         self._terminal.line(text)
 
     def warning(self, text: str) -> None:
-        """Something the person should know; the run goes on."""
-        self._log.warning(text)
+        """Something the user should know; the run continues."""
+        log.warning(text)
         self._events.write("warning", message=text)
         self._terminal.line(f"Warning: {text}")
 
     def waiting(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Ranks have waited for others for a while, which is no fault as such; may be called from any thread."""
+        """Ranks have waited for others for a while, which is not an error; may be called from any thread."""
         self._events.write("waiting", ranks=rows)
 
     def failed(self, failure: Failure) -> None:
-        """The run has failed, and nobody else will write the last events."""
-        self._events.write("error", **failure.event())
+        """The run has failed: write its last two events."""
+        self._events.write("error", **failure.event_fields())
         self.finished("failed", exit_code_of(failure.kind))
 
     def finished(self, reason: str, exit_code: int) -> None:
@@ -216,6 +185,6 @@ class RunReport:
     def close(self) -> None:
         """Write what is still buffered."""
         self._terminal.close()
-        if self._board is not None:
-            self._board.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
         self._events.close()

@@ -1,4 +1,4 @@
-"""The terminal of rank 0: one progress bar for a person, plain lines where the output goes to a file or pipe."""
+"""The terminal output of rank 0: one progress bar on a terminal, plain lines in a file or pipe."""
 
 from __future__ import annotations
 
@@ -9,71 +9,71 @@ from typing import NoReturn, Protocol
 
 from tqdm import tqdm
 
-from modules.run.amounts import counted
-from modules.run.console import drop_output, writable
+from modules.run.console import discard_stdout, escape_unencodable
+from modules.run.format_progress import format_progress
 
-LINE_EVERY_S = 15.0
+LINE_EVERY_S = 15.0  # at most, in a file or pipe
 
 
 class Terminal(Protocol):
-    """Where progress is shown."""
+    """Where progress is shown; `start` comes when training starts, everything else at any time."""
 
-    def begin(self, first_step: int, total_steps: int) -> None: ...
+    def start(self, first_step: int, total_steps: int) -> None: ...
     def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None: ...
     def step(self, step: int, figures: str) -> None: ...
     def line(self, text: str) -> None: ...
     def close(self) -> None: ...
 
 
-def terminal() -> Terminal:
-    """A bar where standard output is a terminal, lines elsewhere."""
-    return Steadfast(Bar() if sys.stdout.isatty() else Lines())
+def open_terminal() -> Terminal:
+    """A progress bar if standard output is a terminal, otherwise plain lines."""
+    return ClosableTerminal(ProgressBarTerminal() if sys.stdout.isatty() else PlainTerminal())
 
 
-class Steadfast:
-    """Passes all on until nobody reads any more (`| head`, a closed terminal): the run goes on without it."""
+class ClosableTerminal:
+    """Forwards all calls until standard output is closed (`| head`, a closed terminal); the run continues without."""
 
     def __init__(self, inner: Terminal) -> None:
         self._inner = inner
-        self._is_read = True
+        self._is_open = True
 
-    def begin(self, first_step: int, total_steps: int) -> None:
-        """Passed on."""
-        self._show(lambda: self._inner.begin(first_step, total_steps))
+    def start(self, first_step: int, total_steps: int) -> None:
+        """Forwarded."""
+        self._show(lambda: self._inner.start(first_step, total_steps))
 
     def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
-        """Passed on."""
+        """Forwarded."""
         self._show(lambda: self._inner.phase(name, done, total, unit))
 
     def step(self, step: int, figures: str) -> None:
-        """Passed on."""
+        """Forwarded."""
         self._show(lambda: self._inner.step(step, figures))
 
     def line(self, text: str) -> None:
-        """Passed on."""
-        self._show(lambda: self._inner.line(writable(text, sys.stdout)))
+        """Forwarded."""
+        self._show(lambda: self._inner.line(escape_unencodable(text, sys.stdout)))
 
     def close(self) -> None:
-        """Passed on."""
+        """Forwarded."""
         self._show(self._inner.close)
 
-    def _show(self, act: Callable[[], None]) -> None:
-        if not self._is_read:
+    def _show(self, write: Callable[[], None]) -> None:
+        if not self._is_open:
             return
         try:
-            act()
+            write()
         except (OSError, ValueError):
-            self._is_read = False
-            drop_output()
+            self._is_open = False
+            discard_stdout()
 
 
-class Bar:
+class ProgressBarTerminal:
     """One tqdm bar at the bottom; everything else is written above it."""
 
     def __init__(self) -> None:
         self._bar: tqdm[NoReturn] | None = None
 
-    def begin(self, first_step: int, total_steps: int) -> None:
+    def start(self, first_step: int, total_steps: int) -> None:
         """Show the bar at `first_step` of `total_steps`."""
         self._bar = tqdm(
             total=total_steps,
@@ -85,11 +85,11 @@ class Bar:
         )
 
     def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
-        """Before the bar a counter that rewrites its line; then a word before the bar."""
+        """Before training, a counter that rewrites its line; then the phase as a prefix of the bar."""
         if self._bar is not None:
             self._bar.set_description_str("" if name == "training" else f"{name} ", refresh=name != "training")
         elif done is not None and total:
-            print(f"\r{name}: {counted(done, total, unit)}", end="\n" if done >= total else "", flush=True)
+            print(f"\r{name}: {format_progress(done, total, unit)}", end="\n" if done >= total else "", flush=True)
 
     def step(self, step: int, figures: str) -> None:
         """Move the bar."""
@@ -98,7 +98,7 @@ class Bar:
             self._bar.update(step - self._bar.n)
 
     def line(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line above the bar."""
         if self._bar is None:
             print(text, flush=True)
         else:
@@ -111,39 +111,39 @@ class Bar:
             self._bar = None
 
 
-class Lines:
-    """For logs: a line every quarter of a minute, and no control characters."""
+class PlainTerminal:
+    """For log files: at most a line every 15 s, and no control characters."""
 
     def __init__(self) -> None:
         self._total_steps = 0
         self._phase = ""
-        self._told_at = 0.0
+        self._printed_at = 0.0
 
-    def begin(self, first_step: int, total_steps: int) -> None:
-        """Note the total."""
+    def start(self, first_step: int, total_steps: int) -> None:
+        """Remember the total."""
         self._total_steps = total_steps
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def phase(self, name: str, done: int | None, total: int | None, unit: str = "") -> None:
-        """Counted work is told when it is complete, and before that now and then."""
+        """Print counted work when it is complete, and at intervals before that."""
         now = time.monotonic()
         if name != self._phase:
-            self._phase, self._told_at = name, now
+            self._phase, self._printed_at = name, now
         if not total or done is None or self._total_steps:
             return
-        if done >= total or now - self._told_at >= LINE_EVERY_S:
-            self._told_at = now
-            print(f"{name}: {counted(done, total, unit)}", flush=True)
+        if done >= total or now - self._printed_at >= LINE_EVERY_S:
+            self._printed_at = now
+            print(f"{name}: {format_progress(done, total, unit)}", flush=True)
 
     def step(self, step: int, figures: str) -> None:
-        """Now and then, and for the last step."""
+        """Print a line at intervals, and for the last step."""
         now = time.monotonic()
-        if now - self._told_at >= LINE_EVERY_S or step >= self._total_steps:
-            self._told_at = now
+        if now - self._printed_at >= LINE_EVERY_S or step >= self._total_steps:
+            self._printed_at = now
             print(f"step {step} of {self._total_steps}, {figures}", flush=True)
 
     def line(self, text: str) -> None:
-        """As it is."""
+        """Print the line."""
         print(text, flush=True)
 
     def close(self) -> None:

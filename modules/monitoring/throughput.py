@@ -1,31 +1,31 @@
-"""Samples per second over the last steps, and the time that is left."""
+"""Samples per second over the last steps, and the remaining time."""
 
 from __future__ import annotations
 
 from collections import deque
 
-WINDOW = 50
+WINDOW = 50  # steps
 
 
 class Throughput:
-    """A moving window over the last steps. Pauses between steps (sampling, saving) are not part of any step."""
+    """A moving window over the last steps. Pauses between steps (sampling, saving) do not count."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._seen: int | None = None
 
     def add(self, samples_seen: int, seconds: float) -> None:
-        """A step that took `seconds`, after which `samples_seen` samples are done."""
+        """Add a step that took `seconds`, with `samples_seen` samples done after it."""
         if self._seen is not None:
             self._steps.append((samples_seen - self._seen, seconds))
         self._seen = samples_seen
 
     def samples_per_s(self) -> float:
-        """0 until two steps are known: the first one of a start also warms up."""
+        """Samples per second; 0 until the second step, because the first one includes the warm-up."""
         seconds = sum(seconds for _, seconds in self._steps)
         return sum(samples for samples, _ in self._steps) / seconds if seconds > 0 else 0.0
 
     def eta_s(self, remaining_samples: int) -> float | None:
-        """Seconds for `remaining_samples` at the present speed; None while it is unknown."""
+        """Seconds for `remaining_samples` at the current speed; None while it is unknown."""
         speed = self.samples_per_s()
         return remaining_samples / speed if speed > 0 else None

@@ -1,4 +1,4 @@
-"""Standard output that may go away: `| head`, a closed terminal. A run goes on without its audience."""
+"""Console output that survives a closed reader (`| head`, a closed terminal): the run continues silently."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from contextlib import suppress
 from typing import TextIO
 
 
-def say(text: str) -> None:
-    """Write a line to standard output; once nobody reads any more, nothing."""
+def echo(text: str) -> None:
+    """Write a line to standard output; discard all output once nobody reads it."""
     try:
         _write_line(sys.stdout, text)
     except (OSError, ValueError):
-        drop_output()
+        discard_stdout()
 
 
-def drop_output() -> None:
-    """Send standard output nowhere from now on, so that Python's last flush does not fail either."""
+def discard_stdout() -> None:
+    """Redirect standard output to the null device, so that Python's flush at exit does not fail either."""
     with suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def warn(text: str) -> None:
-    """Write a line to standard error, which may be gone as well."""
+    """Write a line to standard error; ignore a closed one."""
     with suppress(OSError, ValueError):
         _write_line(sys.stderr, text)
 
 
 def _write_line(stream: TextIO, text: str) -> None:
-    stream.write(f"{writable(text, stream)}\n")
+    stream.write(f"{escape_unencodable(text, stream)}\n")
     stream.flush()
 
 
-def writable(text: str, stream: TextIO) -> str:
-    """The text with \\x or \\u for what the stream's encoding lacks, such as the odd bytes of a file's name."""
-    encoding = stream.encoding or "utf-8"  # None where it writes into memory
+def escape_unencodable(text: str, stream: TextIO) -> str:
+    """`text` with \\x or \\u escapes for characters that the stream's encoding lacks, e.g. undecodable file names."""
+    encoding = stream.encoding or "utf-8"  # None for an in-memory stream
     return text.encode(encoding, "backslashreplace").decode(encoding)

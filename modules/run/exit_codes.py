@@ -9,10 +9,10 @@ BAD_CONFIG: Final = 2
 FAILED: Final = 3
 NO_DATA: Final = 4
 INTERRUPTED: Final = 130
-PAUSED: Final = 138  # 128 + SIGUSR1: whoever sent it means to go on with --resume latest
+PAUSED: Final = 138  # 128 + SIGUSR1: the sender intends to continue with --resume latest
 TERMINATED: Final = 143
 
-DECIDED: Final = frozenset({FINISHED, BAD_CONFIG, FAILED, NO_DATA, INTERRUPTED, PAUSED, TERMINATED})
+EXIT_CODES: Final = frozenset({FINISHED, BAD_CONFIG, FAILED, NO_DATA, INTERRUPTED, PAUSED, TERMINATED})
 
 _BY_KIND: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -26,5 +26,5 @@ _BY_KIND: Final[Mapping[str, int]] = MappingProxyType(
 
 
 def exit_code_of(kind: str) -> int:
-    """The exit code of a run that ended with a failure of this kind."""
+    """The exit code of a run that failed with this kind of failure."""
     return _BY_KIND.get(kind, FAILED)

@@ -1,4 +1,4 @@
-"""Starting a run from the command line or the window: plan it, say what differs from the wish, watch over it."""
+"""Starts a run from the command line or the window: plans it, reports deviations from the config, supervises it."""
 
 from __future__ import annotations
 
@@ -6,48 +6,54 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from modules.config import ConfigError, TandemError, TrainConfig
-from modules.run.ending import STARTING, Ending, ending_message
-from modules.run.events import EventLog
 from modules.run.exit_codes import FAILED
-from modules.run.failures import record_failure, root_cause
-from modules.run.join.host import JoinHost
-from modules.run.join.rules import check_token
-from modules.run.join.talk import Stopped, stoppable
-from modules.run.launch_plan import LaunchPlan
-from modules.run.launcher_mark import launcher_marked
-from modules.run.run_folder import RunFolder
-from modules.run.supervise import Supervisor
+from modules.run.folder.events import EventLog
+from modules.run.folder.failures import record_failure, root_cause
+from modules.run.folder.pidfile import pidfile_held
+from modules.run.folder.run_folder import RunFolder
+from modules.run.join.join_line import remove_join_line, write_join_line
+from modules.run.join.local_settings import check_token
+from modules.run.join.server import JoinServer
+from modules.run.join.session import StopRequested, raise_on_stop_signals
+from modules.run.launch.plan import LaunchPlan
+from modules.run.supervise.outcome import STARTING, RunOutcome, outcome_message
+from modules.run.supervise.supervisor import Supervisor
 
-# Other machines need a while to notice that a process was killed; with all else a run must end within 30 s.
-_HEAR_OTHERS_S: Final = 10.0
+# Other machines take a while to notice a killed process; a failed run must end within 30 s overall.
+_COLLECT_REMOTE_S: Final = 10.0
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 def start_run(
     config: TrainConfig,
     folder: RunFolder,
-    say: Say,
+    echo: Echo,
     *,
     extra_args: Sequence[str] = (),
     require_multi_gpu: bool = False,
     token: str | None = None,
 ) -> int:
-    """Run `config` in `folder` to its end and return the exit code of the protocol.
+    """Run `config` in `folder` to its end and return its exit code.
 
-    Where several processes of this machine cannot form a group before the first step, one device trains instead,
-    unless `require_multi_gpu`. A run on several machines waits for them to join, with `token` or one made here.
-    Raises TandemError where this machine cannot do what the config asks, or another does not come.
+    If the processes of this machine cannot form a group before the first step, one device trains instead, unless
+    `require_multi_gpu`. A run on several machines waits for them to join, with `token` or a generated one.
+    Raises TandemError if this machine cannot run the config, or another machine does not join.
     """
-    with launcher_marked(folder):
+    with pidfile_held(folder):
         plan = _plan(config, folder, extra_args, require_multi_gpu=require_multi_gpu)
         if plan.num_nodes > 1:
-            return _start_machines(config, plan, folder, say, extra_args, token)
-        return _start_here(config, plan, folder, say, extra_args, require_multi_gpu=require_multi_gpu)
+            events = EventLog(folder.events_file)
+            try:
+                return _start_multi_machine(config, plan, folder, echo, events, extra_args, token)
+            finally:
+                remove_join_line(folder)
+                events.close()
+        return _start_single_machine(config, plan, folder, echo, extra_args, require_multi_gpu=require_multi_gpu)
 
 
 def check_start(config: TrainConfig, *, require_multi_gpu: bool, token: str | None) -> None:
-    """Raise ConfigError, before there is a run folder, for what cannot be started on this machine."""
+    """Raise ConfigError, before a run folder is created, for a config that this machine cannot start."""
     LaunchPlan.from_config(config, config_path="config.json", require_multi_gpu=require_multi_gpu)
     if token is not None:
         check_token(token)
@@ -55,92 +61,113 @@ def check_start(config: TrainConfig, *, require_multi_gpu: bool, token: str | No
             raise ConfigError("--token is for runs on several machines, but num_nodes is 1")
 
 
-def _start_here(
+def _start_single_machine(
     config: TrainConfig,
     plan: LaunchPlan,
     folder: RunFolder,
-    say: Say,
+    echo: Echo,
     extra_args: Sequence[str],
     *,
     require_multi_gpu: bool,
 ) -> int:
-    _tell(plan, say)
-    supervisor = Supervisor.of_plan(plan, folder)
+    _print_plan(plan, echo)
+    supervisor = Supervisor.from_plan(plan, folder)
     code = supervisor.run()
-    if plan.world_size == 1 or require_multi_gpu or not _had_no_group(supervisor.ending):
+    if plan.world_size == 1 or require_multi_gpu or not _failed_to_form_group(supervisor.outcome):
         return code
-    say("Note: several processes could not work together (above), so one device trains instead.")
-    alone = config.model_copy(update={"training_mode": "single", "world_size": None, "processes_per_node": None})
-    return Supervisor.of_plan(_plan(alone, folder, extra_args, require_multi_gpu=False), folder).run()
+    echo("Note: the processes could not form a group (see above), so one device trains instead.")
+    single = config.model_copy(update={"training_mode": "single", "world_size": None, "processes_per_node": None})
+    return Supervisor.from_plan(_plan(single, folder, extra_args, require_multi_gpu=False), folder).run()
 
 
-def _had_no_group(ending: Ending | None) -> bool:
-    """Whether the processes could not form a group; once they have, the first phase begins."""
-    failure = None if ending is None else ending.failure
-    return ending is not None and failure is not None and failure.kind == "process_group" and ending.phase == STARTING
+def _failed_to_form_group(outcome: RunOutcome | None) -> bool:
+    """Whether the processes could not form a group; the first phase starts only once they have."""
+    failure = None if outcome is None else outcome.failure
+    return outcome is not None and failure is not None and failure.kind == "process_group" and outcome.phase == STARTING
 
 
-def _start_machines(
-    config: TrainConfig, plan: LaunchPlan, folder: RunFolder, say: Say, extra_args: Sequence[str], token: str | None
+def _start_multi_machine(
+    config: TrainConfig,
+    plan: LaunchPlan,
+    folder: RunFolder,
+    echo: Echo,
+    events: EventLog,
+    extra_args: Sequence[str],
+    token: str | None,
 ) -> int:
-    """As machine 0: let the others in, and start when all are here."""
+    """As machine 0: let the other machines join, and start when all have."""
+
+    is_waiting = True
+
+    def report(message: str, missing: list[int]) -> None:
+        echo(message)
+        if is_waiting:
+            events.write("joining", message=message, missing=missing)
+
     try:
-        host = JoinHost(
+        server = JoinServer(
             config,
             folder.name,
-            say,
+            report,
             token=token,
             resume=_value_of("--resume", extra_args),
-            record=lambda failure: record_failure(folder, failure, unless_there=True),
+            record=lambda failure: record_failure(folder, failure, keep_existing=True),
         )
     except TandemError as error:
-        _record_end(folder, error.kind, error.exit_code, error)
+        _record_end(events, error.kind, error.exit_code, error)
         raise
     try:
-        with stoppable():
-            if plan.port == host.port:  # the door has just taken what was free before
+        with raise_on_stop_signals():
+            if plan.port == server.port:  # the join server has just taken the port that was free
                 plan = _plan(config, folder, extra_args)
-            _invite(config, plan, host, say)
-            counts = host.wait(config.startup_timeout_s)
-            agreed = {"processes_per_node": (plan.processes_here, *(counts[n] for n in sorted(counts)))}
-            told = plan.reasons
-            plan = _plan(config.model_copy(update={**agreed, "world_size": None}), folder, extra_args)
-    except Stopped as stop:
-        say(f"Stopped while waiting for machines ({host.summary()}).")
-        host.close("it was stopped while it waited for machines")
-        _record_end(folder, "interrupted", stop.exit_code)
+            _show_join_line(config, plan, server, folder, echo)
+            waiting = f"Waiting up to {config.startup_timeout_s} s ({server.summary()})."
+            echo(f"{waiting} Ctrl-C ends the wait.")
+            events.write("joining", message=waiting, missing=server.missing_numbers())
+            counts = server.wait(config.startup_timeout_s)
+            joined = {"processes_per_node": (plan.processes_here, *(counts[n] for n in sorted(counts)))}
+            printed = plan.reasons
+            plan = _plan(config.model_copy(update={**joined, "world_size": None}), folder, extra_args)
+    except StopRequested as stop:
+        echo(f"Stopped while waiting for machines ({server.summary()}).")
+        server.close("it was stopped while waiting for machines")
+        _record_end(events, "interrupted", stop.exit_code)
         return stop.exit_code
     except TandemError as error:
-        host.close(error.message)
-        _record_end(folder, error.kind, error.exit_code, error)
+        server.close(error.message)
+        _record_end(events, error.kind, error.exit_code, error)
         raise
-    say(f"All {plan.num_nodes} machines are here: {' + '.join(map(str, plan.process_counts))} processes.")
-    _tell(plan, say, told=told)
-    host.begin([count or 1 for count in plan.process_counts], plan.port)
-    supervisor = Supervisor.of_plan(plan, folder, lambda: host.hear_all(_HEAR_OTHERS_S, lambda: _is_known(folder)))
+    report(f"All {plan.num_nodes} machines have joined: {' + '.join(map(str, plan.process_counts))} processes.", [])
+    is_waiting = False  # later messages, of machines that rejoin, must not follow the `finished` event
+    _print_plan(plan, echo, skip=printed)
+    server.start([count or 1 for count in plan.process_counts], plan.port)
+    supervisor = Supervisor.from_plan(
+        plan, folder, lambda: server.wait_for_reports(_COLLECT_REMOTE_S, lambda: _is_cause_known(folder))
+    )
     try:
         return supervisor.run()
     finally:
-        host.close("" if supervisor.ending is None else ending_message(supervisor.ending, folder))
+        server.close("" if supervisor.outcome is None else outcome_message(supervisor.outcome, folder))
 
 
-def _invite(config: TrainConfig, plan: LaunchPlan, host: JoinHost, say: Say) -> None:
-    if host.port != config.initial_port + 1:
-        say(f"Note: machines join at port {host.port} instead of {config.initial_port + 1}, which is in use.")
+def _show_join_line(config: TrainConfig, plan: LaunchPlan, server: JoinServer, folder: RunFolder, echo: Echo) -> None:
+    if server.port != config.initial_port + 1:
+        echo(f"Note: machines join at port {server.port} instead of {config.initial_port + 1}, which is in use.")
     for reason in plan.reasons:
-        say(f"Note: {reason}.")
+        echo(f"Note: {reason}.")
     others = "the other machine" if plan.num_nodes == 2 else f"each of the {plan.num_nodes - 1} other machines"
-    say(f"This is machine 0 of {plan.num_nodes}. Start this on {others}, in Tandem's folder:")
-    say(f"\n  {plan.join_line(host.port, host.token)}\n")
-    say(f"Waiting up to {config.startup_timeout_s} s ({host.summary()}). Ctrl-C ends the wait.")
+    echo(f"This is machine 0 of {plan.num_nodes}. Run this on {others}, in Tandem's folder:")
+    join_line = plan.join_line(server.port, server.token)
+    echo(f"\n  {join_line}\n")
+    write_join_line(folder, join_line)
 
 
-def _tell(plan: LaunchPlan, say: Say, *, told: Sequence[str] = ()) -> None:
+def _print_plan(plan: LaunchPlan, echo: Echo, *, skip: Sequence[str] = ()) -> None:
     for reason in plan.reasons:
-        if reason not in told:
-            say(f"Note: {reason}.")
-    for sentence in plan.variables.sentences():
-        say(sentence)
+        if reason not in skip:
+            echo(f"Note: {reason}.")
+    for sentence in plan.variables.describe():
+        echo(sentence)
 
 
 def _plan(
@@ -155,20 +182,18 @@ def _plan(
     )
 
 
-def _is_known(folder: RunFolder) -> bool:
-    """Whether somebody has recorded a failure that is no echo of another."""
+def _is_cause_known(folder: RunFolder) -> bool:
+    """Whether a primary failure has been recorded."""
     cause = root_cause(folder)
-    return cause is not None and not cause.is_echo
+    return cause is not None and not cause.is_secondary
 
 
 def _value_of(flag: str, arguments: Sequence[str]) -> str:
     return arguments[arguments.index(flag) + 1] if flag in arguments else ""
 
 
-def _record_end(folder: RunFolder, kind: str, exit_code: int, error: TandemError | None = None) -> None:
-    """The last events of a run that no process began, so that the window knows, and the name may be used again."""
-    log = EventLog(folder.events_file)
+def _record_end(events: EventLog, kind: str, exit_code: int, error: TandemError | None = None) -> None:
+    """Write the final events of a run that never started, for the window, and to free its name for another run."""
     if error is not None:
-        log.write("error", rank=0, host="", kind=kind, message=error.message, advice=error.advice)
-    log.write("finished", reason="failed" if exit_code == FAILED else kind, exit_code=exit_code)
-    log.close()
+        events.write("error", rank=0, host="", kind=kind, message=error.message, advice=error.advice)
+    events.write("finished", reason="failed" if exit_code == FAILED else kind, exit_code=exit_code)

@@ -1,4 +1,4 @@
-"""What can be checked of a config before anything is started, without reading a picture."""
+"""What can be checked of a config before anything is started, without reading an image."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.training.model_setup import check_available
 
 
 def check_startable(config: TrainConfig) -> None:
-    """Raise ConfigError for a family or method that is not there, DataError for a folder of pictures that is not."""
+    """Raises ConfigError for an unknown family or method, DataError for a missing image folder."""
     check_available(config)
     for concept in config.concepts:
         if concept.enabled and not Path(concept.path).is_dir():

@@ -1,4 +1,4 @@
-"""From the config's folders to a loader: index, cache, global order, report. Ranks share the encoding."""
+"""The data path of a run, from the config's folders to a loader: index, cache, order, loader. Ranks share the work."""
 
 from __future__ import annotations
 
@@ -6,50 +6,28 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from modules.config import TrainConfig
-from modules.data.cache import Cache
-from modules.data.groups import Groups, pictures_at_once
-from modules.data.index import Index, index_path, load_index
-from modules.data.indexing import build_index
-from modules.data.loader import Loader, make_loader
-from modules.data.order import Order, StepSamples, validation_steps
-from modules.data.problems import write_problems
-from modules.data.reading import CachedExamples
-from modules.data.report import data_report
-from modules.distributed import Neighbours
-from modules.families.family import Family
-from modules.machine import hostname
+from modules.data.cache.cache import Cache
+from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
+from modules.data.cache.reader import CachedExamples
+from modules.data.index.build import build_index
+from modules.data.index.index import Index, index_path, load_index
+from modules.data.index.problems import write_problems
+from modules.data.loading.loader import Loader, make_loader
+from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
+from modules.data.summary import summarize_dataset
+from modules.distributed import RankGroup, SharedFolderGroups
+from modules.families._family import Family
 from modules.monitoring import Report
-from modules.training.same_pictures import check_same_pictures, tell_of_folders
+from modules.training.dataset_consistency import check_same_images, report_unshared_cache
 
-TELL_EVERY_S = 0.5
-
-
-class Replicas(Protocol):
-    """What preparing data needs to know of the other ranks; GenericTrainer and DistributedTrainer answer it."""
-
-    replica_index: int
-    replica_count: int
-    meets_in_forward: bool
-
-    def neighbours(self, name: str, folder: Path) -> Neighbours:
-        """The ranks that see the same `folder`."""
-
-    def gather(self, name: str, text: str) -> list[str]:
-        """What every rank has to say, in the order of ranks."""
-
-    def together(self, name: str, work: Callable[[], None]) -> None:
-        """Rank 0 works, the others meet it."""
-
-    def apart(self, name: str, work: Callable[[], None]) -> None:
-        """Every rank works on its part, then all meet."""
+_REPORT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Everything the loop needs to know of the pictures."""
+    """Everything the training loop needs to know about the images."""
 
     index: Index
     cached: CachedExamples
@@ -63,115 +41,136 @@ def prepare_dataset(
     config: TrainConfig,
     family: Family,
     global_batch_size: int,
-    replicas: Replicas,
+    ranks: RankGroup,
     report: Report,
     problems_file: Path,
     check_stop: Callable[[], None],
+    *,
+    equal_micro_batches: bool = False,
 ) -> Dataset:
-    """Index and cache what is new, once for each cache folder that ranks share, then lay out the global order.
+    """Index and encode what is new, then lay out the order of samples. Called by every rank.
 
-    Raises DataError where nothing is usable, and what `check_stop` raises while pictures are encoded.
+    Raises DataError if nothing is usable, and whatever `check_stop` raises while images are encoded.
+    `equal_micro_batches`: every rank gets the same number of micro-batches per step.
     """
-    cache_dir = Path(config.cache_dir)
-    tell = _Teller(report, check_stop)
-    near = replicas.neighbours("cache_dir", cache_dir)
-    tell_of_folders(near, replicas.gather("hosts", hostname()), report)
+    progress = _ProgressReport(report, check_stop)
+    groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
+    report_unshared_cache(groups, ranks, report)
 
-    def bring_index_up_to_date() -> None:
-        if near.is_first:
-            build_index(config, family.size_step, cache_dir, tell.counting("indexing", 1))
-
-    replicas.apart("index", bring_index_up_to_date)
-    index = load_index(index_path(config, family.size_step, cache_dir))
-    cache = Cache(cache_dir, family.fingerprint(), index, config, family.encodes_captions)
-    _fill_cache(cache, config, family, near, replicas, tell, report)
-    if not near.is_shared:
-        check_same_pictures(index, cache.words(), near, replicas.gather)
-    cached = cache.load()
-    order = Order.of(index, config, cached.usable, global_batch_size)
-    problems = [*index.problems(), *cached.problems]
-    replicas.together("problems", lambda: write_problems(problems, problems_file))
-    for line in data_report(index, cached, order).lines():
-        report.note(line)
-    captions = _captions(index, config)
-    for remark in family.remarks(captions):
-        report.warning(remark)
-    if config.method == "embedding" and not any(config.embedding_token in caption for caption in captions):
-        report.warning(
-            f"The word {config.embedding_token!r} is in none of the {len(captions)} captions, so nothing is learned; "
-            "write it into them, or into prompt_prefix of the concept."
-        )
-    if problems:
-        count = f"{len(problems)} files have problems" if len(problems) > 1 else "1 file has a problem"
-        report.warning(f"{count}, such as {problems[0].line()}. All are listed in {problems_file}.")
+    index = _update_index(config, family, groups, ranks, progress)
+    cached = _fill_cache(index, config, family, groups, ranks, progress, report)
+    order = make_order(index, config, config.seed, cached.usable, global_batch_size)
+    _report_dataset(config, family, index, cached, order, ranks, report, problems_file)
     loader = make_loader(
         config,
         index,
         cached,
         order,
-        family.draw,
-        replica_index=replicas.replica_index,
-        replica_count=replicas.replica_count,
+        family.sample_transform,
         batch_size=config.batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
         min_micro_batches=config.gradient_accumulation_steps if config.global_batch_size else 1,
-        equally_many=replicas.meets_in_forward,
+        equal_counts=equal_micro_batches,
     )
     validation, test = (
-        validation_steps(index, config, cached.usable, global_batch_size, test=test) for test in (False, True)
+        validation_steps(index, config.concepts, config.seed, cached.usable, global_batch_size, test=test)
+        for test in (False, True)
     )
     return Dataset(index, cached, order, loader, validation, test)
 
 
-def _captions(index: Index, config: TrainConfig) -> list[str]:
-    """All captions as they are trained with, but for shuffled and dropped tags."""
-    prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
-    return [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
+def _update_index(
+    config: TrainConfig, family: Family, groups: SharedFolderGroups, ranks: RankGroup, progress: _ProgressReport
+) -> Index:
+    """The first rank at each cache folder brings the index up to date, then all map it."""
+    cache_dir = Path(config.cache_dir)
+
+    def update() -> None:
+        if groups.is_first_in_group:
+            build_index(config, config.seed, family.size_step, cache_dir, progress.callback("indexing", 1))
+
+    ranks.run_on_all("index", update)
+    return load_index(index_path(config, config.seed, family.size_step, cache_dir))
 
 
 def _fill_cache(
-    cache: Cache,
+    index: Index,
     config: TrainConfig,
     family: Family,
-    near: Neighbours,
-    replicas: Replicas,
-    tell: _Teller,
+    groups: SharedFolderGroups,
+    ranks: RankGroup,
+    progress: _ProgressReport,
     report: Report,
+) -> CachedExamples:
+    """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
+    cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
+    size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
+    batches: list[EncodeBatches] = []
+    # Before any rank writes, so that all see the same batches missing and take different ones.
+    ranks.run_on_all("cache", lambda: batches.append(cache.batches(cache.missing(), size)))
+    encoders = len(groups.group) if config.distributed_data_loading else 1
+    on_progress = progress.callback("caching", encoders)
+
+    def encode_part() -> None:
+        if groups.index_in_group < encoders:
+            part = batches[0].for_rank(groups.index_in_group, encoders)
+            if len(part):
+                on_progress(0, len(part))  # reported before the first image, which may fail
+            cache.encode(part, family.encode_batch, ranks.rank, on_progress, report.warning)
+
+    ranks.run_on_all("caching", encode_part)
+    if not groups.is_shared_by_all:
+        check_same_images(index, cache.content_hashes(), ranks)
+    return cache.load()
+
+
+def _report_dataset(
+    config: TrainConfig,
+    family: Family,
+    index: Index,
+    cached: CachedExamples,
+    order: Order,
+    ranks: RankGroup,
+    report: Report,
+    problems_file: Path,
 ) -> None:
-    """The ranks that share a cache folder encode what it lacks: all of them, or only their first."""
-    size = pictures_at_once(config.cache_batch_size, config.resolution, family.device.type)
-    looked: list[Groups] = []
-    # Before anyone writes: all ranks then find the same groups, and take different ones.
-    replicas.apart("cache", lambda: looked.append(cache.groups(cache.missing(), size)))
-    helpers = len(near.ranks) if config.distributed_data_loading else 1
-    counting = tell.counting("caching", helpers)
+    """Log the summary of the dataset, and warn about captions and unusable files."""
+    problems = [*index.problems(), *cached.problems]
+    ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
+    for line in summarize_dataset(index, cached, order).lines():
+        report.note(line)
+    prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
+    captions = [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
+    for warning in family.prompt_warnings(captions):
+        report.warning(warning)
+    if config.method == "embedding" and not any(config.embedding_token in caption for caption in captions):
+        report.warning(
+            f"The token {config.embedding_token!r} is in none of the {len(captions)} captions, so nothing is learned; "
+            "add it to the captions, or to the prompt_prefix of the concept."
+        )
+    if problems:
+        count = f"{len(problems)} files have problems" if len(problems) > 1 else "1 file has a problem"
+        report.warning(f"{count}, for example {problems[0].line()}. All are listed in {problems_file}.")
 
-    def encode_own_part() -> None:
-        if near.position < helpers:
-            mine = looked[0].share(near.position, helpers)
-            if len(mine):
-                counting(0, len(mine))  # said before the first picture, in which it may fail
-            cache.encode(mine, family.encode_together, replicas.replica_index, counting, report.warning)
 
-    replicas.apart("caching", encode_own_part)
-
-
-class _Teller:
-    """Reports counted progress at most twice a second, and looks whether the run should stop."""
+class _ProgressReport:
+    """Reports counted progress at most twice a second, and checks whether the run should stop."""
 
     def __init__(self, report: Report, check_stop: Callable[[], None]) -> None:
         self._report = report
         self._check_stop = check_stop
-        self._told_at = 0.0
-        self._name = ""
+        self._reported_at = 0.0
+        self._phase = ""
 
-    def counting(self, name: str, replica_count: int) -> Callable[[int, int], None]:
-        """A callback (done, total) for this rank's part of `replica_count` about equal ones."""
+    def callback(self, phase: str, workers: int) -> Callable[[int, int], None]:
+        """A callback (done, total) for this rank's part of work that `workers` ranks share about equally."""
 
-        def tell(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             now = time.monotonic()
-            if now - self._told_at >= TELL_EVERY_S or done >= total or name != self._name:
-                self._told_at, self._name = now, name
+            if now - self._reported_at >= _REPORT_EVERY_S or done >= total or phase != self._phase:
+                self._reported_at, self._phase = now, phase
                 self._check_stop()
-                self._report.phase(name, done * replica_count, total * replica_count)
+                self._report.phase(phase, done * workers, total * workers)
 
-        return tell
+        return on_progress

@@ -1,4 +1,4 @@
-"""An exponential moving average of the trained weights, which samples and saved models use."""
+"""An exponential moving average of the trained weights, used for samples, validation and saved models."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 class Ema:
     """The averaged copy of the trainable weights.
 
-    The decay ramps up as (1 + step) / (10 + step), so that early steps are not dragged along (as in tf.train's
-    ExponentialMovingAverage); it depends on the step alone, so a resumed run averages alike.
+    The decay ramps up as (1 + step) / (10 + step), so that early steps soon lose their weight (as in tf.train's
+    ExponentialMovingAverage). It depends on the step alone, so a resumed run averages in the same way.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
@@ -22,19 +22,19 @@ class Ema:
         self.average = {name: weight.detach().clone() for name, weight in weights.items()}
 
     def update(self, step: int) -> None:
-        """Move towards the present weights after optimizer step `step` (1-based)."""
+        """Move towards the current weights after optimizer step `step` (1-based)."""
         decay = min(self._limit, (1 + step) / (10 + step))
-        present = [weight.detach() for weight in self._weights.values()]
-        torch._foreach_lerp_(list(self.average.values()), present, 1 - decay)
+        current = [weight.detach() for weight in self._weights.values()]
+        torch._foreach_lerp_(list(self.average.values()), current, 1 - decay)
 
     def load(self, average: Mapping[str, Tensor]) -> None:
-        """Take over a saved average. Raises KeyError where it lacks a weight."""
-        for name, kept in self.average.items():
-            kept.copy_(average[name])
+        """Load a saved average. Raises KeyError if it lacks a weight."""
+        for name, tensor in self.average.items():
+            tensor.copy_(average[name])
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model holds the averaged weights inside the `with` block, its own again after it."""
+        """The model holds the averaged weights inside the block, and its own again after it."""
         own = {name: weight.detach().clone() for name, weight in self._weights.items()}
         _copy(self.average, self._weights)
         try:

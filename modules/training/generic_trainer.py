@@ -2,265 +2,298 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from modules.checkpoint import TrainingState
+from modules.config import TrainConfig
 from modules.data.batch import Batch
-from modules.data.order import StepSamples
-from modules.data.progress import Progress
-from modules.training import chores, facts
-from modules.training.assembly import assemble
-from modules.training.calendar import Clocks, intervals, is_due
-from modules.training.ledger import Ledger
-from modules.training.model_setup import seed_draws
-from modules.training.optimizers import set_learning_rate
-from modules.training.resuming import check_unchanged
-from modules.training.safeguards import GradientWatch, MicroBatchLimit, not_enough_memory, per_sample
-from modules.training.schedules import learning_rate_factor
-from modules.training.state import plan_for, position_of, restore
-from modules.training.surroundings import LIMIT, Surroundings
-from modules.training.validation import Patience
-from modules.training.wishes import (
+from modules.data.loading.progress import Progress
+from modules.distributed import RankGroup, Weights
+from modules.families._family import Family
+from modules.monitoring import Report
+from modules.run import RunFolder
+from modules.training import run_info
+from modules.training.actions import ACTIONS, BACKUP, SAMPLE, SAVE, Action, ActionContext, evaluate
+from modules.training.checkpoint_state import current_position, plan_for, restore_state
+from modules.training.checkpoint_sync import load_checkpoint
+from modules.training.control_requests import (
     CACHED,
-    ENDINGS,
     FINISHED,
-    NAMES,
+    STOP_REQUESTS,
     STOPPED_EARLY,
-    Ending,
+    ControlRequests,
+    Outcome,
     StoppedBeforeTraining,
 )
+from modules.training.early_stopping import EarlyStopping
+from modules.training.model_setup import compile_model, seed_everything
+from modules.training.optimizers import set_learning_rate
+from modules.training.resume import check_unchanged
+from modules.training.safeguards import MemoryGuard, NonFiniteGuard, check_per_sample
+from modules.training.schedules import learning_rate_factor
+from modules.training.setup import Parallelism, build_components
+from modules.training.step_metrics import StepMetrics
+from modules.training.triggers import TimeTrigger, is_due
 
-NOTHING_AGREED: Mapping[str, float] = dict.fromkeys(NAMES, 0.0)
 
+class GenericTrainer:
+    """One run from start to end. Subclasses change how the model is wrapped and its gradients are synchronised."""
 
-class GenericTrainer(Surroundings):
-    """One run from start to end. What differs on several processes is in its Surroundings."""
+    scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
+    syncs_in_forward = False  # whether every forward is a collective, so that all ranks must run the same number
 
-    def run(self) -> Ending:
-        """Train from start to end; raises TandemError where that cannot be."""
-        with self.session():
-            self.start()
-            try:
-                ending = self.train()
-            finally:
-                self.parts.data.loader.close()
-            self.end(ending)
-        return ending
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        report: Report,
+        requests: ControlRequests,
+        ranks: RankGroup,
+        resume: Path | None = None,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.report = report
+        self.requests = requests
+        self.ranks = ranks
+        self.resume = resume
+        self.has_started = False  # the first step
+        ranks.on_wait = self.check_stop
 
-    def start(self) -> None:
-        """Load the model, prepare the data, take over a backup, and tell what is going to happen."""
-        config = self.config
+    def run(self) -> Outcome:
+        """Train from start to end. Raises TandemError if that is impossible."""
+        self.setup()
+        try:
+            outcome = self.train()
+        finally:
+            self.components.data.loader.close()
+        self.finish(outcome)
+        return outcome
+
+    def setup(self) -> None:
+        """Load the model, prepare the data, restore a backup, and report what is about to be trained."""
+        config, ranks = self.config, self.ranks
         self.report.phase("loading")
-        former = self.former_state()
-        if former is not None and (told := check_unchanged(config, former)):
-            self.report.warning(told)
-        plan = plan_for(config, self.replica_count, former)
-        self.parts = assemble(config, self.folder, plan, self.device, self, self.report, self.check_stop)
+        checkpoint = load_checkpoint(self.resume, self.folder, ranks)
+        if checkpoint is not None and (changes := check_unchanged(config, checkpoint)):
+            self.report.warning(changes)
+        plan = plan_for(config, ranks.world_size, checkpoint)
+        parallelism = Parallelism(self.wrap_model, self.scaler_class, equal_micro_batches=self.syncs_in_forward)
+        self.components = build_components(config, self.folder, plan, ranks, parallelism, self.report, self.check_stop)
         if config.cache_only:
             raise StoppedBeforeTraining(CACHED)
-        self.ledger = Ledger(self.device, self.replica_index, self.replica_count)
-        self.patience = Patience(config.early_stopping_patience)
-        self.progress = Progress(0, self.parts.data.order.epoch_size, plan.global_batch_size)
-        if former is not None:
-            self.take_over(former)
+        self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size)
+        self.early_stopping = EarlyStopping(config.early_stopping_patience)
+        self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.world_size, self.report)
+        backups = self.components.backups
+        self.nonfinite = NonFiniteGuard(config.max_nonfinite_steps, lambda: backups.newest_valid()[0], self.report)
+        self.log_timer = TimeTrigger({"log": config.log_every})
+        self.last_run: dict[str, int] = {}  # action -> the step that it last ran at
+        self.progress = Progress(0, self.components.data.order.epoch_size, plan.global_batch_size)
+        if checkpoint is not None:
+            self.load_state(checkpoint)
         self.previous = self.logged = self.progress
-        self.log_clock = Clocks({"log": config.log_every})
-        self.limit = MicroBatchLimit(config.batch_size, plan.global_batch_size, self.report)
-        self.watch = GradientWatch(config.max_nonfinite_steps, partial(chores.newest_backup, self.parts), self.report)
-        self.spoil = 1.0  # nan while the present step must not be applied
-        self.done_at: dict[str, int] = {}
-        self.announce()
+        run_info.announce(self.components, self.progress, ranks, self.report)
 
-    def train(self) -> Ending:
-        """The loop: learn from batches, update at the last of each step, and see what is due between steps."""
+    def train(self) -> Outcome:
+        """The loop: gradients of each micro-batch, an optimizer step after the last one, then what is due."""
         self.report.phase("training")
-        self.training = True
-        for batch in self.batches():
-            self.learn(batch)
-            if batch.last:
-                self.update(batch.step_samples)
-                if ending := self.between_steps():
-                    return ending
+        self.has_started = True
+        for batch in self.micro_batches():
+            self.forward_backward(batch)
+            if batch.is_last_of_step:
+                self.optimizer_step(batch.step_samples)
+                if outcome := self.after_step():
+                    return outcome
         return FINISHED
 
-    def end(self, ending: Ending) -> None:
-        """Read the last figures; a finished run draws its samples and saves its model; every run leaves a backup."""
-        while self.ledger.pending:
-            self.exchange({}, newest=True)
-        if ending in (FINISHED, STOPPED_EARLY):
-            if self.parts.data.test:
-                self.measure("test", self.parts.data.test)
+    def finish(self, outcome: Outcome) -> None:
+        """Read the last metrics. A complete run is tested, sampled and saved; whatever was trained leaves a backup."""
+        while self.metrics.pending:
+            self.sync_metrics({}, flush=True)
+        if outcome.is_complete:
+            if test := self.components.data.test:
+                evaluate(self.action_context(), "test", test)
             if self.config.sample_every:
-                self.do("sample")
-            self.do("save")
-        self.do("backup")
-        self.wishes.stopped()
-        self.report.note(facts.farewell(ending, self.progress.step, str(self.folder.path)))
-        self.report.finished(ending.reason, ending.exit_code)
+                self.run_action(SAMPLE)
+            self.run_action(SAVE)
+        self.run_action(BACKUP)
+        self.requests.clear_stop()
+        self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
+        self.report.finished(outcome.reason, outcome.exit_code)
 
     # Within a step
 
-    def batches(self) -> Iterator[Batch]:
-        """Micro-batches in the global order from the present position on, epoch after epoch."""
-        while self.progress.step < self.parts.total_steps:
-            stream = self.parts.data.loader.epoch(self.progress.epoch, self.progress.step_in_epoch)
+    def micro_batches(self) -> Iterator[Batch]:
+        """This rank's micro-batches in the global order, from the current position on, epoch after epoch."""
+        while self.progress.step < self.components.total_steps:
+            loader = self.components.data.loader.epoch(self.progress.epoch, self.progress.step_in_epoch)
             while True:
-                began = time.perf_counter()
-                batch = next(stream, None)
-                self.ledger.add_wait(time.perf_counter() - began)
+                waited_from = time.perf_counter()
+                batch = next(loader, None)
+                self.metrics.add_data_wait(time.perf_counter() - waited_from)
                 if batch is None:
                     break
                 yield batch
 
-    def learn(self, batch: Batch) -> None:
-        """Add the gradients of a micro-batch, in pieces that have turned out to fit into memory."""
-        for piece in batch.to(self.device, self.parts.precision.weights).split(self.limit.samples):
-            if self.add_gradients(piece) or not piece.last:
-                continue
-            # the others wait in the reduction: take part with one sample, spoilt, so that all pass over this step
-            if not self.add_gradients(replace(next(piece.split(1)), last=True)):
-                raise not_enough_memory()  # leaving is what ends their waiting
+    def forward_backward(self, batch: Batch) -> None:
+        """Add the gradients of a micro-batch, in pieces that fit into memory."""
+        self.memory.add_in_pieces(batch.to(self.ranks.device, self.components.precision.weights), self.add_gradients)
 
-    def add_gradients(self, batch: Batch) -> bool:
-        """Forward and backward; False where the memory was not enough and the step is therefore spoilt."""
-        seed_draws(int(batch.seeds[0]))  # dropout inside the model, too, is a function of the position
-        reducing = False
-        try:
-            with self.accumulate(batch.last):
-                with self.parts.precision.autocast():
-                    losses = per_sample(self.parts.family.loss(batch), len(batch))
-                part = (losses * batch.weights).sum() / batch.step_weight
-                reducing = batch.last and self.replica_count > 1
-                if batch.last:
-                    self.ledger.before_reduction()
-                self.parts.precision.scaler.scale(part * (self.replica_count * self.spoil)).backward()
-        except torch.OutOfMemoryError:
-            if reducing:
-                raise  # part of the gradients may be with the other ranks already
-            self.spoil = math.nan
-            return False
-        self.ledger.add_loss(part, len(batch))
-        return True
+    def add_gradients(self, batch: Batch) -> None:
+        """Forward and backward of one piece; the last one of a step reduces the gradients over the ranks."""
+        family, precision = self.components.family, self.components.precision
+        seed_everything(int(batch.seeds[0]))  # dropout inside the model is a function of the position, too
+        with self.no_sync(batch.is_last_of_step):
+            with precision.autocast():
+                losses = check_per_sample(family.loss(batch), len(batch))
+            # this rank's part of the weighted mean over all samples of the step, whichever rank they are on
+            loss = (losses * batch.weights).sum() / batch.step_weight
+            if batch.is_last_of_step:
+                self.metrics.mark_gradient_sync()
+                self.memory.enter_gradient_sync()
+            # DDP averages over the ranks, so each loss is scaled up by their number
+            precision.scaler.scale(loss * (self.ranks.world_size * self.memory.loss_factor)).backward()
+        self.metrics.add_loss(loss, len(batch))
 
-    def update(self, samples: int) -> None:
-        """One optimizer step with the gradients of `samples` samples."""
-        parts = self.parts
-        factor = learning_rate_factor(self.progress.step, parts.total_steps, self.config)
-        learning_rate = parts.plan.learning_rate * factor
-        set_learning_rate(parts.step.optimizer, learning_rate, [group.factor for group in parts.groups])
-        norm = parts.step.apply([group.rests(self.progress) for group in parts.groups])
+    def optimizer_step(self, samples: int) -> None:
+        """Apply the gradients of a step of `samples` samples, unless they are not finite on any rank."""
+        components = self.components
+        factor = learning_rate_factor(self.progress.step, components.total_steps, self.config)
+        learning_rate = components.plan.learning_rate * factor
+        set_learning_rate(
+            components.guarded_step.optimizer,
+            learning_rate,
+            [group.learning_rate_factor for group in components.groups],
+        )
+        grad_norm = components.guarded_step.apply([group.is_frozen(self.progress) for group in components.groups])
         self.previous, self.progress = self.progress, self.progress.after(samples)
-        if parts.ema is not None:
-            parts.ema.update(self.progress.step)
-        self.ledger.close(self.progress, learning_rate, norm)
-        if math.isnan(self.spoil):
-            self.limit.halve()
-        self.spoil = 1.0
+        if components.ema is not None:
+            components.ema.update(self.progress.step)
+        self.metrics.end_step(self.progress, learning_rate, grad_norm)
+        self.memory.end_step()
 
     # Between steps
 
-    def between_steps(self) -> Ending | None:
-        """Do what is due by the calendar or was agreed to be wished for, and say whether the run ends here."""
-        agreed = self.exchange(self.wishes.collect()) if self.ledger.due else NOTHING_AGREED
-        due = {n for n, interval in intervals(self.config).items() if is_due(interval, self.previous, self.progress)}
-        due.update(name for name in ("validate", "sample", "backup", "save") if agreed[name])
+    def after_step(self) -> Outcome | None:
+        """Sync with the other ranks now and then, run the actions that are due, and say whether the run ends here."""
+        requested = self.sync_metrics(self.requests.poll()) if self.metrics.sync_is_due else {}
+        due = [
+            action
+            for action in ACTIONS
+            if is_due(action.interval(self.config), self.previous, self.progress) or requested.get(action.name)
+        ]
+        for action in due:
+            self.run_action(action, tolerate_os_errors=True)
         if due:
-            self.attend_to(due)
-        for name, ending in ENDINGS.items():
-            if agreed[name]:
-                return ending
-        if self.progress.step >= self.parts.total_steps:
+            self.report.phase("training")
+            self.metrics.restart_clock()
+        for name, outcome in STOP_REQUESTS.items():
+            if requested.get(name):
+                return outcome
+        if self.progress.step >= self.components.total_steps:
             return FINISHED
-        return STOPPED_EARLY if self.patience.exhausted else None
+        return STOPPED_EARLY if self.early_stopping.should_stop else None
 
-    def exchange(self, wishes: Mapping[str, float], *, newest: bool = False) -> dict[str, float]:
-        """Tell this rank's wishes and figures, and take in what all ranks told the time before."""
-        told = {**wishes, f"{LIMIT}/{self.replica_index}": self.limit.samples}
-        agreed, records = self.ledger.exchange(self.agree, told, newest=newest)
+    def sync_metrics(self, requests: Mapping[str, float], *, flush: bool = False) -> Mapping[str, float]:
+        """Send requests and metrics to the other ranks; report what all ranks sent at the previous sync.
+
+        Returns the sums over the ranks, in which a request is positive if any rank made it. The newest step may still
+        be computing on the device and waits for the next sync, unless `flush`.
+        """
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        own = {**requests, **self.metrics.take_group(flush=flush), **self.memory.metrics(rank)}
+        sums = self.ranks.sync_metrics(own)
+        records = self.metrics.finish_group(sums)
         for record in records:
-            read = replace(self.progress, samples_seen=record.samples_seen)
-            shown = is_due(self.config.log_every, self.logged, read) or bool(self.log_clock.rung())
-            self.logged = read
+            progress = replace(self.progress, samples_seen=record.samples_seen)
+            shown = is_due(self.config.log_every, self.logged, progress) or bool(self.log_timer.due())
+            self.logged = progress
             self.report.step(record, shown=shown)
-            self.watch.look(record)
+            self.nonfinite.check(record)
         if records:
-            self.report.ranks(facts.rank_figures(agreed, self.roster), self.readings.latest, len(records))
-            self.limit.follow(int(min(agreed[f"{LIMIT}/{rank}"] for rank in range(self.replica_count))))
-        return agreed
+            rank_times = run_info.rank_times(sums, self.ranks.cluster_info)
+            self.report.ranks(rank_times, self.ranks.readings.latest, len(records))
+            self.memory.follow_smallest(sums, world_size)
+        return sums
 
-    def attend_to(self, due: set[str]) -> None:
-        """Validate, draw samples, back up, save: whatever is due, in this order. A full disk does not end the run."""
-        if "validate" in due and self.parts.data.validation:
-            self.patience.add(self.measure("validation", self.parts.data.validation))
-        for name in chores.CHORES:
-            if name in due:
-                self.do(name, surviving=True)
-        self.report.phase("training")
-        self.ledger.restart_clock()
-
-    def measure(self, name: str, steps: list[StepSamples]) -> float:
-        """The mean loss over pictures that are not learned from, on all ranks; all see the same, and judge it alike."""
-        self.report.phase(name)
-        total, weight = chores.validate(self.parts, steps)
-        loss = self.total(total) / self.total(weight)
-        self.report.validation(name, loss, self.progress.step)
-        return loss
-
-    def do(self, name: str, *, surviving: bool = False) -> None:
-        """Rank 0 does a chore, once a step, while the others wait. Raises OSError (full disk) unless `surviving`."""
-        if self.done_at.get(name) == self.progress.step:
+    def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
+        """Run an action, at most once per step. Raises OSError if a file cannot be written, or only warns of it."""
+        if self.last_run.get(action.name) == self.progress.step:
             return
-        self.done_at[name] = self.progress.step
-        position = position_of(self.progress, self.parts.plan, self.replica_count, self.patience)
-        deeds = self.computed(self.chore(name, position))
+        self.last_run[action.name] = self.progress.step
+        context = self.action_context()
+        with closing(action.compute(context)) as computing:
+            if action.write is None:
+                list(computing)
+                return
+            by_all = self.syncs_in_forward or action.computed_by_all(self.config)
+            results = list(computing) if by_all and self.ranks.world_size > 1 else computing
+            write_all = partial(self.write_results, action, context, results, tolerate_os_errors=tolerate_os_errors)
+            self.ranks.run_on_rank0(action.name, write_all)
 
-        def work() -> None:
-            try:
-                with closing(deeds):
-                    for deed in deeds:
-                        deed()
-            except OSError as error:
-                if not surviving:
-                    raise
-                self.report.warning(
-                    f"The {name} at step {position.step} could not be written: {error}. Training goes on."
-                )
+    def write_results(
+        self, action: Action, context: ActionContext, results: Iterable[object], *, tolerate_os_errors: bool
+    ) -> None:
+        """On rank 0: compute what is not computed yet, and write it."""
+        assert action.write is not None
+        try:
+            for result in results:
+                action.write(context, result)
+        except OSError as error:
+            if not tolerate_os_errors:
+                raise
+            step = self.progress.step
+            self.report.warning(f"The {action.name} at step {step} could not be written: {error}. Training continues.")
 
-        self.together(name, work)
+    def action_context(self) -> ActionContext:
+        """What actions work with, at the current position."""
+        position = current_position(self.progress, self.components.plan, self.ranks.world_size, self.early_stopping)
+        return ActionContext(self.components, position, self.ranks, self.report, self.early_stopping)
 
     # Before the first step
 
-    def take_over(self, state: TrainingState) -> None:
-        """Go on where a backup stands."""
-        parts, position = self.parts, state.position
-        restore(state, parts.weights, parts.ema, parts.step.optimizer, parts.precision.scaler, self.config)
+    def load_state(self, state: TrainingState) -> None:
+        """Restore weights, optimizer, EMA and progress from a backup."""
+        position = state.position
+        restore_state(state, self.components)
         self.progress = replace(self.progress, samples_seen=position.samples_seen)
-        self.patience.best = position.best_validation_loss
-        self.patience.without_improvement = position.validations_without_improvement
+        self.early_stopping.best = position.best_validation_loss
+        self.early_stopping.wait_count = position.validations_without_improvement
         if position.epoch_size != self.progress.epoch_size:
             self.report.warning(
-                f"The pictures have changed since the backup: an epoch had {position.epoch_size} samples and now has "
-                f"{self.progress.epoch_size}. The run goes on, but not exactly as it would have."
+                f"The images have changed since the backup: an epoch had {position.epoch_size} samples and now has "
+                f"{self.progress.epoch_size}. The run continues, but not exactly as it would have."
             )
         ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
         self.report.note(f"Resuming at step {self.progress.step} (the backup was made by {ranks}).")
 
-    def announce(self) -> None:
-        """Tell the terminal and the window what is about to be trained."""
-        for line in facts.opening(self.parts, self.replica_count):
-            self.report.note(line)
-        if self.progress.step >= self.parts.total_steps:
-            self.report.note("All steps of this config are done already; raise epochs or max_steps to train further.")
-        self.report.started(
-            facts.started_facts(self.parts, self.roster, self.backend),
-            first_step=self.progress.step,
-            total_steps=self.parts.total_steps,
-            total_samples=facts.total_samples(self.parts),
-        )
+    def check_stop(self) -> None:
+        """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""
+        if self.has_started:
+            return  # from here on all ranks stop between two steps
+        if reason := self.ranks.cancel_reason():
+            raise StoppedBeforeTraining(next(o for o in STOP_REQUESTS.values() if o.reason == reason))
+        outcome = self.requests.stop_requested()
+        # False: another rank's reason came first, or all have passed this barrier; the next check finds out
+        if outcome is not None and self.ranks.cancel(outcome.reason):
+            raise StoppedBeforeTraining(outcome)
+
+    # What other ways to train override
+
+    def wrap_model(self, family: Family) -> Weights:
+        """Bring `family.model` into the form in which it is trained; returns the weights as this rank holds them."""
+        model = family.model.to(self.ranks.device)
+        family.model = compile_model(model) if self.config.compile else model
+        return Weights(model)
+
+    def no_sync(self, last: bool) -> AbstractContextManager[object]:
+        """Around forward and backward: gradients stay on this rank until the `last` piece of a step."""
+        return nullcontext()

@@ -7,26 +7,27 @@ from typing import cast
 import torch
 from torch import nn
 
-from modules.config import ConfigError, TrainConfig, uneven_resolution
-from modules.families.family import Family, family_class
-from modules.training.adapters import prepare
-from modules.training.lora import lay_plain
+from modules.config import ConfigError, TrainConfig, unsupported_resolution
+from modules.families._family import Family, family_class
+from modules.training.methods.lora import make_contiguous
+from modules.training.methods.method import prepare
 from modules.training.optimizers import check_installed
 from modules.training.precision import Precision
-from modules.training.trained_parts import check_parts, keep_frozen_small
+from modules.training.submodules import cast_frozen_layers, check_submodules
 
 SWITCHES = ("enable_gradient_checkpointing", "activation_checkpointing_enable")  # diffusers' and transformers'
-TRANSLATIONS = 64  # of one block that torch.compile keeps: widths of the network, sizes, with gradients and without
+MAX_RECOMPILES = 64  # of one block: widths of the network, image sizes, with gradients and without
 
 
 def load_family(config: TrainConfig) -> Family:
-    """The config's family with its model on the CPU. Raises ConfigError where it cannot do what the config asks."""
+    """The config's family with its model on the CPU. Raises ConfigError if it cannot do what the config asks."""
     return check_available(config).load(config)
 
 
 def check_available(config: TrainConfig) -> type[Family]:
-    """The config's family. Raises ConfigError for an unknown one, for a method, part or resolution that it has not, and
-    for an optimizer that is not installed."""
+    """The config's family. Raises ConfigError for an unknown one, for a method, submodule or resolution that it
+    does not offer, and for an optimizer that is not installed.
+    """
     kind = family_class(config.family)
     if config.method not in kind.methods:
         raise ConfigError(
@@ -37,43 +38,42 @@ def check_available(config: TrainConfig) -> type[Family]:
             f"save_single_file is true, but models of the family {config.family!r} have no single-file layout that "
             "other tools read; set it to false."
         )
-    if config.lora_layouts == "kohya" and config.method == "lora" and not kind.adapter_names:
+    if config.lora_layouts == "kohya" and config.method == "lora" and not kind.adapter_prefixes:
         raise ConfigError(
             f"lora_layouts is 'kohya', but kohya's layout has no names for the family {config.family!r}; use diffusers."
         )
-    for path, sentence in uneven_resolution(config.resolution, config.family, kind.size_step):
+    for path, sentence in unsupported_resolution(config.resolution, config.family, kind.size_step):
         raise ConfigError(f"{path} {sentence}.")
-    check_parts(kind, config)
+    check_submodules(kind, config)
     check_installed(config)
     return kind
 
 
 def prepare_model(family: Family, config: TrainConfig, precision: Precision) -> None:
-    """`family.model`, still on the CPU, with what the method adds and only that to be trained, in training mode.
+    """Prepare `family.model`, still on the CPU, for training: what the method adds, frozen weights, dtypes, layout.
 
-    In the precision's format, but for frozen weights that are to be kept in a smaller one. Raises ConfigError where
-    the method does not fit the model.
+    Raises ConfigError if the method does not fit the model.
     """
     prepare(family, config)
     model = family.model.to(precision.weights)
-    keep_frozen_small(family, config)
+    cast_frozen_layers(family, config)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    lay_plain(model)
+    make_contiguous(model)
     if config.gradient_checkpointing:
         _checkpoint_gradients(model, config.family)
     model.train()
     family.model = model
 
 
-def compiled(model: nn.Module) -> nn.Module:
-    """`model`, translated by torch.compile; weights keep their names, or are shared with a wrapper around them.
+def compile_model(model: nn.Module) -> nn.Module:
+    """`model` with torch.compile applied; weights keep their names, or are shared with a wrapper around them.
 
-    diffusers' networks name the blocks that they repeat: only these are translated, for all sizes of pictures. A whole
-    UNet takes many times as long, and for a second size of pictures inductor fails at its convolutions. A network that
-    names none is translated as a whole, for each size anew.
+    diffusers' networks name the blocks that they repeat: only these are compiled, for all image sizes. A whole UNet
+    takes many times as long, and for a second image size inductor fails at its convolutions. A network that names none
+    is compiled as a whole, once per size.
     """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, TRANSLATIONS)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_RECOMPILES)
     repeated = {name for module in model.modules() for name in getattr(module, "_repeated_blocks", None) or ()}
     blocks = [module for module in model.modules() if type(module).__name__ in repeated]
     for block in blocks:
@@ -81,20 +81,20 @@ def compiled(model: nn.Module) -> nn.Module:
     return model if blocks else cast(nn.Module, torch.compile(model, dynamic=False))
 
 
-def seed_draws(seed: int) -> None:
-    """torch.manual_seed for CPU and CUDA only; it takes 170 us where there is no GPU, as it keeps the call stack."""
+def seed_everything(seed: int) -> None:
+    """torch.manual_seed for CPU and CUDA only; torch's takes 170 us without a GPU, as it records the call stack."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
 
 
 def _checkpoint_gradients(model: nn.Module, family: str) -> None:
-    """Compute activations again in the backward instead of keeping them."""
-    parts = [part for part in model.modules() if getattr(part, "_supports_gradient_checkpointing", True)]
-    able = [getattr(part, switch) for part in parts for switch in SWITCHES if hasattr(part, switch)]
-    if not able:
+    """Recompute activations in the backward instead of keeping them."""
+    modules = [each for each in model.modules() if getattr(each, "_supports_gradient_checkpointing", True)]
+    switches = [getattr(each, name) for each in modules for name in SWITCHES if hasattr(each, name)]
+    if not switches:
         raise ConfigError(
-            f"gradient_checkpointing is on, but no part of the family {family!r} supports it; switch it off."
+            f"gradient_checkpointing is on, but no part of the family {family!r} supports it; set it to false."
         )
-    for switch_on in able:
+    for switch_on in switches:
         switch_on()

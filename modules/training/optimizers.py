@@ -1,4 +1,4 @@
-"""The optimizer that a config names, and a step that passes over non-finite gradients without asking the device."""
+"""The optimizer that a config names, and a step that skips non-finite gradients without waiting for the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.distributed import Weights
 
 
 def check_installed(config: TrainConfig) -> None:
-    """Raises ConfigError where the optimizer is in a package that is not there: some are optional."""
+    """Raises ConfigError if the optimizer's package is not installed: some are optional."""
     package = config.optimizer.target.partition(":")[0].partition(".")[0]
     if importlib.util.find_spec(package) is None:
         raise ConfigError(
@@ -26,7 +26,7 @@ def check_installed(config: TrainConfig) -> None:
 def build_optimizer(
     parameters: Iterable[nn.Parameter] | Iterable[dict[str, list[nn.Parameter]]], config: TrainConfig
 ) -> torch.optim.Optimizer:
-    """The class that `config.optimizer.target` names, imported only now, with the config's arguments.
+    """An instance of the class that `config.optimizer.target` names, which is imported only now.
 
     `parameters` may be groups, as torch takes them: {"params": [...]}.
     """
@@ -39,15 +39,15 @@ def build_optimizer(
 def set_learning_rate(
     optimizer: torch.optim.Optimizer, learning_rate: float, factors: Sequence[float] | None = None
 ) -> None:
-    """The learning rate of the next step, for every group; `factors` on it where groups have rates of their own."""
+    """Set the learning rate of the next step for every group, times the group's factor."""
     for group, factor in zip(optimizer.param_groups, factors or [1.0] * len(optimizer.param_groups), strict=True):
         group["lr"] = learning_rate * factor
 
 
 class GuardedStep:
-    """Clips and applies gradients, unless they are not finite: then the step leaves every weight as it is.
+    """Clips and applies gradients; if they are not finite, the step changes no weight.
 
-    After the reduction the gradient norm is the same on all ranks, so all of them pass over the same steps.
+    After the reduction the gradient norm is the same on all ranks, so all of them skip the same steps.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class GuardedStep:
         self._scaler = scaler
         self._max_norm = max_norm
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # fused kernels take `found_inf` and decide on the device; others need to be told by the host
+        # fused kernels read `found_inf` on the device; for others the host has to decide
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
 
-    def apply(self, resting: Sequence[bool] = ()) -> Tensor:
-        """One optimizer step from the present gradients, then cleared. Returns their norm [] before clipping.
+    def apply(self, frozen: Sequence[bool] = ()) -> Tensor:
+        """One optimizer step from the current gradients, which are then cleared; returns their norm [] before clipping.
 
-        Groups that rest (`resting`, for each) stay as they are, and their gradients count for nothing: an optimizer
-        passes over what has none, weight decay and momentum included.
+        `frozen` says for each group whether to leave it as it is: without gradients an optimizer skips a weight, weight
+        decay and momentum included, and the norm does not count it.
         """
-        self._weights.take_gradients()
-        for group, rests in zip(self.optimizer.param_groups, resting, strict=bool(resting)):
-            for parameter in group["params"] if rests else ():
+        self._weights.collect_gradients()
+        for group, is_frozen in zip(self.optimizer.param_groups, frozen, strict=bool(frozen)):
+            for parameter in group["params"] if is_frozen else ():
                 parameter.grad = None
-        if resting and all(resting):
+        if frozen and all(frozen):
             return torch.zeros(())
         self._scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
@@ -83,7 +83,7 @@ class GuardedStep:
         if self._max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
         if not self.optimizer.state and not torch.isfinite(norm):
-            pass  # fused SGD would take its momentum for set up by a first step that was passed over
+            pass  # fused SGD would take its momentum as initialised by a first step that was skipped
         elif self._scaler.is_enabled():
             self._scaler.step(self.optimizer)
         elif self._on_device:
@@ -95,8 +95,8 @@ class GuardedStep:
         return norm
 
     def _step_on_device(self, norm: Tensor) -> None:
-        found = (~torch.isfinite(norm)).to(torch.float32)
-        self.optimizer.found_inf = found  # type: ignore[attr-defined]  # the protocol of torch.amp.GradScaler
+        found_inf = (~torch.isfinite(norm)).to(torch.float32)
+        self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # the protocol of torch.amp.GradScaler
         self.optimizer.grad_scale = None  # type: ignore[attr-defined]
         self.optimizer.step()
         del self.optimizer.found_inf, self.optimizer.grad_scale  # type: ignore[attr-defined]

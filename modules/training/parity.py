@@ -1,4 +1,4 @@
-"""The promise put to the test on a user's own config: several ranks train the same model as one.
+"""Parity on a user's own config: several ranks train the same model as one.
 
 Real runs of the real program: one process, one process with accumulation, several processes; the same effective
 batch, 20 steps; then their loss curves and final weights are compared.
@@ -18,7 +18,8 @@ from modules.checkpoint import Backups, TrainingState, read_backup
 from modules.config import Interval, TrainConfig, TrainingError, save_config
 from modules.machine import visible_gpus
 from modules.run import FINISHED, RunFolder, read_events
-from modules.run.launch_plan import TRAIN_SCRIPT
+from modules.run.launch.plan import TRAIN_SCRIPT
+from modules.training.actions import ACTIONS
 from modules.training.plan import plan_run
 
 STEPS = 20
@@ -35,23 +36,23 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one variant left behind."""
+class VariantResult:
+    """The losses and the final state of one variant."""
 
     losses: list[float]
     state: TrainingState
 
 
 def verify_parity(config: TrainConfig, say: Callable[[str], None]) -> int:
-    """Run the comparison and print its table and verdict. Returns 0 where all agree, else 3.
+    """Run the comparison and print its table and verdict. Returns 0 if all agree, else 3.
 
-    Raises TrainingError where a run did not finish.
+    Raises TrainingError if a run did not finish.
     """
     gpus = len(visible_gpus())
     ranks = config.world_size or max(2, gpus)
     base = comparable(config, ranks)
     if base.precision != config.precision:
-        say(f"Note: precision {config.precision} rounds too coarsely to compare; both sides use {base.precision}.")
+        say(f"Note: precision {config.precision} is too coarse to compare; both sides use {base.precision}.")
     on_cpu = ranks > max(1, gpus)
     if on_cpu and gpus:
         say(f"Note: {ranks} ranks on {gpus} GPU: everything runs on the CPU.")
@@ -59,7 +60,7 @@ def verify_parity(config: TrainConfig, say: Callable[[str], None]) -> int:
         outcomes = {}
         for variant in variants(base, ranks):
             say(f"Training {STEPS} steps with {variant.label} ...")
-            outcomes[variant.name] = outcome_of(base, variant, Path(folder), on_cpu=on_cpu)
+            outcomes[variant.name] = run_variant(base, variant, Path(folder), on_cpu=on_cpu)
         return judge(outcomes, variants(base, ranks), TOLERANCE[base.precision], say)
 
 
@@ -67,15 +68,13 @@ def comparable(config: TrainConfig, ranks: int) -> TrainConfig:
     """The config for the comparison: the user's own with a fixed effective batch, and nothing but training."""
     return config.model_copy(
         update={
+            **{action.every: Interval.never() for action in ACTIONS if action.every},
             "global_batch_size": plan_run(config, ranks).global_batch_size,
             "gradient_accumulation_steps": 1,
             "max_steps": STEPS,
             "epochs": STEPS,
             "precision": config.precision if config.precision in TOLERANCE else "fp32",
-            "sample_every": Interval.never(),
-            "validate_every": Interval.never(),
             "early_stopping_patience": None,
-            "backup_every": Interval.never(),
             "log_every": Interval(1, "steps"),
             "tensorboard": False,
             "run_name": None,
@@ -100,8 +99,8 @@ def variants(base: TrainConfig, ranks: int) -> list[Variant]:
     ]
 
 
-def outcome_of(base: TrainConfig, variant: Variant, folder: Path, *, on_cpu: bool) -> Outcome:
-    """Run the real command and read what it left. Raises TrainingError with its last words where it failed."""
+def run_variant(base: TrainConfig, variant: Variant, folder: Path, *, on_cpu: bool) -> VariantResult:
+    """Run the real command and read its results. Raises TrainingError with the end of its output if it failed."""
     runs_dir = folder / variant.name
     config = base.model_copy(update={**variant.settings, "runs_dir": str(runs_dir), "run_name": variant.name})
     config_file = folder / f"{variant.name}.json"
@@ -123,10 +122,12 @@ def outcome_of(base: TrainConfig, variant: Variant, folder: Path, *, on_cpu: boo
     losses = [float(str(event["loss"])) for event in read_events(run.events_file) if event["type"] == "step"]
     backup, _ = Backups(run.backup_dir, keep=1).newest_valid()
     assert backup is not None, "a finished run leaves a backup"
-    return Outcome(losses, read_backup(backup))
+    return VariantResult(losses, read_backup(backup))
 
 
-def judge(outcomes: dict[str, Outcome], compared: list[Variant], tolerance: float, say: Callable[[str], None]) -> int:
+def judge(
+    outcomes: dict[str, VariantResult], compared: list[Variant], tolerance: float, say: Callable[[str], None]
+) -> int:
     """Print the differences to the first variant and the verdict; 0 where all are within `tolerance`."""
     first = outcomes[compared[0].name]
     agree = True
@@ -145,14 +146,14 @@ def judge(outcomes: dict[str, Outcome], compared: list[Variant], tolerance: floa
     say(f"\nParity does NOT hold: a difference is above a relative {tolerance:.0e}.")
     if any("running_mean" in name for name in first.state.weights):
         say(
-            "The model has BatchNorm, whose result depends on the micro-batch by nature; "
+            "The model has BatchNorm, whose result depends on the size of the micro-batch; "
             "use the same batch_size, or GroupNorm."
         )
     return 3
 
 
 def loss_difference(first: list[float], other: list[float]) -> float:
-    """The largest relative difference of two loss curves; infinite where they differ in length."""
+    """The largest relative difference of two loss curves; infinite if they differ in length."""
     if len(first) != len(other) or not first:
         return float("inf")
     return max(abs(a - b) / max(abs(a), 1e-300) for a, b in zip(first, other, strict=True))

@@ -9,11 +9,11 @@ from modules.config import TrainConfig, effective_batch, learning_rate_scale
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What a run began from: the base model's name, and a word for each module whose weights no backup holds."""
+class InitialModel:
+    """What a run started from: the base model's name, and a digest of each module whose weights no backup holds."""
 
     base_model: str | None = None
-    marks: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Plan:
     global_batch_size: int
     original_learning_rate: float
     learning_rate: float
-    explanation: str  # one line for the terminal; empty where nothing was scaled
-    beginning: Beginning = field(default_factory=Beginning)
+    explanation: str  # one line for the terminal; empty if nothing was scaled
+    initial_model: InitialModel = field(default_factory=InitialModel)
 
 
 def plan_run(config: TrainConfig, world_size: int) -> Plan:
-    """The plan for a run that begins with `world_size` ranks.
+    """The plan for a run that starts with `world_size` ranks.
 
     With `global_batch_size` set the learning rate is not scaled: the run is then the same on any number of ranks.
     """

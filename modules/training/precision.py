@@ -1,4 +1,4 @@
-"""Number formats: what the weights are stored in, what the forward computes in, and gradient scaling for fp16."""
+"""The dtype of the weights, the dtype that the forward computes in, and gradient scaling for fp16."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 
-Name = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+from modules.diffusion.dtypes import HALF_DTYPES
 
-AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+Name = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 
 
 class Precision:
@@ -21,13 +21,13 @@ class Precision:
         self.weights = torch.float64 if name == "fp64" else torch.float32
         self.scaler = scaler_class(device.type, enabled=name == "fp16")
         self._device_type = device.type
-        self._autocast = AUTOCAST.get(name)
+        self._autocast = HALF_DTYPES.get(name)
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
             torch.backends.cudnn.allow_tf32 = name == "tf32"
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context of every forward: mixed precision where asked for."""
+        """The context of every forward: mixed precision if the config asks for it."""
         if self._autocast is None:
             return nullcontext()
         return torch.autocast(self._device_type, self._autocast)

@@ -1,4 +1,4 @@
-"""One X server for all tests of the window, started on a free display, and a folder for what the window remembers."""
+"""One X server for all window tests, on a free display, and a folder for the window's preferences."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from app.family import describe_family
-from tests.app.driving import Driver
+from app.family_declaration import load_declaration
+from tests.app.driver import Driver
 
 SCREEN = "1280x800x24"
 
 
 @pytest.fixture(scope="session")
 def display(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The number of a display such as ":103"; DISPLAY is set to it for this process and those it starts."""
+    """The display, for example ":103"; DISPLAY is set to it for this process and its children."""
     if shutil.which("Xvfb") is None:
         pytest.skip("Xvfb is not installed (apt-get install xvfb)")
     read_end, write_end = os.pipe()
@@ -27,15 +27,15 @@ def display(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = subprocess.Popen(argv, pass_fds=[write_end], stderr=subprocess.DEVNULL)
     os.close(write_end)
     try:
-        with os.fdopen(read_end) as told:
-            name = f":{told.readline().strip()}"
+        with os.fdopen(read_end) as pipe:
+            name = f":{pipe.readline().strip()}"
         assert name != ":", "Xvfb did not start"
-        former = {key: os.environ.get(key) for key in ("DISPLAY", "TANDEM_CONFIG_DIR", "XDG_CACHE_HOME")}
+        previous = {key: os.environ.get(key) for key in ("DISPLAY", "TANDEM_CONFIG_DIR", "XDG_CACHE_HOME")}
         os.environ["DISPLAY"] = name
         os.environ["TANDEM_CONFIG_DIR"] = str(tmp_path_factory.mktemp("preferences"))
         os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
         yield name
-        for key, value in former.items():
+        for key, value in previous.items():
             os.environ.pop(key, None)
             if value is not None:
                 os.environ[key] = value
@@ -45,8 +45,8 @@ def display(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def garbage_on_this_thread() -> Iterator[None]:
-    """Windows leave Python's search for garbage off: what is left of them is cleared away here, by no other thread."""
+def collect_on_this_thread() -> Iterator[None]:
+    """Windows leave garbage collection disabled: collect their remains here, on the main thread."""
     yield
     gc.collect()
     gc.enable()
@@ -54,7 +54,7 @@ def garbage_on_this_thread() -> Iterator[None]:
 
 @pytest.fixture
 def preferences(display: str) -> Path:
-    """The file in which the window remembers things, as after a first start; a test may write another one."""
+    """The preferences file as after a first start; a test may overwrite it."""
     file = Path(os.environ["TANDEM_CONFIG_DIR"]) / "window.json"
     file.write_text('{"welcomed": true, "mode": "dark"}', encoding="utf-8")
     return file
@@ -62,20 +62,20 @@ def preferences(display: str) -> Path:
 
 @pytest.fixture(scope="session")
 def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the built-in family says about its options: asking it imports torch, so it is asked once for all tests."""
+    """The built-in family's declaration: loading it imports torch, so it is loaded once for all tests."""
     folder = tmp_path_factory.mktemp("families")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TANDEM_CONFIG_DIR", str(folder))
-        describe_family("pixel_diffusion")
+        load_declaration("pixel_diffusion")
     return folder / "families.json"
 
 
 @pytest.fixture
 def home(tmp_path: Path, families: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder, and a folder for what the window remembers, that belong to one test."""
-    (tmp_path / "habits").mkdir()
-    shutil.copy(families, tmp_path / "habits")
-    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "habits"))
+    """A working folder and a preferences folder for one test."""
+    (tmp_path / "preferences").mkdir()
+    shutil.copy(families, tmp_path / "preferences")
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "preferences"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -89,12 +89,12 @@ def driver(display: str, home: Path) -> Iterator[Driver]:
 
 @pytest.fixture(scope="module")
 def shared_home(tmp_path_factory: pytest.TempPathFactory, families: Path) -> Iterator[Path]:
-    """As `home`, for all tests of a module."""
+    """Like `home`, for all tests of a module."""
     folder = tmp_path_factory.mktemp("window")
-    (folder / "habits").mkdir()
-    shutil.copy(families, folder / "habits")
+    (folder / "preferences").mkdir()
+    shutil.copy(families, folder / "preferences")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TANDEM_CONFIG_DIR", str(folder / "habits"))
+        patch.setenv("TANDEM_CONFIG_DIR", str(folder / "preferences"))
         patch.chdir(folder)
         yield folder
 

@@ -1,4 +1,4 @@
-"""Work off the Tk thread."""
+"""Background work and its results on the Tk thread."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def fail(error: Exception) -> None:
 
 def test_results_come_back_on_the_tk_thread(root: tk.Tk) -> None:
     background = Background(root)
-    told: list[tuple[int, bool]] = []
+    results: list[tuple[int, bool]] = []
     for number in range(20):
         background.run(
             lambda number=number: number * 2,  # type: ignore[misc]
-            lambda result: told.append((result, threading.current_thread() is threading.main_thread())),
+            lambda result: results.append((result, threading.current_thread() is threading.main_thread())),
         )
-    wait(root, lambda: len(told) == 20)
-    assert sorted(told) == [(number * 2, True) for number in range(20)]
-    assert not root.tk.call("after", "info"), "it does not look for results that nobody is working on"
+    wait(root, lambda: len(results) == 20)
+    assert sorted(results) == [(number * 2, True) for number in range(20)]
+    assert not root.tk.call("after", "info"), "it does not poll without pending work"
 
 
-def test_failures_are_sentences(root: tk.Tk) -> None:
+def test_failures_are_messages(root: tk.Tk) -> None:
     background = Background(root)
-    told: list[str] = []
-    background.run(lambda: fail(ConfigError("It is wrong.", "Make it right.")), told.append, told.append)
-    background.run(lambda: fail(FileNotFoundError(2, "No such file", "a.yaml")), told.append, told.append)
-    wait(root, lambda: len(told) == 2)
-    assert sorted(told) == ["It is wrong. Make it right.", "a.yaml cannot be read or written: No such file."]
+    results: list[str] = []
+    background.run(lambda: fail(ConfigError("It is wrong.", "Make it right.")), results.append, results.append)
+    background.run(lambda: fail(FileNotFoundError(2, "No such file", "a.yaml")), results.append, results.append)
+    wait(root, lambda: len(results) == 2)
+    assert sorted(results) == ["It is wrong. Make it right.", "a.yaml cannot be read or written: No such file."]
 
 
-def test_defects_are_raised_where_the_window_reports_them(root: tk.Tk) -> None:
+def test_bugs_are_raised_on_the_tk_thread(root: tk.Tk) -> None:
     reported: list[object] = []
     root.report_callback_exception = lambda kind, error, trace: reported.append(kind)
     Background(root).run(lambda: 1 // 0, reported.append)
@@ -62,7 +62,7 @@ def test_defects_are_raised_where_the_window_reports_them(root: tk.Tk) -> None:
     assert reported == [ZeroDivisionError]
 
 
-def test_an_answer_for_a_widget_that_is_gone_is_dropped(root: tk.Tk) -> None:
+def test_result_for_a_destroyed_widget_is_dropped(root: tk.Tk) -> None:
     reported: list[object] = []
     root.report_callback_exception = lambda kind, error, trace: reported.append(error)
     label, done = tk.Label(root), threading.Event()

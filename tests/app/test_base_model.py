@@ -1,4 +1,4 @@
-"""What the window says of a base model before anything is loaded."""
+"""How the window describes a base model without loading it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UNet2DModel
 from safetensors.torch import save_file
 
-from app.base_model import look_at
-from tests.app.driving import Driver
+from app.base_model import inspect_base_model
+from tests.app.driver import Driver
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    """A folder as diffusers saves it."""
+    """A folder as saved by diffusers."""
     folder = tmp_path / "model"
     blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
     unet = UNet2DModel(sample_size=8, block_out_channels=(32, 32), layers_per_block=1, **blocks)
@@ -34,21 +34,21 @@ def pipeline(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_diffusers_folder_is_known_with_its_parts(pipeline: Path) -> None:
-    assert look_at(str(pipeline)).words == "SomePipeline, with scheduler, unet."
+def test_diffusers_folder_is_known_with_its_parts(pipeline: Path) -> None:
+    assert inspect_base_model(str(pipeline)).description == "SomePipeline, with scheduler, unet."
 
 
 def test_missing_parts_are_named(pipeline: Path) -> None:
     (pipeline / "scheduler" / "scheduler_config.json").unlink()
     for weights in (pipeline / "unet").glob("*.safetensors"):
         weights.unlink()
-    assert look_at(str(pipeline)).fault.endswith("incomplete: scheduler, unet.")
+    assert inspect_base_model(str(pipeline)).error.endswith("incomplete: scheduler, unet.")
 
 
-def test_a_damaged_index_and_an_empty_folder(pipeline: Path, tmp_path: Path) -> None:
+def test_damaged_index_and_an_empty_folder(pipeline: Path, tmp_path: Path) -> None:
     (pipeline / "model_index.json").write_text("{")
-    assert "cannot be read" in look_at(str(pipeline)).fault
-    assert "no model_index.json" in look_at(str(tmp_path)).fault
+    assert "cannot be read" in inspect_base_model(str(pipeline)).error
+    assert "no model_index.json" in inspect_base_model(str(tmp_path)).error
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def test_a_damaged_index_and_an_empty_folder(pipeline: Path, tmp_path: Path) -> 
         ("cond_stage_model.model.transformer.x", "Stable Diffusion 2"),
         ("conditioner.embedders.1.model.x", "Stable Diffusion XL"),
         ("double_blocks.0.img_attn.x", "Flux"),
-        ("something.else", "kind that is not known"),
+        ("something.else", "Unknown model type"),
     ],
 )
-def test_single_files_are_known_by_their_names(tmp_path: Path, name: str, kind: str) -> None:
+def test_single_files_are_identified_by_tensor_names(tmp_path: Path, name: str, kind: str) -> None:
     save_file({name: torch.zeros(2)}, tmp_path / "model.safetensors")
-    assert kind in look_at(str(tmp_path / "model.safetensors")).words
+    assert kind in inspect_base_model(str(tmp_path / "model.safetensors")).description
 
 
-def test_what_cannot_be_a_base_model_says_why(tmp_path: Path) -> None:
+def test_unusable_files_are_explained(tmp_path: Path) -> None:
     save_file({"unet.down.lora_A.weight": torch.zeros(2)}, tmp_path / "lora.safetensors")
     whole = tmp_path / "whole.safetensors"
     save_file({"x": torch.zeros(1000)}, whole)
@@ -74,23 +74,23 @@ def test_what_cannot_be_a_base_model_says_why(tmp_path: Path) -> None:
     (tmp_path / "torn.safetensors").write_bytes(struct.pack("<Q", 50) + b"{")
     for name in ("model.ckpt", "notes.txt"):
         (tmp_path / name).touch()
-    faults = {file.name: look_at(str(file)).fault for file in tmp_path.iterdir()}
-    assert "is a LoRA" in faults["lora.safetensors"]
-    assert "cut off" in faults["cut.safetensors"]
-    assert "cut off" in faults["torn.safetensors"]
-    assert "pickle" in faults["model.ckpt"]
-    assert "is no model" in faults["notes.txt"]
-    assert faults["whole.safetensors"] == ""
+    errors = {file.name: inspect_base_model(str(file)).error for file in tmp_path.iterdir()}
+    assert "is a LoRA" in errors["lora.safetensors"]
+    assert "truncated" in errors["cut.safetensors"]
+    assert "truncated" in errors["torn.safetensors"]
+    assert "pickle" in errors["model.ckpt"]
+    assert "is not a model" in errors["notes.txt"]
+    assert errors["whole.safetensors"] == ""
 
 
-def test_hub_ids_and_nonsense() -> None:
+def test_hub_ids_and_invalid_names() -> None:
     for name in ("owner/a-model", "owner/a-model@v1.0", "owner/a-model@refs/pr/1"):
-        assert "on the hub" in look_at(name).words
-    assert "no folder or file" in look_at("nowhere/at/all").fault
+        assert "Hugging Face model" in inspect_base_model(name).description
+    assert "neither a file or folder" in inspect_base_model("nowhere/at/all").error
 
 
-def test_the_field_tells_at_once(driver: Driver, pipeline: Path) -> None:
+def test_field_shows_the_model_type(driver: Driver, pipeline: Path) -> None:
     driver.set("base_model", str(pipeline))
-    driver.wait(lambda: "SomePipeline" in driver.words(), "the kind of model")
+    driver.wait(lambda: "SomePipeline" in driver.text(), "the kind of model")
     driver.set("base_model", "nowhere/at/all")
-    driver.wait(lambda: "no folder or file" in driver.words(), "that it is missing")
+    driver.wait(lambda: "neither a file or folder" in driver.text(), "that it is missing")

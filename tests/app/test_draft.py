@@ -1,4 +1,4 @@
-"""The draft by itself: edits, undo, faults, files."""
+"""The draft without a window: edits, undo, errors, files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from app.draft import Draft
-from app.family import FamilyDescription, _in_their_group
+from app.family_declaration import FamilyDeclaration, _with_group_path
 from app.repair import new_item
 from modules.config import ConfigError, Section, TrainConfig, find_option, load_config, save_config, setting
 
 
 class Log:
-    """What a draft told."""
+    """Counts the notifications of a draft."""
 
     def __init__(self) -> None:
         self.changes = 0
@@ -35,7 +35,7 @@ def draft(log: Log) -> Draft:
     return Draft(log)
 
 
-def test_an_edit_is_checked_at_once(draft: Draft, log: Log) -> None:
+def test_edit_is_checked_at_once(draft: Draft, log: Log) -> None:
     draft.set("learning_rate", "1e-", typing=True)
     assert draft.config is None
     assert [fault.path for fault in draft.faults] == ["learning_rate"]
@@ -46,7 +46,7 @@ def test_an_edit_is_checked_at_once(draft: Draft, log: Log) -> None:
     assert (log.changes, log.faults) == (2, 2)
 
 
-def test_the_same_value_again_is_no_edit(draft: Draft, log: Log) -> None:
+def test_same_value_again_is_no_edit(draft: Draft, log: Log) -> None:
     draft.set("epochs", 10)
     assert (log.changes, draft.can_undo) == (0, False)
 
@@ -65,7 +65,7 @@ def test_keystrokes_in_one_field_are_undone_together(draft: Draft) -> None:
     assert draft.redo() is None
 
 
-def test_an_edit_after_undo_forgets_what_was_undone(draft: Draft) -> None:
+def test_edit_after_undo_forgets_what_was_undone(draft: Draft) -> None:
     draft.set("epochs", 3)
     draft.undo()
     draft.set("seed", 7)
@@ -105,14 +105,14 @@ def test_items_are_added_moved_and_removed(draft: Draft) -> None:
     assert draft.get("concepts") == []
 
 
-def test_a_new_item_says_what_is_missing(draft: Draft) -> None:
+def test_new_item_says_what_is_missing(draft: Draft) -> None:
     draft.insert("concepts", 0, new_item("concepts"))
     assert [fault.path for fault in draft.faults] == ["concepts.0.path"]
     assert draft.fault_at("concepts.0.path") is not None
     assert draft.fault_at("concepts") is None
 
 
-def test_a_fault_in_a_list_of_numbers_belongs_to_its_field(draft: Draft) -> None:
+def test_error_in_list_of_numbers_belongs_to_its_field(draft: Draft) -> None:
     draft.set("optimizer.betas", ["0.9", "2"])
     assert draft.fault_at("optimizer.betas") is not None
 
@@ -164,7 +164,7 @@ def test_nothing_invalid_reaches_a_file(draft: Draft, tmp_path: Path) -> None:
     assert load_config(file).epochs == 3
 
 
-def test_a_place_that_cannot_be_written(draft: Draft, tmp_path: Path) -> None:
+def test_unwritable_file_is_reported(draft: Draft, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         draft.save(tmp_path / "gone" / "a.yaml")
     assert draft.file is None
@@ -177,14 +177,14 @@ def test_a_place_that_cannot_be_written(draft: Draft, tmp_path: Path) -> None:
     [
         ("a.yaml", b"epochs: [", "line"),
         ("a.yaml", b"", "empty"),
-        ("a.json", b"[1, 2]", "holds list"),
+        ("a.json", b"[1, 2]", "contains list"),
         ("a.yaml", b"\xff\xfe\x00\x01", "UTF-8"),
-        ("a.yaml", b"version: 99\nepochs: 3\n", "knows versions up to"),
+        ("a.yaml", b"version: 99\nepochs: 3\n", "supports versions up to"),
         ("a.txt", b"epochs: 3", "must end in"),
         ("a.json", b"{" * 5000, "cannot be read"),
     ],
 )
-def test_files_that_are_no_configs(draft: Draft, tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_files_that_are_not_configs(draft: Draft, tmp_path: Path, name: str, content: bytes, words: str) -> None:
     file = tmp_path / name
     file.write_bytes(content)
     for repair in (False, True):
@@ -194,12 +194,12 @@ def test_files_that_are_no_configs(draft: Draft, tmp_path: Path, name: str, cont
     assert draft.file is None
 
 
-def test_a_file_that_is_gone(draft: Draft, tmp_path: Path) -> None:
+def test_file_that_is_gone(draft: Draft, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         draft.open(tmp_path / "gone.yaml")
 
 
-def test_a_faulty_file_can_be_repaired(draft: Draft, tmp_path: Path) -> None:
+def test_faulty_file_can_be_repaired(draft: Draft, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(
         "version: 1\nepochs: many\nbatch_sise: 4\nseed: 5\n"
@@ -221,7 +221,7 @@ def test_a_faulty_file_can_be_repaired(draft: Draft, tmp_path: Path) -> None:
     assert load_config(file).epochs == 2
 
 
-def test_a_file_with_an_unknown_optimizer_can_be_repaired(draft: Draft, tmp_path: Path) -> None:
+def test_file_with_an_unknown_optimizer_can_be_repaired(draft: Draft, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("optimizer: {name: adamww}\n")
     draft.open(file, repair=True)
@@ -230,7 +230,7 @@ def test_a_file_with_an_unknown_optimizer_can_be_repaired(draft: Draft, tmp_path
     assert draft.faults == ()
 
 
-def test_a_preset_is_opened_as_a_copy(draft: Draft) -> None:
+def test_preset_is_opened_as_a_copy(draft: Draft) -> None:
     draft.open_preset("demo")
     assert (draft.file, draft.name, draft.is_dirty) == (None, "demo", False)
 
@@ -244,14 +244,14 @@ class Options(Section):
 
 
 @pytest.fixture
-def family() -> FamilyDescription:
-    return FamilyDescription(
-        "pixel_diffusion", ("fine_tune",), ("unet", "text_encoder"), _in_their_group(Options), Options, 8
+def family() -> FamilyDeclaration:
+    return FamilyDeclaration(
+        "pixel_diffusion", ("fine_tune",), ("unet", "text_encoder"), _with_group_path(Options), Options, 8
     )
 
 
-def test_a_family_looks_at_parts_and_resolution(draft: Draft, family: FamilyDescription) -> None:
-    draft.describe_family(family)
+def test_family_checks_submodules_and_resolution(draft: Draft, family: FamilyDeclaration) -> None:
+    draft.set_family(family)
     draft.set("resolution", "100")
     assert [fault.sentence for fault in draft.faults] == [
         "resolution is 100; pixel_diffusion needs a multiple of 8, for example 96."
@@ -267,8 +267,8 @@ def test_a_family_looks_at_parts_and_resolution(draft: Draft, family: FamilyDesc
     assert draft.faults == ()
 
 
-def test_a_familys_options_are_checked_and_kept_short(draft: Draft, family: FamilyDescription) -> None:
-    draft.describe_family(family)
+def test_family_options_are_checked_and_omit_defaults(draft: Draft, family: FamilyDeclaration) -> None:
+    draft.set_family(family)
     assert draft.get("family_options.width") == 32
     draft.set("family_options.width", "7")
     assert [fault.sentence for fault in draft.faults] == [
@@ -282,22 +282,22 @@ def test_a_familys_options_are_checked_and_kept_short(draft: Draft, family: Fami
     assert draft.config.family_options == {}
 
 
-def test_a_familys_options_depend_on_each_other(draft: Draft, family: FamilyDescription) -> None:
-    draft.describe_family(family)
+def test_familys_options_depend_on_each_other(draft: Draft, family: FamilyDeclaration) -> None:
+    draft.set_family(family)
     depth = family.options[2]
     assert not draft.is_active(depth)
     draft.set("family_options.deep", True)
     assert draft.is_active(depth)
 
 
-def test_another_familys_options_are_not_checked_by_these(draft: Draft, family: FamilyDescription) -> None:
-    draft.describe_family(family)
+def test_options_of_another_family_are_not_checked(draft: Draft, family: FamilyDeclaration) -> None:
+    draft.set_family(family)
     draft.set("family", "other.py")
     draft.set("family_options", {"anything": 1})
     assert draft.faults == ()
 
 
-def test_a_read_only_folder_is_told(draft: Draft, tmp_path: Path) -> None:
+def test_read_only_folder_is_reported(draft: Draft, tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir()
     folder.chmod(stat.S_IRUSR | stat.S_IXUSR)

@@ -1,4 +1,4 @@
-"""Every declared setting is set through its control in the real window, saved, and read back from the file."""
+"""Every setting is set through its control in the real window, saved, and read back from the file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from modules.config import Option, TrainConfig, dump, load_config, options
-from modules.config.text_formats import Data
-from tests.app.driving import Driver
+from modules.config.io.text_formats import Data
+from tests.app.driver import Driver
 
 ALL = [
     option
@@ -17,19 +17,19 @@ ALL = [
 ]
 VALUES: dict[str, object] = {
     "family": "my_family.py",
-    "resolution": 640,  # a multiple of what the family wants
+    "resolution": 640,  # a multiple of the family's size step
     "device_ids": [0, 1],
     "master_addr": "gpu01",
     "processes_per_node": [2],
     "optimizer.name": "lion",
     "embedding_token": "<my-cat>",
 }
-FIRST: dict[str, dict[str, object]] = {  # what other settings must be for a value to be right
-    "embedding_token": {"family": "my_family.py"},  # the built-in one teaches no words
+FIRST: dict[str, dict[str, object]] = {  # other settings that make a value valid
+    "embedding_token": {"family": "my_family.py"},  # the built-in one has no textual inversion
     "embedding_init": {"family": "my_family.py"},
     "embedding_vectors": {"family": "my_family.py"},
-    "parts": {"family": "my_family.py"},  # the built-in one has no parts
-    "parts.*.train": {"method": "embedding"},  # where none need be trained
+    "parts": {"family": "my_family.py"},  # the built-in one has no submodules
+    "parts.*.train": {"method": "embedding"},  # which needs no trained submodule
     "node_rank": {"enable_multi_gpu": True, "num_nodes": 3},
     "early_stopping_patience": {"validation_split": 0.25},
 }
@@ -40,7 +40,7 @@ def name_of(option: Option) -> str:
 
 
 def another_value(option: Option) -> object:
-    """A right value that is not the default."""
+    """A valid value other than the default."""
     if option.path in VALUES:
         return VALUES[option.path]
     low = next((limit for limit in (option.bounds.ge, option.bounds.gt) if limit is not None), None)
@@ -65,7 +65,7 @@ def another_value(option: Option) -> object:
 
 
 def prepare(driver: Driver, option: Option) -> None:
-    """A new draft in which the setting applies; everything on the way is set through its control, too."""
+    """Start a draft in which the setting applies, also set through the controls."""
     driver.draft.new()
     driver.settle()
     head = option.path.partition(".*.")[0]
@@ -98,9 +98,7 @@ def at(data: Data, path: str) -> object:
 
 
 @pytest.mark.parametrize("option", ALL, ids=name_of)
-def test_a_setting_reaches_the_file_and_its_default_is_one_click_away(
-    shared_driver: Driver, shared_home: Path, option: Option
-) -> None:
+def test_setting_is_saved_and_reset(shared_driver: Driver, shared_home: Path, option: Option) -> None:
     driver, path = shared_driver, option.path.replace("*", "0")
     prepare(driver, option)
     before = driver.draft.get(path)
@@ -122,8 +120,8 @@ def test_a_setting_reaches_the_file_and_its_default_is_one_click_away(
         assert not driver.field(path).reset.cget("image")
 
 
-def test_no_setting_is_left_out_of_the_cards(shared_driver: Driver) -> None:
-    """The cards name every setting by hand; whatever is new would come in a card of its own."""
+def test_every_setting_is_in_a_card(shared_driver: Driver) -> None:
+    """A setting that is in no card would appear in the card "More"."""
     driver = shared_driver
     driver.draft.new()
     for name in ("model", "data", "training", "adapters", "multi_gpu", "sampling", "output"):

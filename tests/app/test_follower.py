@@ -1,4 +1,4 @@
-"""What the follower makes of event files: whole ones, torn ones, floods, nonsense, and folders that go away."""
+"""The follower with complete, partial, huge and invalid event files, and with folders that vanish."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from app.follower import Follower
-from app.run_status import Life, status_of
-from app.run_view import RunView
+from app.runs.event_records import Message
+from app.runs.follower import Follower
+from app.runs.join_prompt import JoinPrompt, join_prompt_of
+from app.runs.status import Liveness, status_of
+from app.runs.view import RunView
+from modules.config import DataError
 from modules.run import RunFolder
-from tests.app.made_runs import line, made_run, step_event
+from modules.run.folder.failures import record_start_failure
+from modules.run.folder.pidfile import Launcher
+from modules.run.join.join_line import read_join_line, write_join_line
+from tests.app.fake_runs import line, make_fake_run, step_event
 
 Follow = Callable[[Path], Follower]
 
 
 @pytest.fixture
 def follow() -> Iterator[Follow]:
-    """Start followers, and end them after the test."""
+    """Start followers and stop them after the test."""
     started: list[Follower] = []
 
     def begin(path: Path) -> Follower:
@@ -47,26 +54,26 @@ def caught_up(follower: Follower) -> Follower:
     return follower
 
 
-def test_everything_that_a_run_tells(tmp_path: Path, follow: Follow) -> None:
-    folder = made_run(tmp_path / "r", steps=120, ranks=3, samples_every=60, total=240, ended=None)
+def test_all_events_of_a_run_are_read(tmp_path: Path, follow: Follow) -> None:
+    folder = make_fake_run(tmp_path / "r", steps=120, ranks=3, samples_every=60, total=240, ended=None)
     view = caught_up(follow(folder.path)).view
     assert view.step is not None
     assert (view.step.step, view.step.epoch) == (120, 1)
-    assert view.facts is not None
-    assert (view.facts.total_steps, view.facts.devices[0]) == (240, "NVIDIA GeForce RTX 4090")
-    assert {name: series.count for name, series in view.figures.items()} == dict.fromkeys(view.figures, 120)
-    assert view.measured["validation"].count == 12
+    assert view.run_info is not None
+    assert (view.run_info.total_steps, view.run_info.devices[0]) == (240, "NVIDIA GeForce RTX 4090")
+    assert {name: series.count for name, series in view.metrics.items()} == dict.fromkeys(view.metrics, 120)
+    assert view.eval_losses["validation"].count == 12
     assert len(view.ranks) == 3
     assert view.ranks[1]["temperature_c"] == 66
-    assert view.spreads[1]["temperature_c"].mean == 66
+    assert view.rank_summaries[1]["temperature_c"].mean == 66
     assert [sample.step for sample in view.samples] == [60] * 5 + [120] * 5
     assert view.backup_step == 120
     assert view.phase is not None
     assert view.phase.name == "training"
 
 
-def test_a_torn_line_is_read_when_it_is_whole(tmp_path: Path, follow: Follow) -> None:
-    folder = made_run(tmp_path / "r", steps=10, ended=None)
+def test_partial_line_is_read_once_complete(tmp_path: Path, follow: Follow) -> None:
+    folder = make_fake_run(tmp_path / "r", steps=10, ended=None)
     view = caught_up(follow(folder.path)).view
     whole = line(step_event(11, time.time(), random.Random(1)))
     with folder.events_file.open("a") as file:
@@ -80,19 +87,19 @@ def test_a_torn_line_is_read_when_it_is_whole(tmp_path: Path, follow: Follow) ->
         until(lambda: view.step is not None and view.step.step == 11, "the whole line")
 
 
-def test_a_flood_of_events_costs_little_memory_and_none_is_lost(tmp_path: Path, follow: Follow) -> None:
-    folder = made_run(tmp_path / "r", steps=20, ended=None)
+def test_many_events_are_all_counted(tmp_path: Path, follow: Follow) -> None:
+    folder = make_fake_run(tmp_path / "r", steps=20, ended=None)
     chance = random.Random(2)
     with folder.events_file.open("a") as file:
         file.writelines(line(step_event(step, 1e9 + step, chance, 60_000)) for step in range(21, 60_001))
     follower = caught_up(follow(folder.path))
     view = follower.view
-    assert view.figures["loss"].count == 60_000
+    assert view.metrics["loss"].count == 60_000
     assert view.step is not None
     assert view.step.step == 60_000
 
 
-NONSENSE = """
+INVALID_LINES = """
 
 {
 null
@@ -120,13 +127,13 @@ null
 {"type":"error","rank":"first","message":null,"advice":5}
 {"type":"step","step":21,"loss":"low","lr":null,"grad_norm":[],"samples_per_s":{},"eta_s":"soon"}
 """.splitlines()
-LONG_NONSENSE = ["[" * 200_000, '{"type":"step","step":' + "9" * 5000 + "}", "\x00\x01\x02" * 1000]
+LONG_INVALID_LINES = ["[" * 200_000, '{"type":"step","step":' + "9" * 5000 + "}", "\x00\x01\x02" * 1000]
 
 
-def test_nonsense_is_passed_over(tmp_path: Path, follow: Follow) -> None:
-    folder = made_run(tmp_path / "r", steps=20, ended=None)
+def test_invalid_lines_are_skipped(tmp_path: Path, follow: Follow) -> None:
+    folder = make_fake_run(tmp_path / "r", steps=20, ended=None)
     with folder.events_file.open("ab") as file:
-        for text in (*NONSENSE, *LONG_NONSENSE):
+        for text in (*INVALID_LINES, *LONG_INVALID_LINES):
             file.write(text.encode() + b"\n")
         file.write(b"\xff\xfe" * 500 + b"\n")
         file.write(b"x" * (20 << 20) + b"\n")  # a line of 20 MiB
@@ -134,11 +141,11 @@ def test_nonsense_is_passed_over(tmp_path: Path, follow: Follow) -> None:
     view = caught_up(follow(folder.path)).view
     assert view.step is not None
     assert view.step.step == 22
-    assert view.figures["loss"].count == 21
-    assert status_of(view, Life(), time.time()).kind in {"killed", "failed"}
+    assert view.metrics["loss"].count == 21
+    assert status_of(view, Liveness(), time.time()).kind in {"killed", "failed"}
 
 
-def test_every_single_wrong_value_leaves_the_view_usable() -> None:
+def test_invalid_event_values_leave_the_view_usable() -> None:
     values = [None, True, -1, 1e308, "x" * 10_000, [], {}, [[]], float("nan"), 10**400]
     names = {
         "started": ("config", "devices", "backend", "total_steps", "steps_per_epoch", "learning_rate", "host"),
@@ -157,95 +164,141 @@ def test_every_single_wrong_value_leaves_the_view_usable() -> None:
             for value in values:
                 view = RunView()
                 view.apply([{"type": kind, field: value}, {"type": "step", "step": 1, "loss": 0.5, "t": 5.0}])
-                assert status_of(view, Life(), 10.0).words
-                assert status_of(view, Life(is_training=True), 10.0).words
+                assert status_of(view, Liveness(), 10.0).title
+                assert status_of(view, Liveness(is_training=True), 10.0).title
                 assert view.step is not None
 
 
-def test_a_folder_that_is_deleted_and_comes_back_as_another_run(tmp_path: Path, follow: Follow) -> None:
-    folder = made_run(tmp_path / "r", steps=50, ended=None)
+def test_folder_deleted_and_recreated_as_another_run(tmp_path: Path, follow: Follow) -> None:
+    folder = make_fake_run(tmp_path / "r", steps=50, ended=None)
     follower = caught_up(follow(folder.path))
     view = follower.view
     shutil.rmtree(folder.path)
-    until(lambda: not follower.life.exists, "notice")
-    assert status_of(view, follower.life, time.time()).kind == "missing"
-    assert view.figures["loss"].count == 50, "what was seen stays in sight"
-    made_run(folder.path, steps=70, ended="finished", seed=9)  # longer than the former one
+    until(lambda: not follower.liveness.exists, "notice")
+    assert status_of(view, follower.liveness, time.time()).kind == "missing"
+    assert view.metrics["loss"].count == 50, "what was read is kept"
+    make_fake_run(folder.path, steps=70, ended="finished", seed=9)  # longer than the former one
     until(lambda: view.step is not None and view.step.step == 70, "the other run")
-    until(lambda: follower.life.exists, "life")
-    assert view.figures["loss"].count == 70
-    assert status_of(view, follower.life, time.time()).kind == "finished"
+    until(lambda: follower.liveness.exists, "life")
+    assert view.metrics["loss"].count == 70
+    assert status_of(view, follower.liveness, time.time()).kind == "finished"
 
 
-def test_a_resumed_run_does_its_steps_again(tmp_path: Path, follow: Follow) -> None:
-    folder = made_run(tmp_path / "r", steps=100, total=200, ended=None)
+def test_resumed_run_repeats_its_steps(tmp_path: Path, follow: Follow) -> None:
+    folder = make_fake_run(tmp_path / "r", steps=100, total=200, ended=None)
     follower = caught_up(follow(folder.path))
     with folder.events_file.open("a") as file:
         file.write(line({"t": time.time(), "type": "error", "message": "gone", "rank": 0}))
         file.write(line({"t": time.time(), "type": "finished", "reason": "failed", "exit_code": 3}))
     until(lambda: follower.view.finished is not None, "the end")
-    assert status_of(follower.view, follower.life, time.time()).kind == "failed"
+    assert status_of(follower.view, follower.liveness, time.time()).kind == "failed"
     with folder.events_file.open("a") as file:
         for event in ({"type": "phase", "phase": "loading"}, {"type": "phase", "phase": "training"}):
             file.write(line({"t": time.time(), **event}))
         for step in range(61, 81):
             file.write(line(step_event(step, time.time(), random.Random(step))))
     until(lambda: follower.view.step is not None and follower.view.step.step == 80, "step 80")
-    assert follower.view.figures["loss"].count == 80
-    assert list(follower.view.figures["loss"].curve().steps) == list(range(1, 81))
+    assert follower.view.metrics["loss"].count == 80
+    assert list(follower.view.metrics["loss"].curve().steps) == list(range(1, 81))
     assert follower.view.finished is None
-    assert status_of(follower.view, Life(is_training=True), time.time()).kind == "training"
+    assert status_of(follower.view, Liveness(is_training=True), time.time()).kind == "training"
 
 
-def test_a_download_is_told_in_gigabytes() -> None:
+def test_download_progress_is_in_gigabytes() -> None:
     view = RunView()
-    told = {"phase": "downloading", "done": 1_200_000_000, "total": 6_940_000_000, "unit": "bytes"}
-    view.apply([{"t": time.time(), "type": "phase", **told}])
-    status = status_of(view, Life(is_training=True), time.time())
-    assert status.words == "Downloading the base model 1.2 of 6.9 GB"
+    fields = {"phase": "downloading", "done": 1_200_000_000, "total": 6_940_000_000, "unit": "bytes"}
+    view.apply([{"t": time.time(), "type": "phase", **fields}])
+    status = status_of(view, Liveness(is_training=True), time.time())
+    assert status.title == "Downloading the base model 1.2 of 6.9 GB"
 
 
 @pytest.mark.parametrize(
-    ("events", "life", "kind"),
+    ("events", "liveness", "kind"),
     [
-        ([], Life(is_training=True), "starting"),
-        ([{"type": "phase", "phase": "caching", "done": 3, "total": 9}], Life(is_training=True), "caching"),
-        ([{"type": "phase", "phase": "new phase"}], Life(is_training=True), "new phase"),
-        ([{"type": "phase", "phase": "training", "t": 1.0}], Life(is_training=True), "quiet"),
-        ([{"type": "phase", "phase": "training"}], Life(is_training=True, stop_wanted=True), "stopping"),
-        ([{"type": "finished", "reason": "stopped"}], Life(is_training=True), "ending"),
-        ([{"type": "finished", "reason": "stopped"}], Life(), "stopped"),
-        ([{"type": "finished", "reason": "early_stopping"}], Life(), "early_stopping"),
-        ([{"type": "finished", "reason": "failed"}], Life(), "failed"),
-        ([{"type": "finished", "reason": "unheard of"}], Life(), "unheard of"),
-        ([], Life(console="Run folder: x\nTraining did not start: world_size is 9.\nUse at most 2.\n"), "failed"),
-        ([], Life(), "killed"),
-        ([], Life(exists=False), "missing"),
+        ([], Liveness(is_training=True), "starting"),
+        ([{"type": "phase", "phase": "caching", "done": 3, "total": 9}], Liveness(is_training=True), "caching"),
+        ([{"type": "phase", "phase": "new phase"}], Liveness(is_training=True), "new phase"),
+        ([{"type": "phase", "phase": "training", "t": 1.0}], Liveness(is_training=True), "quiet"),
+        ([{"type": "phase", "phase": "training"}], Liveness(is_training=True, stop_wanted=True), "stopping"),
+        ([{"type": "finished", "reason": "stopped"}], Liveness(is_training=True), "ending"),
+        ([{"type": "finished", "reason": "stopped"}], Liveness(), "stopped"),
+        ([{"type": "finished", "reason": "early_stopping"}], Liveness(), "early_stopping"),
+        ([{"type": "finished", "reason": "failed"}], Liveness(), "failed"),
+        ([{"type": "finished", "reason": "unheard of"}], Liveness(), "unheard of"),
+        ([], Liveness(start_failure=Message(time.time() + 1, "error", "world_size is 9")), "failed"),
+        ([], Liveness(console="Traceback (most recent call last):\nImportError: torch\n"), "failed"),
+        ([], Liveness(), "killed"),
+        ([], Liveness(exists=False), "missing"),
     ],
 )
-def test_the_state_in_words(events: list[dict[str, object]], life: Life, kind: str) -> None:
+def test_status_of_each_state(events: list[dict[str, object]], liveness: Liveness, kind: str) -> None:
     view = RunView()
     view.apply([{"t": time.time(), **event} for event in events])
-    status = status_of(view, life, time.time())
+    status = status_of(view, liveness, time.time())
     assert status.kind == kind
-    assert status.words
-    assert status.is_alive == life.is_alive
+    assert status.title
+    assert status.is_alive == liveness.is_alive
     if kind == "failed":
         assert status.problem is not None
         assert status.problem.text
 
 
-def test_a_refusal_is_told_with_its_advice(tmp_path: Path, follow: Follow) -> None:
+def test_startup_error_has_its_advice(tmp_path: Path, follow: Follow) -> None:
     folder = RunFolder(tmp_path / "r")
     folder.log_dir.mkdir(parents=True)
-    (folder.log_dir / "console.txt").write_text("Training did not start: no pictures in 'x'.\n  Name a folder.\n")
+    folder.console_file.write_bytes(b"Das Training begann nicht: \xff\n")  # what is printed does not matter
+    record_start_failure(folder, DataError("no images in 'x'", "Name a folder"))
     follower = follow(folder.path)
-    until(lambda: follower.life.console, "the console's end")
-    problem = status_of(follower.view, follower.life, time.time()).problem
-    assert problem is not None
-    assert (problem.text, problem.advice) == ("no pictures in 'x'.", "Name a folder.")
+    until(lambda: follower.liveness.start_failure, "the failure")
+    status = status_of(follower.view, follower.liveness, time.time())
+    assert status.title == "Did not start"
+    assert status.problem is not None
+    assert (status.problem.text, status.problem.advice) == ("no images in 'x'", "Name a folder")
 
 
-def test_lines_of_the_made_runs_are_events(tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "r", steps=5)
+def test_failed_resume_is_newer_than_the_last_end() -> None:
+    view = RunView()
+    view.apply([{"t": 100.0, "type": "finished", "reason": "stopped"}])
+    failure = Message(101.0, "error", "world_size is 9")
+    assert status_of(view, Liveness(start_failure=failure), 102.0).problem == failure
+    view.apply([{"t": 103.0, "type": "finished", "reason": "stopped"}])
+    assert status_of(view, Liveness(start_failure=failure), 104.0).kind == "stopped"
+
+
+def test_join_prompt_comes_from_this_starts_events(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "r")
+    folder.make_directories()
+    folder.console_file.write_text("Diese Maschine ist Nummer 0. Warten ... --join verstümmelt\n")
+    write_join_line(folder, "python scripts/train.py --join 10.0.0.1:12356 --token secret")
+    assert folder.join_line_file.stat().st_mode & 0o077 == 0, "the token is readable only by its owner"
+    view = RunView()
+    view.apply(
+        [
+            {"t": 90.0, "type": "joining", "message": "of an earlier start", "missing": [1]},
+            {"t": 91.0, "type": "finished", "reason": "interrupted"},
+        ]
+    )
+    liveness = Liveness(launcher=Launcher(psutil.Process(), 100.0), join_line=read_join_line(folder))
+    assert status_of(view, liveness, 100.0).kind == "starting"
+    view.apply([{"t": 101.0, "type": "joining", "message": "beta fehlt noch", "missing": [1]}])
+    status = status_of(view, liveness, 102.0)
+    assert (status.kind, status.detail) == ("waiting", "beta fehlt noch")
+    prompt = join_prompt_of(view, liveness.join_line, liveness.started)
+    assert prompt == JoinPrompt(read_join_line(folder), ("beta fehlt noch",))
+    assert prompt.line.endswith("--token secret")
+
+
+def test_lines_of_fake_runs_are_events(tmp_path: Path) -> None:
+    folder = make_fake_run(tmp_path / "r", steps=5)
     assert all(json.loads(text)["v"] == 1 for text in folder.events_file.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("reason", "tone", "fraction"),
+    [("finished", "good", 1.0), ("early_stopping", "good", 1.0), ("cached", "good", 1.0), ("paused", "warn", 0.0)],
+)
+def test_only_a_complete_run_ends_well(reason: str, tone: str, fraction: float) -> None:
+    view = RunView()
+    view.apply([{"t": 1.0, "type": "finished", "reason": reason}])
+    status = status_of(view, Liveness(), 2.0)
+    assert (status.tone, status.fraction) == (tone, fraction)

@@ -1,4 +1,4 @@
-"""The settings of another trainer, opened in the window."""
+"""Importing another trainer's settings in the window."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from tkinter import ttk
 
 import pytest
 
-from app import texts
-from app.controls import Segments
+from app.widgets.buttons import Segments
 from app.windows import importer
 from modules.config import load_config
-from modules.config.importing import import_file
-from tests.app.driving import Driver, _all
+from modules.importers import import_file
+from tests.app.driver import Driver, _all
 
 THEIRS = {
     "training_method": "FINE_TUNE",
@@ -42,34 +41,32 @@ def rows(driver: Driver) -> list[tuple[str, ...]]:
     return [tuple(map(str, tree.item(row, "values"))) for row in tree.get_children()]
 
 
-def choose_list(driver: Driver, words: str) -> None:
+def choose_list(driver: Driver, title: str) -> None:
     (dialog,) = driver.dialogs()
     (segments,) = [one for one in _all(dialog) if isinstance(one, Segments)]
-    next(one for one in _all(segments) if hasattr(one, "invoke") and one.cget("text") == words).invoke()
+    next(one for one in _all(segments) if hasattr(one, "invoke") and one.cget("text") == title).invoke()
     driver.settle()
 
 
 def choose_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """What the chooser of files answers; the chooser itself has its own tests."""
-    monkeypatch.setattr(importer, "choose", lambda *given: str(file))
+    """Make the file chooser return this file; the chooser has its own tests."""
+    monkeypatch.setattr(importer, "choose_path", lambda *given: str(file))
 
 
-def test_what_became_of_each_setting_is_shown_and_opened(
-    driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_report_is_shown_and_opened(driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choose_file(monkeypatch, theirs)
     driver.window.files.import_settings()
     driver.wait(driver.dialogs, "the lists")
     report = import_file(theirs).report
-    assert len(rows(driver)) == len(report.lost)
+    assert len(rows(driver)) == len(report.not_imported)
     assert any("attention_mechanism" in row[0] for row in rows(driver))
-    choose_list(driver, texts.IMPORT_CHANGED.format(count=len(report.changed)))
+    choose_list(driver, f"Imported with a different meaning ({len(report.changed)})")
     assert any(row[:2] == ('optimizer.optimizer "ADAMW_8BIT"', 'optimizer.name "adamw"') for row in rows(driver))
-    choose_list(driver, texts.IMPORT_TAKEN.format(count=len(report.taken)))
+    choose_list(driver, f"Imported ({len(report.imported)})")
     assert ("epochs 17", "epochs 17", "") in rows(driver)
-    assert "model_type" in driver.words(driver.dialogs()[0])  # the chosen row as a sentence
+    assert "model_type" in driver.text(driver.dialogs()[0])  # the chosen row as a sentence
 
-    driver.answer(texts.IMPORT_OPEN)
+    driver.answer("Open")
     assert driver.dialogs() == []
     assert driver.draft.get("epochs") == 17
     assert driver.draft.get("concepts.0.path") == str(theirs.parent / "pictures")
@@ -79,35 +76,35 @@ def test_what_became_of_each_setting_is_shown_and_opened(
     assert load_config(theirs.parent / "ours.yaml").learning_rate == 2e-5
 
 
-def test_cancel_changes_nothing_and_the_lists_can_be_copied(
+def test_cancel_changes_nothing_and_lists_can_be_copied(
     driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = driver.draft.data
     choose_file(monkeypatch, theirs)
     driver.window.files.import_settings()
     driver.wait(driver.dialogs, "the lists")
-    driver.answer(texts.IMPORT_COPY)
-    assert "Not carried over" in driver.window.clipboard_get()
+    driver.answer("Copy the lists")
+    assert "Not imported" in driver.window.clipboard_get()
     driver.press("Escape")
     assert driver.dialogs() == []
     assert driver.draft.data is before
 
 
-def test_a_file_that_is_none_gets_a_sentence(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_file_gets_an_error_message(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "a.json").write_text('{"x": 1}', encoding="utf-8")
     choose_file(monkeypatch, home / "a.json")
     driver.window.files.import_settings()
     driver.wait(driver.dialogs, "the sentence")
-    assert "belong to no trainer that is known here" in driver.words(driver.dialogs()[0])
-    driver.answer(texts.CLOSE)
+    assert "no supported trainer has these settings" in driver.text(driver.dialogs()[0])
+    driver.answer("Close")
 
 
-def test_the_welcome_leads_to_it(display: str, theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_welcome_dialog_opens_the_import(display: str, theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choose_file(monkeypatch, theirs)
     with Driver.open(welcomed=False) as driver:
         driver.wait(driver.dialogs, "the welcome")
-        driver.answer(texts.WELCOME_IMPORT)
-        driver.wait(lambda: any("OneTrainer" in driver.words(one) for one in driver.dialogs()), "the lists")
-        driver.answer(texts.IMPORT_OPEN)
+        driver.answer("Import settings")
+        driver.wait(lambda: any("OneTrainer" in driver.text(one) for one in driver.dialogs()), "the lists")
+        driver.answer("Open")
         assert driver.draft.get("epochs") == 17
         driver.window.state_.draft.new()

@@ -1,4 +1,4 @@
-"""The monitor and the run bar in the real window: right values in sight, files written, and faults survived."""
+"""The monitor and the run bar in the real window: correct values, exported files, and error handling."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app import texts
 from modules.config import TrainConfig
 from modules.run import RunFolder
-from tests.app.made_runs import PROMPTS, draw_sample, line, made_run, rank_rows, step_event
-from tests.app.run_driving import Driven
+from tests.app.fake_runs import PROMPTS, line, make_fake_run, rank_rows, step_event, write_sample
+from tests.app.run_driver import Driven
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three runs: one that was stopped, one that failed, one of a newer version."""
     place = tmp_path_factory.mktemp("runs")
-    made_run(place / "cats", steps=400, total=1000, samples_every=100, ended="stopped")
-    failed = made_run(place / "dogs", steps=100, total=1000, ended=None, seed=4, batch_size=3, learning_rate=5e-4)
+    make_fake_run(place / "cats", steps=400, total=1000, samples_every=100, ended="stopped")
+    failed = make_fake_run(place / "dogs", steps=100, total=1000, ended=None, seed=4, batch_size=3, learning_rate=5e-4)
     with failed.events_file.open("a") as file:
         file.write(
             line(
@@ -36,7 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
         )
         file.write(line({"t": time.time(), "type": "finished", "reason": "failed", "exit_code": 3}))
-    future = made_run(place / "future", steps=10)
+    future = make_fake_run(place / "future", steps=10)
     data = json.loads(future.config_file.read_text())
     future.config_file.write_text(json.dumps({**data, "version": 999, "unheard_of": True}))
     return place
@@ -60,17 +59,17 @@ def follow(driven: Driven, path: Path) -> None:
     driven.live(0.3)
 
 
-def test_the_run_bar_tells_the_run_and_why_a_button_is_off(driven: Driven, runs: Path) -> None:
+def test_run_bar_shows_the_run_and_why_buttons_are_off(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     bar = driven.window.run_bar
-    assert bar._words.cget("text") == "Stopped"
-    assert bar._figures["step"].cget("text") == "400 of 1,000"
+    assert bar._title.cget("text") == "Stopped"
+    assert bar._metric_labels["step"].cget("text") == "400 of 1,000"
     last = step_of(runs / "cats", 400)
-    assert bar._figures["loss"].cget("text") == f"{last['loss']:.4g}"
+    assert bar._metric_labels["loss"].cget("text") == f"{last['loss']:.4g}"
     assert {name: getattr(bar, name).cget("state") for name in ("train", "stop", "back_up", "sample", "save")} == {
         "train": "normal", "stop": "disabled", "back_up": "disabled", "sample": "disabled", "save": "disabled",
     }  # fmt: skip
-    assert bar._hint(bar.stop) == f"{texts.WHY_NO_RUN}  (Shift+F5)"
+    assert bar._tooltip_text(bar.stop) == "No run is active.  (Shift+F5)"
     assert bar.resume.winfo_ismapped()
 
 
@@ -82,7 +81,7 @@ def step_of(path: Path, step: int) -> dict[str, float]:
 def test_curves_show_the_numbers_and_zoom(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("curves")
-    # a run is read in slices, and drawn in between
+    # a run is read in chunks and drawn in between
     driven.until(lambda: all(p.lines and len(p.lines[0].points) > 122 for p in page.plots.values()), "the numbers")
     driven.until(lambda: not any(plot.is_due for plot in page.plots.values()), "the plots")
     loss = page.plots["loss"]
@@ -90,7 +89,7 @@ def test_curves_show_the_numbers_and_zoom(driven: Driven, runs: Path) -> None:
     assert names == ["training", "validation"]
     wanted = step_of(runs / "cats", 123)
     assert loss.lines[0].points.mean[122] == wanted["loss"]
-    words = loss.words_at(123.2)
+    words = loss.label_at(123.2)
     assert "step 123" in words
     assert f"{wanted['loss']:.4g}" in words
     assert "smoothed" in words
@@ -102,32 +101,32 @@ def test_curves_show_the_numbers_and_zoom(driven: Driven, runs: Path) -> None:
     quarter = int(right - left) // 4
     drag = f"mousemove {x + int(left) + quarter} {y} mousedown 1 mousemove_relative {quarter} 0 mouseup 1"
     subprocess.run(["xdotool", *drag.split()], check=True)
-    driven.until(lambda: page.wanted is not None and loss.chart.range == page.wanted, "the zoom")
-    assert page.wanted[0] == pytest.approx(1 + 399 / 4, rel=0.05)
-    assert page.wanted[1] == pytest.approx(1 + 399 / 2, rel=0.05)
-    driven.until(lambda: page.plots["lr"].chart.range == page.wanted, "the others following")
+    driven.until(lambda: page.x_range is not None and loss.chart.range == page.x_range, "the zoom")
+    assert page.x_range[0] == pytest.approx(1 + 399 / 4, rel=0.05)
+    assert page.x_range[1] == pytest.approx(1 + 399 / 2, rel=0.05)
+    driven.until(lambda: page.plots["lr"].chart.range == page.x_range, "the other plots")
     loss.surface.focus_force()
     driven.press("Home")
-    driven.until(lambda: page.wanted is None and loss.chart.range == (1.0, 400.0), "all of it")
-    page.axis_choice._buttons_dict[texts.OVER_TIME].invoke()
+    driven.until(lambda: page.x_range is None and loss.chart.range == (1.0, 400.0), "the full range")
+    page.axis_choice._buttons_dict["Time"].invoke()
     driven.until(lambda: loss.axis == "time" and not loss.is_due, "the time axis")
     assert loss.chart.range[1] - loss.chart.range[0] == pytest.approx(0.4 * 399, abs=1)
-    assert "s, step" in loss.words_at(loss.chart.range[1]) or "min, step" in loss.words_at(loss.chart.range[1])
-    page.axis_choice._buttons_dict[texts.OVER_STEPS].invoke()
+    assert "s, step" in loss.label_at(loss.chart.range[1]) or "min, step" in loss.label_at(loss.chart.range[1])
+    page.axis_choice._buttons_dict["Steps"].invoke()
 
 
-def test_new_numbers_appear_by_themselves(driven: Driven, tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "live", steps=30, ended=None)
+def test_new_values_appear_automatically(driven: Driven, tmp_path: Path) -> None:
+    folder = make_fake_run(tmp_path / "live", steps=30, ended=None)
     follow(driven, folder.path)
     page = driven.monitor("curves")
     with folder.events_file.open("a") as file:
         file.write(line(step_event(31, time.time(), random.Random(1))))
     driven.until(lambda: page.plots["loss"].lines and len(page.plots["loss"].lines[0].points) == 31, "step 31")
-    figure = driven.window.run_bar._figures["step"]
+    figure = driven.window.run_bar._metric_labels["step"]
     driven.until(lambda: figure.cget("text").startswith("31"), "step 31 in the run bar")
 
 
-def test_exports_hold_every_number_and_all_plots(driven: Driven, runs: Path, tmp_path: Path) -> None:
+def test_exports_contain_every_value_and_all_plots(driven: Driven, runs: Path, tmp_path: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("curves")
     driven.until(lambda: page.plots["loss"].lines, "lines")
@@ -143,25 +142,25 @@ def test_exports_hold_every_number_and_all_plots(driven: Driven, runs: Path, tmp
         name: wanted[name] for name in ("step", "loss", "lr", "grad_norm")
     }
     assert len([row for row in rows if row["validation_loss"]]) == 12
-    with Image.open(tmp_path / "out.png") as picture:
-        assert picture.size == (1600, 1000)
-        assert len(picture.convert("RGB").getcolors(1 << 20) or []) > 20
+    with Image.open(tmp_path / "out.png") as image:
+        assert image.size == (1600, 1000)
+        assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
     page.tools.save_numbers(tmp_path / "no such folder" / "out.csv")
-    driven.until(lambda: "cannot be" in page.tools.said, "the reason")
+    driven.until(lambda: "cannot be" in page.tools.message, "the reason")
 
 
-def test_processes_show_their_figures_and_the_slowest(driven: Driven, runs: Path) -> None:
+def test_processes_show_statistics_and_the_straggler(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("ranks")
-    driven.until(lambda: len(page.figures) == 4, "four processes")
-    assert [each.is_straggler for each in page.figures] == [False, False, True, False]
-    assert "Rank 2 on beta is the slowest" in page.sentence.cget("text")
+    driven.until(lambda: len(page.stats) == 4, "four processes")
+    assert [each.is_straggler for each in page.stats] == [False, False, True, False]
+    assert "Rank 2 on beta is the slowest" in page.summary.cget("text")
     row = rank_rows(4, random.Random(0))[3]
-    figures = page.figures[3]
-    assert (figures.host, figures.device) == ("beta", "NVIDIA GeForce RTX 4090")
-    assert figures.gauges["temperature_c"].now == row["temperature_c"] == 76
-    assert figures.gauges["memory_used_mib"].fill == pytest.approx(17_600 / 24_564)
-    assert sum(figures.parts.values()) == pytest.approx(0.44)
+    stats = page.stats[3]
+    assert (stats.host, stats.device) == ("beta", "NVIDIA GeForce RTX 4090")
+    assert stats.gauges["temperature_c"].now == row["temperature_c"] == 76
+    assert stats.gauges["memory_used_mib"].fill == pytest.approx(17_600 / 24_564)
+    assert sum(stats.parts.values()) == pytest.approx(0.44)
     said = texts_on(page.table)
     assert "76 °C" in said
     assert "17.2 GiB" in said
@@ -169,24 +168,24 @@ def test_processes_show_their_figures_and_the_slowest(driven: Driven, runs: Path
     for name in ("computing", "waiting"):
         x0, _, x1, _ = page.table.coords(page.table.find_withtag(name)[0])
         widths[name] = x1 - x0
-    parts = page.figures[0].parts
+    parts = page.stats[0].parts
     assert widths["computing"] / widths["waiting"] == pytest.approx(parts["computing"] / parts["waiting"], rel=0.05)
 
 
-def test_a_thousand_processes_are_drawn_as_quickly_as_ten(driven: Driven, tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "many", steps=5, ranks=1000, ended=None)
+def test_only_visible_of_1000_processes_are_drawn(driven: Driven, tmp_path: Path) -> None:
+    folder = make_fake_run(tmp_path / "many", steps=5, ranks=1000, ended=None)
     follow(driven, folder.path)
     page = driven.monitor("ranks")
-    driven.until(lambda: len(page.figures) == 1000, "a thousand")
+    driven.until(lambda: len(page.stats) == 1000, "a thousand")
     assert len(page.table.find_all()) < 800
     page._move(10_000)
     assert "Rank 999" in texts_on(page.table)
 
 
-def test_samples_by_step_and_by_prompt_with_their_settings(driven: Driven, runs: Path) -> None:
+def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("samples")
-    driven.until(lambda: page.grid_of_tiles.drawn == 5, "five pictures")
+    driven.until(lambda: page.grid_view.drawn == 5, "five images")
     assert page.step == 400
     assert [sample.prompt for sample in page.shown()] == list(PROMPTS)
     page.slider.focus_force()
@@ -194,53 +193,53 @@ def test_samples_by_step_and_by_prompt_with_their_settings(driven: Driven, runs:
     driven.until(lambda: page.step == 300, "the step before")
     driven.press("Home")
     driven.until(lambda: page.step == 100, "the first step")
-    page.mode._buttons_dict[texts.BY_PROMPT].invoke()
+    page.mode._buttons_dict["By prompt"].invoke()
     page._choose_prompt(PROMPTS[2])
     driven.until(lambda: [sample.step for sample in page.shown()] == [100, 200, 300, 400], "one prompt through time")
-    driven.until(lambda: page.grid_of_tiles.drawn == 4, "four pictures")
-    page.grid_of_tiles.canvas.focus_force()
+    driven.until(lambda: page.grid_view.drawn == 4, "four images")
+    page.grid_view.canvas.focus_force()
     driven.press("Right", "Return")
     driven.until(lambda: page._viewer is not None, "the viewer")
     viewer = page._viewer
     values = {name: label.cget("text") for name, label in viewer.values.items()}
     shown = [str(values[name]) for name in ("prompt", "step", "size", "seed", "guidance_scale")]
     assert shown == [PROMPTS[2], "200", "32 x 32", "7", "2.0"]
-    viewer._through_time(1)
+    viewer._step_by(1)
     assert viewer.sample.step == 300
-    viewer._through_prompts(1)
+    viewer._prompt_by(1)
     assert viewer.sample.prompt == PROMPTS[3]
     viewer.destroy()
-    page.mode._buttons_dict[texts.BY_STEP].invoke()
+    page.mode._buttons_dict["By step"].invoke()
 
 
-def test_thousands_of_samples_and_some_that_cannot_be_read(driven: Driven, tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "much", steps=1000, samples_every=1, pictures=False, ended=None)
+def test_thousands_of_samples_some_unreadable(driven: Driven, tmp_path: Path) -> None:
+    folder = make_fake_run(tmp_path / "much", steps=1000, samples_every=1, images=False, ended=None)
     for step in (998, 999):
-        draw_sample(folder.samples_dir / f"step-{step:06d}-00.png", PROMPTS[0], step)
+        write_sample(folder.samples_dir / f"step-{step:06d}-00.png", PROMPTS[0], step)
     (folder.samples_dir / "step-001000-00.png").write_bytes(b"\x89PNG no")
     follow(driven, folder.path)
     page = driven.monitor("samples")
     driven.until(lambda: page.step == 1000, "the last step")
-    page.mode._buttons_dict[texts.BY_PROMPT].invoke()
+    page.mode._buttons_dict["By prompt"].invoke()
     page._choose_prompt(PROMPTS[0])
     assert len(page.shown()) == 1000
-    canvas = page.grid_of_tiles.canvas
-    page.grid_of_tiles._move_view(10_000)
-    driven.until(lambda: page.grid_of_tiles.drawn == 2, "the two that can be read")
+    canvas = page.grid_view.canvas
+    page.grid_view._move_view(10_000)
+    driven.until(lambda: page.grid_view.drawn == 2, "the two that can be read")
     assert len(canvas.find_all()) < 150
-    assert texts.NO_PICTURE in texts_on(canvas)
-    page.mode._buttons_dict[texts.BY_STEP].invoke()
+    assert "unreadable" in texts_on(canvas)
+    page.mode._buttons_dict["By step"].invoke()
 
 
-def test_the_log_is_filtered_searched_and_survives_a_flood(driven: Driven, tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "logs", steps=5, ended=None)
+def test_log_is_filtered_searched_and_survives_a_flood(driven: Driven, tmp_path: Path) -> None:
+    folder = make_fake_run(tmp_path / "logs", steps=5, ended=None)
     stamp = "2026-01-02 03:04:0"
     folder.log_file(0).write_text(f"{stamp}1 rank 0 INFO tandem: one\n{stamp}3 rank 0 WARNING tandem: two\n")
     folder.log_file(1).write_text(f"{stamp}2 rank 1 Traceback (most recent call last):\n{stamp}2 rank 1   File x\n")
     follow(driven, folder.path)
     page = driven.monitor("log")
     driven.until(lambda: len(page.found) == 4, "four lines")
-    assert [each.source for each in page.found] == ["0", "1", "1", "0"], "in the order of time"
+    assert [each.source for each in page.found] == ["0", "1", "1", "0"], "sorted by time"
     assert [each.level for each in page.found] == ["info", "error", "error", "warning"]
     page.source.show("1")
     page.filter()
@@ -267,11 +266,11 @@ def test_the_log_is_filtered_searched_and_survives_a_flood(driven: Driven, tmp_p
         file.write(f"{stamp}5 rank 0 INFO tandem: later\n")
     seen = page.lines.first
     driven.until(lambda: page.found[-1].text.endswith("later"), "the last line")
-    assert page.lines.first == seen, "who reads is not carried away"
-    page.lines.to_end()
+    assert page.lines.first == seen, "the view stays while scrolled up"
+    page.lines.scroll_to_end()
 
 
-def test_all_runs_in_a_table_and_what_differs(driven: Driven, runs: Path) -> None:
+def test_runs_table_and_setting_differences(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("runs")
     driven.until(lambda: set(page.runs) >= {"cats", "dogs", "future"}, "the runs")
@@ -280,34 +279,34 @@ def test_all_runs_in_a_table_and_what_differs(driven: Driven, runs: Path) -> Non
     assert rows["cats"][3] == "400 / 1,000"
     assert rows["dogs"][1] == "Failed"
     assert rows["future"][1] == "Finished"
-    page.choose(["cats", "dogs"])
+    page.select(["cats", "dogs"])
     driven.until(lambda: page.comparison is not None and page.comparison.is_complete, "both runs read")
     comparison = page.comparison
     driven.until(lambda: len(comparison.plot.lines) == 2, "two lines")
     assert comparison.plot.lines[0].points.mean[99] == step_of(runs / comparison.plot.lines[0].name, 100)["loss"]
-    driven.until(lambda: hasattr(comparison, "differences"), "the differences")
-    table = comparison.differences
+    driven.until(lambda: hasattr(comparison, "difference_table"), "the differences")
+    table = comparison.difference_table
     found = {values[0]: values[1:] for item in table.get_children() if (values := table.item(item, "values"))}
     assert set(found) == {"Batch size per GPU", "Learning rate"}
     names = [path.name for path in comparison.paths]
     assert dict(zip(names, found["Learning rate"], strict=True)) == {"cats": "0.0001", "dogs": "0.0005"}
-    page.choose(["future"])
-    driven.until(lambda: len(page.chosen) == 1, "one chosen")
+    page.select(["future"])
+    driven.until(lambda: len(page.selected) == 1, "one selected")
     page._open_settings()
-    assert "999" in page.words.cget("text"), "a config from the future is named, not opened"
-    page.choose(["dogs"])
-    driven.until(lambda: "It broke." in page.words.cget("text"), "why it failed")
+    assert "999" in page.message.cget("text"), "a config of a newer version is reported, not opened"
+    page.select(["dogs"])
+    driven.until(lambda: "It broke." in page.message.cget("text"), "why it failed")
     page._open_settings()
     assert driven.window.state_.draft.get("batch_size") == 3
     page._follow()
     driven.until(lambda: driven.window.state_.run.folder.name == "dogs", "the chosen run")
     section = driven.window.sections["monitor"]
     driven.until(section.banner.winfo_ismapped, "the banner")
-    assert "rank 1 on beta" in section._banner_words.cget("text")
+    assert "rank 1 on beta" in section._banner_title.cget("text")
 
 
-def test_a_run_folder_that_is_deleted_while_all_pages_show_it(driven: Driven, tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "gone", steps=50, samples_every=25, ended=None)
+def test_run_folder_deleted_while_pages_show_it(driven: Driven, tmp_path: Path) -> None:
+    folder = make_fake_run(tmp_path / "gone", steps=50, samples_every=25, ended=None)
     (folder.log_file(0)).write_text("x\n")
     follow(driven, folder.path)
     for page in ("curves", "ranks", "samples", "log", "runs"):
@@ -319,17 +318,17 @@ def test_a_run_folder_that_is_deleted_while_all_pages_show_it(driven: Driven, tm
         driven.monitor(page)
         driven.live(0.3)
     bar = driven.window.run_bar
-    assert bar._words.cget("text") == texts.FOLDER_GONE
+    assert bar._title.cget("text") == "The run folder is gone"
     assert not bar.resume.winfo_ismapped()
 
 
-def test_train_with_a_fault_lists_it_and_a_full_disk_is_told(driven: Driven, runs: Path, tmp_path: Path) -> None:
+def test_train_reports_invalid_settings_and_a_full_disk(driven: Driven, runs: Path, tmp_path: Path) -> None:
     draft = driven.window.state_.draft
     draft.new()
     draft.set("batch_size", "-4")
     driven.click(driven.window.run_bar.train)
     driven.until(lambda: dialogs(driven), "the list of faults")
-    assert any("not right" in title for title in dialogs(driven))
+    assert any("invalid" in title for title in dialogs(driven))
     driven.press("Escape")
     driven.until(lambda: not dialogs(driven), "no dialog")
     draft.new()
@@ -346,18 +345,18 @@ def test_train_with_a_fault_lists_it_and_a_full_disk_is_told(driven: Driven, run
                 break
         draft.set("runs_dir", str(full))
         driven.click(driven.window.run_bar.train)
-        driven.until(lambda: texts.NOT_STARTED_TITLE in dialogs(driven), "the reason")
+        driven.until(lambda: "Training did not start" in dialogs(driven), "the reason")
         driven.press("Return")
         driven.until(lambda: not dialogs(driven), "no dialog")
     finally:
         subprocess.run(["umount", str(full)], check=True)
 
 
-def test_a_name_that_is_taken_asks(driven: Driven, runs: Path) -> None:
+def test_existing_run_name_asks(driven: Driven, runs: Path) -> None:
     draft = driven.window.state_.draft
     draft.open_config(TrainConfig(runs_dir=str(runs), run_name="cats"))
     driven.click(driven.window.run_bar.train)
-    driven.until(lambda: texts.TAKEN_TITLE in dialogs(driven), "the question")
+    driven.until(lambda: "This run already exists" in dialogs(driven), "the question")
     driven.press("Escape")
     driven.until(lambda: not dialogs(driven), "no dialog")
     assert not list(runs.glob("cats-*"))
@@ -371,21 +370,21 @@ def dialogs(driven: Driven) -> list[str]:
     return [child.title() for child in driven.window.winfo_children() if child.winfo_class() == "Toplevel"]
 
 
-def test_tensorboard_is_started_and_ends_with_the_window(driven: Driven, runs: Path) -> None:
+def test_tensorboard_starts_and_stops(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("curves")
     opened: list[str] = []
     page.tools.tensorboard._browse = opened.append
-    page.tools.board.invoke()
+    page.tools.tensorboard_button.invoke()
     driven.until(lambda: opened, "TensorBoard", 120)
     with urllib.request.urlopen(opened[0], timeout=20) as answer:
         assert answer.status == 200
     process = page.tools.tensorboard._process
-    page.tools.tensorboard.end()
+    page.tools.tensorboard.stop()
     assert process.poll() is not None
 
 
-def test_colours_and_sizes_change_under_the_monitor(driven: Driven, runs: Path) -> None:
+def test_monitor_follows_colour_mode_and_scale(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("curves")
     driven.window.set_mode("light")

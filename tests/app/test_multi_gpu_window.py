@@ -9,22 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from app import texts
+from app.multi_gpu.gpu_list import GpuReading
 from app.multi_gpu.link_matrix import LinkMatrix
-from app.multi_gpu.readings import Reading
-from app.multi_gpu.sentence import describe
-from app.run_control import make_run
+from app.multi_gpu.plan_summary import describe
+from app.runs.control import create_run
 from app.sections.multi_gpu import Section
 from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
 from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link
-from tests.app.driving import Driver
+from tests.app.driver import Driver
 from tests.ports import free_port
 from tests.runs import environment, tiny_config
 
 GPUS = tuple(Gpu(number, "NVIDIA H100 80GB HBM3", 81_920, f"GPU-{number}") for number in range(4))
-READING = Reading(GPUS, tuple(GpuLoad(gpu.index, 50, 40_000, 60, 300.5) for gpu in GPUS))
+READING = GpuReading(GPUS, tuple(GpuLoad(gpu.index, 50, 40_000, 60, 300.5) for gpu in GPUS))
+
+
+def multi_node_window(driver: Driver) -> MultiNodeWindow:
+    return MultiNodeWindow(driver.window, driver.window.state_, driver.window.files.save)
 
 
 @pytest.fixture
@@ -37,13 +40,22 @@ def section(shared_driver: Driver) -> Section:
     return found
 
 
-def test_a_machine_without_gpus_says_so(section: Section, shared_driver: Driver) -> None:
-    shared_driver.wait(lambda: texts.NO_GPUS in shared_driver.words(section), "that there is no GPU")
+def test_machine_without_gpus_says_so(section: Section, shared_driver: Driver) -> None:
+    shared_driver.wait(
+        lambda: (
+            (
+                "No GPU found: training runs on the CPU. “World size” sets how many processes share it, "
+                "which is useful for testing only."
+            )
+            in shared_driver.text(section)
+        ),
+        "that there is no GPU",
+    )
 
 
-def test_boxes_choose_gpus_and_the_last_one_stays(section: Section, shared_driver: Driver) -> None:
-    section._take_in(READING)
-    assert section.gpus.chosen() == [0, 1, 2, 3]
+def test_checkboxes_select_gpus_and_keep_the_last(section: Section, shared_driver: Driver) -> None:
+    section._show_reading(READING)
+    assert section.gpus.selected() == [0, 1, 2, 3]
     section.gpus.toggle(1)
     assert shared_driver.draft.get("device_ids") == [0, 2, 3]
     section.gpus.canvas.focus_force()
@@ -70,42 +82,43 @@ def test_boxes_choose_gpus_and_the_last_one_stays(section: Section, shared_drive
         ({"world_size": 2, "lr_scaling": "linear"}, "becomes 0.0002."),
     ],
 )
-def test_the_sentence_says_what_the_settings_amount_to(settings: dict[str, object], expected: str) -> None:
+def test_summary_of_processes_batch_and_learning_rate(settings: dict[str, object], expected: str) -> None:
     given = {"enable_multi_gpu": True, "batch_size": 2, "learning_rate": 1e-4, **settings}
     sentence, fault = describe(TrainConfig.model_validate(given))
     assert fault == ""
     assert expected in sentence
 
 
-def test_settings_that_this_machine_cannot_do_are_told(section: Section, shared_driver: Driver) -> None:
+def test_impossible_settings_are_reported(section: Section, shared_driver: Driver) -> None:
     shared_driver.set("device_ids", [7])
-    shared_driver.wait(lambda: "device_ids names GPU 7" in shared_driver.words(section), "why not")
+    shared_driver.wait(lambda: "device_ids names GPU 7" in shared_driver.text(section), "why not")
 
 
-def test_links_are_coloured_by_their_speed(shared_driver: Driver, section: Section) -> None:
+def test_links_are_coloured_by_speed(shared_driver: Driver, section: Section) -> None:
     matrix = LinkMatrix(section.scroll.inside)
     links = [Link(0, 1, "NV18"), Link(0, 2, "PIX"), Link(1, 2, "SYS", peer_access=False)]
     matrix.show(links)
     shared_driver.settle()
     assert len(matrix.canvas.find_all()) == 2 * 3 + 2 * 2 * 3  # two rows of numbers; a cell and its label, twice
-    told = str(matrix._words.cget("text"))
-    assert "NVLink" in told
-    assert "GPU 1 and GPU 2 cannot read each other's memory" in told
+    legend = str(matrix._legend.cget("text"))
+    assert "NVLink" in legend
+    assert "GPU 1 and GPU 2 have no peer-to-peer access" in legend
     matrix.frame.destroy()
 
 
-def test_the_commands_of_two_machines_are_shown_and_one_trains(
-    section: Section, shared_driver: Driver, shared_home: Path, pictures: Path
+@pytest.mark.slow
+def test_commands_for_two_machines_work_when_pasted(
+    section: Section, shared_driver: Driver, shared_home: Path, images: Path
 ) -> None:
-    """What is copied is pasted into a shell: with machines that share this one, both commands."""
+    """Both commands, run in a shell as if pasted on two machines."""
     place = shared_home / "two machines"
     place.mkdir()
-    config = tiny_config(pictures, place, enable_multi_gpu=True, max_steps=2, training_mode="distributed")
+    config = tiny_config(images, place, enable_multi_gpu=True, max_steps=2, training_mode="distributed")
     shared_driver.draft.open_config(with_free_port(config))
     shared_driver.draft.set("num_nodes", 2)
     shared_driver.draft.set("processes_per_node", [1])
     shared_driver.draft.set("master_addr", "127.0.0.1")
-    opened = MultiNodeWindow(shared_driver.window)
+    opened = multi_node_window(shared_driver)
     opened.show()
     shared_driver.draft.file = place / "it's mine.yaml"
     assert shared_driver.window.files.save()
@@ -138,7 +151,7 @@ def with_free_port(config: TrainConfig) -> TrainConfig:
 
 
 def shell(command: str, place: Path) -> subprocess.Popen[str]:
-    """The join line as the other machine's user would paste it in Tandem's folder, with folders of its own."""
+    """The join line as pasted on the other machine, with its own run and cache folders."""
     root = Path(__file__).resolve().parents[2]
     own = f"--set runs_dir='{place}/other runs' --set cache_dir='{place}/other cache'"
     line = f"cd '{root}' && {command.replace('.venv/bin/python', 'python', 1)} {own}"
@@ -148,32 +161,33 @@ def shell(command: str, place: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_the_multi_node_window_says_what_is_missing(section: Section, shared_driver: Driver) -> None:
-    opened = MultiNodeWindow(shared_driver.window)
+def test_multi_node_window_reports_what_is_missing(section: Section, shared_driver: Driver) -> None:
+    opened = multi_node_window(shared_driver)
     opened.show()
     opened.generate()
     shared_driver.settle()
-    assert texts.ONE_MACHINE in shared_driver.words(opened._dialog.window)
+    assert "“Number of machines” is 1; set how many machines train together." in shared_driver.text(
+        opened._dialog.window
+    )
     opened._dialog.close()
 
 
-def test_the_preflight_fills_its_table(
-    section: Section, shared_driver: Driver, shared_home: Path, pictures: Path
-) -> None:
-    config = tiny_config(pictures, shared_home, enable_multi_gpu=True, world_size=2)
+@pytest.mark.slow
+def test_preflight_fills_its_table(section: Section, shared_driver: Driver, shared_home: Path, images: Path) -> None:
+    config = tiny_config(images, shared_home, enable_multi_gpu=True, world_size=2)
     shared_driver.draft.open_config(config)
-    opened = PreflightWindow(shared_driver.window)
+    opened = PreflightWindow(shared_driver.window, shared_driver.window.state_)
     opened.show()
     shared_driver.wait(lambda: opened._child is None, "the end of the preflight")
-    assert opened.checkup is not None
-    assert opened.checkup.complete
-    assert len(opened.tree.get_children()) == len(opened.checkup.cells)
-    assert opened.checkup.verdict in shared_driver.words(opened._dialog.window)
+    assert opened.report is not None
+    assert opened.report.complete
+    assert len(opened.table.get_children()) == len(opened.report.cells)
+    assert opened.report.verdict in shared_driver.text(opened._dialog.window)
     opened._dialog.close()
 
 
-def test_closing_the_preflight_ends_its_processes(section: Section, shared_driver: Driver) -> None:
-    opened = PreflightWindow(shared_driver.window)
+def test_closing_the_preflight_stops_its_processes(section: Section, shared_driver: Driver) -> None:
+    opened = PreflightWindow(shared_driver.window, shared_driver.window.state_)
     opened.show()
     child = opened._child
     assert child is not None
@@ -182,18 +196,19 @@ def test_closing_the_preflight_ends_its_processes(section: Section, shared_drive
     assert child.wait(timeout=60) is not None
 
 
-def test_no_reading_is_shown_as_it_was(section: Section) -> None:
+def test_gpus_are_shown_without_load_readings(section: Section) -> None:
     section.gpus.show(replace(READING, loads=()), None)
-    assert section.gpus.chosen() == [0, 1, 2, 3]
+    assert section.gpus.selected() == [0, 1, 2, 3]
 
 
-def test_a_run_on_two_machines_is_started_by_train_and_joined_by_the_copied_line(
-    section: Section, shared_driver: Driver, shared_home: Path, pictures: Path
+@pytest.mark.slow
+def test_train_on_two_machines_with_the_copied_join_line(
+    section: Section, shared_driver: Driver, shared_home: Path, images: Path
 ) -> None:
     driver, window = shared_driver, shared_driver.window
     place = shared_home / "by a click"
     place.mkdir()
-    config = tiny_config(pictures, place, enable_multi_gpu=True, max_steps=3, training_mode="distributed")
+    config = tiny_config(images, place, enable_multi_gpu=True, max_steps=3, training_mode="distributed")
     driver.draft.open_config(with_free_port(config))
     driver.draft.set("num_nodes", 2)
     driver.draft.set("processes_per_node", [1])
@@ -202,9 +217,9 @@ def test_a_run_on_two_machines_is_started_by_train_and_joined_by_the_copied_line
     driver.wait(lambda: window.run_bar.join.winfo_ismapped(), "the button for the join line")
     window.show_section("monitor")
     card = window.sections["monitor"].waiting
-    driver.wait(lambda: "missing: machine 1" in card.news.cget("text"), "who is missing")
+    driver.wait(lambda: "missing: machine 1" in card.messages.cget("text"), "who is missing")
     assert window.state_.run is not None
-    assert window.state_.run.status().words == texts.WAITING
+    assert window.state_.run.status().title == "Waiting for machines"
 
     window.run_bar.join.invoke()
     line = window.clipboard_get()
@@ -220,11 +235,11 @@ def test_a_run_on_two_machines_is_started_by_train_and_joined_by_the_copied_line
     driver.wait(lambda: not card.frame.winfo_ismapped(), "the card gone")
 
 
-def test_the_wait_for_other_machines_ends_by_stop(
-    section: Section, shared_driver: Driver, shared_home: Path, pictures: Path
+def test_stop_ends_the_wait_for_other_machines(
+    section: Section, shared_driver: Driver, shared_home: Path, images: Path
 ) -> None:
     driver, window = shared_driver, shared_driver.window
-    config = tiny_config(pictures, shared_home, enable_multi_gpu=True, training_mode="distributed")
+    config = tiny_config(images, shared_home, enable_multi_gpu=True, training_mode="distributed")
     driver.draft.open_config(with_free_port(config))
     driver.draft.set("num_nodes", 2)
     driver.draft.set("master_addr", "127.0.0.1")
@@ -235,6 +250,6 @@ def test_the_wait_for_other_machines_ends_by_stop(
     assert window.state_.run.status().kind == "interrupted"
 
 
-def test_another_machine_than_0_is_told_how_to_join(section: Section, shared_driver: Driver, pictures: Path) -> None:
+def test_machine_other_than_0_is_asked_to_join(section: Section, shared_driver: Driver, images: Path) -> None:
     with pytest.raises(ConfigError, match="paste machine 0's join line"):
-        make_run(TrainConfig.model_validate({"num_nodes": 2, "node_rank": 1, "master_addr": "127.0.0.1"}))
+        create_run(TrainConfig.model_validate({"num_nodes": 2, "node_rank": 1, "master_addr": "127.0.0.1"}))

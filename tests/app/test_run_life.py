@@ -1,4 +1,4 @@
-"""Runs that the window starts, follows, leaves and finds again: real trainings, real windows, real kills."""
+"""Runs that the window starts, follows, leaves and finds again, with real training processes and kills."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Any
 import psutil
 import pytest
 
-from app.run_control import RunControl, launch, live_runs, make_run, next_name, taken_name
+from app.runs.control import RunControl, active_runs, create_run, existing_run, launch, next_free_name
 from modules.config import load_preset, save_config
 from modules.run import RunFolder, read_events
-from modules.run.launcher_mark import launcher_of
+from modules.run.folder.pidfile import find_launcher
 from scripts.make_demo_data import make_demo_data
-from tests.app.run_driving import ROOT, Driven, click_at, tiny
+from tests.app.run_driver import ROOT, Driven, click_at, tiny
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """The trainings share few cores; none of them outlives its test."""
+    """Limit threads, and kill every process that a test leaves behind."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     yield
     for process in psutil.process_iter():
@@ -62,104 +62,118 @@ def rank_0(folder: RunFolder) -> psutil.Process:
     raise AssertionError("no rank 0")
 
 
-def test_the_life_of_a_run_without_any_window(pictures: Path, tmp_path: Path) -> None:
-    """Start, back up, sample, save, a killed launcher, an end at once, resume, a hang, stop: one folder."""
-    config = tiny(pictures, tmp_path, run_name="cats")
-    assert taken_name(config) is None
-    folder = make_run(config)
+def test_life_of_a_run_without_a_window(images: Path, tmp_path: Path) -> None:
+    """Start, backup, sample, save, killed launcher, forced stop, resume, hang and stop, in one folder."""
+    config = tiny(images, tmp_path, run_name="cats")
+    assert existing_run(config) is None
+    folder = create_run(config)
     control = RunControl(folder.path, launch(folder))
     assert control.is_alive, "from the very first moment"
-    assert live_runs(tmp_path / "runs") == [folder.path]
+    assert active_runs(tmp_path / "runs") == [folder.path]
     until(lambda: control.status().kind == "training" and steps(control) > 3, "training")
-    assert taken_name(config) == folder
-    assert next_name(folder) == "cats-2"
+    assert existing_run(config) == folder
+    assert next_free_name(folder) == "cats-2"
     for name in ("backup", "sample", "save"):
-        assert control.ask(name) == ""
-        assert control.waits_for(name)
+        assert control.request(name) == ""
+        assert control.is_pending(name)
     until(lambda: control.view.backup_step and len(control.view.samples) == 2, "backup and samples")
     until(lambda: (folder.model_dir / "tandem.json").exists(), "saved model")
-    until(lambda: not any(control.waits_for(name) for name in ("backup", "sample", "save")), "an answer")
+    until(lambda: not any(control.is_pending(name) for name in ("backup", "sample", "save")), "an answer")
 
-    launcher = launcher_of(folder)
+    launcher = find_launcher(folder)
     assert launcher is not None
     launcher.process.kill()
     before = steps(control)
     until(lambda: steps(control) > before + 20, "steps without a launcher")
     assert control.status().kind == "training"
-    control.end_at_once()
+    control.force_stop()
     until(lambda: not control.is_alive, "end")
     status = control.status()
     assert (status.kind, status.can_resume) == ("killed", True)
     assert status.problem is not None
     assert f"step {control.view.backup_step}" in status.problem.advice
-    control.leave()
+    control.detach()
 
     control = RunControl(folder.path, launch(folder, resume=True))
-    until(lambda: control.status().kind == "training" and control.has_begun, "going on")
+    until(lambda: control.status().kind == "training" and control.has_started, "going on")
     assert steps(control) <= before + 25, "from the backup"
     worker = rank_0(folder)
-    worker.suspend()  # a hang: it holds the lock, but hears nothing
+    worker.suspend()  # a hang: it holds the lock but does not respond
     assert control.stop() == ""
     until(lambda: control.status().kind == "stopping", "stopping")
     time.sleep(0.5)
     assert control.is_alive
-    control.end_at_once()
+    control.force_stop()
     until(lambda: not control.is_alive, "end")
     assert not worker.is_running()
     assert control.status().kind == "terminated"
-    assert live_runs(tmp_path / "runs") == []
-    control.leave()
+    assert active_runs(tmp_path / "runs") == []
+    control.detach()
 
 
-def test_a_stop_before_the_run_can_listen_is_not_lost(pictures: Path, tmp_path: Path) -> None:
-    folder = make_run(tiny(pictures, tmp_path, run_name="early", family_options={"slow_encode_s": 0.2}))
+def test_failed_start_is_read_from_its_record(images: Path, tmp_path: Path) -> None:
+    folder = create_run(tiny(images, tmp_path, run_name="invalid"))
+    folder.config_file.write_text('{"resolution": 4}')
+    control = RunControl(folder.path, launch(folder))
+    until(lambda: not control.is_alive and control.status().kind == "failed", "the end")
+    folder.console_file.write_text("something else\n")  # what was printed does not matter
+    status = control.status()
+    assert (status.title, status.can_resume) == ("Did not start", True)
+    assert status.problem is not None
+    assert "resolution is 4; it must be a whole number" in status.problem.text
+    assert status.problem.failure == "config"
+    control.detach()
+
+
+def test_early_stop_request_is_not_lost(images: Path, tmp_path: Path) -> None:
+    folder = create_run(tiny(images, tmp_path, run_name="early", family_options={"slow_encode_s": 0.2}))
     control = RunControl(folder.path, launch(folder))
     assert control.stop() == ""
-    until(lambda: control.insist() is None and not control.is_alive, "end")
+    until(lambda: control.resend_stop() is None and not control.is_alive, "end")
     assert control.status().kind == "stopped"
-    control.leave()
+    control.detach()
 
 
-def test_a_run_whose_folder_was_deleted_can_still_be_ended(pictures: Path, tmp_path: Path) -> None:
-    folder = make_run(tiny(pictures, tmp_path, run_name="gone"))
+def test_run_with_deleted_folder_can_be_stopped(images: Path, tmp_path: Path) -> None:
+    folder = create_run(tiny(images, tmp_path, run_name="gone"))
     control = RunControl(folder.path, launch(folder))
     until(lambda: control.status().kind == "training" and steps(control) > 3, "training")
     worker = rank_0(folder)
     shutil.rmtree(folder.path)
-    # the trainer makes it anew, maybe before the window has looked
+    # the trainer recreates it, maybe before the window has polled
     until(lambda: control.status().kind == "missing" or folder.path.exists(), "notice")
-    if control.is_alive:  # or it has ended by itself, for want of a folder
-        control.end_at_once()
+    if control.is_alive:  # or it has ended by itself without its folder
+        control.force_stop()
     until(lambda: not control.is_alive and not (worker.is_running() and worker.status() != "zombie"), "end")
-    control.leave()
+    control.detach()
 
 
 class OtherWindow:
-    """A window in a process of its own, driven by xdotool."""
+    """A window in a separate process, driven by xdotool."""
 
-    def __init__(self, told: Path, *arguments: str) -> None:
-        self.told = told
-        told.unlink(missing_ok=True)
-        argv = [sys.executable, str(ROOT / "tests" / "app" / "window_program.py"), str(told), *arguments]
+    def __init__(self, state_file: Path, *arguments: str) -> None:
+        self.state_file = state_file
+        state_file.unlink(missing_ok=True)
+        argv = [sys.executable, str(ROOT / "tests" / "app" / "window_program.py"), str(state_file), *arguments]
         self.process = subprocess.Popen(argv, cwd=ROOT)
 
     def until(self, condition: Callable[[dict[str, Any]], object], what: str, within_s: float = 90) -> dict[str, Any]:
         deadline = time.monotonic() + within_s
         while True:
-            said = json.loads(self.told.read_text()) if self.told.exists() else {}
-            if said and condition(said):
-                return said
+            state = json.loads(self.state_file.read_text()) if self.state_file.exists() else {}
+            if state and condition(state):
+                return state
             assert self.process.poll() is None, f"the window ended before {what}"
-            assert time.monotonic() < deadline, f"no {what} in {within_s} s: {said}"
+            assert time.monotonic() < deadline, f"no {what} in {within_s} s: {state}"
             time.sleep(0.05)
 
     def click(self, name: str) -> None:
-        said = self.until(lambda said: name in said["enabled"] and name in said["buttons"], f"button {name}")
-        click_at(*said["buttons"][name])
+        state = self.until(lambda state: name in state["enabled"] and name in state["buttons"], f"button {name}")
+        click_at(*state["buttons"][name])
 
 
-def test_the_demo_by_clicks_and_windows_that_come_and_go(preferences: Path, tmp_path: Path) -> None:
-    """Train by a click; kill -9 of the window; found again, sampled; closed and left; found again, stopped."""
+def test_demo_run_survives_closed_and_killed_windows(preferences: Path, tmp_path: Path) -> None:
+    """Train; kill -9 the window; reopen and sample; close and leave running; reopen and stop."""
     make_demo_data(tmp_path / "demo", count=40)
     demo = load_preset("demo")
     concept = demo.concepts[0].model_copy(update={"path": str(tmp_path / "demo")})
@@ -176,43 +190,43 @@ def test_the_demo_by_clicks_and_windows_that_come_and_go(preferences: Path, tmp_
     save_config(type(demo).model_validate(demo.model_copy(update={**changes, **samples}).model_dump() | short), file)
 
     first = OtherWindow(tmp_path / "first", "--config", str(file))
-    first.until(lambda said: said["config"] == str(file), "the config")
+    first.until(lambda state: state["config"] == str(file), "the config")
     first.click("train")
-    said = first.until(lambda said: said["status"] == "training", "training")
-    assert not said["torch"]
-    folder = RunFolder(Path(said["run"]))
+    state = first.until(lambda state: state["status"] == "training", "training")
+    assert not state["torch"]
+    folder = RunFolder(Path(state["run"]))
     first.process.kill()
     first.process.wait()
     count = len(read_events(folder.events_file))
     until(lambda: len(read_events(folder.events_file)) > count + 5, "the run going on without its window")
 
     second = OtherWindow(tmp_path / "second", "--config", str(file))
-    second.until(lambda said: said["run"] == str(folder.path) and said["status"] == "training", "the run found again")
+    second.until(
+        lambda state: state["run"] == str(folder.path) and state["status"] == "training", "the run found again"
+    )
     second.click("sample")
     until(lambda: sum(event["type"] == "sample" for event in read_events(folder.events_file)) >= 2, "samples")
-    second.until(lambda said: "train" not in said["enabled"], "a disabled Train")
+    second.until(lambda state: "train" not in state["enabled"], "a disabled Train")
     subprocess.run(["xdotool", "key", "ctrl+q"], check=True)
-    second.until(lambda said: said["dialogs"], "the question")
+    second.until(lambda state: state["dialogs"], "the question")
     time.sleep(0.3)
     subprocess.run(["xdotool", "key", "Return"], check=True)  # leave it running
     assert second.process.wait(30) == 0
-    assert launcher_of(folder) is not None
+    assert find_launcher(folder) is not None
 
     third = OtherWindow(tmp_path / "third", "--run", str(folder.path))
-    third.until(lambda said: said["status"] == "training", "the named run")
+    third.until(lambda state: state["status"] == "training", "the named run")
     third.click("stop")
-    third.until(lambda said: said["status"] in {"stopped", "finished"}, "the end")
+    third.until(lambda state: state["status"] in {"stopped", "finished"}, "the end")
     last = read_events(folder.events_file)[-1]
     assert (last["type"], last["reason"]) in {("finished", "stopped"), ("finished", "finished")}
     subprocess.run(["xdotool", "key", "ctrl+q"], check=True)
     assert third.process.wait(30) == 0, "nothing to ask"
 
 
-def test_a_failed_run_is_shown_with_its_cause_and_the_log_at_the_right_line(
-    preferences: Path, pictures: Path, tmp_path: Path
-) -> None:
+def test_failed_run_shows_cause_and_log_line(preferences: Path, images: Path, tmp_path: Path) -> None:
     options = {"slow_step_s": 0.01, "faults": ["error:0:4"]}
-    folder = make_run(tiny(pictures, tmp_path, run_name="bad", family_options=options))
+    folder = create_run(tiny(images, tmp_path, run_name="bad", family_options=options))
     process = launch(folder)
     driven = Driven(run_folder=folder.path)
     try:
@@ -221,15 +235,15 @@ def test_a_failed_run_is_shown_with_its_cause_and_the_log_at_the_right_line(
         driven.window.show_section("monitor")
         section = driven.window.sections["monitor"]
         driven.until(section.banner.winfo_ismapped, "banner")
-        assert "a mistake in the family's own code" in section._banner_words.cget("text")
+        assert "a mistake in the family's own code" in section._banner_title.cget("text")
         section.show_log(section._problem)
         log = section.pages["log"]
-        driven.until(lambda: log.lines.chosen is not None, "the line")
-        line = log.lines.lines[log.lines.chosen[0]]
+        driven.until(lambda: log.lines.selection is not None, "the line")
+        line = log.lines.lines[log.lines.selection[0]]
         assert line.source == "0"
         assert "a mistake in the family's own code" in line.text or "Traceback" in line.text
         driven.until(driven.window.run_bar.resume.winfo_ismapped, "Resume")
-        os.kill(os.getpid(), signal.SIGCHLD)  # as any child's end does; nothing may stumble over it
+        os.kill(os.getpid(), signal.SIGCHLD)  # as at the end of any child process; it must be harmless
         driven.live(0.2)
     finally:
         driven.close()

@@ -1,15 +1,79 @@
-"""Finding settings by their names here and elsewhere."""
+"""Finding settings by their names here and in other trainers."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.search import search
+from app.shell.search import search
 from modules.config import TrainConfig, options
 from modules.config.aliases import ALIASES, aliases
 from modules.config.names import FORMER_NAMES
 
 EVERY = [option for option in options(TrainConfig) if option.path not in ("version", "family_options")]
+
+# Titles that a setting had up to version 0.1 if its present title has other words.
+FORMER_TITLES = {
+    "aspect_ratio_bucketing": "Keep aspect ratios",
+    "cache_only": "Only prepare the pictures",
+    "cache_batch_size": "Prepared at once",
+    "validation_split": "Validation share",
+    "unmasked_weight": "Weight outside the mask",
+    "prefetch_factor": "Batches ready ahead",
+    "drop_last": "Drop the short step",
+    "concepts.*.kind": "Used for",
+    "concepts.*.caption_source": "Captions come from",
+    "concepts.*.keep_tags": "Tags kept in front",
+    "concepts.*.image_variations": "Variations kept per picture",
+    "concepts.*.mask_suffix": "Mask file ending",
+    "max_steps": "Stop after steps",
+    "gradient_accumulation_steps": "Accumulate batches",
+    "ema": "Average the model (EMA)",
+    "gradient_checkpointing": "Save memory by recomputing",
+    "max_nonfinite_steps": "Broken steps tolerated",
+    "early_stopping_patience": "Stop when no better",
+    "scheduler_power": "Curve of the fall",
+    "optimizer.clip_threshold": "Update limit",
+    "optimizer.scale_parameter": "Scale by weight size",
+    "optimizer.d0": "First step size",
+    "optimizer.d_coef": "Step size factor",
+    "optimizer.safeguard_warmup": "Safe with warm-up",
+    "lora_targets": "LoRA is added to",
+    "embedding_init": "Begin with",
+    "parts.*.train": "Train this part",
+    "parts.*.learning_rate": "Its learning rate",
+    "parts.*.stop_after": "Stop training it after",
+    "parts.*.weights": "Format of frozen weights",
+    "enable_multi_gpu": "Use several GPUs",
+    "training_mode": "Mode",
+    "device_ids": "GPUs",
+    "use_torchrun": "Start with torchrun",
+    "distributed_data_loading": "Share the preparation",
+    "processes_per_node": "Processes on each machine",
+    "rendezvous": "How machines meet",
+    "max_restarts": "Restarts after a failure",
+    "master_addr": "Address of the first machine",
+    "lr_scaling": "Scale the learning rate",
+    "find_unused_parameters": "Look for unused weights",
+    "broadcast_buffers": "Share buffers",
+    "bucket_cap_mb": "Transfer size",
+    "static_graph": "Model never changes course",
+    "gradient_as_bucket_view": "No second copy of gradients",
+    "sync_batch_norm": "Shared BatchNorm",
+    "gradient_compression": "Compress the exchange",
+    "powersgd_start_step": "First step with PowerSGD",
+    "fsdp_reshard_after_forward": "Give weights back after the forward",
+    "fsdp_cpu_offload": "Keep weights in main memory",
+    "fsdp_reduce_precision": "Precision of the summed gradients",
+    "fsdp_whole_gradients": "Keep whole gradients while accumulating",
+    "debug_distributed": "Record how processes talk",
+    "startup_timeout_s": "Patience at the start",
+    "step_timeout_s": "Patience in a step",
+    "samples.*.enabled": "Draw this sample",
+    "samples.*.steps": "Drawing steps",
+    "runs_dir": "Folder for runs",
+    "save_dtype": "Number format of saved files",
+    "metadata_dataset": "Tell about the pictures",
+}
 
 
 def first(words: str) -> str:
@@ -48,7 +112,7 @@ def test_every_setting_is_found_by_its_name_and_its_title(option: object) -> Non
         ("checkpointing memory", "gradient_checkpointing"),
     ],
 )
-def test_words_lead_to_the_setting(words: str, path: str) -> None:
+def test_query_finds_the_setting(words: str, path: str) -> None:
     assert first(words) == path
 
 
@@ -57,14 +121,14 @@ def test_help_texts_are_searched_last() -> None:
     assert hits == ["max_nonfinite_steps"]
 
 
-def test_nothing_and_nonsense() -> None:
+def test_empty_and_unknown_queries() -> None:
     assert search("") == []
     assert search("   ") == []
     assert search("zzzqqq") == []
     assert search("???") == []
 
 
-def test_only_the_present_optimizers_settings_are_found() -> None:
+def test_only_settings_of_the_chosen_optimizer_are_found() -> None:
     assert search("momentum", variant="sgd")[0].option.variant == "sgd"
     assert not [hit for hit in search("d_coef", variant="adamw") if hit.option.path == "optimizer.d_coef"]
 
@@ -74,11 +138,17 @@ def test_every_alias_belongs_to_a_setting() -> None:
     assert set(ALIASES) <= known
 
 
-def test_aliases_say_when_they_led_there() -> None:
+def test_hit_names_its_alias() -> None:
     (hit, *_) = search("lr_warmup_steps")
-    assert (hit.option.path, hit.former) == ("warmup_steps", "lr_warmup_steps")
+    assert (hit.option.path, hit.alias) == ("warmup_steps", "lr_warmup_steps")
 
 
 def test_names_of_older_files_are_aliases() -> None:
     for former, path in FORMER_NAMES.items():
         assert former in aliases(path)
+
+
+def test_former_titles_lead_to_the_setting() -> None:
+    for path, title in FORMER_TITLES.items():
+        found = [hit.option.path for hit in search(title)]
+        assert found[0] == path, (title, found)

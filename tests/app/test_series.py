@@ -1,4 +1,4 @@
-"""Long curves in bounded memory, and what of them a plot shows."""
+"""Long curves in bounded memory, and their reduction for a plot."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import math
 import pytest
 
 from app.monitor.points import extent, nearest, outline, points_of, smoothed, within
-from app.series import Series
+from app.monitor.series import Series
 
 
-def series_of(values: list[float], most_points: int = 64) -> Series:
-    series = Series(most_points)
+def series_of(values: list[float], max_points: int = 64) -> Series:
+    series = Series(max_points)
     for step, value in enumerate(values, start=1):
         series.add(step, 1000.0 + step, value)
     return series
 
 
-def test_a_short_curve_is_kept_as_it_is() -> None:
+def test_short_curve_is_unchanged() -> None:
     curve = series_of([3.0, 1.0, 2.0]).curve()
     assert list(curve.steps) == [1, 2, 3]
     assert list(curve.times) == [1001, 1002, 1003]
     assert list(curve.lows) == list(curve.highs) == list(curve.means) == [3.0, 1.0, 2.0]
 
 
-def test_a_long_curve_stays_small_and_keeps_its_extremes() -> None:
+def test_long_curve_stays_small_and_keeps_extremes() -> None:
     values = [math.sin(step / 50) for step in range(10_000)]
     values[7777], values[1234] = 99.0, -55.0
     series = series_of(values)
@@ -38,7 +38,7 @@ def test_a_long_curve_stays_small_and_keeps_its_extremes() -> None:
     assert weighted / 10_000 == pytest.approx(math.fsum(values) / 10_000, abs=1e-9)
 
 
-def test_steps_that_are_done_again_replace_the_former_ones() -> None:
+def test_repeated_steps_replace_previous_ones() -> None:
     series = series_of([1.0] * 1000)
     series.add(601, 5000.0, 7.0)
     curve = series.curve()
@@ -46,17 +46,17 @@ def test_steps_that_are_done_again_replace_the_former_ones() -> None:
     assert series.count <= 1 + 600
     assert max(curve.highs) == 7.0
     assert len([step for step in curve.steps if step >= 601]) == 1
-    series.forget_from(0)
+    series.truncate_from(0)
     assert len(series) == series.count == 0
     series.add(1, 1.0, 2.0)
     assert list(series.curve().means) == [2.0]
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_non_finite_values_are_skipped() -> None:
     assert list(series_of([1.0, math.nan, math.inf, 2.0]).curve().steps) == [1, 4]
 
 
-def test_a_view_has_no_more_points_than_asked_and_the_same_extremes() -> None:
+def test_reduction_limits_points_and_keeps_extremes() -> None:
     values = [0.0] * 5000
     values[2500] = 9.0
     points = points_of(series_of(values, 8192).curve(), "steps", 0.0)
@@ -64,24 +64,24 @@ def test_a_view_has_no_more_points_than_asked_and_the_same_extremes() -> None:
     assert len(few) <= 101
     assert few.high.max() == 9.0
     assert outline(few)[1].max() == 9.0
-    near = within(points, 2490, 2510, 100)
-    assert len(near) <= 24
+    visible = within(points, 2490, 2510, 100)
+    assert len(visible) <= 24
     assert extent(points, 2490, 2510) == (0.0, 9.0)
     assert extent(points, 1, 100) == (0.0, 0.0)
     assert points.steps[nearest(points, 2500.4)] == 2500
 
 
-def test_time_counts_from_the_first_event_and_never_runs_backwards() -> None:
+def test_time_starts_at_first_event_and_is_monotonic() -> None:
     series = Series()
     for step, time in ((1, 100.0), (2, 90.0), (3, 130.0)):
         series.add(step, time, 1.0)
     assert list(points_of(series.curve(), "time", 100.0).x) == [0.0, 0.0, 30.0]
 
 
-def test_smoothing_neither_lags_nor_invents() -> None:
+def test_smoothing_neither_lags_nor_adds_noise() -> None:
     line = points_of(series_of([float(step) for step in range(2000)], 4096).curve(), "steps", 0.0)
     x, averages = smoothed(line, 50)
-    assert abs(averages[1000] - (x[1000] - 1)) < 0.01, "a straight line stays where it is"
+    assert abs(averages[1000] - (x[1000] - 1)) < 0.01, "a straight line is unchanged"
     assert len(smoothed(line, 0)[0]) == 0
     noisy = points_of(series_of([1.0 + (-1) ** step for step in range(2000)], 4096).curve(), "steps", 0.0)
     assert all(abs(value - 1.0) < 0.1 for value in smoothed(noisy, 50)[1])

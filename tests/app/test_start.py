@@ -1,4 +1,4 @@
-"""`python -m app`: as a program of its own."""
+"""`python -m app` as a separate process, and the preferences."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from app.placement import fitting
 from app.preferences import Preferences, preferences_file
+from app.shell.window_geometry import usable_geometry
 from modules.config import TrainConfig, save_config
-from tests.app.driving import Driver
+from tests.app.driver import Driver
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOOK_INTO_THE_PROCESS = """
+LIST_IMPORTS = """
 import sys
 from app.main_window import MainWindow
-from app.texts import SECTIONS
+from app.sections import SECTIONS
 window = MainWindow()
 for name in SECTIONS:
     window.show_section(name)
@@ -39,7 +39,7 @@ def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
 @pytest.mark.parametrize("environment", [{}, {"DISPLAY": ""}, {"DISPLAY": ":9876"}])
-def test_without_a_display_one_sentence_names_the_command(environment: dict[str, str]) -> None:
+def test_no_display_prints_the_training_command(environment: dict[str, str]) -> None:
     done = start("-m", "app", **environment)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
@@ -52,25 +52,25 @@ def test_help_needs_no_display() -> None:
     assert "--config" in done.stdout
 
 
-def test_the_window_loads_no_torch(display: str, home: Path) -> None:
-    done = start("-c", LOOK_INTO_THE_PROCESS, DISPLAY=display, TANDEM_CONFIG_DIR=str(home / "habits"))
+def test_window_loads_no_torch(display: str, home: Path) -> None:
+    done = start("-c", LIST_IMPORTS, DISPLAY=display, TANDEM_CONFIG_DIR=str(home / "preferences"))
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
 
 
-def test_a_config_is_opened_at_the_start(display: str, home: Path) -> None:
+def test_config_is_opened_at_the_start(display: str, home: Path) -> None:
     save_config(TrainConfig(epochs=33), home / "a.yaml")
     with Driver.open(config_file=home / "a.yaml") as driver:
         driver.wait(lambda: driver.draft.get("epochs") == 33, "the file")
 
 
-def test_a_config_that_is_not_there_is_told_at_the_start(display: str, home: Path) -> None:
+def test_missing_config_is_reported_at_start(display: str, home: Path) -> None:
     with Driver.open(config_file=home / "gone.yaml") as driver:
         driver.wait(driver.dialogs, "the sentence")
-        assert "does not exist" in driver.words(driver.dialogs()[0])
+        assert "does not exist" in driver.text(driver.dialogs()[0])
         driver.press("Escape")
 
 
-# What the window remembers
+# Preferences
 
 
 @pytest.mark.parametrize(
@@ -86,46 +86,46 @@ def test_a_config_that_is_not_there_is_told_at_the_start(display: str, home: Pat
         b'{"scale": 1e999}',
     ],
 )
-def test_damaged_memory_costs_nothing(tmp_path: Path, content: bytes) -> None:
+def test_damaged_preferences_give_defaults(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "window.json"
     file.write_bytes(content)
     assert Preferences.load(file) == Preferences()
 
 
-def test_memory_comes_back(tmp_path: Path) -> None:
+def test_preferences_are_saved_and_loaded(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "window.json"
-    kept = Preferences(mode="light", scale=150, geometry="900x600+1+2", section="data")
+    saved = Preferences(mode="light", scale=150, geometry="900x600+1+2", section="data")
     for number in range(12):
-        kept.remember(tmp_path / f"{number}.yaml")
-    kept.remember(tmp_path / "5.yaml")
-    kept.save(file)
+        saved.add_recent(tmp_path / f"{number}.yaml")
+    saved.add_recent(tmp_path / "5.yaml")
+    saved.save(file)
     loaded = Preferences.load(file)
-    assert loaded == kept
+    assert loaded == saved
     assert [Path(name).stem for name in loaded.recent] == ["5", "11", "10", "9", "8", "7", "6", "4", "3", "2"]
 
 
-def test_memory_that_cannot_be_written_troubles_nobody(tmp_path: Path) -> None:
+def test_unwritable_preferences_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     Preferences().save(tmp_path / "file" / "window.json")
 
 
-def test_the_place_of_the_memory_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_preferences_folder_can_be_overridden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path))
     assert preferences_file() == tmp_path / "window.json"
 
 
 @pytest.mark.parametrize(
-    ("kept", "place"),
+    ("saved", "place"),
     [
         ("", "1280x800+320+140"),
         ("nonsense", "1280x800+320+140"),
         ("900x700+40+30", "900x700+40+30"),
-        ("900x700+-200+30", "900x700+-200+30"),  # partly out of sight on the left
+        ("900x700+-200+30", "900x700+-200+30"),  # partly off the screen
         ("900x700+5000+30", "1280x800+320+140"),  # the second screen is gone
         ("900x700+40+2000", "1280x800+320+140"),
         ("4000x3000+0+0", "1920x1080+0+0"),
         ("10x10+0+0", "720x480+0+0"),
     ],
 )
-def test_a_window_is_never_out_of_sight(kept: str, place: str) -> None:
-    assert fitting(kept, (1920, 1080), (720, 480)) == place
+def test_restored_window_is_on_the_screen(saved: str, place: str) -> None:
+    assert usable_geometry(saved, (1920, 1080), (720, 480)) == place

@@ -1,4 +1,4 @@
-"""No thread but the Tk thread ever holds the last reference to anything of Tk's, which would end the process."""
+"""Only the Tk thread may hold the last reference to a Tk object: any other thread would abort the process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from app.background import Background
-from app.pictures.thumbnails import Thumbnails
-from tests.app.driving import Driver
+from app.images.thumbnails import Thumbnails
+from tests.app.driver import Driver
 
 
-def test_the_threads_of_a_window_end_with_it(display: str) -> None:
+def test_threads_of_a_window_end_with_it(display: str) -> None:
     root = tk.Tk()
     background = Background(root)
     started = threading.Event()
@@ -33,34 +33,34 @@ def test_the_threads_of_a_window_end_with_it(display: str) -> None:
     release.set()
     thread.join(60)
     assert not thread.is_alive()
-    background.run(work, lambda _: None)  # dropped: nobody is there to be told
+    background.run(work, lambda _: None)  # dropped: the window is gone
     assert set(threading.enumerate()) == before
 
 
-def test_what_is_left_of_a_closed_window_is_no_other_threads_to_find(display: str, home: Path) -> None:
+def test_closed_window_is_not_collected_by_threads(display: str, home: Path) -> None:
     before = set(threading.enumerate())
     with Driver.open(section="data") as driver:
         driver.window.show_section("data")
-        driver.draft.insert("concepts", 0, {"path": str(home)})  # its survey goes on while the window closes
+        driver.draft.insert("concepts", 0, {"path": str(home)})  # its scan continues while the window closes
         driver.settle()
     assert not gc.isenabled()
     for thread in set(threading.enumerate()) - before:
-        thread.join(120)  # after what it is at
+        thread.join(120)  # after its current job
         assert not thread.is_alive(), thread.name
 
 
 @pytest.mark.parametrize("kind", ["bmp", "png"])
-def test_pictures_are_read_and_not_mapped(tmp_path: Path, kind: str) -> None:
-    """Pillow maps plain kinds into memory when it opens them by name; cut short meanwhile, they end the process."""
-    file = tmp_path / f"picture.{kind}"
+def test_images_are_read_and_not_mapped(tmp_path: Path, kind: str) -> None:
+    """Pillow memory-maps uncompressed formats opened by name; truncating such a file would crash the process."""
+    file = tmp_path / f"image.{kind}"
     Image.new("L", (64, 64), 9).save(file)
     thumbnails = Thumbnails(tmp_path / "cache")
     try:
         assert thumbnails.get(file) is None
         while not thumbnails.poll(lambda made: None):
             threading.Event().wait(0.01)
-        picture = thumbnails.get(file)
-        assert picture is not None
-        assert getattr(picture, "map", None) is None
+        image = thumbnails.get(file)
+        assert image is not None
+        assert getattr(image, "map", None) is None
     finally:
         thumbnails.close()

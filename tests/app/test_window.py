@@ -1,4 +1,4 @@
-"""The real window, used as people use it: keys, clicks, files that are wrong, other sizes and colours."""
+"""The real window with keys, clicks, invalid files, and other sizes and themes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from app import look, texts
-from app.form.part import PartField
+from app.form.family_fields import SubmoduleField
+from app.sections import SECTIONS
+from app.widgets import theme
+from app.windows.shortcuts import SHORTCUTS
 from modules.config import TrainConfig, load_config, options, save_config
-from tests.app.driving import Driver, click, write
+from tests.app.driver import Driver, click, write
 
 ROOT = Path(__file__).resolve().parents[2]
+EPOCHS_HELP = next(option.help for option in options(TrainConfig) if option.path == "epochs")[:30]
 
 
 def focused(driver: Driver) -> object:
@@ -23,7 +26,7 @@ def focused(driver: Driver) -> object:
 
 
 def holding(driver: Driver) -> str:
-    """The setting whose field has the focus."""
+    """The setting of the focused field."""
     field = driver.window.sections[driver.window.section].holding(focused(driver))
     return field.path if field else ""
 
@@ -56,7 +59,7 @@ def test_switches_lists_and_sliders_by_keys(driver: Driver) -> None:
     assert driver.draft.get("gradient_checkpointing") is True
 
     driver.field("precision").focus()
-    driver.press("b")  # the next that begins with this letter
+    driver.press("b")  # the next value that starts with this letter
     assert driver.draft.get("precision") == "bf16"
     driver.press("space", "Down", "Return")
     assert driver.draft.get("precision") != "bf16"
@@ -83,7 +86,7 @@ def test_tab_goes_through_the_fields_in_reading_order(driver: Driver) -> None:
     assert holding(driver) == "gradient_accumulation_steps"
 
 
-def test_what_has_the_focus_is_scrolled_into_sight(driver: Driver) -> None:
+def test_focused_field_is_scrolled_into_view(driver: Driver) -> None:
     driver.field("epochs").focus()
     driver.settle()
     for _ in range(14):
@@ -99,12 +102,12 @@ def test_what_has_the_focus_is_scrolled_into_sight(driver: Driver) -> None:
 def test_every_shortcut_of_the_list_is_bound(driver: Driver) -> None:
     driver.press("F1")
     (dialog,) = driver.dialogs()
-    words = driver.words(dialog)
-    for _, keys in texts.SHORTCUTS:
+    words = driver.text(dialog)
+    for _, keys in SHORTCUTS:
         assert all(meaning in words for _, meaning in keys)
     driver.press("Escape")
     assert driver.dialogs() == []
-    for number, name in enumerate(texts.SECTIONS, start=1):
+    for number, name in enumerate(SECTIONS, start=1):
         driver.press(f"ctrl+{number}")
         assert driver.window.section == name
     driver.press("ctrl+Tab")
@@ -124,7 +127,7 @@ def test_default_and_help_by_keys(driver: Driver) -> None:
     driver.set("epochs", 77)
     driver.field("epochs").focus()
     driver.press("ctrl+i")
-    assert "How often the training goes through all pictures" in driver.words()
+    assert EPOCHS_HELP in driver.text()
     driver.press("Escape")
     driver.press("alt+BackSpace")
     assert driver.draft.get("epochs") == 10
@@ -156,7 +159,7 @@ def test_lists_by_keys(driver: Driver) -> None:
 # Messages
 
 
-def test_faults_stand_at_the_field_and_in_the_sidebar(driver: Driver) -> None:
+def test_errors_are_shown_at_the_field_and_in_the_sidebar(driver: Driver) -> None:
     driver.set("learning_rate", "fast")
     field = driver.field("learning_rate")
     assert field.message.cget("text") == "Must be a number above 0 and up to 10"
@@ -171,15 +174,15 @@ def test_faults_stand_at_the_field_and_in_the_sidebar(driver: Driver) -> None:
     assert field.area.winfo_rooty() == height, "a message moves nothing"
 
 
-def test_train_lists_what_is_missing_and_goes_there(driver: Driver) -> None:
+def test_train_lists_errors_and_jumps_to_them(driver: Driver) -> None:
     driver.set("epochs", "many")
     driver.window.show_section("data")
     driver.window.sections["data"].list.add_button.invoke()
     driver.window.show_section("output")
     driver.window.run_bar.actions.train()
     (dialog,) = driver.dialogs()
-    words = driver.words(dialog)
-    assert texts.FAULTS_MANY.format(count=2) in words
+    words = driver.text(dialog)
+    assert f"{2} invalid settings" in words
     assert 'epochs is "many"' in words
     driver.press("Return")
     assert driver.dialogs() == []
@@ -189,9 +192,9 @@ def test_train_lists_what_is_missing_and_goes_there(driver: Driver) -> None:
     assert driver.window.state_.run is None
 
 
-def test_settings_that_do_nothing_say_why(driver: Driver) -> None:
+def test_inactive_settings_say_why(driver: Driver) -> None:
     field = driver.field("ema_decay")
-    assert "Average the model (EMA)" in field.message.cget("text")
+    assert "EMA (averaged weights)" in field.message.cget("text")
     assert str(field.control.line.cget("state")) == "disabled"  # type: ignore[attr-defined]
     driver.set("ema", True)
     assert field.message.cget("text") == ""
@@ -208,7 +211,7 @@ def test_settings_of_other_optimizers_are_not_shown(driver: Driver) -> None:
     assert driver.field("optimizer.betas").control.get() == "0.9, 0.999"  # type: ignore[attr-defined]
 
 
-def test_simple_hides_what_is_advanced_unless_it_is_looked_for(driver: Driver) -> None:
+def test_simple_hides_advanced_unless_jumped_to(driver: Driver) -> None:
     driver.window.set_advanced(False)
     driver.window.show_section("training")
     driver.settle()
@@ -220,11 +223,11 @@ def test_simple_hides_what_is_advanced_unless_it_is_looked_for(driver: Driver) -
     assert holding(driver) == "compile"
 
 
-def test_each_setting_explains_itself(driver: Driver) -> None:
-    from app.form.words import help_of
+def test_each_setting_has_help_and_default(driver: Driver) -> None:
+    from app.form.setting_text import help_text
 
     for option in options(TrainConfig):
-        words = help_of(option)
+        words = help_text(option)
         assert option.help in words
         assert option.required or "Default: " in words
 
@@ -232,7 +235,7 @@ def test_each_setting_explains_itself(driver: Driver) -> None:
 # Search
 
 
-def test_search_goes_to_the_field_by_a_name_from_elsewhere(driver: Driver) -> None:
+def test_search_by_another_trainers_name_jumps_to_field(driver: Driver) -> None:
     driver.window.set_advanced(False)
     driver.press("ctrl+f")
     driver.type("ddp_bucket_cap_mb")
@@ -242,7 +245,7 @@ def test_search_goes_to_the_field_by_a_name_from_elsewhere(driver: Driver) -> No
     assert driver.window.sections["multi_gpu"].find("bucket_cap_mb") is not None
 
 
-def test_search_makes_an_item_where_there_is_none(driver: Driver) -> None:
+def test_search_adds_an_item_to_an_empty_list(driver: Driver) -> None:
     driver.window.state_.jump_to("samples.*.guidance_scale")
     driver.settle()
     assert holding(driver) == "samples.0.guidance_scale"
@@ -255,11 +258,11 @@ def test_files_are_opened_and_remembered(driver: Driver, home: Path) -> None:
     save_config(TrainConfig(epochs=33), home / "a.yaml")
     driver.window.files.open(home / "a.yaml")
     assert driver.field("epochs").control.get() == "33"  # type: ignore[attr-defined]
-    assert driver.window.title() == f"a.yaml - {texts.APP}"
+    assert driver.window.title() == "a.yaml - Tandem"
     driver.set("epochs", 34)
     assert driver.window.title().startswith("● a.yaml")
-    assert texts.UNSAVED in driver.words(driver.window.header)
-    kept = json.loads((home / "habits" / "window.json").read_text())
+    assert "unsaved changes" in driver.text(driver.window.header)
+    kept = json.loads((home / "preferences" / "window.json").read_text())
     assert kept["recent"] == [str(home / "a.yaml")]
 
 
@@ -268,19 +271,19 @@ def test_unsaved_changes_are_asked_about(driver: Driver, home: Path) -> None:
     driver.window.files.open(home / "a.yaml")
     driver.set("epochs", 34)
     driver.press("ctrl+n")
-    driver.answer(texts.CANCEL)
+    driver.answer("Cancel")
     assert driver.draft.get("epochs") == "34"
     driver.press("ctrl+n")
-    driver.answer(texts.SAVE)
+    driver.answer("Save")
     assert (driver.draft.file, driver.draft.get("epochs")) == (None, 10)
     assert load_config(home / "a.yaml").epochs == 34
     driver.set("epochs", 35)
     driver.press("ctrl+n")
-    driver.answer(texts.DISCARD)
+    driver.answer("Discard changes")
     assert driver.draft.get("epochs") == 10
 
 
-def test_a_file_is_chosen_and_another_replaced_by_keys(driver: Driver, home: Path) -> None:
+def test_file_is_chosen_and_another_replaced_by_keys(driver: Driver, home: Path) -> None:
     (home / "configs").mkdir()
     save_config(TrainConfig(epochs=33), home / "configs" / "mine.yaml")
     (home / "configs" / "picture.png").touch()
@@ -292,8 +295,8 @@ def test_a_file_is_chosen_and_another_replaced_by_keys(driver: Driver, home: Pat
 
     driver.set("epochs", 34)
     driver.later(lambda: "mine.yaml" in listed(), lambda: driver.press("Return"))
-    replace = texts.CHOOSER_REPLACE.format(name="mine.yaml")
-    driver.later(lambda: replace in driver.words(), lambda: driver.press("Return"))
+    replace = f"{'mine.yaml'} already exists. Save again to replace it."
+    driver.later(lambda: replace in driver.text(), lambda: driver.press("Return"))
     assert driver.window.files.save_as()
     assert load_config(home / "configs" / "mine.yaml").epochs == 34
 
@@ -302,12 +305,12 @@ def test_a_file_is_chosen_and_another_replaced_by_keys(driver: Driver, home: Pat
     assert driver.draft.file == home / "configs" / "mine.yaml"
 
 
-def test_an_invalid_draft_is_not_saved_and_says_why(driver: Driver, home: Path) -> None:
+def test_invalid_draft_is_not_saved_and_says_why(driver: Driver, home: Path) -> None:
     driver.draft.file = home / "a.yaml"
     driver.set("epochs", "many")
     driver.press("ctrl+s")
     (dialog,) = driver.dialogs()
-    assert texts.CANNOT_SAVE in driver.words(dialog)
+    assert "Not saved: fix these settings first." in driver.text(dialog)
     driver.press("Escape")
     assert not (home / "a.yaml").exists()
 
@@ -317,32 +320,32 @@ def test_an_invalid_draft_is_not_saved_and_says_why(driver: Driver, home: Path) 
     [
         ("epochs: [", "cannot be read"),
         ("version: 99\nepochs: 3\n", "Update Tandem"),
-        ("just words", "must hold names with values"),
+        ("just words", "must contain names with values"),
     ],
 )
-def test_files_that_are_no_configs_get_a_sentence(driver: Driver, home: Path, content: str, words: str) -> None:
+def test_files_that_are_not_configs_show_an_error(driver: Driver, home: Path, content: str, words: str) -> None:
     (home / "a.yaml").write_text(content)
     driver.window.files.open(home / "a.yaml")
     (dialog,) = driver.dialogs()
-    assert words in driver.words(dialog)
+    assert words in driver.text(dialog)
     driver.press("Return")
     assert driver.dialogs() == []
     assert driver.draft.file is None
 
 
-def test_a_faulty_file_is_opened_for_repair(driver: Driver, home: Path) -> None:
+def test_faulty_file_is_opened_for_repair(driver: Driver, home: Path) -> None:
     (home / "a.yaml").write_text("epochs: many\nbatch_sise: 3\nseed: 9\n")
     driver.window.files.open(home / "a.yaml")
     (dialog,) = driver.dialogs()
-    assert "did you mean batch_size?" in driver.words(dialog)
-    driver.answer(texts.REPAIR)
+    assert "did you mean batch_size?" in driver.text(dialog)
+    driver.answer("Open and repair")
     assert (driver.draft.get("seed"), holding(driver)) == (9, "epochs")
     driver.type("3")
     driver.press("ctrl+s")
     assert load_config(home / "a.yaml").epochs == 3
 
 
-def test_a_folder_that_vanishes(driver: Driver, home: Path) -> None:
+def test_folder_that_vanishes(driver: Driver, home: Path) -> None:
     folder = home / "gone soon"
     folder.mkdir()
     save_config(TrainConfig(), folder / "a.yaml")
@@ -351,23 +354,23 @@ def test_a_folder_that_vanishes(driver: Driver, home: Path) -> None:
     driver.set("epochs", 3)
     driver.press("ctrl+s")
     (dialog,) = driver.dialogs()
-    assert "cannot be written" in driver.words(dialog)
+    assert "cannot be written" in driver.text(dialog)
     driver.press("Return")
     assert driver.draft.is_dirty
 
 
-def test_a_concept_whose_folder_is_not_there_says_so(driver: Driver, home: Path) -> None:
+def test_missing_concept_folder_is_noted(driver: Driver, home: Path) -> None:
     driver.window.show_section("data")
     driver.window.sections["data"].list.add_button.invoke()
     driver.set("concepts.0.path", str(home / "nowhere"))
     field = driver.field("concepts.0.path")
-    driver.wait(lambda: field.message.cget("text") == texts.NO_SUCH_FOLDER, "a note")
+    driver.wait(lambda: field.message.cget("text") == "This folder does not exist.", "a note")
     (home / "nowhere").mkdir()
     driver.set("concepts.0.path", str(home / "nowhere") + "/")
     driver.wait(lambda: field.message.cget("text") == "", "the note gone")
 
 
-def test_the_working_folder_may_vanish(driver: Driver, home: Path) -> None:
+def test_working_folder_may_vanish(driver: Driver, home: Path) -> None:
     folder = home / "work"
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -379,18 +382,18 @@ def test_the_working_folder_may_vanish(driver: Driver, home: Path) -> None:
         assert driver.draft.get("runs_dir") == "elsewhere"
 
 
-# Colours, sizes, habits
+# Theme, size, preferences
 
 
-def test_colours_and_sizes_change_at_once_and_the_draft_stays(driver: Driver) -> None:
+def test_theme_and_scale_change_and_draft_stays(driver: Driver) -> None:
     driver.set("epochs", 12)
     driver.window.set_mode("light")
     driver.settle()
     field = driver.field("epochs")
-    assert field.title.cget("bg") == look.CARD[0]
+    assert field.title.cget("bg") == theme.CARD[0]
     driver.window.set_mode("dark")
     driver.settle()
-    assert field.title.cget("bg") == look.CARD[1]
+    assert field.title.cget("bg") == theme.CARD[1]
     height = field.control.winfo_height()  # type: ignore[attr-defined]
 
     for scale in (150, 200, 100):
@@ -402,7 +405,7 @@ def test_colours_and_sizes_change_at_once_and_the_draft_stays(driver: Driver) ->
         assert driver.window.winfo_width() == 1280
 
 
-def test_narrow_windows_take_one_column_and_icons(driver: Driver) -> None:
+def test_narrow_window_has_one_column_and_icons(driver: Driver) -> None:
     driver.window.show_section("training")
     driver.settle()
     section = driver.window.sections["training"]
@@ -415,30 +418,30 @@ def test_narrow_windows_take_one_column_and_icons(driver: Driver) -> None:
     assert driver.window.sidebar.winfo_width() < 100
 
 
-def test_the_window_comes_back_as_it_was(display: str, home: Path) -> None:
+def test_window_comes_back_as_it_was(display: str, home: Path) -> None:
     with Driver.open(geometry="900x650+40+30", section="output", scale=125) as driver:
         assert (driver.window.winfo_width(), driver.window.winfo_height()) == (900, 650)
         assert driver.window.section == "output"
         driver.window.tk.call("wm", "geometry", ".", "1000x700+10+20")
         driver.wait(lambda: driver.window.winfo_width() == 1000)
         driver.window.show_section("data")
-    kept = json.loads((home / "habits" / "window.json").read_text())
+    kept = json.loads((home / "preferences" / "window.json").read_text())
     assert (kept["geometry"], kept["section"], kept["scale"]) == ("1000x700+10+20", "data", 125)
 
 
-def test_the_welcome_leads_to_the_demo(display: str, home: Path) -> None:
+def test_welcome_leads_to_the_demo(display: str, home: Path) -> None:
     with Driver.open(welcomed=False) as driver:
         driver.wait(driver.dialogs, "the welcome")
-        driver.answer(texts.WELCOME_DEMO)
+        driver.answer("Try the demo")
         driver.wait(lambda: driver.draft.preset == "demo", "the demo's pictures")
         assert driver.dialogs() == []
         assert driver.draft.faults == ()
         driver.window.close()  # nothing unsaved, nothing running: no question
         assert not driver.is_open
-    assert json.loads((home / "habits" / "window.json").read_text())["welcomed"] is True
+    assert json.loads((home / "preferences" / "window.json").read_text())["welcomed"] is True
 
 
-def test_a_familys_options_become_fields(driver: Driver, home: Path) -> None:
+def test_familys_options_become_fields(driver: Driver, home: Path) -> None:
     driver.window.show_section("model")
     driver.wait(lambda: driver.draft.family, "the family's answer")
     driver.set("family_options.width", 64)
@@ -448,21 +451,21 @@ def test_a_familys_options_become_fields(driver: Driver, home: Path) -> None:
     assert load_config(home / "a.yaml").family_options == {"width": 64, "timesteps": "uniform", "shift": 2.5}
     driver.set("family_options.width", "3")
     assert driver.field("family_options.width").message.cget("text") == "Must be a whole number from 8 to 512"
-    assert list((home / "habits").glob("families.json")), "the answer is kept for the next time"
+    assert list((home / "preferences").glob("families.json")), "the answer is kept for the next time"
 
     driver.set("family", "nowhere.py")
     driver.wait(lambda: driver.draft.family is None, "the failure")
-    assert "nowhere.py" in driver.words(driver.window.sections["model"])
+    assert "nowhere.py" in driver.text(driver.window.sections["model"])
     write(driver.field("family_options").control, "anything: [1, 2]")  # type: ignore[attr-defined]
     assert driver.draft.get("family_options") == {"anything": [1, 2]}
 
 
-def test_the_parts_to_choose_from_are_those_of_the_family(driver: Driver) -> None:
+def test_submodule_menu_lists_those_of_the_family(driver: Driver) -> None:
     driver.window.show_section("adapters")
     driver.wait(lambda: driver.draft.family, "the family's answer")
     parts = driver.window.sections["adapters"].list
     parts.add()
-    assert parts.items == [], "the built-in family has no parts"
+    assert parts.items == [], "the built-in family has no submodules"
 
     driver.set("family", str(ROOT / "tests" / "parts_family.py"))
     driver.wait(lambda: driver.draft.family and driver.draft.family.parts == ("unet", "text_encoder"), "its parts")
@@ -474,9 +477,9 @@ def test_the_parts_to_choose_from_are_those_of_the_family(driver: Driver) -> Non
     for place, name in enumerate(("unet", "text_encoder")):
         parts.add_button.invoke()
         field = driver.field(f"parts.{place}.part")
-        assert isinstance(field, PartField)
+        assert isinstance(field, SubmoduleField)
         assert (field.control, field.menu.choices) == (field.menu, ("unet", "text_encoder"))
-        assert driver.draft.get(f"parts.{place}.part") == name, "a fresh part is one that is not in the list yet"
+        assert driver.draft.get(f"parts.{place}.part") == name, "a new submodule is one that is not in the list yet"
     parts.remove()
     driver.set("parts.0.part", "text_encoder")
     assert driver.draft.config is not None
@@ -488,37 +491,37 @@ def test_the_parts_to_choose_from_are_those_of_the_family(driver: Driver) -> Non
     driver.draft.set("family", "pixel_diffusion")
     driver.wait(lambda: driver.draft.family and driver.draft.family.name == "pixel_diffusion", "the family's answer")
     assert [fault.path for fault in driver.draft.faults] == ["parts.0.part"]
-    assert "has no parts: all of it is trained. Leave parts empty." in driver.draft.faults[0].sentence
+    assert "has no submodules: all of it is trained. Leave parts empty." in driver.draft.faults[0].sentence
     driver.draft.set("family", "nowhere.py")
     driver.wait(lambda: driver.draft.family is None, "the failure")
     driver.set("parts.0.part", "anything")
-    assert driver.draft.get("parts.0.part") == "anything", "where the family cannot say, it is typed"
+    assert driver.draft.get("parts.0.part") == "anything", "without a declaration it is typed"
 
 
-def test_a_defect_is_told_and_the_window_goes_on(driver: Driver) -> None:
-    driver.window.report_callback_exception = driver.window._defect
+def test_bug_is_reported_and_the_window_continues(driver: Driver) -> None:
+    driver.window.report_callback_exception = driver.window._report_bug
 
     def fail() -> None:
         raise ZeroDivisionError("of course")
 
     driver.window.after(1, fail)
-    driver.wait(lambda: "of course" in driver.words(driver.window.run_bar), "the sentence")
+    driver.wait(lambda: "of course" in driver.text(driver.window.run_bar), "the sentence")
     driver.set("epochs", 5)
     assert driver.draft.get("epochs") == "5"
 
 
-def test_a_hint_comes_up_and_goes(driver: Driver) -> None:
+def test_tooltip_is_shown_and_hidden(driver: Driver) -> None:
     field = driver.field("epochs")
     field.title.event_generate("<Enter>")
-    driver.wait(lambda: "How often the training goes through" in driver.words(), "the hint")
+    driver.wait(lambda: EPOCHS_HELP in driver.text(), "the tooltip")
     click(field.title)
-    assert "How often the training goes through" not in driver.words()
+    assert EPOCHS_HELP not in driver.text()
 
 
-def test_a_hint_that_was_due_does_not_outlive_its_window(display: str, home: Path) -> None:
+def test_pending_tooltip_ends_with_its_window(display: str, home: Path) -> None:
     with Driver.open() as first:
         first.window.run_bar.train.event_generate("<Enter>")
-        first.window.destroy()  # before the hint comes up
+        first.window.destroy()  # before the tooltip is shown
     with Driver.open() as second:
         second.window.show_section("data")
         assert second.window.section == "data"
@@ -533,8 +536,8 @@ def test_nothing_in_the_run_bar_is_cut_off(driver: Driver, scale: int) -> None:
     driver.window.set_scale(scale)
     driver.settle()
     bar = driver.window.run_bar
-    bar._figure("step", "187 of 1,875" if scale < 200 else "187")
-    bar._figure("loss", "0.05558")
+    bar._set_metric("step", "187 of 1,875" if scale < 200 else "187")
+    bar._set_metric("loss", "0.05558")
     driver.settle()
     shown = [bar.train, bar.stop, bar.back_up, bar.sample, bar.save, *bar._cells.values()]
     right = bar.winfo_rootx() + bar.winfo_width()
@@ -548,9 +551,9 @@ def _same_row(first: tk.Misc, second: tk.Misc) -> bool:
     return first.winfo_rooty() == second.winfo_rooty()
 
 
-def test_the_keys_of_the_run_bar(driver: Driver) -> None:
+def test_keys_of_the_run_bar(driver: Driver) -> None:
     driver.set("epochs", "many")
-    driver.press("shift+F5", "ctrl+F5", "F6", "F7", "F9")  # nothing to stop, to go on with or to ask
+    driver.press("shift+F5", "ctrl+F5", "F6", "F7", "F9")  # nothing to stop, resume or request
     assert driver.dialogs() == []
     driver.press("F5")
-    assert texts.CANNOT_TRAIN in driver.words(driver.dialogs()[0])
+    assert "Training cannot start yet." in driver.text(driver.dialogs()[0])

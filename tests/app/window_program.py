@@ -1,6 +1,6 @@
-"""A window in a process of its own that tells, ten times a second, where its buttons are and what its run does.
+"""A window in a separate process that writes its buttons and its run's status to a file ten times a second.
 
-python tests/app/window_program.py TOLD_FILE [arguments of `python -m app`]
+python tests/app/window_program.py STATE_FILE [arguments of `python -m app`]
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from app.main_window import MainWindow
 
 
 def main() -> None:
-    """Open it and tell until it is closed."""
+    """Open the window and write its state until it is closed."""
     faulthandler.enable()
-    told = Path(sys.argv[1])
+    state_file = Path(sys.argv[1])
     given = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
     config, run = given.get("--config"), given.get("--run")
     window = MainWindow(Path(config) if config else None, Path(run) if run else None)
     window.geometry("1280x800+0+0")
 
-    def tell() -> None:
+    def write_state() -> None:
         bar = window.run_bar
         names = ("train", "resume", "stop", "back_up", "sample", "save")
         state = {
@@ -37,12 +37,12 @@ def main() -> None:
             "dialogs": [child.title() for child in window.winfo_children() if child.winfo_class() == "Toplevel"],
             "torch": "torch" in sys.modules,
         }
-        partial = told.with_suffix(f".{os.getpid()}")
+        partial = state_file.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(state))
-        partial.replace(told)
-        window.after(100, tell)
+        partial.replace(state_file)
+        window.after(100, write_state)
 
-    window.after(100, tell)
+    window.after(100, write_state)
     window.mainloop()
 
 

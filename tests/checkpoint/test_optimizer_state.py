@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -13,15 +12,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from modules.checkpoint import OptimizerState, pack_optimizer, unpack_optimizer
-from modules.checkpoint.tensor_file import write_tensors
+from modules.checkpoint.backups import write_tensors
 from modules.config import TrainConfig
-from modules.config.optimizers import AnyOptimizer
+from modules.config.sections.optimizers import OPTIMIZERS
 from modules.training.optimizers import build_optimizer
 
-KINDS = [get_args(tagged)[0] for tagged in get_args(get_args(AnyOptimizer)[0])]
-NAMES = [get_args(kind.model_fields["name"].annotation)[0] for kind in KINDS]
+NAMES = list(OPTIMIZERS)
 # bitsandbytes is for those who install it
-PRESENT = [n for n, k in zip(NAMES, KINDS, strict=True) if importlib.util.find_spec(k.target.partition(".")[0])]
+PRESENT = [n for n, k in OPTIMIZERS.items() if importlib.util.find_spec(k.target.partition(".")[0])]
 FUSED = [{"name": name, "fused": True} for name in ("adamw", "adam", "sgd")]
 WITH_MORE = [
     {"name": "adafactor", "beta1": 0.9},
@@ -48,7 +46,7 @@ def learn(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None
 def through_the_disk(state: OptimizerState, folder: Path) -> OptimizerState:
     write_tensors(folder / "o.safetensors", state.tensors)
     values, groups = json.loads(json.dumps([state.values, state.groups]))
-    return OptimizerState(state.kind, load_file(folder / "o.safetensors"), values, groups)
+    return OptimizerState(state.class_name, load_file(folder / "o.safetensors"), values, groups)
 
 
 def names_of(model: nn.Module) -> dict[int, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.checkpoint import config_of_saved_model, save_model
+from modules.checkpoint import read_model_config, save_model
 from modules.config import ConfigError, TrainConfig
 
 CONFIG = TrainConfig(family="pixel_diffusion", family_options={"width": 16}, resolution=64)
@@ -19,7 +19,7 @@ def write(folder: Path) -> None:
 
 def test_a_saved_model_tells_how_to_load_it(tmp_path: Path) -> None:
     save_model(write, tmp_path / "model", CONFIG, step=7)
-    config = config_of_saved_model(tmp_path / "model")
+    config = read_model_config(tmp_path / "model")
     assert (config.family, config.family_options, config.resolution) == ("pixel_diffusion", {"width": 16}, 64)
     assert config.base_model == str(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -47,10 +47,10 @@ def test_where_saving_fails_the_old_model_stays(tmp_path: Path) -> None:
 
 def test_what_is_no_model_of_ours_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
-        config_of_saved_model(tmp_path / "missing")
+        read_model_config(tmp_path / "missing")
     with pytest.raises(ConfigError, match=r"has no tandem\.json"):
-        config_of_saved_model(tmp_path)
+        read_model_config(tmp_path)
     for text in ("{", "[]", json.dumps({"version": 1})):
         (tmp_path / "tandem.json").write_text(text)
         with pytest.raises(ConfigError, match="is damaged"):
-            config_of_saved_model(tmp_path)
+            read_model_config(tmp_path)

@@ -1,4 +1,4 @@
-"""Every declared setting: any valid value survives a file, any wrong one gets a sentence a person can use."""
+"""Every setting: any valid value survives saving and loading, any invalid one gets a helpful sentence."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from modules.config import Option, TrainConfig, dump, explain, load_config, options, save_config
-from modules.config.explain import show
+from modules.config.explain import format_value
 from modules.config.names import known_names
+from modules.config.sections.optimizers import OPTIMIZERS
 
 ALL = [option for option in options(TrainConfig) if option.path != "version"]
-OPTIMIZERS = next(option.choices for option in ALL if option.path == "optimizer.name")
 JARGON = ("Input should", "type=", "pydantic", "https", "Value error", "validation error", "\n")
 
 TEXT = st.text(max_size=20)
@@ -52,7 +52,7 @@ def number(option: Option, whole: bool) -> st.SearchStrategy[Any]:
 
 
 def valid(option: Option) -> st.SearchStrategy[Any]:
-    """Any value the declaration allows, as it stands in a file."""
+    """Any value the declaration allows, as in a file."""
     strategies = {
         "text": lambda: st.text(min_size=option.bounds.min_length or 0, max_size=30),
         "integer": lambda: number(option, whole=True),
@@ -81,10 +81,10 @@ def whole_config(optimizer: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def fitting(data: dict[str, Any]) -> dict[str, Any]:
-    """The same data with the rules between settings kept."""
+    """The same data, adjusted to the rules between settings."""
     data["node_rank"] = min(data["node_rank"], data["num_nodes"] - 1)
     data["master_addr"] = f"gpu{len(data['master_addr'])}"  # not every text is a host name
-    data["initial_port"] = min(data["initial_port"], 65_534)  # machines join on the one after it
+    data["initial_port"] = min(data["initial_port"], 65_534)  # machines join on the next port
     if data["device_ids"] is not None and data["world_size"] is not None:
         data["world_size"] = len(data["device_ids"]) * data["num_nodes"]
     if data["processes_per_node"] is not None:
@@ -95,7 +95,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         data["validation_split"] = max(data["validation_split"], 0.1)
     if data["training_mode"] == "fully_sharded":
         data["channels_last"], data["gradient_compression"] = False, "none"
-        if data["optimizer"]["name"] in ("adamw_8bit", "adafactor", "prodigy", "came"):
+        if not OPTIMIZERS[data["optimizer"]["name"]].is_elementwise:
             data["training_mode"] = "distributed"
     for place, part in enumerate(data["parts"]):
         part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")
@@ -137,7 +137,7 @@ def test_any_valid_config_survives_json_and_yaml(tmp_path: Path, optimizer: str,
 
 
 def around(option: Option, value: object) -> dict[str, Any]:
-    """A config that is right but for this value of this option."""
+    """A config that is valid except for this value of this option."""
     data: dict[str, Any] = {"concepts": [{"path": "p"}], "samples": [{"prompt": "p"}], "parts": [{"part": "p"}]}
     data["optimizer"] = {"name": option.variant or "adamw"}
     *parents, last = option.path.replace("*", "0").split(".")
@@ -191,7 +191,7 @@ WRONG_ELEMENTS: dict[str, list[object]] = {
 
 
 def outside(option: Option) -> list[object]:
-    """Numbers just past the bounds, and an empty text where one is needed."""
+    """Numbers just outside the bounds, and an empty text if one is required."""
     bounds = option.bounds
     if option.type == "text":
         return [""] if bounds.min_length else []
@@ -207,13 +207,13 @@ def outside(option: Option) -> list[object]:
 
 
 @pytest.mark.parametrize("option", ALL, ids=name_of)
-def test_wrong_values_get_one_sentence_with_field_value_and_what_is_allowed(option: Option) -> None:
+def test_wrong_values_get_one_sentence_with_what_is_allowed(option: Option) -> None:
     nothing = [] if option.optional else [None]
     for value in [*WRONG[option.type], *outside(option), *nothing]:
         found = sentences(around(option, value))
         path = option.path.replace("*", "0")
         assert len(found) == 1, found
-        assert found[0].startswith(f"{path} is {show(value)}; "), found[0]
+        assert found[0].startswith(f"{path} is {format_value(value)}; "), found[0]
         assert "must be" in found[0]
         assert all(choice in found[0] for choice in option.choices)
         if option.type in ("integer", "number"):
@@ -221,20 +221,20 @@ def test_wrong_values_get_one_sentence_with_field_value_and_what_is_allowed(opti
 
 
 @pytest.mark.parametrize("option", [o for o in ALL if o.type in WRONG_ELEMENTS], ids=name_of)
-def test_wrong_elements_of_lists_are_named_by_their_place(option: Option) -> None:
+def test_wrong_list_elements_are_named_by_index(option: Option) -> None:
     for wrong in WRONG_ELEMENTS[option.type]:
         value: list[object] = [0.5] * (option.length or 1) if option.type == "numbers" else [0]
         value[-1] = wrong
         found = sentences(around(option, value))
         assert len(found) == 1, found
-        assert found[0].startswith(f"{option.path}.{len(value) - 1} is {show(wrong)}; "), found[0]
+        assert found[0].startswith(f"{option.path}.{len(value) - 1} is {format_value(wrong)}; "), found[0]
         assert str(option.bounds) in found[0]
 
 
 @pytest.mark.parametrize("option", ALL, ids=name_of)
 @given(data=st.data())
 @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-def test_values_far_out_of_bounds_or_of_any_other_type_are_explained(option: Option, data: st.DataObject) -> None:
+def test_values_of_any_type_are_explained(option: Option, data: st.DataObject) -> None:
     value = data.draw(PLAIN | st.binary(max_size=3) | st.floats() | st.integers(10**20, 10**30))
     try:
         TrainConfig.model_validate(around(option, deepcopy(value)))
@@ -246,7 +246,7 @@ def test_values_far_out_of_bounds_or_of_any_other_type_are_explained(option: Opt
 @pytest.mark.parametrize("option", ALL, ids=name_of)
 @given(data=st.data())
 @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-def test_misspelt_names_are_explained_with_the_nearest_known_one(option: Option, data: st.DataObject) -> None:
+def test_misspelt_names_get_a_suggestion(option: Option, data: st.DataObject) -> None:
     name = option.name
     place = data.draw(st.integers(1, len(name) - 1), label="place")
     letter = data.draw(st.sampled_from(string.ascii_lowercase), label="letter")
@@ -275,7 +275,7 @@ def test_misspelt_names_are_explained_with_the_nearest_known_one(option: Option,
 
 
 @pytest.mark.parametrize("option", [o for o in ALL if len(o.name) > 5], ids=name_of)
-def test_a_dropped_letter_leads_back_to_the_name(option: Option) -> None:
+def test_a_missing_letter_gets_the_right_suggestion(option: Option) -> None:
     path = option.path.replace("*", "0")
     group, dot, name = path.rpartition(".")
     data = around(option, "x")

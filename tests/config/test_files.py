@@ -75,7 +75,7 @@ def test_missing_files_and_folders_are_explained(tmp_path: Path) -> None:
     assert "cannot be read" in message(tmp_path / "a\0b.json")
 
 
-def test_yaml_as_people_write_it(tmp_path: Path) -> None:
+def test_yaml_is_read_as_people_mean_it(tmp_path: Path) -> None:
     text = """# my first run
 learning_rate: 1e-4
 ema: yes
@@ -124,7 +124,7 @@ def test_saved_files_read_well(tmp_path: Path, name: str) -> None:
     assert "Bärenfüße" in text
     assert text.index("version") < text.index("family") < text.index("resolution") < text.index("runs_dir")
     plain = json.loads(text) if name == "a.json" else yaml.safe_load(text)
-    assert TrainConfig.model_validate(plain) == config, "other YAML readers understand it, too"
+    assert TrainConfig.model_validate(plain) == config, "YAML 1.1 readers read the same"
     assert os.listdir(tmp_path) == [name]
 
 
@@ -143,26 +143,26 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_saving_where_one_cannot(tmp_path: Path) -> None:
+def test_saving_to_invalid_places(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\.json, \.yaml or \.yml"):
         save_config(TrainConfig(), tmp_path / "a.txt")
     with pytest.raises(ConfigError, match="cannot be written"):
         save_config(TrainConfig(), tmp_path / "missing" / "a.json")
 
 
-def test_saving_leaves_pyyaml_as_it_was(tmp_path: Path) -> None:
+def test_pyyaml_itself_is_not_modified(tmp_path: Path) -> None:
     save_config(TrainConfig(), tmp_path / "a.yaml")
     assert yaml.safe_load("a: yes") == {"a": True}
     assert yaml.safe_dump("1e-4") == "1e-4\n...\n"
 
 
-def test_half_a_character_cannot_be_written_and_is_told(tmp_path: Path) -> None:
+def test_lone_surrogates_cannot_be_saved(tmp_path: Path) -> None:
     config = TrainConfig.model_validate({"family_options": {"text": "\ud800"}})
-    with pytest.raises(ConfigError, match="no character by itself"):
+    with pytest.raises(ConfigError, match="lone surrogate"):
         save_config(config, tmp_path / "c.json")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_too_long_for_any_file_is_told(tmp_path: Path) -> None:
+def test_a_name_too_long_for_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="preset"):
         resolve_config("x" * 5000)

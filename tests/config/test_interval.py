@@ -27,7 +27,7 @@ def test_reads_and_writes(text: object, interval: Interval, written: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0 steps", "-1 epochs", "1.5 steps", "3 weeks", True, 1.5, None, "1..2"])
-def test_refuses(text: object) -> None:
+def test_invalid_intervals(text: object) -> None:
     with pytest.raises(ValueError, match=r"interval|count|whole|convert"):
         Interval.parse(text)
 

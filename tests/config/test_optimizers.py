@@ -1,4 +1,4 @@
-"""The declared settings against the real classes, so that no keyword is misspelt or silently swallowed."""
+"""The declared settings match the real classes, so that no keyword is misspelt or silently ignored."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import inspect
 import pytest
 
 from modules.config import TrainConfig, find_option
-
-NAME = find_option(TrainConfig, "optimizer.name")
-NAMES = NAME.choices if NAME else ()
+from modules.config.sections.optimizers import OPTIMIZERS
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_choices_and_help_follow_from_the_classes() -> None:
+    option = find_option(TrainConfig, "optimizer.name")
+    assert option is not None
+    assert option.choices == tuple(OPTIMIZERS)
+    assert all(f"{name}: {kind.__doc__}" in option.help for name, kind in OPTIMIZERS.items())
+    assert all(next(iter(kind.model_fields)) == "name" for kind in OPTIMIZERS.values())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_arguments_are_keywords_of_the_target(name: str) -> None:
     torch = importlib.import_module("torch")
     optimizer = TrainConfig.model_validate({"optimizer": name}).optimizer
@@ -32,7 +38,7 @@ def test_arguments_are_keywords_of_the_target(name: str) -> None:
     assert (parameter < 1).all()
 
 
-def test_adafactor_without_momentum_keeps_no_history_of_every_weight() -> None:
+def test_adafactor_defaults_to_no_momentum() -> None:
     arguments = TrainConfig.model_validate({"optimizer": "adafactor"}).optimizer.arguments()
     assert arguments["betas"] == (None, 0.999)
     assert arguments["relative_step"] is False

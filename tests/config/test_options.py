@@ -15,7 +15,7 @@ def test_every_field_of_every_section_is_an_option() -> None:
 
 
 @pytest.mark.parametrize("option", ALL, ids=lambda option: f"{option.path}-{option.variant}")
-def test_every_option_speaks_for_itself(option: object) -> None:
+def test_every_option_has_a_title_and_help(option: object) -> None:
     found = next(other for other in ALL if other is option)
     assert found.title
     assert found.help
@@ -39,7 +39,7 @@ def test_options_know_bounds_choices_units_and_lists() -> None:
     assert find_option(TrainConfig, "optimizer.momentum", "adamw") is None
 
 
-def test_defaults_stand_as_in_a_file() -> None:
+def test_defaults_are_as_in_a_file() -> None:
     data = dump(TrainConfig())
     for option in ALL:
         if "." not in option.path:

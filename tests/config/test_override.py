@@ -39,13 +39,13 @@ def overridden(*assignments: str, data: dict[str, Any] | None = None) -> TrainCo
         ("family_options.net.widths=[1, 2]", {"net": {"widths": [1, 2]}}),
     ],
 )
-def test_values_are_read_as_the_setting_wants_them(assignment: str, value: object) -> None:
+def test_values_are_converted_to_the_settings_type(assignment: str, value: object) -> None:
     name = assignment.partition("=")[0].partition(".")[0].strip()
     found = getattr(overridden(assignment), name)
     assert (str(found) if name == "sample_every" else found) == value
 
 
-def test_lists_are_reached_by_number_and_grow_by_one() -> None:
+def test_list_items_are_set_by_index_and_appended() -> None:
     config = overridden(
         "concepts.0.path=a", "concepts.0.repeats=2", "concepts.1={path: b}", "samples.0.prompt=a cat: sitting"
     )
@@ -57,7 +57,7 @@ def test_lists_are_reached_by_number_and_grow_by_one() -> None:
 
 
 @pytest.mark.parametrize("choice", ["optimizer=sgd", "optimizer.name=sgd"])
-def test_another_optimizer_drops_what_belongs_to_the_former(choice: str) -> None:
+def test_another_optimizer_drops_the_previous_settings(choice: str) -> None:
     data = {"optimizer": {"name": "adamw", "betas": [0.5, 0.5], "weight_decay": 0.3}}
     assert override(data, [choice])["optimizer"] == {"name": "sgd"}
     config = overridden("optimizer.momentum=0.5", choice, data=data)
@@ -72,7 +72,7 @@ def test_the_same_optimizer_keeps_its_settings() -> None:
     assert whole["optimizer"] == {"name": "sgd", "momentum": 0.1}
 
 
-def test_the_data_is_completed_and_left_alone() -> None:
+def test_the_data_is_completed_and_not_modified() -> None:
     data = {"concepts": [{"path": "a"}]}
     result = override(data, ["concepts.0.path=b"])
     assert data == {"concepts": [{"path": "a"}]}
@@ -117,6 +117,6 @@ def test_settings_inside_broken_data_are_explained() -> None:
         overridden("optimizer.weight_decay=1", data={"optimizer": [1]})
 
 
-def test_a_digit_that_is_no_decimal_is_no_place_in_a_list() -> None:
+def test_non_decimal_digits_are_no_list_index() -> None:
     with pytest.raises(ConfigError):
         override({}, ["concepts.\u00b2.path=x"])

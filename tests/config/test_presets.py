@@ -64,7 +64,7 @@ def test_resolve(presets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("x/y", "no preset"),
     ],
 )
-def test_sources_that_are_not_there(presets: Path, monkeypatch: pytest.MonkeyPatch, source: str, part: str) -> None:
+def test_missing_sources(presets: Path, monkeypatch: pytest.MonkeyPatch, source: str, part: str) -> None:
     monkeypatch.chdir(presets.parent)
     with pytest.raises(ConfigError, match=part):
         resolve_config(source, presets=presets)
@@ -75,6 +75,6 @@ def test_faults_name_source_and_overrides(presets: Path) -> None:
         resolve_config("demo", ["seed=-1"], presets)
 
 
-def test_the_presets_that_come_with_tandem_are_valid() -> None:
+def test_shipped_presets_are_valid() -> None:
     for name in preset_names():
         load_preset(name)

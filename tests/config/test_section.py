@@ -23,7 +23,7 @@ from modules.config import Section, TrainConfig, explain, setting
         ({"device_ids": None}, None),
     ],
 )
-def test_what_people_write_is_read_as_they_mean_it(given: dict[str, Any], read: object) -> None:
+def test_text_is_converted_to_numbers_and_booleans(given: dict[str, Any], read: object) -> None:
     config = TrainConfig.model_validate(given)
     value = getattr(config, next(iter(given)))
     assert value == read
@@ -58,16 +58,21 @@ def test_sections_are_frozen_and_know_their_names() -> None:
 
 
 class FamilyOptions(Section):
-    """As a model family declares its own."""
+    """Options as a model family declares them."""
 
     section_title = "Test family"
     channels: int = setting(32, title="Channels", help="Width of the network.", ge=8, le=512)
 
 
-def test_messages_also_work_for_the_options_of_a_family() -> None:
+def test_family_options_are_explained_too() -> None:
     with pytest.raises(ValidationError) as caught:
         FamilyOptions.model_validate({"channels": 4, "chanels": 5})
     assert explain(caught.value, FamilyOptions, "family_options") == [
         "family_options.channels is 4; it must be a whole number from 8 to 512.",
         "family_options.chanels (5) is not a known setting; did you mean family_options.channels?",
     ]
+
+
+def test_family_files_may_still_declare_resume_told() -> None:
+    field = setting(1, title="Layers", help="Number of layers.", resume="told")  # type: ignore[arg-type]
+    assert field.json_schema_extra["resume"] == "warn"

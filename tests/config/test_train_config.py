@@ -17,7 +17,7 @@ def sentences(**given: Any) -> list[str]:
     return explain(caught.value)
 
 
-def test_flat_and_typed_in_use() -> None:
+def test_settings_are_flat_and_typed() -> None:
     config = TrainConfig(concepts=(Concept(path="pictures"),), learning_rate=3e-5)
     assert config.learning_rate == 3e-5
     assert config.concepts[0].repeats == 1.0
@@ -53,9 +53,9 @@ def test_promised_names_and_defaults() -> None:
 
 def test_rules_between_settings() -> None:
     assert sentences(node_rank=2, num_nodes=2) == ["node_rank is 2; it must be below num_nodes, which is 2."]
-    assert sentences(device_ids=[0, 0]) == ["device_ids is [0, 0]; each GPU may be named only once."]
+    assert sentences(device_ids=[0, 0]) == ["device_ids is [0, 0]; each GPU may be listed only once."]
     assert sentences(device_ids=[0, 1], world_size=3) == [
-        "world_size is 3, but device_ids names 2 GPUs; leave one of them empty."
+        "world_size is 3, but device_ids lists 2 GPUs; leave one of them empty."
     ]
     assert len(sentences(device_ids=[0, 1], world_size=2, num_nodes=2)) == 1
     assert sentences(processes_per_node=[1, 2], num_nodes=3) == [
@@ -70,7 +70,7 @@ def test_rules_between_settings() -> None:
 
 
 @pytest.mark.parametrize("address", ["a..b", "a b", "-x", "10.0.0.1:12355", "10.0.0.256", "[::1]", "a.-b", "ü", "a\n"])
-def test_the_first_machine_has_a_name_or_an_ip_address(address: str) -> None:
+def test_master_addr_is_a_host_name_or_ip_address(address: str) -> None:
     assert sentences(master_addr=address) == [
         f"master_addr is {address!r}; give a host name or an IP address, such as gpu01 or 10.0.0.1; the port is "
         "initial_port."
@@ -79,7 +79,7 @@ def test_the_first_machine_has_a_name_or_an_ip_address(address: str) -> None:
         assert TrainConfig(master_addr=right).master_addr == right
 
 
-def test_early_stopping_needs_something_to_look_at() -> None:
+def test_early_stopping_needs_validation() -> None:
     both = sentences(early_stopping_patience=3)
     assert [sentence.split(",")[0] for sentence in both] == ["early_stopping_patience is 3"] * 2
     assert "validate_every" in both[0]
@@ -88,7 +88,7 @@ def test_early_stopping_needs_something_to_look_at() -> None:
     assert len(sentences(early_stopping_patience=3, validate_every=100, concepts=[switched_off])) == 1
 
 
-def test_a_word_begins_with_words() -> None:
+def test_embedding_init_must_not_be_blank() -> None:
     assert sentences(method="embedding", embedding_init="  ") == ["embedding_init is '  '; give a word, such as cat."]
 
 
@@ -109,7 +109,7 @@ def test_allowed_together(given: dict[str, Any]) -> None:
     TrainConfig.model_validate(given)
 
 
-def test_each_section_file_declares_with_setting_only() -> None:
+def test_sections_declare_settings_with_setting_only() -> None:
     for base in TrainConfig.__bases__:
         source = inspect.getsource(base)
         assert "Field(" not in source

@@ -1,4 +1,4 @@
-"""Small picture folders, and the whole way from a folder to a loader in one call."""
+"""Small image folders, and the whole data path from a folder to a loader in one call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import Tensor
 
 from modules.config import Concept, TrainConfig
 from modules.data.batch import Example
-from modules.data.cache import Cache, CachedExamples
-from modules.data.encoding import Encode
-from modules.data.index import Index
-from modules.data.indexing import build_index
-from modules.data.loader import Loader, make_loader
-from modules.data.order import Order
+from modules.data.cache.cache import Cache, CachedExamples
+from modules.data.cache.encode import Encode
+from modules.data.index.build import build_index
+from modules.data.index.index import Index
+from modules.data.loading.loader import Loader, make_loader
+from modules.data.loading.order import Order, make_order
 
 
-def picture(path: Path, width: int = 40, height: int = 40, seed: int = 0, mode: str = "RGB") -> Path:
-    """Write a small picture of random blocks; the suffix decides the format."""
+def write_image(path: Path, width: int = 40, height: int = 40, seed: int = 0, mode: str = "RGB") -> Path:
+    """Write a small image of random blocks; the suffix chooses the format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     blocks = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     Image.fromarray(blocks).resize((width, height)).convert(mode).save(path)
@@ -31,19 +31,19 @@ def picture(path: Path, width: int = 40, height: int = 40, seed: int = 0, mode: 
 
 
 def config_for(*folders: Path, cache: Path, **settings: object) -> TrainConfig:
-    """A small config; settings whose names a Concept has go to every concept."""
-    own = {name: settings.pop(name) for name in list(settings) if name in Concept.model_fields}
-    concepts = [{"path": str(folder), **own} for folder in folders]
+    """A small config; settings of a Concept apply to every concept."""
+    concept_settings = {name: settings.pop(name) for name in list(settings) if name in Concept.model_fields}
+    concepts = [{"path": str(folder), **concept_settings} for folder in folders]
     data = {"concepts": concepts, "cache_dir": str(cache), "resolution": 32, "loader_workers": 0, **settings}
     return TrainConfig.model_validate(data)
 
 
-class Encoding:
-    """A family's `encode_together` that keeps the pixels and remembers what it was given."""
+class RecordingEncode:
+    """A family's `encode_batch` that keeps the pixels and remembers what it was given."""
 
     def __init__(self) -> None:
         self.examples: list[Example] = []
-        self.batches: list[tuple[int, int]] = []  # (examples, how many would be full)
+        self.batches: list[tuple[int, int]] = []  # (examples, size of a full batch)
 
     def __call__(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
         self.batches.append((len(examples), size))
@@ -51,32 +51,37 @@ class Encoding:
         return [{"pixels": e.pixels} | ({} if e.mask is None else {"mask": e.mask}) for e in examples]
 
 
-def each(encode: Callable[[Example], dict[str, Tensor]]) -> Encode:
-    """`encode` for one example after the other."""
+def one_by_one(encode: Callable[[Example], dict[str, Tensor]]) -> Encode:
+    """`encode` applied to one example after the other."""
     return lambda examples, size: [encode(example) for example in examples]
 
 
 def encode_missing(cache: Cache, encode: Encode, rank: int = 0, size: int = 1) -> None:
-    """Encode all that the cache lacks, as one rank."""
-    cache.encode(cache.groups(cache.missing(), size), encode, rank)
+    """Encode everything that is missing, as one rank."""
+    cache.encode(cache.batches(cache.missing(), size), encode, rank)
 
 
-def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
-    """A family's `draw`: pixels, noise, and a number that stands for the caption."""
+def transform(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
+    """A family's SampleTransform: pixels, noise, and a number that stands for the caption."""
     number = int.from_bytes(hashlib.sha256(caption.encode()).digest()[:4], "little")
     return {**cached, "noise": torch.randn(3, generator=generator), "caption": torch.tensor(number)}
+
+
+def index_of(config: TrainConfig, cache_dir: Path) -> Index:
+    """The index of a config with bucket sides in multiples of 8 pixels, built or brought up to date."""
+    return build_index(config, config.seed, 8, cache_dir)
 
 
 def fill(
     config: TrainConfig, index: Index, world: int = 1, fingerprint: str = "f", size: int = 1
 ) -> tuple[CachedExamples, int]:
     """Encode what is missing on `world` ranks one after the other; returns the cache and how many were encoded."""
-    encoding = Encoding()
+    encode = RecordingEncode()
     cache = Cache(Path(config.cache_dir), fingerprint, index, config)
-    groups = cache.groups(cache.missing(), size)
+    batches = cache.batches(cache.missing(), size)
     for rank in range(world):
-        cache.encode(groups.share(rank, world), encoding, rank)
-    return cache.load(), len(encoding.examples)
+        cache.encode(batches.for_rank(rank, world), encode, rank)
+    return cache.load(), len(encode.examples)
 
 
 @dataclass
@@ -87,11 +92,12 @@ class Prepared:
     order: Order
 
     def loader(self, rank: int = 0, world: int = 1, **settings: int) -> Loader:
-        return make_loader(self.config, self.index, self.cached, self.order, draw, rank, world, **settings)
+        settings = {"batch_size": self.config.batch_size, "rank": rank, "world_size": world, **settings}
+        return make_loader(self.config, self.index, self.cached, self.order, transform, **settings)
 
 
 def prepare(config: TrainConfig, global_batch_size: int = 8) -> Prepared:
     """Index, cache and order of a config."""
-    index = build_index(config, 8, Path(config.cache_dir))
+    index = index_of(config, Path(config.cache_dir))
     cached, _ = fill(config, index)
-    return Prepared(config, index, cached, Order.of(index, config, cached.usable, global_batch_size))
+    return Prepared(config, index, cached, make_order(index, config, config.seed, cached.usable, global_batch_size))

@@ -13,8 +13,8 @@ import pytest
 from tests.runs import Run, environment, train_command
 
 
-class Started:
-    """A training that runs in the background."""
+class TrainingProcess:
+    """A run in the background, started by the real command."""
 
     def __init__(self, process: subprocess.Popen[str], run: Run) -> None:
         self.process = process
@@ -22,20 +22,20 @@ class Started:
         self._seen: dict[int, psutil.Process] = {}
 
     def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 90) -> None:
-        """Wait until `condition`; fails where the process ends before, or after a guard against hanging."""
+        """Wait until `condition`; fails if the process ends before, or after `within_s`."""
         deadline = time.monotonic() + within_s
         while not condition():
-            self.family()
+            self.processes()
             assert self.process.poll() is None, f"ended before {what}: {self.process.communicate()}"
             assert time.monotonic() < deadline, f"no {what} in {within_s} s"
             time.sleep(0.05)
 
     def wait_for_step(self, step: int) -> None:
-        """Wait until so many steps are told."""
+        """Wait until this many steps are in the events."""
         self.wait_for(lambda: len(self.run.events("step")) >= step, f"step {step}")
 
-    def family(self) -> list[psutil.Process]:
-        """The process and all that it has started so far, noted for `left`."""
+    def processes(self) -> list[psutil.Process]:
+        """The process and its descendants, remembered for `leftovers`."""
         try:
             top = psutil.Process(self.process.pid)
             found = [top, *top.children(recursive=True)]
@@ -44,24 +44,24 @@ class Started:
         self._seen.update({each.pid: each for each in found})
         return found
 
-    def end(self, within_s: float = 90) -> tuple[int, str]:
-        """Wait for the end; exit code and all that was said."""
-        self.family()
+    def wait(self, within_s: float = 90) -> tuple[int, str]:
+        """Wait for the end; the exit code and the whole output."""
+        self.processes()
         out, error = self.process.communicate(timeout=within_s)
         return self.process.returncode, out + error
 
-    def left(self) -> list[psutil.Process]:
-        """What is still alive of all processes ever seen."""
+    def leftovers(self) -> list[psutil.Process]:
+        """Processes ever seen that are still alive."""
         alive = [each for each in self._seen.values() if each.is_running()]
         return [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
-    """Start `scripts/train.py` with a config and flags; whatever still runs after the test is killed."""
-    all_started: list[Started] = []
+def start(tmp_path: Path) -> Iterator[Callable[..., TrainingProcess]]:
+    """Start `scripts/train.py` with a config and flags; processes that outlive the test are killed."""
+    all_started: list[TrainingProcess] = []
 
-    def begin(config: object, *flags: str, **variables: str) -> Started:
+    def begin(config: object, *flags: str, **variables: str) -> TrainingProcess:
         from modules.config import TrainConfig
         from modules.run import RunFolder
 
@@ -71,12 +71,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
             argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
         )
         run = Run(RunFolder(Path(config.runs_dir) / str(config.run_name)))
-        all_started.append(Started(process, run))
+        all_started.append(TrainingProcess(process, run))
         return all_started[-1]
 
     yield begin
     for each in all_started:
-        each.family()
-        for process in each.left():
+        each.processes()
+        for process in each.leftovers():
             process.kill()
         each.process.communicate()

@@ -20,7 +20,7 @@ Daemon = subprocess.Popen[bytes]
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "sinfo")
 NODES = ("tandem1", "tandem2")
-# Slurm believes in two cores a node, so that two tasks fit on it, whatever the machine has.
+# Slurm is told that each node has two cores, so that two tasks fit on it on any machine.
 CORES = 2
 
 _CONFIG = """\
@@ -62,8 +62,8 @@ PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=off State=UP
 """
 
 
-def why_not() -> str:
-    """Why this machine cannot play a cluster; empty where it can."""
+def skip_reason() -> str:
+    """Why this machine cannot simulate a cluster; empty if it can."""
     if sys.platform != "linux":
         return "Slurm exists only on Linux"
     if os.geteuid() != 0:
@@ -113,7 +113,7 @@ class Cluster:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """Start the cluster and end all of it; raises RuntimeError with the daemons' words where it does not start."""
+    """Start the cluster and end all of it; raises RuntimeError with the daemons' output if it does not start."""
     # Not below pytest's folder, which munged's user may not enter.
     root = Path(tempfile.mkdtemp(prefix="tandem-slurm-"))
     variables = {"SLURM_CONF": str(root / "slurm.conf")}
@@ -139,7 +139,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def _start_munged(stack: ExitStack, root: Path) -> None:
-    """Munge proves to the daemons who speaks; it runs as a user of its own, and refuses files that others may write."""
+    """Munge authenticates the daemons; it runs as its own user, and refuses files that others may write."""
     folder = root / "munge"
     folder.mkdir()
     key = folder / "key"
@@ -175,7 +175,7 @@ def _end(process: Daemon) -> None:
 
 
 def _cancel_all(made: Cluster) -> None:
-    """Whatever a failed test left in the queue; its processes end with it."""
+    """Cancel the jobs that a failed test left in the queue."""
     made.run("scancel", "--signal=KILL", "--full", "--user=root")
     made.run("scancel", "--user=root")
     made.wait_for(lambda: not made.say("squeue", "--noheader"), "an empty queue")

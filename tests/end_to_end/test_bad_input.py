@@ -1,4 +1,4 @@
-"""What people get wrong: each ends with one sentence, the right exit code and no traceback."""
+"""User errors end with a short message, the right exit code and no traceback."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from modules.config import save_config
 from scripts import preflight, sample, train
-from tests.runs import ROOT, assert_one_sentence, finished, group_settings, tiny_config, train_alone, train_command
+from tests.runs import ROOT, assert_error_message, group_settings, run_command, tiny_config, train_alone, train_command
 
 pytestmark = pytest.mark.end_to_end
 
 
-def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The command in this process: what goes wrong here goes wrong before torch is imported."""
+def run_train(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code and error output of train.py in this process; these errors are found before torch is imported."""
     capsys.readouterr()
     code = train.main(list(arguments))
     captured = capsys.readouterr()
@@ -27,57 +27,57 @@ def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 
 def test_without_a_config_it_says_what_to_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = said_by(capsys, "--config", str(tmp_path / "missing.json"))
+    code, message = run_train(capsys, "--config", str(tmp_path / "missing.json"))
     assert code == 2
-    assert "missing.json" in said
+    assert "missing.json" in message
 
 
 def test_an_unknown_preset_names_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = said_by(capsys, "--config", "demoo")
+    code, message = run_train(capsys, "--config", "demoo")
     assert code == 2
-    assert "demoo" in said
+    assert "demoo" in message
 
 
-def test_a_wrong_field_names_it(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = train_command(tiny_config(pictures, tmp_path), tmp_path / "c.json")[2:]
-    code, said = said_by(capsys, *argv, "--set", "batch_siez=4")
+def test_a_wrong_field_names_it(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = train_command(tiny_config(images, tmp_path), tmp_path / "c.json")[2:]
+    code, message = run_train(capsys, *argv, "--set", "batch_siez=4")
     assert code == 2
-    assert "batch_size" in said
-    code, said = said_by(capsys, *argv, "--set", "batch_size=-1")
+    assert "batch_size" in message
+    code, message = run_train(capsys, *argv, "--set", "batch_size=-1")
     assert code == 2
-    assert "batch_size" in said
+    assert "batch_size" in message
 
 
-def test_a_run_name_with_slashes_is_refused(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = train_command(tiny_config(pictures, tmp_path), tmp_path / "c.json")[2:]
-    code, said = said_by(capsys, *argv, "--run_name", "../up")
+def test_a_run_name_with_slashes_is_refused(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = train_command(tiny_config(images, tmp_path), tmp_path / "c.json")[2:]
+    code, message = run_train(capsys, *argv, "--run_name", "../up")
     assert code == 2
-    assert "run_name" in said
+    assert "run_name" in message
     assert not (tmp_path / "up").exists()
 
 
 def test_a_run_folder_that_cannot_be_written_is_refused(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    config = tiny_config(pictures, tmp_path, runs_dir=str(tmp_path / "file" / "runs"))
-    code, said = said_by(capsys, *train_command(config, tmp_path / "c.json")[2:])
+    config = tiny_config(images, tmp_path, runs_dir=str(tmp_path / "file" / "runs"))
+    code, message = run_train(capsys, *train_command(config, tmp_path / "c.json")[2:])
     assert code == 2
-    assert "runs_dir" in said
+    assert "runs_dir" in message
 
 
 def test_a_world_larger_than_the_machine_is_refused(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = tiny_config(pictures, tmp_path, **group_settings(5000))
-    code, said = said_by(capsys, *train_command(config, tmp_path / "c.json")[2:])
+    config = tiny_config(images, tmp_path, **group_settings(5000))
+    code, message = run_train(capsys, *train_command(config, tmp_path / "c.json")[2:])
     assert code == 2
-    assert "world_size is 5000" in said
+    assert "world_size is 5000" in message
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--run_name", "../up"), "run_name is '../up'"),
         (("--run_name", "there"), "the run 'there' already exists"),
@@ -89,18 +89,18 @@ def test_a_world_larger_than_the_machine_is_refused(
     ],
 )
 def test_a_dry_run_refuses_what_a_start_would(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "runs" / "there").mkdir(parents=True)
     (tmp_path / "runs" / "there" / "something").touch()
-    argv = train_command(tiny_config(pictures, tmp_path), tmp_path / "c.json")[2:]
-    code, words = said_by(capsys, *argv, "--dry_run", *flags)
+    argv = train_command(tiny_config(images, tmp_path), tmp_path / "c.json")[2:]
+    code, words = run_train(capsys, *argv, "--dry_run", *flags)
     assert code == 2
-    assert said in words
+    assert message in words
 
 
 @pytest.mark.parametrize("value", ["nan", "-1", "inf", "soon"])
-def test_a_preflight_of_odd_patience_is_refused(capsys: pytest.CaptureFixture[str], value: str) -> None:
+def test_an_invalid_preflight_timeout_is_refused(capsys: pytest.CaptureFixture[str], value: str) -> None:
     for option in ("--patience", "--wait"):
         with pytest.raises(SystemExit) as left:
             preflight.main([f"{option}={value}"])
@@ -110,32 +110,32 @@ def test_a_preflight_of_odd_patience_is_refused(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("resume", ["latest", "nowhere/step-000001"])
 def test_resuming_what_is_not_there_is_refused(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], resume: str
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], resume: str
 ) -> None:
-    argv = train_command(tiny_config(pictures, tmp_path), tmp_path / "c.json")[2:]
-    code, said = said_by(capsys, *argv, "--resume", resume)
+    argv = train_command(tiny_config(images, tmp_path), tmp_path / "c.json")[2:]
+    code, message = run_train(capsys, *argv, "--resume", resume)
     assert code == 2
-    assert "resume" in said or "no run" in said
+    assert "resume" in message or "no run" in message
 
 
 @pytest.mark.slow
-def test_resuming_a_damaged_backup_is_refused_by_the_command(pictures: Path, tmp_path: Path) -> None:
-    config = tiny_config(pictures, tmp_path, max_steps=2)
+def test_resuming_a_damaged_backup_is_refused_by_the_command(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, max_steps=2)
     _, run = train_alone(config)
     backup = run.folder.backup_dir / "step-000002"
     (backup / "weights.safetensors").write_bytes(b"")
-    done = finished(train_command(config, tmp_path / "c.json", "--resume", str(backup)))
-    assert_one_sentence(done, 2, "step-000002", "weights.safetensors is not as it was written")
+    done = run_command(train_command(config, tmp_path / "c.json", "--resume", str(backup)))
+    assert_error_message(done, 2, "step-000002", "the checksum of weights.safetensors does not match")
 
 
 @pytest.mark.slow
-def test_a_refused_resume_leaves_the_run_as_it_was(pictures: Path, tmp_path: Path) -> None:
-    config = tiny_config(pictures, tmp_path)
+def test_a_refused_resume_leaves_the_run_as_it_was(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path)
     _, run = train_alone(config)
     save_config(config, run.folder.config_file)
     before = run.folder.config_file.read_bytes()
     argv = train_command(config, tmp_path / "c.json", "--resume", "latest", "--set", "optimizer.name=sgd")
-    assert_one_sentence(finished(argv), 2, "optimizer")
+    assert_error_message(run_command(argv), 2, "optimizer")
     assert run.folder.config_file.read_bytes() == before
 
 
@@ -143,9 +143,9 @@ def test_a_folder_of_broken_files_ends_with_code_four(tmp_path: Path) -> None:
     folder = tmp_path / "broken"
     folder.mkdir()
     for number in range(3):
-        (folder / f"{number}.png").write_bytes(b"not a picture")
-    done = finished(train_command(tiny_config(folder, tmp_path), tmp_path / "c.json"))
-    assert_one_sentence(done, 4, str(folder))
+        (folder / f"{number}.png").write_bytes(b"not an image")
+    done = run_command(train_command(tiny_config(folder, tmp_path), tmp_path / "c.json"))
+    assert_error_message(done, 4, str(folder))
 
 
 def test_an_empty_folder_ends_with_code_four(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_an_empty_folder_ends_with_code_four(tmp_path: Path) -> None:
     assert str(tmp_path / "empty") in run.failure(0)
 
 
-def test_a_cache_that_cannot_be_written_is_told(pictures: Path, tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_reported(images: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, run = train_alone(tiny_config(pictures, tmp_path, cache_dir=str(tmp_path / "file" / "cache")))
+    code, run = train_alone(tiny_config(images, tmp_path, cache_dir=str(tmp_path / "file" / "cache")))
     assert code == 2
     assert "cache_dir" in run.failure(0)
 
@@ -172,72 +172,72 @@ class FullFamily(TinyFamily):
 """
 
 
-def test_memory_that_ends_while_encoding_is_not_told_of_the_index(pictures: Path, tmp_path: Path) -> None:
+def test_out_of_memory_while_encoding_is_reported_as_caching(images: Path, tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL_ENCODER)
-    code, run = train_alone(tiny_config(pictures, tmp_path, family=str(tmp_path / "full.py")))
+    code, run = train_alone(tiny_config(images, tmp_path, family=str(tmp_path / "full.py")))
     assert code == 3
     assert "CUDA out of memory" in run.failure(0)
     assert run.events("phase")[-1]["phase"] == "caching"
 
 
-def test_a_sample_size_that_the_family_cannot_draw_is_refused(pictures: Path, tmp_path: Path) -> None:
-    code, run = train_alone(tiny_config(pictures, tmp_path, samples=[{"prompt": "x", "width": 20}]))
+def test_an_unsupported_sample_size_is_refused(images: Path, tmp_path: Path) -> None:
+    code, run = train_alone(tiny_config(images, tmp_path, samples=[{"prompt": "x", "width": 20}]))
     assert code == 2
     assert "samples.0.width is 20" in run.failure(0)
     assert "multiple of 8" in run.failure(0)
 
 
 @pytest.mark.slow
-def test_a_port_in_use_is_replaced_and_shown_and_missing_cuda_is_told(pictures: Path, tmp_path: Path) -> None:
+def test_a_taken_port_and_missing_cuda_are_replaced_and_noted(images: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        config = tiny_config(pictures, tmp_path, max_steps=1, **group_settings(2, port))
-        done = finished(train_command(config, tmp_path / "c.json", "--backend", "nccl"), CUDA_VISIBLE_DEVICES="")
+        config = tiny_config(images, tmp_path, max_steps=1, **group_settings(2, port))
+        done = run_command(train_command(config, tmp_path / "c.json", "--backend", "nccl"), CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"instead of {port}, which is in use" in done.stdout
     assert "gloo instead of nccl" in done.stdout
 
 
 @pytest.mark.slow
-def test_processes_that_cannot_meet_fall_back_to_one_device(pictures: Path, tmp_path: Path) -> None:
-    config = tiny_config(pictures, tmp_path, max_steps=1, **group_settings(2))
-    done = finished(train_command(config, tmp_path / "c.json"), GLOO_SOCKET_IFNAME="doesnotexist")
+def test_without_a_process_group_one_device_trains(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, max_steps=1, **group_settings(2))
+    done = run_command(train_command(config, tmp_path / "c.json"), GLOO_SOCKET_IFNAME="doesnotexist")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "one device trains instead" in done.stdout
     assert "GLOO_SOCKET_IFNAME" in done.stderr
     shutil.rmtree(tmp_path / "runs")
     argv = train_command(config, tmp_path / "c.json", "--require_multi_gpu", "--no_torchrun")
-    assert_one_sentence(finished(argv, GLOO_SOCKET_IFNAME="doesnotexist"), 3, "could not form a group")
+    assert_error_message(run_command(argv, GLOO_SOCKET_IFNAME="doesnotexist"), 3, "could not form a group")
 
 
 @pytest.mark.slow
-def test_a_saved_model_draws_and_wrong_folders_are_refused(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_saved_model_generates_and_wrong_folders_are_refused(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, run = train_alone(tiny_config(pictures, tmp_path, max_steps=2))
+    _, run = train_alone(tiny_config(images, tmp_path, max_steps=2))
     argv = [sys.executable, str(ROOT / "scripts" / "sample.py"), "--model", str(run.folder.model_dir)]
-    done = finished([*argv, "--prompt", "a", "--prompt", "b", "--out", str(tmp_path / "out")])
+    done = run_command([*argv, "--prompt", "a", "--prompt", "b", "--out", str(tmp_path / "out")])
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "grid-00.png",
         "sample-00.png",
         "sample-01.png",
     ]
-    done = finished([*argv, "--prompt", "c", "--out", str(tmp_path / "out")])
+    done = run_command([*argv, "--prompt", "c", "--out", str(tmp_path / "out")])
     assert done.stdout.split() == [str(tmp_path / "out" / "sample-02.png")]  # beside the others
-    for arguments, said in (
+    for arguments, message in (
         (["--model", str(tmp_path)], "tandem.json"),
         (["--model", str(tmp_path / "missing")], "there is no folder"),
         (["--model", str(run.folder.model_dir), "--width", "20"], "multiple of 8"),
         (["--model", str(run.folder.model_dir), "--count", "0"], "--count"),
         (["--model", str(run.folder.model_dir), "--steps", "0"], "steps"),
         (["--model", str(run.folder.model_dir), "--base_model", "x"], "is a whole model"),
-        (["--model", str(run.folder.path)], f"is the folder of a run. Give its model folder, {run.folder.model_dir}"),
+        (["--model", str(run.folder.path)], f"is the folder of a run. Use its model folder, {run.folder.model_dir}"),
         (["--model", str(next(run.folder.backup_dir.iterdir()))], "is a backup"),
         (["--model", str(run.folder.model_dir / "tandem.json")], "is a file"),
     ):
         capsys.readouterr()
         assert sample.main([*arguments, "--prompt", "x"]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

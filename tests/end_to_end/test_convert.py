@@ -1,4 +1,4 @@
-"""scripts/convert.py: every form into the other and back, and a sentence for everything that cannot be."""
+"""scripts/convert.py: every format to every other and back, and messages for what cannot be converted."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_every_architecture_comes_back_equal_from_both_forms(
     make: str, settings: dict[str, Any], layout: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Velocity, too, where the layout is of a model that predicts noise."""
+    """Including v-prediction with the layout of a model that predicts noise."""
     from tests.families import tiny_pipelines
 
     before = getattr(tiny_pipelines, make)(tmp_path / "before", **settings)
@@ -112,8 +112,8 @@ def test_every_architecture_comes_back_equal_from_both_forms(
 MUST = ("sai_model_spec", "architecture", "implementation", "title", "resolution")
 
 
-def test_every_kind_of_file_says_what_modelspec_wants_of_it(place: Path, tmp_path: Path) -> None:
-    """Where its source said nothing; the headers of what was trained are in tests/training/test_saving.py."""
+def test_every_file_type_has_its_modelspec_metadata(place: Path, tmp_path: Path) -> None:
+    """For sources without metadata; the headers of what was trained are in tests/training/test_saving.py."""
     module = "unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k"
     lora = {f"{module}.lora_A.weight": torch.ones(2, 2048), f"{module}.lora_B.weight": torch.ones(8, 2)}
     save_file(lora, tmp_path / "lora.safetensors")
@@ -130,12 +130,12 @@ def test_every_kind_of_file_says_what_modelspec_wants_of_it(place: Path, tmp_pat
             out = tmp_path / f"{form}.safetensors"
             assert convert(tmp_path / name, out, "--to", form) == 0
         with safe_open(out, "pt") as written:
-            said = written.metadata()
-        assert all(said[f"modelspec.{key}"] for key in MUST)
-        assert said["modelspec.architecture"].endswith(ending)
-        assert said["modelspec.implementation"] == implementation
-        assert said["modelspec.resolution"] == resolution
-        assert len(said["modelspec.hash_sha256"]) == 66
+            message = written.metadata()
+        assert all(message[f"modelspec.{key}"] for key in MUST)
+        assert message["modelspec.architecture"].endswith(ending)
+        assert message["modelspec.implementation"] == implementation
+        assert message["modelspec.resolution"] == resolution
+        assert len(message["modelspec.hash_sha256"]) == 66
     # Nothing but the width of the text tells that it is for SDXL.
     assert any("lora_unet_middle_block_1_" in name for name in load_file(tmp_path / "kohya.safetensors"))
 
@@ -166,12 +166,12 @@ def test_numbers_change_their_format(place: Path, tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[list[str], list[str]]] = {
     "missing": (["none.safetensors", "OUT", "--to", "kohya"], ["There is no", "none.safetensors"]),
-    "cut short": (["cut.safetensors", "OUT", "--to", "kohya"], ["damaged or cut short"]),
+    "cut short": (["cut.safetensors", "OUT", "--to", "kohya"], ["damaged or truncated"]),
     "pickle": (["model.ckpt", "OUT", "--to", "kohya"], ["is a pickle", ".safetensors file of the same model"]),
     "no LoRA": (["learned_embeds.safetensors", "OUT", "--to", "kohya"], ["is an embedding; --to kohya takes a LoRA"]),
     "no embedding": (["lora.safetensors", "OUT", "--to", "embedding"], ["is a LoRA; --to embedding takes"]),
     "embedding for diffusers": (["learned_embeds.safetensors", "OUT", "--to", "diffusers"], ["reads it as it is"]),
-    "neither": (["strange.safetensors", "OUT", "--to", "kohya"], ["holds no LoRA", "LyCORIS"]),
+    "neither": (["strange.safetensors", "OUT", "--to", "kohya"], ["is not a LoRA", "LyCORIS"]),
     "neither, as embedding": (["strange.safetensors", "OUT", "--to", "embedding"], ["is not an embedding"]),
     "neither, as model": (["strange.safetensors", "again", "--to", "diffusers", "--layout", "sd"], ["has no", "needs"]),
     "empty": (["empty.safetensors", "OUT", "--to", "kohya"], ["is empty"]),
@@ -180,32 +180,32 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "pickle as model": (["model.ckpt", "OUT", "--to", "single_file"], ["is a pickle"]),
     "folder of a LoRA": (
         ["run/model", "OUT", "--to", "single_file"],
-        ["holds a LoRA, which is no whole model", "pytorch_lora_weights.safetensors"],
+        ["contains a LoRA, not a whole model", "pytorch_lora_weights.safetensors"],
     ),
-    "folder of an embedding": (["word", "OUT", "--to", "single_file"], ["holds an embedding", "cat.safetensors"]),
+    "folder of an embedding": (["word", "OUT", "--to", "single_file"], ["contains an embedding", "cat.safetensors"]),
     "run": (
         ["run", "OUT", "--to", "kohya"],
-        ["folder of a whole run", "Give the model that the run saved: 'run/model'"],
+        ["folder of a run", "Give the model that the run saved: 'run/model'"],
     ),
-    "backup": (["run/backups/1", "OUT", "--to", "single_file"], ["a backup, which only Tandem reads", "run/model"]),
+    "backup": (["run/backups/1", "OUT", "--to", "single_file"], ["a backup, which only Tandem can read", "run/model"]),
     "run as layout": (["lora.safetensors", "again", "--to", "diffusers", "--layout", "run"], ["is a LoRA"]),
     "no dtype": (["lora.safetensors", "OUT", "--to", "dtype"], ["needs --dtype"]),
-    "no pipeline": (["sd/unet", "OUT", "--to", "single_file"], ["no diffusers folder", "model_index.json"]),
+    "no pipeline": (["sd/unet", "OUT", "--to", "single_file"], ["is not a diffusers folder", "model_index.json"]),
     "not a model": (
         ["lora.safetensors", "again", "--to", "diffusers", "--layout", "sd"],
-        ["is a LoRA", "Leave --layout"],
+        ["is a LoRA", "Omit --layout"],
     ),
     "layout of a run": (
         ["one.safetensors", "again", "--to", "diffusers", "--layout", "run"],
-        ["folder of a whole run"],
+        ["folder of a run"],
     ),
-    "name of a file": (["one.safetensors", "OUT", "--to", "diffusers", "--layout", "sd"], ["a folder is written"]),
+    "name of a file": (["one.safetensors", "OUT", "--to", "diffusers", "--layout", "sd"], ["--layout writes a folder"]),
     "model again": (["one.safetensors", "OUT", "--to", "single_file"], ["file with a whole model", "--to dtype"]),
     "model as LoRA": (["one.safetensors", "OUT", "--to", "kohya"], ["is a whole model; --to kohya takes a LoRA"]),
-    "needless layout": (["lora.safetensors", "OUT", "--to", "kohya", "--layout", "sd"], ["leave it out"]),
+    "needless layout": (["lora.safetensors", "OUT", "--to", "kohya", "--layout", "sd"], ["omit it"]),
     "ending": (["lora.safetensors", "out.pt", "--to", "kohya"], ["does not end in .safetensors"]),
-    "exists": (["lora.safetensors", "learned_embeds.safetensors", "--to", "kohya"], ["exists already", "--overwrite"]),
-    "itself": (["lora.safetensors", "lora.safetensors", "--to", "kohya", "--overwrite"], ["exists already"]),
+    "exists": (["lora.safetensors", "learned_embeds.safetensors", "--to", "kohya"], ["already exists", "--overwrite"]),
+    "itself": (["lora.safetensors", "lora.safetensors", "--to", "kohya", "--overwrite"], ["already exists"]),
     "no folder": (["lora.safetensors", "none/out.safetensors", "--to", "kohya"], ["no folder", "none"]),
 }
 
@@ -218,9 +218,9 @@ def test_bad_input_gives_a_sentence_and_writes_nothing(
     before = sorted((path.name, path.stat().st_mtime_ns) for path in place.iterdir())
     arguments, words = BAD[case]
     assert convert(*(argument.replace("OUT", "out.safetensors") for argument in arguments)) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("Nothing was written: ")
-    assert all(word in said for word in words), said
+    message = capsys.readouterr().err
+    assert message.startswith("Nothing was written: ")
+    assert all(word in message for word in words), message
     assert sorted((path.name, path.stat().st_mtime_ns) for path in place.iterdir()) == before
 
 
@@ -237,9 +237,9 @@ def spoiled(tensors: dict[str, Any], case: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("unknown", "'unet.conv_in.oft_r' belongs to no LoRA"),
+        ("unknown", "'unet.conv_in.oft_r' does not belong to any supported LoRA"),
         ("incomplete", "is incomplete"),
-        ("uneven", "do not fit each other"),
+        ("uneven", "incompatible shapes"),
         ("other", "is a LoRA of another model"),
     ],
 )
@@ -252,7 +252,7 @@ def test_a_lora_that_would_lose_something_is_refused(
     assert not (tmp_path / "out.safetensors").exists()
 
 
-def test_a_model_of_another_architecture_does_not_fit_the_layout(
+def test_a_layout_of_another_architecture_is_refused(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "one.safetensors"
@@ -277,7 +277,7 @@ def test_a_full_disk_is_named(place: Path, tmp_path: Path, capsys: pytest.Captur
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_file_is_replaced_only_where_that_is_said(place: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_overwrite(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     out.write_text("mine")
     assert convert(place / "lora.safetensors", out, "--to", "kohya") == 2

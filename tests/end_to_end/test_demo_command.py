@@ -1,4 +1,4 @@
-"""The README's first command, whole: from nothing to a model whose samples a checker recognises."""
+"""The first command of the README: from nothing to a model whose samples match their captions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from PIL import Image
 
 from modules.run import RunFolder, read_events
 from tests.runs import LAUNCHER_VARIABLES, ROOT
+
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.slow

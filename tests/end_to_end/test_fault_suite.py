@@ -1,4 +1,4 @@
-"""Whatever befalls a rank: within 30 s one message with the right rank and cause, no process and no half file left."""
+"""Any fault of a rank ends within 30 s in one message with rank and cause; no process and no partial file is left."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 
 from modules.checkpoint import Backups
 from modules.run import RunFolder
-from tests.end_to_end.conftest import Started
+from tests.end_to_end.conftest import TrainingProcess
 from tests.ports import free_port
 from tests.runs import Run, environment, group_settings, tiny_config, train_command
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.end_to_end, pytest.mark.slow]
 
 # The promise is 30 s from the fault on, on a machine that has room for the ranks; this guards against hanging, from the
 # start of Python on.
@@ -32,11 +32,11 @@ FORKED = {"loader_workers": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """A fault of tests/tiny_family.py, and what the message must say."""
+    """A fault of tests/tiny_family.py, and what the message must contain."""
 
     fault: str
     ranks: int
-    said: tuple[str, ...]
+    output: tuple[str, ...]
     spawned: bool = False
     settings: dict[str, object] = field(default_factory=dict)
     exit_code: int = 3
@@ -46,7 +46,7 @@ CASES = {
     "an exception": Case("error:2:9", 3, ("rank 2 on", "(error)", "a mistake in the family's own code", "rank-2.txt")),
     "killed": Case("kill:1:9", 2, ("rank 1 on", "(killed)", "SIGKILL")),
     "rank 0 killed, spawned": Case("kill:0:9", 3, ("rank 0 on", "(killed)", "SIGKILL"), spawned=True),
-    "left without a word": Case("leave:0:9", 2, ("rank 0 on", "(gone)", "has ended in the middle of the run")),
+    "left without a word": Case("leave:0:9", 2, ("rank 0 on", "(gone)", "exited during the run")),
     "left without a word, spawned": Case("leave:2:9", 3, ("rank 2 on", "(gone)"), spawned=True),
     "stopped": Case("stop:1:9", 2, ("rank 1 on", "(stopped)", "state T")),
     "rank 0 stopped, spawned": Case("stop:0:9", 3, ("rank 0 on", "(stopped)", "state T"), spawned=True),
@@ -80,10 +80,10 @@ CASES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was left of a case."""
+    """The result of a case."""
 
     exit_code: int
-    said: str
+    output: str
     seconds: float  # from the fault to the end
     left: list[int]
     run: Run
@@ -91,7 +91,7 @@ class Outcome:
 
 @contextmanager
 def small_disk(place: Path) -> Iterator[bool]:
-    """A disk of its own at `place`; False where this user may mount none."""
+    """Mount a small disk at `place`; False if this user may not mount."""
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], check=False)
     try:
@@ -101,37 +101,37 @@ def small_disk(place: Path) -> Iterator[bool]:
             subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def happen(case: Case, pictures: Path, place: Path, number: int) -> Outcome:
+def run_case(case: Case, images: Path, place: Path, number: int) -> Outcome:
     """Run the real command with a fault in it."""
     options = {"faults": [case.fault], "slow_step_s": 0.02}
     settings = {"max_steps": 100_000, "epochs": 1_000_000, "backup_every": "4 steps", **case.settings}
     group = group_settings(case.ranks, free_port())
-    config = tiny_config(pictures, place, **settings, **group, runs_dir=str(place / "disk"), family_options=options)
+    config = tiny_config(images, place, **settings, **group, runs_dir=str(place / "disk"), family_options=options)
     argv = train_command(config, place / "c.json", *(["--no_torchrun"] if case.spawned else []))
     variables = environment(TANDEM_TEST_STRUCK=str(place / "struck"), TANDEM_TEST_DISK=str(place / "disk"))
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
-    started = Started(process, Run(RunFolder(place / "disk" / "x")))
+    started = TrainingProcess(process, Run(RunFolder(place / "disk" / "x")))
     deadline = time.monotonic() + END_WITHIN_S
     while process.poll() is None and time.monotonic() < deadline:
-        started.family()
+        started.processes()
         time.sleep(0.2)
     ended = time.time()
     if process.poll() is None:
         process.kill()
-    said = "".join(process.communicate())
-    left = started.left()
+    output = "".join(process.communicate())
+    left = started.leftovers()
     for each in left:
         each.kill()
     struck = place / "struck"
     seconds = ended - struck.stat().st_mtime if struck.exists() else -1.0
-    return Outcome(process.returncode, said, seconds, [each.pid for each in left], started.run)
+    return Outcome(process.returncode, output, seconds, [each.pid for each in left], started.run)
 
 
 @pytest.fixture(scope="module")
 def outcomes(
-    request: pytest.FixtureRequest, pictures: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Outcome]]]:
-    """All chosen cases, two at a time: most of their time is waiting for a sign of life."""
+    """All selected cases, two at a time: most of the time they wait for heartbeats."""
     chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     top = tmp_path_factory.mktemp("faults")
     with small_disk(top / "small") as has_disk, ThreadPoolExecutor(2) as pool:
@@ -145,21 +145,21 @@ def outcomes(
                 if not has_disk:
                     continue
                 (place / "disk").symlink_to(top / "small")
-            futures[name] = pool.submit(happen, case, pictures, place, number)
+            futures[name] = pool.submit(run_case, case, images, place, number)
         yield futures
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", CASES)
-def test_the_right_rank_and_cause_are_told_and_nothing_is_left(name: str, outcomes: dict[str, Future[Outcome]]) -> None:
+def test_rank_and_cause_are_reported_and_nothing_is_left(name: str, outcomes: dict[str, Future[Outcome]]) -> None:
     if name not in outcomes:
         pytest.skip("only root may mount a small disk")
     case, outcome = CASES[name], outcomes[name].result()
     sys.stdout.write(f"{name}: {outcome.seconds:.1f} s\n")
-    assert outcome.seconds >= 0, f"the fault never struck: {outcome.said}"
-    assert outcome.exit_code == case.exit_code, outcome.said
-    message = outcome.said[outcome.said.index("Training stopped:") :]
-    for part in case.said:
+    assert outcome.seconds >= 0, f"the fault never happened: {outcome.output}"
+    assert outcome.exit_code == case.exit_code, outcome.output
+    message = outcome.output[outcome.output.index("Training stopped:") :]
+    for part in case.output:
         assert part in message, message
     assert message.count("Training stopped") == 1
     assert "Traceback (most" not in message
@@ -168,7 +168,7 @@ def test_the_right_rank_and_cause_are_told_and_nothing_is_left(name: str, outcom
 
 
 def assert_nothing_half(run: Run) -> None:
-    """Every backup is whole, nothing partial lies about, and every line of the events can be read."""
+    """Every backup is valid, no partial file is left, and every event can be parsed."""
     folder = run.folder
     assert not [path for path in folder.path.rglob("*") if "partial" in path.name or path.suffix == ".reserve"]
     _, damaged = Backups(folder.backup_dir, keep=1).newest_valid()

@@ -1,4 +1,4 @@
-"""The real command, the real family and a divided model: commands, stopping, and going on in another mode."""
+"""The real command with a real family, fully sharded: commands, stopping, and resuming in another mode."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from modules.run import request_command
 from modules.training.parity import weight_difference
-from tests.end_to_end.conftest import Started
-from tests.runs import finished, group_settings, tiny_config, train_alone, train_command
+from tests.end_to_end.conftest import TrainingProcess
+from tests.runs import group_settings, run_command, tiny_config, train_alone, train_command
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -22,13 +22,13 @@ SETTINGS = {
     "epochs": 1_000_000,
     "samples": [{"prompt": "a red disc", "steps": 1, "width": 16, "height": 16}],
 }
-DIVIDED = {**SETTINGS, **group_settings(2), "training_mode": "fully_sharded"}
+SHARDED = {**SETTINGS, **group_settings(2), "training_mode": "fully_sharded"}
 
 
-def test_it_obeys_commands_stops_and_goes_on_whole(
-    start: Callable[..., Started], pictures: Path, tmp_path: Path
+def test_it_obeys_commands_stops_and_resumes_unsharded(
+    start: Callable[..., TrainingProcess], images: Path, tmp_path: Path
 ) -> None:
-    training = start(tiny_config(pictures, tmp_path, max_steps=100_000, **DIVIDED))
+    training = start(tiny_config(images, tmp_path, max_steps=100_000, **SHARDED))
     training.wait_for_step(3)
     run = training.run
     for name, is_done in (
@@ -38,34 +38,34 @@ def test_it_obeys_commands_stops_and_goes_on_whole(
     ):
         request_command(run.folder, name)
         training.wait_for(is_done, name)
-    code, said = training.end()
-    assert code == 130, said
-    assert "Fully sharded in 8 units" in said
-    assert training.left() == []
+    code, output = training.wait()
+    assert code == 130, output
+    assert "Fully sharded in 8 units" in output
+    assert training.leftovers() == []
     last = run.state.position.step
-    whole = tiny_config(pictures, tmp_path, **{**SETTINGS, **group_settings(2), "max_steps": last + 3})
-    done = finished(train_command(whole, tmp_path / "whole.json", "--resume", "latest"))
+    whole = tiny_config(images, tmp_path, **{**SETTINGS, **group_settings(2), "max_steps": last + 3})
+    done = run_command(train_command(whole, tmp_path / "whole.json", "--resume", "latest"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Resuming at step {last}" in done.stdout
-    _, alone = train_alone(tiny_config(pictures, tmp_path, **{**SETTINGS, "run_name": "alone", "max_steps": last + 3}))
+    _, alone = train_alone(tiny_config(images, tmp_path, **{**SETTINGS, "run_name": "alone", "max_steps": last + 3}))
     assert weight_difference(alone.state, run.state) <= 1e-9
 
 
-def test_verify_parity_divides_the_model_where_the_config_does(pictures: Path, tmp_path: Path) -> None:
-    config = tiny_config(pictures, tmp_path, **group_settings(2), precision="fp64", max_grad_norm=0.1)
+def test_verify_parity_shards_the_model_if_the_config_does(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, **group_settings(2), precision="fp64", max_grad_norm=0.1)
     config = config.model_copy(update={"training_mode": "fully_sharded"})
-    done = finished(train_command(config, tmp_path / "c.json", "--verify_parity"))
+    done = run_command(train_command(config, tmp_path / "c.json", "--verify_parity"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 processes, fully sharded" in done.stdout
     assert "Parity holds" in done.stdout
 
 
-def test_a_dry_run_shows_what_would_be_started(pictures: Path, tmp_path: Path) -> None:
-    done = finished(train_command(tiny_config(pictures, tmp_path, **DIVIDED), tmp_path / "c.json", "--dry_run"))
+def test_a_dry_run_shows_what_would_be_started(images: Path, tmp_path: Path) -> None:
+    done = run_command(train_command(tiny_config(images, tmp_path, **SHARDED), tmp_path / "c.json", "--dry_run"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 processes (gloo)" in done.stdout
-    refused = finished(
-        train_command(tiny_config(pictures, tmp_path, **DIVIDED), tmp_path / "c.json", "--set", "optimizer=came")
+    refused = run_command(
+        train_command(tiny_config(images, tmp_path, **SHARDED), tmp_path / "c.json", "--set", "optimizer=came")
     )
     assert refused.returncode == 2
     assert "optimizer is came" in refused.stderr

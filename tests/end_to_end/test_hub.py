@@ -10,17 +10,17 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.run import request_command
-from tests.end_to_end.conftest import Started
+from tests.end_to_end.conftest import TrainingProcess
 from tests.hub_server import HubServer, hub_server
 from tests.ports import free_port
-from tests.runs import ROOT, assert_one_sentence, finished, group_settings, tiny_config, train_command
+from tests.runs import ROOT, assert_error_message, group_settings, run_command, tiny_config, train_command
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 NAME = "owner/model"
 WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
 FILES = ["model_index.json", "unet/config.json", WEIGHTS]
-Start = Callable[..., Started]
+Start = Callable[..., TrainingProcess]
 
 
 @pytest.fixture
@@ -36,50 +36,52 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
         yield server
 
 
-def config(pictures: Path, place: Path, **settings: object) -> TrainConfig:
+def config(images: Path, place: Path, **settings: object) -> TrainConfig:
     given: dict[str, object] = {"family": str(ROOT / "tests" / "hub_family.py"), "base_model": NAME, "max_steps": 2}
-    return tiny_config(pictures, place, **{**given, **settings})
+    return tiny_config(images, place, **{**given, **settings})
 
 
 def variables(hub: HubServer, home: Path) -> dict[str, str]:
     return {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home), "HF_TOKEN": "", "HF_HUB_OFFLINE": ""}
 
 
-def test_one_process_a_cache_downloads_and_what_is_complete_stays(
-    start: Start, hub: HubServer, pictures: Path, tmp_path: Path
+def test_one_process_per_cache_downloads_and_keeps_whole_files(
+    start: Start, hub: HubServer, images: Path, tmp_path: Path
 ) -> None:
     held = threading.Event()
     hub.repositories[NAME].hold = {WEIGHTS: held}
     home = tmp_path / "hf"
-    training = start(config(pictures, tmp_path, **group_settings(2)), **variables(hub, home))
+    training = start(config(images, tmp_path, **group_settings(2)), **variables(hub, home))
     training.wait_for(lambda: any(event.get("done") for event in training.run.events("phase")), "bytes")
-    told = training.run.events("phase")[-1]
-    assert (told["phase"], told["total"], told["unit"]) == ("downloading", 1_000_002, "bytes")
-    training.family()
+    event = training.run.events("phase")[-1]
+    assert (event["phase"], event["total"], event["unit"]) == ("downloading", 1_000_002, "bytes")
+    training.processes()
     request_command(training.run.folder, "stop")
-    code, said = training.end()
-    assert code == 130, said
-    assert "Traceback" not in said
-    assert training.left() == []
+    code, output = training.wait()
+    assert code == 130, output
+    assert "Traceback" not in output
+    assert training.leftovers() == []
     assert training.run.events()[-1]["reason"] == "stopped"
     assert list(home.rglob("*.incomplete")) == []
     assert sorted(hub.downloaded(NAME)) == FILES, "the other rank asked for nothing"
 
     held.set()  # two machines: one that goes on with this cache, one with another
     hub.asked.clear()
-    both = _on_two_machines(start, config(pictures, tmp_path, run_name="two"), hub, (home, tmp_path / "other"))
-    ends = [each.end(within_s=240) for each in both]
+    both = _on_two_machines(start, config(images, tmp_path, run_name="two"), hub, (home, tmp_path / "other"))
+    ends = [each.wait(within_s=240) for each in both]
     assert [code for code, _ in ends] == [0, 0], ends
     assert "downloading: 1.0 of 1.0 MB" in ends[0][1]
     assert sorted(hub.downloaded(NAME)) == sorted([*FILES, WEIGHTS])
 
-    alone = train_command(config(pictures, tmp_path, run_name="alone"), tmp_path / "alone.json")
-    done = finished(alone, **{**variables(hub, home), "HF_ENDPOINT": "http://127.0.0.1:9"})
+    alone = train_command(config(images, tmp_path, run_name="alone"), tmp_path / "alone.json")
+    done = run_command(alone, **{**variables(hub, home), "HF_ENDPOINT": "http://127.0.0.1:9"})
     assert done.returncode == 0, done.stderr
-    assert "Warning: base_model: 'owner/model' is taken as it was downloaded before" in done.stdout
+    assert "Warning: base_model: using the 'owner/model' that was downloaded earlier" in done.stdout
 
 
-def _on_two_machines(start: Start, settings: TrainConfig, hub: HubServer, homes: tuple[Path, Path]) -> list[Started]:
+def _on_two_machines(
+    start: Start, settings: TrainConfig, hub: HubServer, homes: tuple[Path, Path]
+) -> list[TrainingProcess]:
     """One rank each, started as a scheduler does."""
     port = str(free_port())
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
@@ -89,12 +91,12 @@ def _on_two_machines(start: Start, settings: TrainConfig, hub: HubServer, homes:
     ]
 
 
-def test_all_ranks_together_say_one_sentence(hub: HubServer, pictures: Path, tmp_path: Path) -> None:
+def test_all_ranks_together_say_one_sentence(hub: HubServer, images: Path, tmp_path: Path) -> None:
     hub.repositories[NAME].gated = True
-    argv = train_command(config(pictures, tmp_path, **group_settings(2)), tmp_path / "c.json")
-    done = finished(argv, **variables(hub, tmp_path / "hf"))
-    assert_one_sentence(
-        done, 2, "Training did not start: base_model: 'owner/model' asks for its licence", "hf auth login"
+    argv = train_command(config(images, tmp_path, **group_settings(2)), tmp_path / "c.json")
+    done = run_command(argv, **variables(hub, tmp_path / "hf"))
+    assert_error_message(
+        done, 2, "Training did not start: base_model: 'owner/model' requires accepting its licence", "hf auth login"
     )
-    said = done.stdout + done.stderr
-    assert said.count("asks for its licence") == 1, said
+    output = done.stdout + done.stderr
+    assert output.count("requires accepting its licence") == 1, output

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from modules.config import load_config
 from tests.families.tiny_pipelines import tiny_sdxl
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 THEIRS = """
@@ -39,12 +42,12 @@ output_name = "disc"
 """
 
 
-def test_what_was_imported_trains(tmp_path: Path) -> None:
+def test_an_imported_config_trains(tmp_path: Path) -> None:
     tiny_sdxl(tmp_path / "tiny_xl")
-    pictures = tmp_path / "img" / "2_red disc"
-    pictures.mkdir(parents=True)
+    images = tmp_path / "img" / "2_red disc"
+    images.mkdir(parents=True)
     for number in range(2):
-        Image.new("RGB", (64, 64), (200, 20 * number, 0)).save(pictures / f"{number}.png")
+        Image.new("RGB", (64, 64), (200, 20 * number, 0)).save(images / f"{number}.png")
     (tmp_path / "prompts.txt").write_text("red disc --w 64 --h 64 --s 2 --l 1 --d 7\n", encoding="utf-8")
     (tmp_path / "theirs.toml").write_text(THEIRS, encoding="utf-8")
 

@@ -9,7 +9,7 @@ import pytest
 from modules.config import TrainConfig
 from modules.run import RunFolder
 from modules.training.parity import loss_difference, weight_difference
-from tests.runs import Run, finished, group_settings, tiny_config, train_command
+from tests.runs import Run, group_settings, run_command, tiny_config, train_command
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -22,16 +22,16 @@ FAMILY = {
 
 
 def trained(config: TrainConfig, place: Path, *flags: str) -> Run:
-    done = finished(train_command(config, place / f"{config.run_name}.json", *flags))
+    done = run_command(train_command(config, place / f"{config.run_name}.json", *flags))
     assert done.returncode == 0, done.stdout + done.stderr
     return Run(RunFolder(Path(config.runs_dir) / str(config.run_name)))
 
 
-def test_one_two_and_four_processes_agree_after_fifty_steps(pictures: Path, tmp_path: Path) -> None:
-    one = trained(tiny_config(pictures, tmp_path, run_name="one", **FAMILY), tmp_path)
-    two = trained(tiny_config(pictures, tmp_path, run_name="two", **FAMILY, world_size=2), tmp_path, "--multi_gpu")
+def test_one_two_and_four_processes_agree_after_fifty_steps(images: Path, tmp_path: Path) -> None:
+    one = trained(tiny_config(images, tmp_path, run_name="one", **FAMILY), tmp_path)
+    two = trained(tiny_config(images, tmp_path, run_name="two", **FAMILY, world_size=2), tmp_path, "--multi_gpu")
     four = {**FAMILY, "world_size": 4, "batch_size": 1, "gradient_accumulation_steps": 2}
-    many = trained(tiny_config(pictures, tmp_path, run_name="four", **four), tmp_path, "--multi_gpu", "--no_torchrun")
+    many = trained(tiny_config(images, tmp_path, run_name="four", **four), tmp_path, "--multi_gpu", "--no_torchrun")
     assert [run.events("started")[0]["world"] for run in (one, two, many)] == [1, 2, 4]
     for other in (two, many):
         assert len(other.losses) == 50
@@ -39,17 +39,17 @@ def test_one_two_and_four_processes_agree_after_fifty_steps(pictures: Path, tmp_
         assert weight_difference(one.state, other.state) <= 1e-9
 
 
-def test_verify_parity_says_yes(pictures: Path, tmp_path: Path) -> None:
-    config = tiny_config(pictures, tmp_path, **group_settings(2), precision="fp64")
-    done = finished(train_command(config, tmp_path / "c.json", "--verify_parity"))
+def test_verify_parity_passes(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, **group_settings(2), precision="fp64")
+    done = run_command(train_command(config, tmp_path / "c.json", "--verify_parity"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Parity holds: all runs agree to a relative 1e-09" in done.stdout
     assert "2 processes" in done.stdout
 
 
-def test_verify_parity_says_no_where_the_model_has_batch_norm(pictures: Path, tmp_path: Path) -> None:
-    config = tiny_config(pictures, tmp_path, **group_settings(2), family_options={"batch_norm": True})
-    done = finished(train_command(config, tmp_path / "c.json", "--verify_parity"))
+def test_verify_parity_fails_with_batch_norm(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, **group_settings(2), family_options={"batch_norm": True})
+    done = run_command(train_command(config, tmp_path / "c.json", "--verify_parity"))
     assert done.returncode == 3, done.stdout + done.stderr
     assert "Parity does NOT hold" in done.stdout
     assert "BatchNorm" in done.stdout

@@ -18,26 +18,26 @@ import psutil
 import pytest
 
 from modules.config import save_config
-from modules.run.checkup import Cell, Checkup
-from tests.hosts import Host, two_hosts, why_not
+from modules.run.preflight_report.report import Cell, PreflightReport
+from tests.hosts import Host, skip_reason, two_hosts
 from tests.runs import ROOT, environment, tiny_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
 
 PREFLIGHT = str(ROOT / "scripts" / "preflight.py")
-needs_hosts = pytest.mark.skipif(bool(why_not()), reason=why_not() or "never")
+needs_hosts = pytest.mark.skipif(bool(skip_reason()), reason=skip_reason() or "never")
 HANGS_AFTER_S = 150
 
 
 @pytest.fixture
-def config(pictures: Path, tmp_path: Path) -> Path:
+def config(images: Path, tmp_path: Path) -> Path:
     file = tmp_path / "config.json"
-    save_config(tiny_config(pictures, tmp_path), file)
+    save_config(tiny_config(images, tmp_path), file)
     return file
 
 
 def cells(file: Path) -> list[Cell]:
-    return list(Checkup.parse(file.read_text()).cells)
+    return list(PreflightReport.parse(file.read_text()).cells)
 
 
 def by_check(found: list[Cell]) -> dict[str, str]:
@@ -72,7 +72,7 @@ def test_alone_with_two_processes_and_all_tests(config: Path, tmp_path: Path) ->
         "GPUs": "grey",
         "disk runs_dir": "green",
         "disk cache_dir": "green",
-        "pictures": "green",
+        "images": "green",
         "loader": "green",
     }
     data = json.loads(result.read_text())
@@ -86,7 +86,7 @@ def test_under_torchrun_a_red_cell_makes_it_fail(config: Path, tmp_path: Path) -
     missing = ["--set", f"concepts.0.path={tmp_path / 'nowhere'}"]
     done = run([*torchrun, PREFLIGHT, "--config", str(config), *missing])
     assert done.returncode != 0
-    assert "NOT ready: pictures" in done.stdout, done.stdout + done.stderr
+    assert "NOT ready: images" in done.stdout, done.stdout + done.stderr
     assert "Traceback" not in done.stdout
     assert done.stdout.count("Preflight of 2 processes") == 1
 
@@ -94,11 +94,11 @@ def test_under_torchrun_a_red_cell_makes_it_fail(config: Path, tmp_path: Path) -
 def test_bad_settings_are_one_sentence() -> None:
     done = run([sys.executable, PREFLIGHT, "--set", "world_size=0"])
     assert done.returncode == 2
-    assert "The preflight did not start: " in done.stderr
+    assert "Preflight did not start: " in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_process_that_is_killed_is_a_red_cell(config: Path, tmp_path: Path) -> None:
+def test_a_killed_process_is_a_red_cell(config: Path, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     argv = [sys.executable, PREFLIGHT, "--test", "all", "--set", "world_size=2", "--json", str(result)]
     started = subprocess.Popen(
@@ -137,8 +137,8 @@ def starts(
 def test_two_hosts_on_a_slow_cable(config: Path, tmp_path: Path) -> None:
     with two_hosts(rate="100mbit") as hosts:
         both = starts(hosts, tmp_path, "--config", str(config))
-        said = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
-    assert [each.returncode for each in both] == [0, 0], said
+        output = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
+    assert [each.returncode for each in both] == [0, 0], output
     found = cells(tmp_path / "alpha.json")
     assert by_check(found) == {
         "group": "green",
@@ -150,14 +150,14 @@ def test_two_hosts_on_a_slow_cable(config: Path, tmp_path: Path) -> None:
         "GPUs": "grey",
         "disk runs_dir": "green",
         "disk cache_dir": "green",
-        "pictures": "green",
+        "images": "green",
         "loader": "grey",
     }
     (pair,) = [cell for cell in found if cell.check == "pairs"]
     shown = pair.value.split("at least ")[1].split(" MB/s")[0]
     assert 5 < float(shown) < 14  # 100 Mbit are 12.5 MB, and a burst
     assert any(cell.value == "one folder, shared by all hosts" for cell in found)
-    assert all(text.rstrip().endswith("Ready to train (1 note).") for text in said)  # both hosts show the table
+    assert all(text.rstrip().endswith("Ready to train (1 note).") for text in output)  # both hosts show the table
 
 
 @needs_hosts
@@ -172,46 +172,46 @@ def test_torchrun_by_hand_on_two_hosts_finds_the_network_cards(tmp_path: Path) -
             )
             for number, host in enumerate(replace(each, name="twin") for each in hosts)
         ]
-        said = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
-    assert [each.returncode for each in both] == [0, 0], said
+        output = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
+    assert [each.returncode for each in both] == [0, 0], output
     twins = [f"rank {rank} on twin ({host.address})" for rank, host in enumerate(hosts)]
-    assert all(f"{' and '.join(twins)}; formed in" in " ".join(text.split()) for text in said)
+    assert all(f"{' and '.join(twins)}; formed in" in " ".join(text.split()) for text in output)
 
 
 @needs_hosts
-def test_two_hosts_that_differ_and_lose_each_other(config: Path, pictures: Path, tmp_path: Path) -> None:
-    others = shutil.copytree(pictures, tmp_path / "others")
+def test_two_hosts_that_differ_and_then_disconnect(config: Path, images: Path, tmp_path: Path) -> None:
+    others = shutil.copytree(images, tmp_path / "others")
     (others / "03.txt").write_text("another caption of another length")
     differ = ("--set", f"concepts.0.path={others}", "--set", "epochs=7", "--set", f"cache_dir={tmp_path / 'own'}")
     (tmp_path / "own").mkdir()
     with two_hosts() as hosts:
         flags = ("--config", str(config), "--patience", "6", "--test", "all")
         both = starts(hosts, tmp_path, *flags, of_beta=differ)
-        wait_until(lambda: "pictures" in by_check(partial(tmp_path / "alpha.json")), both[0])
+        wait_until(lambda: "images" in by_check(partial(tmp_path / "alpha.json")), both[0])
         hosts[0].unplug()
-        said = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
-    assert [each.returncode for each in both] == [3, 3], said
-    assert "Traceback" not in "".join(said)
+        output = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
+    assert [each.returncode for each in both] == [3, 3], output
+    assert "Traceback" not in "".join(output)
     found = cells(tmp_path / "alpha.json")
     red = {cell.check: cell for cell in found if cell.colour == "red"}
     assert (red["versions"].where, "settings differ from alpha: epochs" in red["versions"].value) == ("beta", True)
-    assert (red["pictures"].where, "03.txt" in red["pictures"].value) == ("beta", True)
-    assert (red["loader"].where, "gave no answer within" in red["loader"].value) == ("rank 1 on beta", True)
-    assert any(c.where == "beta" and "has a folder of its own" in c.value for c in found if c.check == "disk cache_dir")
-    assert "can no longer be reached" in " ".join(said[1].split())
+    assert (red["images"].where, "03.txt" in red["images"].value) == ("beta", True)
+    assert (red["loader"].where, "did not answer within" in red["loader"].value) == ("rank 1 on beta", True)
+    assert any(c.where == "beta" and "has its own folder" in c.value for c in found if c.check == "disk cache_dir")
+    assert "can no longer be reached" in " ".join(output[1].split())
 
 
 @needs_hosts
-def test_a_host_that_never_comes_is_named(tmp_path: Path) -> None:
+def test_a_host_that_never_joins_is_named(tmp_path: Path) -> None:
     with two_hosts() as hosts:
         hosts[0].unplug()
         both = starts(hosts, tmp_path, "--wait", "8")
-        said = [" ".join(each.communicate(timeout=HANGS_AFTER_S)[0].split()) for each in both]
-    assert [each.returncode for each in both] == [3, 3], said
-    assert "rank 1 (machine 1) did not come; here: rank 0 on alpha" in said[0]
-    assert f"rank 0 at {hosts[0].address}:12355 did not come" in said[1]
-    assert "here: rank 1 on beta" in said[1]
-    assert all("NOT ready: group" in text and "Traceback" not in text for text in said)
+        output = [" ".join(each.communicate(timeout=HANGS_AFTER_S)[0].split()) for each in both]
+    assert [each.returncode for each in both] == [3, 3], output
+    assert "rank 1 (machine 1) did not join; present: rank 0 on alpha" in output[0]
+    assert f"rank 0 at {hosts[0].address}:12355 did not join" in output[1]
+    assert "present: rank 1 on beta" in output[1]
+    assert all("NOT ready: group" in text and "Traceback" not in text for text in output)
 
 
 def partial(result: Path) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""200 commands and signals at random moments: three ranks always do the same, and never wait for each other in vain."""
+"""200 commands and signals at random moments: three ranks always act alike, and never deadlock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from modules.config import TrainConfig
-from modules.distributed import Place, spawn
+from modules.distributed import RankEnv, spawn
 from modules.run import RunFolder, request_command
 from modules.training.worker import run_worker
 from tests.ports import free_port
@@ -29,20 +29,20 @@ RANKS = 3
 RUNS = 14
 COMMANDS_OF_A_RUN = 14  # and one that ends it
 GUARD_S = 120.0  # against hanging only
-# How a run is ended: what the three ranks return, the reason in the events, and what is sent to which ranks.
+# How a run is ended, and what the three ranks return with which reason in the events.
 ENDINGS = ("stop", "terminate one", "terminate all", "interrupt one")
 RETURNED = {"stop": (130, "stopped"), "terminate": (143, "terminated"), "interrupt": (130, "interrupted")}
 
 
-def work(place: Place, config: TrainConfig, folder: Path, ports: list[int]) -> None:
-    """One rank: the same run again and again, each time from the backup of its last end."""
+def work(rank_env: RankEnv, config: TrainConfig, folder: Path, ports: list[int]) -> None:
+    """One rank: the same run again and again, each time from its last backup."""
     torch.set_num_threads(1)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # between two runs
-    (folder / f"pid-{place.rank}").write_text(str(os.getpid()))
+    (folder / f"pid-{rank_env.rank}").write_text(str(os.getpid()))
     for number, port in enumerate(ports):
-        code = run_worker(config, RunFolder(folder), replace(place, master_port=port), resume="latest")
-        (folder / f"exit-{number}-{place.rank}").write_text(str(code))
+        code = run_worker(config, RunFolder(folder), replace(rank_env, master_port=port), resume="latest")
+        (folder / f"exit-{number}-{rank_env.rank}").write_text(str(code))
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def wait_for(condition: Callable[[], bool], ranks: Future[None], what: str) -> N
 
 
 def send(ending: str, folder: RunFolder, draw: random.Random) -> None:
-    """Ask the run to end, in one of the ways."""
+    """End the run in one of these ways."""
     if ending == "stop":
         request_command(folder, "stop")
         return
@@ -75,14 +75,14 @@ def send(ending: str, folder: RunFolder, draw: random.Random) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_all_ranks_obey_alike_whenever_they_are_told(pictures: Path, tmp_path: Path) -> None:
+def test_all_ranks_obey_at_the_same_step(images: Path, tmp_path: Path) -> None:
     seed = int(os.environ.get("TANDEM_TEST_SEED", random.randrange(1_000_000)))
     sys.stdout.write(f"TANDEM_TEST_SEED={seed}\n")
     draw = random.Random(seed)
     options = {"record": str(tmp_path / "record"), "slow_step_s": 0.004}
     (tmp_path / "record").mkdir()
     config = tiny_config(
-        pictures,
+        images,
         tmp_path,
         **group_settings(RANKS),
         max_steps=1_000_000,
@@ -103,9 +103,9 @@ def test_all_ranks_obey_alike_whenever_they_are_told(pictures: Path, tmp_path: P
             send(endings[-1], run.folder, draw)
             wait_for(lambda number=number: len(run.events("finished")) > number, ranks, endings[-1])  # type: ignore[misc]
         ranks.result(GUARD_S)
-    told = [RETURNED[ending.split()[0]] for ending in endings]
-    assert [event["reason"] for event in run.events("finished")] == [reason for _, reason in told], endings
-    for number, (code, _) in enumerate(told):
+    expected = [RETURNED[ending.split()[0]] for ending in endings]
+    assert [event["reason"] for event in run.events("finished")] == [reason for _, reason in expected], endings
+    for number, (code, _) in enumerate(expected):
         codes = [int((run.folder.path / f"exit-{number}-{rank}").read_text()) for rank in range(RANKS)]
         assert codes[0] in (0, code)
         assert len(set(codes)) == 1, (number, endings[number], codes)

@@ -1,4 +1,4 @@
-"""torchrun starts all ranks again after a failure: they go on from the newest backup, exactly, and it is told."""
+"""torchrun starts all ranks again after a failure: they resume exactly from the newest backup, with a warning."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import Started
+from tests.end_to_end.conftest import TrainingProcess
 from tests.ports import free_port
 from tests.runs import group_settings, same_state, tiny_config
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
-Start = Callable[..., Started]
+Start = Callable[..., TrainingProcess]
 SETTINGS = {"max_steps": 40, "backup_every": "5 steps", "ema": True}
 
 
-def test_a_restarted_run_ends_in_the_same_weights(start: Start, pictures: Path, tmp_path: Path) -> None:
+def test_a_restarted_run_ends_in_the_same_weights(start: Start, images: Path, tmp_path: Path) -> None:
     plain, struck = {"dropout": 0.2}, {"dropout": 0.2, "faults": ["FIRST:kill:1:30"]}
     group = group_settings(2, free_port())
-    whole = start(tiny_config(pictures, tmp_path, run_name="whole", **SETTINGS, **group, family_options=plain))
+    whole = start(tiny_config(images, tmp_path, run_name="whole", **SETTINGS, **group, family_options=plain))
     other = tmp_path / "other"
     other.mkdir()
-    again = start(tiny_config(pictures, other, **SETTINGS, **group_settings(2), max_restarts=2, family_options=struck))
+    again = start(tiny_config(images, other, **SETTINGS, **group_settings(2), max_restarts=2, family_options=struck))
     for each in (whole, again):
-        code, said = each.end()
-        assert code == 0, said
-        assert each.left() == []
+        code, output = each.wait()
+        assert code == 0, output
+        assert each.leftovers() == []
     assert same_state(again.run.state, whole.run.state)
     (warning,) = [line for line in again.run.warnings.splitlines() if "Restart" in line]
     assert warning.startswith("Restart 1 of 2 from the newest backup, because rank 1 on ")
@@ -37,16 +37,16 @@ def test_a_restarted_run_ends_in_the_same_weights(start: Start, pictures: Path, 
     assert not list(again.run.folder.log_dir.glob("*.error.json"))
 
 
-def test_when_every_restart_fails_the_last_failure_is_told(start: Start, pictures: Path, tmp_path: Path) -> None:
+def test_if_every_restart_fails_the_last_failure_is_reported(start: Start, images: Path, tmp_path: Path) -> None:
     options = {"faults": ["error:0:9"], "slow_step_s": 0.02}
     settings = {**SETTINGS, **group_settings(2), "max_restarts": 1, "backup_every": "never"}
-    run = start(tiny_config(pictures, tmp_path, **settings, family_options=options))
-    code, said = run.end()
-    assert code == 3, said
-    assert said.count("Training stopped: rank 0 on ") == 1
-    assert "a mistake in the family's own code" in said
+    run = start(tiny_config(images, tmp_path, **settings, family_options=options))
+    code, output = run.wait()
+    assert code == 3, output
+    assert output.count("Training stopped: rank 0 on ") == 1
+    assert "a mistake in the family's own code" in output
     assert "Restart 1 of 1" in run.run.warnings
     kinds = [event["type"] for event in run.run.events()]
     assert kinds[-2:] == ["error", "finished"]
     assert kinds.count("finished") == 1
-    assert run.left() == []
+    assert run.leftovers() == []

@@ -12,10 +12,10 @@ import pytest
 
 from modules.config import save_config
 from modules.run import RunFolder
-from tests.end_to_end.slurm_cluster import Cluster, cluster, why_not
+from tests.end_to_end.slurm_cluster import Cluster, cluster, skip_reason
 from tests.runs import ROOT, Run, same_state, tiny_config
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.end_to_end, pytest.mark.slow]
 
 SUBMIT = str(ROOT / "scripts" / "submit_slurm.py")
 SETTINGS = {"max_steps": 30, "ema": True, "loader_workers": 1}
@@ -23,7 +23,7 @@ SETTINGS = {"max_steps": 30, "ema": True, "loader_workers": 1}
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Cluster]:
-    if reason := why_not():
+    if reason := skip_reason():
         pytest.skip(reason)
     with cluster() as made:
         yield made
@@ -38,9 +38,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(slurm: Cluster, pictures: Path, place: Path) -> tuple[list[str], Run]:
+def whole(slurm: Cluster, images: Path, place: Path) -> tuple[list[str], Run]:
     """The numbers of two jobs, one that fills the cache and one that trains, and what the second left behind."""
-    done = submit(slurm, pictures, place, "whole", "--gpus", "2", "--gpus_per_node", "2", "--cache_gpus", "1")
+    done = submit(slurm, images, place, "whole", "--gpus", "2", "--gpus_per_node", "2", "--cache_gpus", "1")
     assert done.returncode == 0, done.stderr
     numbers = re.findall(r"^Job (\d+): ", done.stdout, re.MULTILINE)
     for number in numbers:
@@ -49,10 +49,10 @@ def whole(slurm: Cluster, pictures: Path, place: Path) -> tuple[list[str], Run]:
 
 
 def submit(
-    slurm: Cluster, pictures: Path, place: Path, name: str, *options: str, **settings: object
+    slurm: Cluster, images: Path, place: Path, name: str, *options: str, **settings: object
 ) -> subprocess.CompletedProcess[str]:
     family_options = {"dropout": 0.2, **settings}
-    config = tiny_config(pictures, place, **SETTINGS, run_name=None, family_options=family_options)
+    config = tiny_config(images, place, **SETTINGS, run_name=None, family_options=family_options)
     file = place / f"{name}.json"
     save_config(config, file)
     return slurm.run(
@@ -65,18 +65,18 @@ def run_of(place: Path, name: str) -> Run:
     return Run(RunFolder(place / "runs" / name))
 
 
-def said_by(run: Run) -> str:
+def job_logs(run: Run) -> str:
     """What the jobs of a run wrote."""
     return "".join(file.read_text() for file in sorted(run.folder.log_dir.glob("slurm-*.txt")))
 
 
-def test_one_job_fills_the_cache_and_the_next_trains_on_two_ranks(
+def test_a_caching_job_is_followed_by_training_on_two_ranks(
     slurm: Cluster, whole: tuple[list[str], Run], place: Path
 ) -> None:
     numbers, run = whole
     caching = run_of(place, "whole-caching")
-    told = said_by(caching) + said_by(run)
-    assert [slurm.job(number)["JobState"] for number in numbers] == ["COMPLETED", "COMPLETED"], told
+    logs = job_logs(caching) + job_logs(run)
+    assert [slurm.job(number)["JobState"] for number in numbers] == ["COMPLETED", "COMPLETED"], logs
     assert [slurm.job(number)["TresPerNode"] for number in numbers] == ["gres:gpu:1", "gres:gpu:2"]
     assert caching.events()[-1]["reason"] == "cached"
     assert caching.events("started") == []
@@ -84,15 +84,15 @@ def test_one_job_fills_the_cache_and_the_next_trains_on_two_ranks(
     assert run.events("started")[0]["world"] == 2
     assert not any(event.get("phase") == "caching" and event.get("total") for event in run.events("phase"))
     assert (run.folder.model_dir / "tandem.json").exists()
-    assert "start 1, on tandem" in told
-    assert "Finished after step 30" in told
-    assert "Traceback" not in told
+    assert "start 1, on tandem" in logs
+    assert "Finished after step 30" in logs
+    assert "Traceback" not in logs
 
 
-def test_a_job_that_is_paused_and_then_preempted_ends_in_the_same_weights(
-    slurm: Cluster, whole: tuple[list[str], Run], pictures: Path, place: Path
+def test_a_paused_and_preempted_job_ends_in_the_same_weights(
+    slurm: Cluster, whole: tuple[list[str], Run], images: Path, place: Path
 ) -> None:
-    done = submit(slurm, pictures, place, "cut", "--cpu", "--gpus", "2", "--nodes", "2", slow_step_s=0.4)
+    done = submit(slurm, images, place, "cut", "--cpu", "--gpus", "2", "--nodes", "2", slow_step_s=0.4)
     assert done.returncode == 0, done.stderr
     assert "Warning: If one node of this cluster has 2 CPU processes, one node is enough" in done.stderr
     [number] = re.findall(r"^Job (\d+): ", done.stdout, re.MULTILINE)
@@ -108,32 +108,32 @@ def test_a_job_that_is_paused_and_then_preempted_ends_in_the_same_weights(
     slurm.wait_for(lambda: trains(2), "the second start")
     slurm.say("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     job = slurm.wait_for_end(number)
-    told = said_by(run)
-    assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "2"), told
+    logs = job_logs(run)
+    assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "2"), logs
     assert [event["reason"] for event in run.events("finished")] == ["paused", "terminated", "finished"]
-    assert told.count("Back into the queue.") == told.count("Resuming at step") == 2
-    assert "Traceback" not in told
+    assert logs.count("Requeueing the job.") == logs.count("Resuming at step") == 2
+    assert "Traceback" not in logs
     assert same_state(run.state, whole[1].state)
 
 
-def test_what_cannot_run_is_refused_before_it_waits_in_the_queue(slurm: Cluster, pictures: Path, place: Path) -> None:
-    for options, said in (
+def test_impossible_jobs_are_refused_before_queueing(slurm: Cluster, images: Path, place: Path) -> None:
+    for options, message in (
         (["--gpus", "2", "--set", "learnin_rate=1"], "did you mean learning_rate?"),
         (["--gpus", "2", "--set", "concepts=[{path: /nowhere}]"], "there is no folder '/nowhere'"),
         (["--gpus", "2", "--partition", "gold"], "Invalid partition name specified. Choose another --partition"),
         (["--gpus", "2", "--gpu_type", "h900"], "node configuration is not available. No node has all of that"),
     ):
-        done = submit(slurm, pictures, place, "refused", *options)
+        done = submit(slurm, images, place, "refused", *options)
         assert done.returncode in {2, 4}, done.stdout
         assert done.stderr.startswith("Nothing was submitted: ")
-        assert said in done.stderr
+        assert message in done.stderr
         assert "Traceback" not in done.stderr
     assert not (place / "runs" / "refused").exists()
     assert slurm.say("squeue", "--noheader") == ""
 
 
-def test_srun_by_hand_with_fewer_gpus_than_tasks_says_so(slurm: Cluster, pictures: Path, place: Path) -> None:
-    save_config(tiny_config(pictures, place, run_name="few"), place / "few.json")
+def test_srun_with_fewer_gpus_than_tasks_is_refused(slurm: Cluster, images: Path, place: Path) -> None:
+    save_config(tiny_config(images, place, run_name="few"), place / "few.json")
     asked = ["--nodes=1", "--ntasks=2", "--gres=gpu:1"]
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(place / "few.json")]
     done = slurm.run("srun", *asked, *command)

@@ -1,4 +1,4 @@
-"""Every way to stop a run: a backup is taken, the exit code says which way it was, and no process is left."""
+"""Every way to stop a run: a backup is made, the exit code tells them apart, and no process is left."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from modules.run import request_command
-from tests.end_to_end.conftest import Started
+from tests.end_to_end.conftest import TrainingProcess
 from tests.runs import group_settings, tiny_config
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 LONG = {"max_steps": 100_000, "epochs": 1_000_000, "family_options": {"slow_step_s": 0.01}}
 
-Start = Callable[..., Started]
+Start = Callable[..., TrainingProcess]
 
 
-def assert_stopped(training: Started, exit_code: int, reason: str) -> None:
-    code, said = training.end()
-    assert code == exit_code, said
-    assert "Traceback" not in said
-    assert training.left() == []
+def assert_stopped(training: TrainingProcess, exit_code: int, reason: str) -> None:
+    code, output = training.wait()
+    assert code == exit_code, output
+    assert "Traceback" not in output
+    assert training.leftovers() == []
     last = training.run.events()[-1]
     assert (last["type"], last["reason"], last["exit_code"]) == ("finished", reason, exit_code)
     assert training.run.state.position.step == training.run.events("step")[-1]["step"]
@@ -31,12 +31,10 @@ def assert_stopped(training: Started, exit_code: int, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "ranks"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 2)])
-def test_signals_end_a_run_after_a_backup(
-    start: Start, pictures: Path, tmp_path: Path, number: int, ranks: int
-) -> None:
+def test_signals_end_a_run_after_a_backup(start: Start, images: Path, tmp_path: Path, number: int, ranks: int) -> None:
     many = group_settings(ranks) if ranks > 1 else {}
     flags = ["--no_torchrun"] if number == signal.SIGTERM else []
-    training = start(tiny_config(pictures, tmp_path, **LONG, **many), *flags)
+    training = start(tiny_config(images, tmp_path, **LONG, **many), *flags)
     training.wait_for_step(5)
     training.process.send_signal(number)
     if number == signal.SIGINT:
@@ -45,9 +43,9 @@ def test_signals_end_a_run_after_a_backup(
         assert_stopped(training, 143, "terminated")
 
 
-def test_commands_are_obeyed_one_after_the_other(start: Start, pictures: Path, tmp_path: Path) -> None:
+def test_commands_are_obeyed_one_after_the_other(start: Start, images: Path, tmp_path: Path) -> None:
     samples = [{"prompt": "a red disc", "steps": 1}]
-    training = start(tiny_config(pictures, tmp_path, **LONG, **group_settings(2), samples=samples))
+    training = start(tiny_config(images, tmp_path, **LONG, **group_settings(2), samples=samples))
     training.wait_for_step(3)
     run = training.run
     for name, is_done in (
@@ -63,41 +61,39 @@ def test_commands_are_obeyed_one_after_the_other(start: Start, pictures: Path, t
     assert_stopped(training, 130, "stopped")
 
 
-def test_a_run_can_be_stopped_while_it_caches(start: Start, pictures: Path, tmp_path: Path) -> None:
+def test_a_run_can_be_stopped_while_it_caches(start: Start, images: Path, tmp_path: Path) -> None:
     slow = {"family_options": {"slow_encode_s": 1.0}}
-    training = start(tiny_config(pictures, tmp_path, **slow, **group_settings(2)))
+    training = start(tiny_config(images, tmp_path, **slow, **group_settings(2)))
     is_caching = lambda: any(event.get("phase") == "caching" for event in training.run.events("phase"))  # noqa: E731
     training.wait_for(is_caching, "caching")
     request_command(training.run.folder, "stop")
-    code, said = training.end(within_s=19)  # 41 pictures of a second on two ranks would take longer
-    assert code == 130, said
-    assert training.left() == []
+    code, output = training.wait(within_s=19)  # 41 images at one second each on two ranks would take longer
+    assert code == 130, output
+    assert training.leftovers() == []
     last = training.run.events()[-1]
     assert (last["type"], last["reason"]) == ("finished", "stopped")
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
-def test_a_killed_rank_ends_the_run_and_resuming_ends_in_the_same_weights(
-    start: Start, pictures: Path, tmp_path: Path
-) -> None:
+def test_after_a_killed_rank_a_resume_ends_in_the_same_weights(start: Start, images: Path, tmp_path: Path) -> None:
     from tests.runs import same_state
 
     settings = {"max_steps": 40, "backup_every": "4 steps", "ema": True, **group_settings(2)}
     slow = {"dropout": 0.2, "slow_step_s": 0.05}
-    whole = start(tiny_config(pictures, tmp_path, run_name="whole", **settings, family_options={"dropout": 0.2}))
-    assert whole.end()[0] == 0
-    training = start(tiny_config(pictures, tmp_path, **settings, family_options=slow))
+    whole = start(tiny_config(images, tmp_path, run_name="whole", **settings, family_options={"dropout": 0.2}))
+    assert whole.wait()[0] == 0
+    training = start(tiny_config(images, tmp_path, **settings, family_options=slow))
     training.wait_for_step(9)
-    ranks = [each for each in training.family() if each.environ().get("RANK") == "1"]
+    ranks = [each for each in training.processes() if each.environ().get("RANK") == "1"]
     assert ranks
     ranks[0].kill()
-    code, said = training.end()
-    assert code == 3, said
-    assert "rank 1" in said
-    assert "SIGKILL" in said
-    assert training.left() == []
-    again = start(tiny_config(pictures, tmp_path, **settings, family_options=slow), "--resume", "latest")
-    code, said = again.end()
-    assert code == 0, said
-    assert "Resuming at step" in said
+    code, output = training.wait()
+    assert code == 3, output
+    assert "rank 1" in output
+    assert "SIGKILL" in output
+    assert training.leftovers() == []
+    again = start(tiny_config(images, tmp_path, **settings, family_options=slow), "--resume", "latest")
+    code, output = again.wait()
+    assert code == 0, output
+    assert "Resuming at step" in output
     assert same_state(again.run.state, whole.run.state)

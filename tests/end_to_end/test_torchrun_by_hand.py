@@ -1,4 +1,4 @@
-"""torchrun started by hand: a failure is told once, and what is refused is not begun again."""
+"""torchrun started by hand: a failure is reported once, and a refusal is not retried."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
 def torchrun(*arguments: str, restarts: int = 2) -> subprocess.CompletedProcess[str]:
-    """Two processes; the ports of a test do not meet those of another."""
-    meeting = ["--nproc_per_node=2", f"--max-restarts={restarts}", "--master_addr=127.0.0.1"]
-    argv = [sys.executable, "-m", "torch.distributed.run", *meeting, f"--master_port={free_port()}"]
+    """Run train.py in two processes, with a port that no other test uses."""
+    rendezvous = ["--nproc_per_node=2", f"--max-restarts={restarts}", "--master_addr=127.0.0.1"]
+    argv = [sys.executable, "-m", "torch.distributed.run", *rendezvous, f"--master_port={free_port()}"]
     return subprocess.run(
         [*argv, str(ROOT / "scripts" / "train.py"), *arguments],
         capture_output=True, text=True, check=False, env=environment(), timeout=300,
@@ -27,37 +27,37 @@ def torchrun(*arguments: str, restarts: int = 2) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize(
-    ("setting", "exit_code", "said"),
+    ("setting", "exit_code", "message"),
     [
-        ("learnin_rate=1", 2, "Training did not start: learnin_rate"),  # before anybody meets anybody
+        ("learnin_rate=1", 2, "Training did not start: learnin_rate"),  # before the rendezvous
         ("run_name=there", 2, "Training did not start: the run 'there' already exists"),  # by rank 0, for all
-        ("concepts=[{path: EMPTY}]", 4, "Training did not start: No usable picture in"),  # in the run
+        ("concepts=[{path: EMPTY}]", 4, "Training did not start: No usable image in"),  # in the run
     ],
 )
-def test_a_refusal_is_said_once_and_not_repeated(
-    pictures: Path, tmp_path: Path, setting: str, exit_code: int, said: str
+def test_a_refusal_is_reported_once_and_not_retried(
+    images: Path, tmp_path: Path, setting: str, exit_code: int, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "runs" / "there").mkdir(parents=True)
     (tmp_path / "runs" / "there" / "something").touch()
-    config = tiny_config(pictures, tmp_path, run_name=None, **group_settings(2))
+    config = tiny_config(images, tmp_path, run_name=None, **group_settings(2))
     save_config(config, tmp_path / "c.json")
     done = torchrun("--config", str(tmp_path / "c.json"), "--set", setting.replace("EMPTY", str(tmp_path / "empty")))
-    told = done.stdout + done.stderr
-    assert told.count(said) == 1, told
-    assert "starts all ranks again" not in told
-    assert f"exitcode  : {exit_code}" in told
+    output = done.stdout + done.stderr
+    assert output.count(message) == 1, output
+    assert "starts all ranks again" not in output
+    assert f"exitcode  : {exit_code}" in output
     assert len(list((tmp_path / "runs").iterdir())) <= 2, "one folder for all starts"
 
 
-def test_the_end_of_torchrun_itself_is_told_once_by_the_ranks(pictures: Path, tmp_path: Path) -> None:
+def test_the_death_of_torchrun_is_reported_once_by_the_ranks(images: Path, tmp_path: Path) -> None:
     options = {"faults": ["kill_parent:1:9"], "slow_step_s": 0.02}
-    config = tiny_config(pictures, tmp_path, max_steps=100_000, **group_settings(2), family_options=options)
+    config = tiny_config(images, tmp_path, max_steps=100_000, **group_settings(2), family_options=options)
     save_config(config, tmp_path / "c.json")
     done = torchrun("--config", str(tmp_path / "c.json"), restarts=0)  # reads until the last rank has ended
-    told = done.stdout + done.stderr
-    assert told.count("Training stopped: ") == 1, told
-    message = told[told.index("Training stopped: ") :]
+    output = done.stdout + done.stderr
+    assert output.count("Training stopped: ") == 1, output
+    message = output[output.index("Training stopped: ") :]
     for part in ("the launcher on ", "What to try: ", "rank-0.txt"):
         assert part in message, message
     kinds = [event["type"] for event in Run(RunFolder(tmp_path / "runs" / "x")).events()]

@@ -1,4 +1,4 @@
-"""Training on two machines, by the real commands: two hosts with names, addresses and a cable of their own."""
+"""Training on two machines by the real commands: two hosts with their own names and addresses, and a cable between."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.run import RunFolder
-from tests.conftest import draw_pictures
-from tests.hosts import ROOT, Host, two_hosts, why_not
+from tests.conftest import draw_images
+from tests.hosts import ROOT, Host, skip_reason, two_hosts
 from tests.runs import Run, environment, tiny_config, train_command
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.end_to_end,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "possible"),
+    pytest.mark.skipif(bool(skip_reason()), reason=skip_reason() or "possible"),
 ]
 
 GUARD_S = 150
@@ -31,7 +32,7 @@ JOIN_LINE = re.compile(r"^  (\S+ scripts/train\.py --join \S+ --token \w+)$", re
 
 
 class Terminal:
-    """A command on a host, and what a person there reads."""
+    """A command on a host and its output."""
 
     def __init__(self, host: Host, argv: list[str], file: Path, cwd: Path = ROOT, **variables: str) -> None:
         self._file = file
@@ -43,32 +44,32 @@ class Terminal:
         return self._file.read_text()
 
     def wait_for(self, pattern: str | re.Pattern[str]) -> re.Match[str]:
-        """Wait until something like this was said."""
+        """Wait until the output matches."""
         deadline = time.monotonic() + GUARD_S
         while (match := re.search(pattern, self.text())) is None:
             assert self.process.poll() is None, f"ended before {pattern!r}:\n{self.text()}"
-            assert time.monotonic() < deadline, f"never said {pattern!r}:\n{self.text()}"
+            assert time.monotonic() < deadline, f"no output matches {pattern!r}:\n{self.text()}"
             time.sleep(0.05)
         return match
 
     def wait_for_step(self, run: Run, step: int) -> None:
-        """Wait until so many steps are told."""
+        """Wait until this many steps are in the events."""
         deadline = time.monotonic() + GUARD_S
         while not run.folder.events_file.exists() or len(run.losses) < step:
             assert self.process.poll() is None, self.text()
             assert time.monotonic() < deadline, self.text()
             time.sleep(0.1)
 
-    def end(self, exit_code: int) -> str:
-        """Wait for the end with this exit code; everything that was said."""
+    def wait(self, exit_code: int) -> str:
+        """Wait for the end with this exit code; the whole output."""
         try:
             code = self.process.wait(GUARD_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running:\n{self.text()}") from None
         assert code == exit_code, f"exit code {code}:\n{self.text()}"
-        said = self.text()
-        assert "Traceback" not in said.replace("Full traceback:", ""), said
-        return said
+        text = self.text()
+        assert "Traceback" not in text.replace("Full traceback:", ""), text
+        return text
 
 
 Open = Callable[..., Terminal]
@@ -83,7 +84,7 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Open]:
-    """Opens a terminal on a host and starts a command there."""
+    """Starts a command on a host; it is killed at the end."""
     opened: list[Terminal] = []
 
     def begin(host: Host, argv: list[str], **more: object) -> Terminal:
@@ -99,14 +100,14 @@ def terminal(tmp_path: Path) -> Iterator[Open]:
 
 @pytest.fixture
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eleven pictures."""
-    return draw_pictures(tmp_path_factory.mktemp("few"), 11)
+    """Eleven images."""
+    return draw_images(tmp_path_factory.mktemp("few"), 11)
 
 
-def two_machines(pictures: Path, place: Path, **settings: object) -> TrainConfig:
+def two_machines(images: Path, place: Path, **settings: object) -> TrainConfig:
     """Three steps on two machines with one process each."""
     made = {"num_nodes": 2, "enable_multi_gpu": True, "processes_per_node": [1, 1], "max_steps": 3, **settings}
-    return tiny_config(pictures, place, **made)
+    return tiny_config(images, place, **made)
 
 
 def run_of(config: TrainConfig) -> Run:
@@ -118,12 +119,12 @@ def words(line: str, *more: str) -> list[str]:
 
 
 def own_folders(place: Path) -> list[str]:
-    """What a machine says that does not share the disk with machine 0."""
+    """The arguments of a machine that shares no disk with machine 0."""
     return [word for name in ("runs_dir", "cache_dir") for word in ("--set", f"{name}={place / 'beta' / name}")]
 
 
 def alive(*hosts: Host) -> list[int]:
-    """Processes that are still there, after a moment in which zombies are collected."""
+    """Processes that are still alive after zombies have been reaped."""
     deadline = time.monotonic() + 5
     while (left := [pid for host in hosts for pid in host.processes()]) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -133,7 +134,7 @@ def alive(*hosts: Host) -> list[int]:
 def test_one_line_joins_and_everything_else_is_refused(
     hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
 ) -> None:
-    """Wrong token, setting, pictures and code; then the right line, with unequal counts (1 + 2) and no shared disk."""
+    """Wrong token, setting, images and code; then the right line, with unequal counts (1 + 2) and no shared disk."""
     alpha, beta = hosts
     config = two_machines(few, tmp_path, processes_per_node=[1, 2], global_batch_size=6)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
@@ -141,20 +142,20 @@ def test_one_line_joins_and_everything_else_is_refused(
     place = f"{alpha.address}:{config.initial_port + 1}"
     assert f"--join {place}" in line
 
-    said = terminal(beta, words(re.sub(r"\w+$", "0" * 24, line))).end(2)
-    assert f"the token is not that of the run at {place}" in said
-    first.wait_for(f"Somebody at {beta.address} was not let in: the token was wrong")
+    text = terminal(beta, words(re.sub(r"\w+$", "0" * 24, line))).wait(2)
+    assert f"the token is not that of the run at {place}" in text
+    first.wait_for(f"A connection from {beta.address} was rejected: wrong token")
 
-    said = terminal(beta, words(line, "--set", "learning_rate=1")).end(2)
-    assert "learning_rate belongs to the whole run, so machine 0 decides it" in said
+    text = terminal(beta, words(line, "--set", "learning_rate=1")).wait(2)
+    assert "learning_rate applies to the whole run, so only machine 0 can set it" in text
 
-    other = tmp_path / "other pictures"
+    other = tmp_path / "other images"
     shutil.copytree(few, other)
     (other / "03.txt").write_text("another caption")
     (other / "04.png").unlink()
-    said = terminal(beta, words(line, "--set", f"concepts.0.path={other}")).end(4)
-    assert "2 files differ: 03.txt, 04.png (missing on beta)" in said
-    first.wait_for(rf"beta \({beta.address}\) was not let in: the data set .* 04.png \(missing on beta\)")
+    text = terminal(beta, words(line, "--set", f"concepts.0.path={other}")).wait(4)
+    assert "2 files differ: 03.txt, 04.png (missing on beta)" in text
+    first.wait_for(rf"beta \({beta.address}\) was rejected: the data set .* 04.png \(missing on beta\)")
 
     copy = tmp_path / "copy"
     for part in ("modules", "scripts"):
@@ -162,16 +163,16 @@ def test_one_line_joins_and_everything_else_is_refused(
     os.symlink(ROOT / ".venv", copy / ".venv")
     with (copy / "modules" / "config" / "interval.py").open("a") as file:
         file.write("# changed\n")
-    said = terminal(beta, words(line), cwd=copy).end(3)
-    assert "Tandem's code on beta differs from machine 0's in modules/config/interval.py" in said
+    text = terminal(beta, words(line), cwd=copy).wait(3)
+    assert "Tandem's code on beta differs from machine 0's in modules/config/interval.py" in text
 
     second = terminal(beta, words(line, *own_folders(tmp_path)))
-    second.wait_for("All machines are here")
-    said = first.end(0)
-    assert f"beta ({beta.address}) has joined as machine 1 with 2 processes" in said
-    assert "All 2 machines are here: 1 + 2 processes." in said
-    assert "GLOO_SOCKET_IFNAME=cable" in said
-    others = second.end(0)
+    second.wait_for("All machines have joined")
+    text = first.wait(0)
+    assert f"beta ({beta.address}) has joined as machine 1 with 2 processes" in text
+    assert "All 2 machines have joined: 1 + 2 processes." in text
+    assert "GLOO_SOCKET_IFNAME=cable" in text
+    others = second.wait(0)
     assert "alpha (machine 0) has accepted the token; this is machine 1 of 2, for the run 'x'" in others
     assert "on this machine ranks 1 to 2" in others
     run = run_of(config)
@@ -185,7 +186,7 @@ def test_one_line_joins_and_everything_else_is_refused(
 
 
 @pytest.mark.parametrize("rendezvous", ["static", "elastic"])
-def test_displayed_commands_are_pasted(
+def test_the_commands_of_dry_run_train(
     hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path, rendezvous: str
 ) -> None:
     """What --dry_run shows on machine 0 is typed by hand on both, in a folder with an odd name."""
@@ -193,7 +194,7 @@ def test_displayed_commands_are_pasted(
     place = tmp_path / "it's a place"
     place.mkdir()
     config = two_machines(few, place, rendezvous=rendezvous, debug_distributed=True)
-    shown = terminal(alpha, train_command(config, place / "c.json", "--dry_run")).end(0)
+    shown = terminal(alpha, train_command(config, place / "c.json", "--dry_run")).wait(0)
     commands = re.findall(r"^Machine (\d):\n  (.+)$", shown, re.MULTILINE)
     assert [number for number, _ in commands] == ["0", "1"]
     typed = [
@@ -209,10 +210,8 @@ def test_displayed_commands_are_pasted(
     assert alive(alpha, beta) == []
 
 
-def test_a_machine_loses_power_and_comes_back(
-    hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
-) -> None:
-    """Elastic: the line is started again, and the run goes on from its newest backup to its end."""
+def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
+    """Elastic: the line is started again, and the run resumes from its newest backup."""
     alpha, beta = hosts
     config = two_machines(
         few,
@@ -229,11 +228,11 @@ def test_a_machine_loses_power_and_comes_back(
     run = run_of(config)
     first.wait_for_step(run, 12)
     beta.power_off()
-    first.wait_for(rf"beta \({beta.address}\), machine 1, has gone .* It may come back with the same line")
+    first.wait_for(rf"beta \({beta.address}\), machine 1, disconnected .* It can rejoin with the same line")
     again = terminal(beta, words(line))
-    said = first.end(0)
-    assert again.end(0)
-    assert "Resuming at step" in said
+    text = first.wait(0)
+    assert again.wait(0)
+    assert "Resuming at step" in text
     assert run.exit_code == 0
     steps = [event["step"] for event in run.events("step")]
     assert steps[-1] == 60
@@ -245,7 +244,7 @@ def test_a_machine_loses_power_and_comes_back(
 def test_a_failure_on_the_other_machine_is_named_on_both(
     hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path, fault: str
 ) -> None:
-    """The machines share no disk, so machine 0 has to be told."""
+    """The machines share no disk, so machine 0 must be informed."""
     alpha, beta = hosts
     options = {"faults": ["error:1:4"]} if fault == "error" else {"slow_step_s": 0.2}
     config = two_machines(few, tmp_path, max_steps=1000, family_options=options)
@@ -254,16 +253,16 @@ def test_a_failure_on_the_other_machine_is_named_on_both(
     if fault == "power cut":
         first.wait_for_step(run_of(config), 3)
         beta.power_off()
-        said = first.end(3)
-        assert "rank 1 on beta failed" in said
-        assert f"Machine 1, beta ({beta.address}), can no longer be reached" in said
+        text = first.wait(3)
+        assert "rank 1 on beta failed" in text
+        assert f"Machine 1, beta ({beta.address}), can no longer be reached" in text
     else:
-        said = first.end(3)
-        assert "rank 1 on beta failed while training" in said
-        assert "a mistake in the family's own code" in said
-        others = second.end(3)
+        text = first.wait(3)
+        assert "rank 1 on beta failed while training" in text
+        assert "a mistake in the family's own code" in text
+        others = second.wait(3)
         assert "a mistake in the family's own code" in others
-    assert len(re.findall("Training stopped", said)) == 1
+    assert len(re.findall("Training stopped", text)) == 1
     assert alive(alpha, beta) == []
 
 
@@ -272,10 +271,10 @@ def test_the_absent_machine_is_named(hosts: tuple[Host, Host], terminal: Open, f
     config = two_machines(few, tmp_path, num_nodes=3, processes_per_node=[1], startup_timeout_s=10)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
     second = terminal(beta, words(first.wait_for(JOIN_LINE)[1]))
-    said = first.end(3)
-    assert f"(joined: machine 1 = beta ({beta.address}); missing: machine 2)" in said
-    assert "clients joined" not in said
-    assert "missing: machine 2" in second.end(3)
+    text = first.wait(3)
+    assert f"(joined: machine 1 = beta ({beta.address}); missing: machine 2)" in text
+    assert "clients joined" not in text
+    assert "missing: machine 2" in second.wait(3)
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
     first.wait_for(JOIN_LINE)  # the name of a run that never began is free
 
@@ -290,13 +289,13 @@ def test_ctrl_c_while_waiting_is_told_to_all(
     second = terminal(beta, words(line))
     second.wait_for("Waiting for machine 2")
     interrupt(beta)
-    assert "Stopped; machine 0 has been told." in second.end(130)
+    assert "Stopped; machine 0 has been notified." in second.wait(130)
     first.wait_for(rf"beta \({beta.address}\), machine 1, has left: it was stopped. Still missing: machines 1 and 2")
     second = terminal(beta, words(line))
     second.wait_for("Waiting for machine 2")
     interrupt(alpha)
-    assert "Stopped while waiting for machines" in first.end(130)
-    assert "machine 0) has ended: it was stopped" in second.end(3)
+    assert "Stopped while waiting for machines" in first.wait(130)
+    assert "machine 0) has ended: it was stopped" in second.wait(3)
     assert alive(alpha, beta) == []
 
 
@@ -309,21 +308,21 @@ def test_numbered_machines_share_a_token_of_their_own(
     token = ["--token", "a-secret-of-our-own"]
     command = train_command(config, tmp_path / "c.json", *token)
     numbered = [*command, "--set", "node_rank=1"]
-    said = terminal(beta, [word for word in numbered if word not in token]).end(2)
-    assert "node_rank is 1, but --token is missing" in said
+    text = terminal(beta, [word for word in numbered if word not in token]).wait(2)
+    assert "node_rank is 1, but --token is missing" in text
     second = terminal(beta, numbered)  # earlier than machine 0: it waits
     second.wait_for("Joining the run")
     first = terminal(alpha, command)
     wrong = terminal(beta, [*numbered, "--set", "seed=9"])
-    said = wrong.end(2)
-    assert "the settings are not the same: seed is 9 on beta" in said
+    text = wrong.wait(2)
+    assert "the settings differ: seed is 9 on beta" in text
     for each in (first, second):
-        each.end(0)
+        each.wait(0)
     assert len(run_of(config).losses) == 3
     more = ["--resume", "latest", "--set", "max_steps=5"]
     both = [terminal(alpha, [*command, *more]), terminal(beta, [*numbered, *more])]
-    assert "Resuming at step 3" in both[0].end(0)
-    both[1].end(0)
+    assert "Resuming at step 3" in both[0].wait(0)
+    both[1].wait(0)
     assert [event["step"] for event in run_of(config).events("step")] == [1, 2, 3, 4, 5]
 
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
-from modules.families.family import SampleRequest, family_class
-from modules.families.parts.latent_diffusion import LatentDiffusion
+from modules.families._family import SampleRequest, family_class
+from modules.families._latent_diffusion import LatentDiffusion
 
 PIPELINES = {"stable_diffusion": StableDiffusionPipeline, "stable_diffusion_xl": StableDiffusionXLPipeline}
 CAPTIONS = ("a red disc", "a blue circle, number 2", "cat and dog")
@@ -37,7 +37,7 @@ def pipeline(family: str, folder: Path) -> Any:
 
 
 def example(number: int, *, mask: Tensor | None = None, captions: tuple[str, ...] | None = None) -> Example:
-    """A picture of noise, 128 x 64 pixels."""
+    """A image of noise, 128 x 64 pixels."""
     generator = torch.Generator().manual_seed(number)
     pixels = torch.randint(0, 256, (3, 64, 128), generator=generator, dtype=torch.uint8)
     return Example(
@@ -48,7 +48,7 @@ def example(number: int, *, mask: Tensor | None = None, captions: tuple[str, ...
 def batch(family: LatentDiffusion, samples: int = 3, *, mask: Tensor | None = None) -> Batch:
     """As the loader makes it."""
     drawn = [
-        family.draw(
+        family.sample_transform(
             family.encode(example(number, mask=mask)), CAPTIONS[number % 3], torch.Generator().manual_seed(number)
         )
         for number in range(samples)
@@ -58,7 +58,7 @@ def batch(family: LatentDiffusion, samples: int = 3, *, mask: Tensor | None = No
         ids=torch.arange(samples),
         seeds=torch.arange(samples),
         weights=torch.ones(samples, dtype=torch.float64),
-        last=True,
+        is_last_of_step=True,
         step_weight=float(samples),
         step_samples=samples,
     )

@@ -11,16 +11,16 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from modules.checkpoint import config_of_saved_model
+from modules.checkpoint import read_model_config
 from modules.config import TrainConfig
 from modules.distributed import Weights
-from modules.families.family import Family, SampleRequest
-from modules.training.adapters import apply_adapter, export_of
+from modules.families._family import Family, SampleRequest
+from modules.training.methods.method import apply_adapter, export_of
 from modules.training.model_setup import load_family, prepare_model
 from modules.training.parity import loss_difference, weight_difference
 from modules.training.precision import Precision
-from tests.conftest import draw_pictures
-from tests.pair_jobs import PATIENCE
+from tests.conftest import draw_images
+from tests.pair_jobs import TIMEOUTS
 from tests.runs import Job, Run, group_settings, same_state, tiny_config, train_alone, train_group
 
 PIPELINES = {"stable_diffusion": StableDiffusionPipeline, "stable_diffusion_xl": StableDiffusionXLPipeline}
@@ -51,14 +51,14 @@ def configs(
 ) -> dict[tuple[str, str], TrainConfig]:
     """By family and method, in double precision."""
     place = tmp_path_factory.mktemp("adapters")
-    (place / "pictures").mkdir()
-    pictures = draw_pictures(place / "pictures", 7)
-    for number, file in enumerate(sorted(pictures.glob("*.txt"))):
+    (place / "images").mkdir()
+    images = draw_images(place / "images", 7)
+    for number, file in enumerate(sorted(images.glob("*.txt"))):
         file.write_text(f"a {TOKEN} disc" if number % 2 else "a red square")
     bases = {"stable_diffusion": sd_folder, "stable_diffusion_xl": sdxl_folder}
     return {
         (family, method): tiny_config(
-            pictures,
+            images,
             place,
             base_model=str(base),
             resolution=64,
@@ -89,7 +89,7 @@ def alone(configs: dict[tuple[str, str], TrainConfig]) -> dict[tuple[str, str], 
 def test_two_ranks_train_as_one_does(
     configs: dict[tuple[str, str], TrainConfig], alone: dict[tuple[str, str], Run]
 ) -> None:
-    changes = {**group_settings(2), **PATIENCE}
+    changes = {**group_settings(2), **TIMEOUTS}
     jobs = {
         " ".join(key): Job(TrainConfig(**(config.model_dump() | changes | {"run_name": f"two-{'-'.join(key)}"})))
         for key, config in configs.items()
@@ -152,7 +152,7 @@ def test_diffusers_reads_the_new_word_as_the_run_did(
 def test_the_model_folder_is_enough_to_draw_again(key: tuple[str, str], alone: dict[tuple[str, str], Run]) -> None:
     """What scripts/sample.py does, in the run's precision."""
     folder = alone[key].folder
-    config = config_of_saved_model(folder.model_dir).model_copy(update={"precision": "fp64"})
+    config = read_model_config(folder.model_dir).model_copy(update={"precision": "fp64"})
     family = load_family(config)
     before = picture_of(family)
     apply_adapter(family, config, folder.model_dir)
@@ -161,7 +161,7 @@ def test_the_model_folder_is_enough_to_draw_again(key: tuple[str, str], alone: d
     assert (after - levels(Image.open(folder.samples_dir / "step-000004-00.png"))).abs().max() <= 1
 
 
-def test_a_word_that_one_encoder_does_not_learn_is_in_the_file_nevertheless(
+def test_token_not_trained_in_one_encoder_is_saved_for_both(
     configs: dict[tuple[str, str], TrainConfig], tmp_path: Path
 ) -> None:
     """Programs want a vector for each of SDXL's encoders."""
@@ -170,7 +170,7 @@ def test_a_word_that_one_encoder_does_not_learn_is_in_the_file_nevertheless(
     family = load_family(config)
     prepare_model(family, config, Precision("fp64", torch.device("cpu")))
     weights = Weights(family.model)
-    assert [name.partition(".")[0] for name in weights.own] == ["text_encoder_2"]
+    assert [name.partition(".")[0] for name in weights.local] == ["text_encoder_2"]
     export_of(family, weights, config, {})(tmp_path)
     assert {name: list(rows.shape) for name, rows in load_file(tmp_path / "my-cat.safetensors").items()} == {
         "clip_l": [2, 16],
@@ -196,7 +196,7 @@ def base(config: TrainConfig) -> StableDiffusionPipeline:
 
 
 def drawn_by(pipeline: StableDiffusionPipeline) -> Image.Image:
-    """The picture of REQUEST."""
+    """The image of REQUEST."""
     latents = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(REQUEST.seed), dtype=torch.float64)
     kept: list[Image.Image] = pipeline(
         REQUEST.prompt,
@@ -222,5 +222,5 @@ def picture_of(family: Family) -> Tensor:
     return levels(family.sample(REQUEST))
 
 
-def levels(picture: Image.Image) -> Tensor:
-    return torch.frombuffer(bytearray(picture.convert("RGB").tobytes()), dtype=torch.uint8).int()
+def levels(image: Image.Image) -> Tensor:
+    return torch.frombuffer(bytearray(image.convert("RGB").tobytes()), dtype=torch.uint8).int()

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modules.checkpoint.formats import single_file
+from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
-from modules.families.family import family_class
+from modules.families._family import family_class
 from modules.training.model_setup import check_available
 from tests.families.diffusion_checks import REQUEST, load
 
@@ -42,25 +42,25 @@ def of_another_shape(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "sentence"),
+    ("damage", "sentence"),
     [
-        (lambda folder: (folder / "model_index.json").unlink(), "is no model folder"),
-        (lambda folder: (folder / "model_index.json").write_text("[]"), "is no model folder"),
+        (lambda folder: (folder / "model_index.json").unlink(), "is not a model folder"),
+        (lambda folder: (folder / "model_index.json").write_text("[]"), "is not a model folder"),
         (lambda folder: (folder / "model_index.json").write_text('{"_class_name": "FluxPipeline"}'), "FluxPipeline"),
         (without("vae"), "has no vae"),
         (without("tokenizer"), "has no tokenizer"),
         (without("text_encoder"), "has no text_encoder"),
         (without("scheduler"), "has no scheduler"),
-        (cut_off, "is damaged or was not copied to its end"),
+        (cut_off, "is damaged or truncated"),
         (pickled, "is a pickled file.*convert"),
         (of_another_shape, "cannot be loaded"),
     ],
 )
-def test_a_folder_that_is_no_whole_model(
-    sd_folder: Path, tmp_path: Path, spoil: Callable[[Path], None], sentence: str
+def test_incomplete_model_folder(
+    sd_folder: Path, tmp_path: Path, damage: Callable[[Path], None], sentence: str
 ) -> None:
     folder = shutil.copytree(sd_folder, tmp_path / "model")
-    spoil(folder)
+    damage(folder)
     with pytest.raises(ConfigError, match=f"^base_model: .*{sentence}"):
         load("stable_diffusion", folder)
 
@@ -72,16 +72,14 @@ def test_a_folder_that_is_no_whole_model(
         ("nothing.safetensors", "there is no 'nothing.safetensors'"),
         ("no/such/place", "there is no 'no/such/place'"),
         ("./model", "there is no './model'"),
-        ("readme.txt", "is no .safetensors file"),
+        ("readme.txt", "is not a .safetensors file"),
         ("torn.safetensors", "is damaged"),
         ("lora.safetensors", "is a LoRA"),
-        ("other.safetensors", "is no Stable Diffusion model"),
-        ("xl.safetensors", "is a model of SDXL.*stable_diffusion_xl"),
+        ("other.safetensors", "is not a Stable Diffusion model"),
+        ("xl.safetensors", "is an SDXL model.*stable_diffusion_xl"),
     ],
 )
-def test_a_file_that_is_no_whole_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
-) -> None:
+def test_unusable_model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
     monkeypatch.chdir(tmp_path)
     one = torch.zeros(1)
     Path("readme.txt").write_text("hello")
@@ -99,7 +97,7 @@ def test_no_base_model_at_all() -> None:
 
 
 def test_the_model_of_another_family(sdxl_folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds a StableDiffusionXLPipeline; this family trains StableDiffusion"):
+    with pytest.raises(ConfigError, match=r"contains a StableDiffusionXLPipeline; this family trains StableDiffusion"):
         load("stable_diffusion", sdxl_folder)
 
 
@@ -110,33 +108,35 @@ def test_the_model_of_another_family(sdxl_folder: Path) -> None:
         ({"min_timestep": 0.8, "max_timestep": 0.2}, "min_timestep is 0.8.*below max_timestep"),
         ({"zero_terminal_snr": True}, "zero_terminal_snr is true.*epsilon"),
         ({"zero_terminal_snr": True, "prediction_type": "epsilon"}, "zero_terminal_snr is true.*v_prediction"),
-        ({"clip_skip": 7}, "clip_skip is 7; this model's text encoders allow 2 at most"),
+        ({"clip_skip": 7}, "clip_skip is 7; this model's text encoders allow at most 2"),
     ],
 )
-def test_options_that_do_not_fit(sd_folder: Path, options: dict[str, object], sentence: str) -> None:
+def test_unsuitable_options(sd_folder: Path, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         load("stable_diffusion", sd_folder, family_options=options)
 
 
-def test_a_resolution_that_does_not_divide() -> None:
+def test_resolution_that_is_not_a_multiple() -> None:
     with pytest.raises(
         ConfigError, match=r"resolution is 100; stable_diffusion needs a multiple of 64, for example 128"
     ):
         check_available(TrainConfig(family="stable_diffusion", resolution=100))
 
 
-def test_a_word_that_is_one_already_and_one_that_begins_with_too_much(sd_folder: Path) -> None:
+def test_placeholder_token_in_vocabulary_or_with_a_long_init(sd_folder: Path) -> None:
     settings = {"method": "embedding", "embedding_token": "<c>"}
-    with pytest.raises(ConfigError, match=r"embedding_token is 'cat', which the tokenizer of text_encoder knows"):
-        load("stable_diffusion", sd_folder, **settings).learn_words("cat", 1, "dog")
+    with pytest.raises(
+        ConfigError, match=r"embedding_token is 'cat', which is already a word for the tokenizer of text_encoder"
+    ):
+        load("stable_diffusion", sd_folder, **settings).add_placeholder_token("cat", 1, "dog")
     family = load("stable_diffusion", sd_folder, **settings)
-    family.learn_words("<c>", 2, "red disc")
-    assert family.remarks(["a <c>"]) == []
-    family.learn_words("<d>", 2, "red blue disc")
-    assert "reads as 3 pieces, and embedding_vectors is 2" in family.remarks([])[0]
+    family.add_placeholder_token("<c>", 2, "red disc")
+    assert family.prompt_warnings(["a <c>"]) == []
+    family.add_placeholder_token("<d>", 2, "red blue disc")
+    assert "is 3 tokens, but embedding_vectors is 2" in family.prompt_warnings([])[0]
 
 
-def test_a_prediction_that_is_not_known(sd_folder: Path, tmp_path: Path) -> None:
+def test_unknown_prediction_type(sd_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd_folder, tmp_path / "model")
     file = folder / "scheduler" / "scheduler_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "prediction_type": "sample"}))
@@ -152,7 +152,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-def test_a_hub_name_without_a_connection(offline: Path) -> None:
+def test_hub_name_without_a_connection(offline: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"no folder 'owner/model', and as a model of the hub it is not .*HF_HUB_OFFLINE"
     ):
@@ -168,21 +168,19 @@ def test_a_model_that_was_downloaded_before(offline: Path, sd_folder: Path) -> N
 
 
 @pytest.mark.parametrize("family", ["stable_diffusion", "stable_diffusion_xl"])
-def test_one_file_with_all_weights(
-    family: str, sd_folder: Path, sdxl_folder: Path, tmp_path: Path, offline: Path
-) -> None:
+def test_single_file(family: str, sd_folder: Path, sdxl_folder: Path, tmp_path: Path, offline: Path) -> None:
     folder = sd_folder if family == "stable_diffusion" else sdxl_folder
-    single_file(folder, tmp_path / "model.safetensors", torch.float32, {})
+    write_single_file(folder, tmp_path / "model.safetensors", torch.float32, {})
     options = {"layout": str(folder)}
     loaded = load(family, tmp_path / "model.safetensors", family_options=options)
     assert loaded.sample(REQUEST).tobytes() == load(family, folder).sample(REQUEST).tobytes()
     with pytest.raises(ConfigError, match=r"on the hub.*HF_HUB_OFFLINE.* family_options.layout"):
         load(family, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"family_options.layout: .* is no model folder"):
+    with pytest.raises(ConfigError, match=r"family_options.layout: .* is not a model folder"):
         load(family, tmp_path / "model.safetensors", family_options={"layout": str(tmp_path)})
 
 
-def test_a_folder_as_older_programs_wrote_it(sd_folder: Path, tmp_path: Path) -> None:
+def test_folder_written_by_older_versions(sd_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd_folder, tmp_path / "model")
     tokenizer = folder / "tokenizer"
     words = json.loads((tokenizer / "tokenizer.json").read_text())["model"]

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from modules.config import TrainConfig
-from modules.data.cache import Cache
-from modules.data.index import silent
-from modules.data.indexing import build_index
-from tests.data.helpers import picture
+from modules.data.cache.cache import Cache
+from modules.data.index.build import build_index
+from modules.data.index.index import no_progress
+from tests.data.helpers import write_image
 from tests.families.diffusion_checks import load
 
 AT_ONCE = 4
@@ -21,28 +21,26 @@ AT_ONCE = 4
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for number in range(11):
-        file = picture(tmp_path / f"pictures/{number:02d}.png", 96 if number % 3 else 160, 96, seed=number)
+        file = write_image(tmp_path / f"images/{number:02d}.png", 96 if number % 3 else 160, 96, seed=number)
         file.with_suffix(".txt").write_text("a red disc" if number % 2 else f"cat, number {number}")
-    return tmp_path / "pictures"
+    return tmp_path / "images"
 
 
-def test_the_cache_is_the_same_for_any_number_of_ranks_and_after_interruptions(
-    folder: Path, sd_folder: Path, tmp_path: Path
-) -> None:
+def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_folder: Path, tmp_path: Path) -> None:
     settings = {"concepts": [{"path": str(folder), "horizontal_flip": True}], "resolution": 64}
 
     def open_cache(name: str) -> Cache:
-        index = build_index(config, family.size_step, tmp_path / name)
+        index = build_index(config, config.seed, family.size_step, tmp_path / name)
         return Cache(tmp_path / name, family.fingerprint(), index, config, family.encodes_captions)
 
     def entries(cache: Cache) -> list[dict[str, Tensor]]:
         cached = cache.load()
         return [cached.read(row, view) for row in range(len(cached.usable)) for view in range(2) if cached.usable[row]]
 
-    def fill(cache: Cache, ranks: int, progress=silent) -> None:
-        groups = cache.groups(cache.missing(), AT_ONCE)
+    def fill(cache: Cache, ranks: int, progress=no_progress) -> None:
+        batches = cache.batches(cache.missing(), AT_ONCE)
         for rank in range(ranks):
-            cache.encode(groups.share(rank, ranks), family.encode_together, rank, progress)
+            cache.encode(batches.for_rank(rank, ranks), family.encode_batch, rank, progress)
 
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt

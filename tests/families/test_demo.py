@@ -1,4 +1,4 @@
-"""The demo's pictures and the checker that looks at them."""
+"""The demo's images and the checker that looks at them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from modules.config import load_preset
-from modules.families.pixel_diffusion import PixelDiffusion, PixelOptions, word_numbers
-from scripts.check_demo import Answer, ask, grid, look, main, passed, sample_size
-from scripts.demo_shapes import COLOURS, HELD_OUT, OUTLINES, SIZES, Scene, draw_picture, scenes
+from modules.families.pixel_diffusion import PixelDiffusion, PixelOptions, token_ids
+from scripts.check_demo import Result, evaluate, grid, main, passed, recognise, sample_size
+from scripts.demo_shapes import COLOURS, HELD_OUT, OUTLINES, SIZES, Scene, draw_image, scenes
 from scripts.make_demo_data import STAMP, make_demo_data
 
 
@@ -30,11 +30,11 @@ def scene_of(file: Path) -> Scene:
 
 
 def opened(file: Path) -> Image.Image:
-    with Image.open(file) as picture:
-        return picture.convert("RGB")
+    with Image.open(file) as image:
+        return image.convert("RGB")
 
 
-def test_every_picture_has_its_caption_and_held_out_scenes_are_missing(demo: Path) -> None:
+def test_every_image_has_a_caption_and_no_held_out_scene(demo: Path) -> None:
     files = sorted(demo.glob("*.png"))
     shown = [scene_of(file) for file in files]
     assert len(files) == 120
@@ -43,7 +43,7 @@ def test_every_picture_has_its_caption_and_held_out_scenes_are_missing(demo: Pat
     assert {opened(file).size for file in files} == set(SIZES.values())
 
 
-def test_equal_arguments_give_equal_files_and_a_complete_folder_is_left_alone(demo: Path, tmp_path: Path) -> None:
+def test_equal_arguments_give_equal_files(demo: Path, tmp_path: Path) -> None:
     assert not make_demo_data(demo, count=120, seed=3)
     make_demo_data(tmp_path / "again", count=20, seed=3)
     make_demo_data(tmp_path / "other", count=20, seed=4)
@@ -91,7 +91,7 @@ def test_the_preset_asks_for_what_there_is() -> None:
 
 def test_the_captions_words_are_told_apart() -> None:
     words = {word for scene in scenes() for word in scene.caption.split()}
-    numbers = {int(word_numbers(word, PixelOptions())[0]) for word in words}
+    numbers = {int(token_ids(word, PixelOptions())[0]) for word in words}
     assert len(numbers) == len(words)
 
 
@@ -100,24 +100,24 @@ def test_the_checker_reads_the_real_pictures(demo: Path, resolution: int | None)
     files = sorted(demo.glob("*.png"))[::2]
     assert len(files) == 60
     for file in files:
-        picture = opened(file)
+        image = opened(file)
         if resolution is not None:
-            picture = picture.resize(sample_size(picture.size, resolution), Image.Resampling.LANCZOS)
-        assert look(picture) == scene_of(file), file.name
+            image = image.resize(sample_size(image.size, resolution), Image.Resampling.LANCZOS)
+        assert recognise(image) == scene_of(file), file.name
 
 
 def real(scene: Scene, width: int, height: int) -> Image.Image:
-    return draw_picture(scene, width, height, (width / 2, height / 2), 0.5 * min(width, height))
+    return draw_image(scene, width, height, (width / 2, height / 2), 0.5 * min(width, height))
 
 
 def test_the_checker_says_yes_to_pictures_of_their_captions() -> None:
     by_caption = {scene.caption: scene for scene in scenes()}
-    answers = ask(lambda caption, width, height, seed: real(by_caption[caption], width, height), 48, 32, seed=1)
-    assert passed(answers)
-    assert len({answer.asked for answer in answers}) == 48
-    assert {answer.asked.shape for answer in answers} == set(OUTLINES)
-    assert {answer.asked.colour for answer in answers} == set(COLOURS)
-    assert {answer.picture.size for answer in answers} == {(32, 32), (40, 24), (24, 40)}
+    results = evaluate(lambda caption, width, height, seed: real(by_caption[caption], width, height), 48, 32, seed=1)
+    assert passed(results)
+    assert len({result.expected for result in results}) == 48
+    assert {result.expected.shape for result in results} == set(OUTLINES)
+    assert {result.expected.colour for result in results} == set(COLOURS)
+    assert {result.image.size for result in results} == {(32, 32), (40, 24), (24, 40)}
 
 
 def test_the_checker_says_no_to_noise() -> None:
@@ -125,11 +125,11 @@ def test_the_checker_says_no_to_noise() -> None:
         levels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
         return Image.fromarray(levels, mode="RGB")
 
-    assert not passed(ask(noise, 48, 32, seed=1))
+    assert not passed(evaluate(noise, 48, 32, seed=1))
 
 
 def test_the_checker_says_no_to_empty_pictures() -> None:
-    assert not passed(ask(lambda caption, width, height, seed: Image.new("RGB", (width, height)), 48, 32, seed=1))
+    assert not passed(evaluate(lambda caption, width, height, seed: Image.new("RGB", (width, height)), 48, 32, seed=1))
 
 
 @pytest.mark.parametrize("part", ["shape", "colour"])
@@ -140,21 +140,21 @@ def test_the_checker_says_no_to_wrong_captions(part: str) -> None:
         for word, next_word in itertools.pairwise([*words, words[0]])
     }
 
-    def wrong(scene: Scene) -> Answer:
+    def wrong(scene: Scene) -> Result:
         shown = Scene(**{**vars(scene), part: following[getattr(scene, part)]})
-        picture = real(shown, 32, 32)
-        return Answer(scene, look(picture), picture)
+        image = real(shown, 32, 32)
+        return Result(scene, recognise(image), image)
 
     assert not passed([wrong(scene) for scene in random.Random(0).sample(scenes(), 48)])
 
 
 def test_the_grid_shows_every_picture() -> None:
     scene = scenes()[0]
-    picture = real(scene, 40, 24)
-    sheet = grid([Answer(scene, look(picture), picture)] * 9, columns=4, cell=100)
+    image = real(scene, 40, 24)
+    sheet = grid([Result(scene, recognise(image), image)] * 9, columns=4, cell=100)
     assert sheet.size == (400, 3 * 124)
 
 
 def test_a_missing_model_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nothing")]) == 2
-    assert "there is no model folder" in capsys.readouterr().err
+    assert "is not a model folder" in capsys.readouterr().err

@@ -12,11 +12,11 @@ from modules.families.describe import main
 
 def test_prints_the_declarations(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pixel_diffusion"]) == 0
-    described = json.loads(capsys.readouterr().out)
-    options = {option["path"]: option for option in described["options"]}
-    assert described["methods"] == ["fine_tune", "lora"]
-    assert described["parts"] == []
-    assert described["size_step"] == 8
+    declaration = json.loads(capsys.readouterr().out)
+    options = {option["path"]: option for option in declaration["options"]}
+    assert declaration["methods"] == ["fine_tune", "lora"]
+    assert declaration["parts"] == []
+    assert declaration["size_step"] == 8
     assert options["width"]["type"] == "integer"
     assert options["width"]["bounds"]["ge"] == 8
     assert options["timesteps"]["choices"] == ["uniform", "logit_normal"]
@@ -32,7 +32,7 @@ def test_describes_a_users_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "mine.py"
     file.write_text(
         "from modules.config import Section, setting\n"
-        "from modules.families.family import Family\n"
+        "from modules.families._family import Family\n"
         "class MyOptions(Section):\n"
         "    depth: int = setting(3, title='Depth', help='Layers.')\n"
         "class Mine(Family):\n"
@@ -41,3 +41,11 @@ def test_describes_a_users_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([str(file)]) == 0
     assert json.loads(capsys.readouterr().out)["options"][0]["path"] == "depth"
     assert main([str(tmp_path / "absent.py")]) == 2
+
+
+def test_a_file_with_former_names_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    code = "from modules.families._family import Family\nclass Mine(Family):\n    parts = ('unet',)\n    draw = None\n"
+    file.write_text(code)
+    assert main([str(file)]) == 2
+    assert "rename parts to submodules, draw to sample_transform" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.families.parts.latent_diffusion import LatentDiffusion
+from modules.families._latent_diffusion import LatentDiffusion
 from tests.families.diffusion_checks import example, load, pipeline
 
 SEEDS = range(400)
@@ -17,12 +17,15 @@ VARYING = {"concepts": [{"path": "x", "tag_shuffle": True}]}
 
 
 def drawn(family: LatentDiffusion, name: str) -> list[Tensor]:
-    """What the loader's workers draw of one picture, for many seeds."""
+    """What the loader's workers draw of one image, for many seeds."""
     encoded = family.encode(example(1))
-    return [family.draw(encoded, "a blue circle, number 2", torch.Generator().manual_seed(n))[name] for n in SEEDS]
+    return [
+        family.sample_transform(encoded, "a blue circle, number 2", torch.Generator().manual_seed(n))[name]
+        for n in SEEDS
+    ]
 
 
-def test_noise_is_shifted_by_as_much_as_was_asked_for(sd_folder: Path) -> None:
+def test_offset_noise_option(sd_folder: Path) -> None:
     for asked in (0.0, 0.5):
         family = load("stable_diffusion", sd_folder, family_options={"offset_noise": asked})
         means = torch.stack([noise.mean(dim=(1, 2)) for noise in drawn(family, "noise")])
@@ -30,7 +33,7 @@ def test_noise_is_shifted_by_as_much_as_was_asked_for(sd_folder: Path) -> None:
         assert means.std().item() == pytest.approx((alone**2 + asked**2) ** 0.5, rel=0.1)
 
 
-def test_timesteps_are_those_that_were_asked_for(sd_folder: Path) -> None:
+def test_timestep_options(sd_folder: Path) -> None:
     def steps(**options: object) -> Tensor:
         return torch.stack(drawn(load("stable_diffusion", sd_folder, family_options=options), "timestep")).float()
 
@@ -42,7 +45,7 @@ def test_timesteps_are_those_that_were_asked_for(sd_folder: Path) -> None:
     assert steps(timestep_distribution="logit_normal").std() < 0.8 * everything.std()
 
 
-def test_latents_are_a_sample_or_the_middle(sd_folder: Path) -> None:
+def test_latents_are_sampled_or_the_mode(sd_folder: Path) -> None:
     for family_options in ({}, {"latents": "mode"}):
         family = load("stable_diffusion", sd_folder, family_options=family_options)
         latents = torch.stack(drawn(family, "latents"))
@@ -75,7 +78,7 @@ def test_latents_are_a_sample_or_the_middle(sd_folder: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_kept_is_used_again_only_where_it_would_be_the_same(
+def test_cache_is_reused_only_if_encoding_would_be_the_same(
     change: dict[str, Any], matters: bool, sd_folder: Path
 ) -> None:
     before, after = load("stable_diffusion", sd_folder), load("stable_diffusion", sd_folder, **change)
@@ -85,7 +88,7 @@ def test_what_is_kept_is_used_again_only_where_it_would_be_the_same(
         assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
 
 
-def test_other_weights_of_what_prepares_pictures_are_told_apart(sd_folder: Path) -> None:
+def test_fingerprint_depends_on_encoder_weights(sd_folder: Path) -> None:
     before, after = (load("stable_diffusion", sd_folder) for _ in range(2))
     assert before.fingerprint() == after.fingerprint()
     for name in ("vae", "text_encoder"):
@@ -99,15 +102,15 @@ def test_other_weights_of_what_prepares_pictures_are_told_apart(sd_folder: Path)
     assert before.fingerprint() == after_again.fingerprint()
 
 
-def test_a_caption_is_dropped_in_training_text_encoders_too(sd_folder: Path) -> None:
+def test_caption_dropout_with_trained_text_encoders(sd_folder: Path) -> None:
     family = load("stable_diffusion", sd_folder, parts=[{"part": "text_encoder"}], caption_dropout=0.5)
     encoded = family.encode(example(1))
-    empty = family.draw(encoded, "", torch.Generator().manual_seed(1))["text_encoder.tokens"]
-    assert torch.equal(empty, family.draw.prompts.numbers("text_encoder", ""))
-    assert (empty == family.draw.prompts.tokenizers["text_encoder"].eos_token_id).sum() == 76
+    empty = family.sample_transform(encoded, "", torch.Generator().manual_seed(1))["text_encoder.tokens"]
+    assert torch.equal(empty, family.sample_transform.tokenizer.input_ids("text_encoder", ""))
+    assert (empty == family.sample_transform.tokenizer.tokenizers["text_encoder"].eos_token_id).sum() == 76
 
 
-def test_tiles_are_used_for_large_pictures_only(sd_folder: Path) -> None:
+def test_vae_tiling_is_used_for_large_images_only(sd_folder: Path) -> None:
     plain = load("stable_diffusion", sd_folder)
     tiled = load("stable_diffusion", sd_folder, family_options={"vae_tiling": True})
     vae: Any = tiled.encoders["vae"]

@@ -8,8 +8,8 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.training.parity import loss_difference, weight_difference
-from tests.conftest import draw_pictures
-from tests.pair_jobs import PATIENCE
+from tests.conftest import draw_images
+from tests.pair_jobs import TIMEOUTS
 from tests.runs import Job, group_settings, tiny_config, train_alone, train_group
 
 METHODS: dict[str, dict[str, object]] = {
@@ -21,14 +21,14 @@ METHODS: dict[str, dict[str, object]] = {
 
 @pytest.mark.slow
 def test_four_ranks_train_as_one_does(sd_folder: Path, sdxl_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "pictures").mkdir()
-    pictures = draw_pictures(tmp_path / "pictures", 7)
-    for file in pictures.glob("*.txt"):
+    (tmp_path / "images").mkdir()
+    images = draw_images(tmp_path / "images", 7)
+    for file in images.glob("*.txt"):
         file.write_text("a <c> disc")
     bases = {"stable_diffusion": sd_folder, "stable_diffusion_xl": sdxl_folder}
     configs = {
         f"{family} {method}": tiny_config(
-            pictures,
+            images,
             tmp_path,
             family=family,
             base_model=str(base),
@@ -43,7 +43,7 @@ def test_four_ranks_train_as_one_does(sd_folder: Path, sdxl_folder: Path, tmp_pa
         for family, base in bases.items()
         for method, settings in METHODS.items()
     }
-    changes = {**group_settings(4), **PATIENCE}
+    changes = {**group_settings(4), **TIMEOUTS}
     jobs = {
         name: Job(TrainConfig(**(config.model_dump() | changes | {"run_name": f"four-{config.run_name}"})))
         for name, config in configs.items()

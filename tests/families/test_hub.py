@@ -17,9 +17,10 @@ import huggingface_hub.constants
 import psutil
 import pytest
 
+from modules import ROOT
 from modules.config import ConfigError, TrainingError
-from modules.families.parts.hub import ROOT, HubModel
-from modules.families.parts.hub_files import is_whole, wanted_files
+from modules.diffusion.hub.files import is_complete, required_files
+from modules.diffusion.hub.model import HubModel
 from tests.hub_server import TOKEN, HubServer, hub_server
 
 GUARD_S = 180
@@ -57,8 +58,8 @@ def write(folder: Path, *names: str) -> Path:
     for name in names:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        told = {"_class_name": "SomePipeline"} if name == "model_index.json" else {"name": name}
-        file.write_text(json.dumps(told) * (1 if name.endswith(".json") else 40))
+        reported = {"_class_name": "SomePipeline"} if name == "model_index.json" else {"name": name}
+        file.write_text(json.dumps(reported) * (1 if name.endswith(".json") else 40))
     return folder
 
 
@@ -89,28 +90,28 @@ def unfinished(hub_home: Path) -> list[Path]:
     return list(hub_home.rglob("*.incomplete"))
 
 
-def test_only_what_is_needed_is_downloaded_and_only_once(hub: HubServer, tmp_path: Path) -> None:
+def test_only_required_files_are_downloaded_and_only_once(hub: HubServer, tmp_path: Path) -> None:
     write(tmp_path / "model", *USELESS)
-    told: list[tuple[int, int]] = []
-    assert model().cached() is None
-    assert model().fetch(lambda done, total: told.append((done, total))) == ""
+    reported: list[tuple[int, int]] = []
+    assert model().cached_folder() is None
+    assert model().download(lambda done, total: reported.append((done, total))) == ""
     assert sorted(hub.downloaded(NAME)) == sorted(NEEDED)
-    folder = model().cached()
+    folder = model().cached_folder()
     assert folder is not None
     assert {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} == NEEDED
     index = (folder / "model_index.json").stat().st_size
     size = sum((folder / name).stat().st_size for name in NEEDED) - index  # which is read before anything is counted
-    assert told[-1] == (size, size)
+    assert reported[-1] == (size, size)
     before = hub.calls(NAME)
-    assert model().at_hand() == folder
+    assert model().ensure_cached() == folder
     assert hub.calls(NAME) == before, "what is at hand is not asked for"
-    assert model().fetch(silent) == ""
+    assert model().download(silent) == ""
     assert sorted(hub.downloaded(NAME)) == sorted(NEEDED), "what has not changed is not downloaded again"
     (tmp_path / "model" / UNET).write_text("new weights" * 40)
-    assert model().fetch(silent) == ""
+    assert model().download(silent) == ""
     assert hub.downloaded(NAME).count(UNET) == 2
     assert len(hub.downloaded(NAME)) == len(NEEDED) + 1
-    assert model().cached() != folder
+    assert model().cached_folder() != folder
 
 
 def test_branches_tags_and_commits(hub: HubServer, tmp_path: Path) -> None:
@@ -120,14 +121,14 @@ def test_branches_tags_and_commits(hub: HubServer, tmp_path: Path) -> None:
     repository.revisions["v2"] = other
     commit = repository.commit("v2")
     for revision in ("v2", commit):
-        assert model(revision=revision).fetch(silent) == ""
-        folder = model(revision=revision).cached()
+        assert model(revision=revision).download(silent) == ""
+        folder = model(revision=revision).cached_folder()
         assert folder is not None
         assert folder.name == commit
         assert (folder / UNET).read_text().startswith("others")
-    assert model().cached() is None, "the main branch is another one"
+    assert model().cached_folder() is None, "the main branch is another one"
     with pytest.raises(ConfigError, match=r"'owner/model' has no branch, tag or commit 'v3'.*/tree/main lists"):
-        model(revision="v3").fetch(silent)
+        model(revision="v3").download(silent)
 
 
 def only_pickles(folder: Path) -> None:
@@ -146,20 +147,28 @@ def one_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("behaviour", "token", "sentence"),
     [
-        ({"gated": True}, "", r"asks for its licence to be accepted, and you are not logged in.*Accept it at http.*"),
-        ({"gated": True}, TOKEN, "licence to be accepted, and the account of your token has not.*hf auth login"),
-        ({"private": True}, "", r"no such model on the hub as you are not logged in\. Check the spelling.*HF_TOKEN"),
+        ({"gated": True}, "", r"requires accepting its licence, and you are not logged in.*Accept it at http.*"),
+        ({"gated": True}, TOKEN, "accepting its licence, and your account has not accepted it.*hf auth login"),
+        ({"private": True}, "", r"no such model on the hub visible without logging in\. Check the spelling.*HF_TOKEN"),
         ({}, "hf_wrong", "the hub does not accept your token.*Invalid credentials.*correct or unset HF_TOKEN"),
         ({"lost": UNET}, "", f"the hub lists {UNET} of 'owner/model', but does not have it"),
-        ({"silent": True}, "", "could not be downloaded from http.*ReadTimeout.*Check the connection"),
-        ({"spoil": shutil.rmtree}, "", "on the hub is empty"),
-        ({"spoil": one_file}, "", r"no diffusers pipeline.*It holds whole.safetensors.*`hf download owner/model whole"),
-        ({"spoil": only_pickles}, "", r"unet only as a pickled file \(unet/diffusion_pytorch_model.bin\)"),
-        ({"spoil": another_pipeline}, "", r"'owner/model on the hub' holds a FluxPipeline; this family trains Some"),
-        ({"spoil": lambda folder: shutil.rmtree(folder / "tokenizer")}, "", "has no tokenizer"),
+        ({"silent": True}, "", "could not be downloaded .*from http.*ReadTimeout.*Check the connection"),
+        ({"damage": shutil.rmtree}, "", "on the hub is empty"),
+        (
+            {"damage": one_file},
+            "",
+            r"not a diffusers pipeline.*It contains whole.safetensors.*`hf download owner/model whole",
+        ),
+        ({"damage": only_pickles}, "", r"unet only as a pickled file \(unet/diffusion_pytorch_model.bin\)"),
+        (
+            {"damage": another_pipeline},
+            "",
+            r"'owner/model on the hub' contains a FluxPipeline; this family trains Some",
+        ),
+        ({"damage": lambda folder: shutil.rmtree(folder / "tokenizer")}, "", "has no tokenizer"),
     ],
 )
-def test_what_cannot_be_downloaded_is_a_sentence(
+def test_every_download_error_is_a_sentence(
     hub: HubServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,51 +176,51 @@ def test_what_cannot_be_downloaded_is_a_sentence(
     token: str,
     sentence: str,
 ) -> None:
-    spoil = behaviour.pop("spoil", None)
-    if callable(spoil):
-        spoil(tmp_path / "model")
+    damage = behaviour.pop("damage", None)
+    if callable(damage):
+        damage(tmp_path / "model")
         (tmp_path / "model").mkdir(exist_ok=True)
     for name, value in behaviour.items():
         setattr(hub.repositories[NAME], name, value)
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(ConfigError, match=f"^base_model: .*{sentence}"):
-        model().fetch(silent)
+        model().download(silent)
     assert UNET not in hub.downloaded(NAME) or "lost" in behaviour, "nothing large was fetched in vain"
     assert unfinished(tmp_path) == []
 
 
-def test_names_that_the_hub_does_not_know_and_tokens_that_it_does(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_and_unknown_models_with_a_valid_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories[NAME].private = True
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert model().fetch(silent) == ""
-    with pytest.raises(ConfigError, match=r"no folder 'owner/other', and no such model on the hub for the account"):
-        model("owner/other").fetch(silent)
+    assert model().download(silent) == ""
+    with pytest.raises(
+        ConfigError, match=r"no folder 'owner/other', and no such model on the hub visible to your account"
+    ):
+        model("owner/other").download(silent)
 
 
-def test_without_the_hub_what_was_downloaded_is_used(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert model().fetch(silent) == ""
+def test_earlier_download_is_used_if_the_hub_is_unreachable(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model().download(silent) == ""
     hub.repositories[NAME].silent = True
-    assert "is taken as it was downloaded before; the hub could not be asked" in model().fetch(silent)
+    assert "that was downloaded earlier; the hub could not be asked" in model().download(silent)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
-    assert "ConnectError" in model().fetch(silent)
-    with pytest.raises(ConfigError, match=r"could not be downloaded from http://127.0.0.1:9 \(ConnectError"):
-        model("owner/other").fetch(silent)
+    assert "ConnectError" in model().download(silent)
+    with pytest.raises(ConfigError, match=r"could not be downloaded .*from http://127.0.0.1:9 \(ConnectError"):
+        model("owner/other").download(silent)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert model().fetch(silent) == ""
-    with pytest.raises(ConfigError, match=r"'owner/other'.*HF_HUB_OFFLINE forbids.*Unset HF_HUB_OFFLINE"):
-        model("owner/other").fetch(silent)
+    assert model().download(silent) == ""
+    with pytest.raises(ConfigError, match=r"'owner/other'.*HF_HUB_OFFLINE forbids.*Unset HF_HUB_OFFLINE once"):
+        model("owner/other").download(silent)
 
 
-def test_a_connection_that_breaks_in_the_middle_goes_on_where_it_was(hub: HubServer) -> None:
+def test_broken_connection_is_resumed(hub: HubServer) -> None:
     hub.repositories[NAME].breaks = {UNET: 2}
-    told: list[tuple[int, int]] = []
-    assert model().fetch(lambda done, total: told.append((done, total))) == ""
+    reported: list[tuple[int, int]] = []
+    assert model().download(lambda done, total: reported.append((done, total))) == ""
     assert hub.downloaded(NAME).count(UNET) == 3
-    assert told[-1][0] == told[-1][1], "no byte is counted twice"
-    folder = model().cached()
+    assert reported[-1][0] == reported[-1][1], "no byte is counted twice"
+    folder = model().cached_folder()
     assert folder is not None
     assert (folder / UNET).read_bytes() == hub.repositories[NAME].files("main")[UNET]
 
@@ -220,7 +229,7 @@ class Stopped(Exception):
     """The run is to end."""
 
 
-def test_a_download_ends_at_once_and_the_next_one_goes_on(hub: HubServer, tmp_path: Path) -> None:
+def test_cancelled_download_keeps_completed_files(hub: HubServer, tmp_path: Path) -> None:
     held = threading.Event()
     hub.repositories[NAME].hold = {UNET: held}
 
@@ -230,16 +239,16 @@ def test_a_download_ends_at_once_and_the_next_one_goes_on(hub: HubServer, tmp_pa
             raise Stopped
 
     with pytest.raises(Stopped):
-        model().fetch(stop)
+        model().download(stop)
     assert unfinished(tmp_path) == []
-    assert model().cached() is None
+    assert model().cached_folder() is None
     held.set()
-    assert model().fetch(silent) == ""
+    assert model().download(silent) == ""
     again = hub.downloaded(NAME)[len(NEEDED) :]
     assert again == [UNET], "complete files stay"
 
 
-def test_while_the_hub_hesitates_the_waiting_thread_lives(hub: HubServer) -> None:
+def test_waiting_thread_stays_active_during_a_download(hub: HubServer) -> None:
     held = threading.Event()
     hub.repositories[NAME].hold = {UNET: held}
     looks: list[float] = []
@@ -250,15 +259,15 @@ def test_while_the_hub_hesitates_the_waiting_thread_lives(hub: HubServer) -> Non
             if len(looks) == 3:
                 held.set()
 
-    assert model().fetch(look) == ""
+    assert model().download(look) == ""
     assert looks[0] < looks[2], "it is on the processor now and then, which is how the watchdog sees it live"
 
 
-def test_an_end_of_the_run_ends_the_download(hub: HubServer, tmp_path: Path) -> None:
+def test_killed_run_ends_its_download(hub: HubServer, tmp_path: Path) -> None:
     hub.repositories[NAME].hold = {UNET: threading.Event()}
     program = (
-        "from modules.families.parts.hub import HubModel\n"
-        f"HubModel({NAME!r}, '', {PARTS!r}, ('SomePipeline',)).fetch(lambda done, total: None)\n"
+        "from modules.diffusion.hub.model import HubModel\n"
+        f"HubModel({NAME!r}, '', {PARTS!r}, ('SomePipeline',)).download(lambda done, total: None)\n"
     )
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hf" / "hub")}
     with subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=ROOT) as run:
@@ -267,17 +276,17 @@ def test_an_end_of_the_run_ends_the_download(hub: HubServer, tmp_path: Path) -> 
     until(lambda: unfinished(tmp_path) == [], "the end of the download")
 
 
-def test_a_download_that_is_killed_is_a_sentence(hub: HubServer) -> None:
+def test_killed_download_is_a_sentence(hub: HubServer) -> None:
     hub.repositories[NAME].hold = {UNET: threading.Event()}
 
     def kill(done: int, total: int) -> None:
         for process in psutil.Process().children() if hub.halfway.is_set() else []:
             with suppress(psutil.Error):  # it is gone already
-                if "modules.families.parts.hub_download" in process.cmdline():
+                if "modules.diffusion.hub.download" in process.cmdline():
                     process.kill()
 
-    with pytest.raises(TrainingError, match=r"downloads 'owner/model' was ended before it was done\. Start again"):
-        model().fetch(kill)
+    with pytest.raises(TrainingError, match=r"downloading 'owner/model' was terminated\. Start again"):
+        model().download(kill)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -300,11 +309,11 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_disk_that_is_too_small_or_fills_up(hub: HubServer, small_disk: Path, tmp_path: Path) -> None:
+def test_disk_is_too_small_or_fills_up(hub: HubServer, small_disk: Path, tmp_path: Path) -> None:
     unet = tmp_path / "model" / UNET
     unet.write_bytes(b"x" * 600_000)
-    with pytest.raises(ConfigError, match=r"is too full to download 'owner/model'. 0.0 GB are needed.*set HF_HOME"):
-        model().fetch(silent)
+    with pytest.raises(ConfigError, match=r"is too full to download 'owner/model'. It needs 0.0 GB.*set HF_HOME"):
+        model().download(silent)
     assert UNET not in hub.downloaded(NAME), "it was known before"
     unet.write_bytes(b"x" * 300_000)
     held = threading.Event()
@@ -318,42 +327,42 @@ def test_a_disk_that_is_too_small_or_fills_up(hub: HubServer, small_disk: Path, 
                 held.set()
 
     with pytest.raises(ConfigError, match=r"is too full to download 'owner/model'\. Free space there"):
-        model().fetch(fill)
+        model().download(fill)
     assert unfinished(small_disk) == []
     (small_disk / "others").unlink()
-    assert model().fetch(silent) == ""
+    assert model().download(silent) == ""
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions are others there")
-def test_a_cache_that_may_only_be_read_does_where_it_is_whole(hub: HubServer, tmp_path: Path) -> None:
-    assert model().fetch(silent) == ""
+def test_read_only_cache_is_used_if_complete(hub: HubServer, tmp_path: Path) -> None:
+    assert model().download(silent) == ""
     cache = tmp_path / "hf" / "hub"
     mount = ["mount", "--bind", "-o", "ro", str(cache), str(cache)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("only root can make a folder read-only for itself")
     try:
-        assert model().fetch(silent) == ""
+        assert model().download(silent) == ""
         hub.add("owner/other", write(tmp_path / "other", *NEEDED))
         with pytest.raises(ConfigError, match=r"'owner/other' cannot be downloaded to .*Read-only.*Set HF_HOME"):
-            model("owner/other").fetch(silent)
+            model("owner/other").download(silent)
     finally:
         subprocess.run(["umount", "-l", str(cache)], check=True)
 
 
-def test_the_choice_of_files(tmp_path: Path) -> None:
+def test_required_files(tmp_path: Path) -> None:
     shards = [f"unet/diffusion_pytorch_model-0000{n}-of-00002.safetensors" for n in (1, 2)]
     index = "unet/diffusion_pytorch_model.safetensors.index.json"
     split = ["model_index.json", "unet/config.json", index, *shards]
-    assert sorted(wanted_files("m", split, ["unet"], weights=True)) == sorted(split)
-    assert set(wanted_files("m", [*split, UNET], ["unet"], weights=True)) == {split[0], split[1], UNET}
+    assert sorted(required_files("m", split, ["unet"], weights=True)) == sorted(split)
+    assert set(required_files("m", [*split, UNET], ["unet"], weights=True)) == {split[0], split[1], UNET}
     half = [name.replace(".safetensors", ".fp16.safetensors") for name in NEEDED]
-    chosen = set(wanted_files("m", half, PARTS, weights=True))
+    chosen = set(required_files("m", half, PARTS, weights=True))
     assert "unet/diffusion_pytorch_model.fp16.safetensors" in chosen
-    assert not any("safetensors" in name for name in wanted_files("m", half, PARTS, weights=False))
+    assert not any("safetensors" in name for name in required_files("m", half, PARTS, weights=False))
     folder = write(tmp_path / "m", *split)
     (folder / index).write_text(json.dumps({"weight_map": {"a": Path(shards[0]).name, "b": Path(shards[1]).name}}))
-    assert is_whole(folder, ["unet"], weights=True)
+    assert is_complete(folder, ["unet"], weights=True)
     (folder / shards[1]).unlink()
-    assert not is_whole(folder, ["unet"], weights=True)
+    assert not is_complete(folder, ["unet"], weights=True)
     with pytest.raises(ConfigError, match=r"no file \.safetensors\.index\.json"):
-        wanted_files("m", [split[0], split[1], *shards], ["unet"], weights=True)
+        required_files("m", [split[0], split[1], *shards], ["unet"], weights=True)

@@ -11,9 +11,9 @@ import huggingface_hub.constants
 import pytest
 import torch
 
-from modules.checkpoint.formats import single_file
+from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
-from modules.families.family import family_class
+from modules.families._family import family_class
 from tests.families.diffusion_checks import REQUEST, load
 from tests.hub_server import HubServer, hub_server
 
@@ -31,45 +31,43 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         yield server
 
 
-def picture(family: str, name: str | Path) -> bytes:
+def image(family: str, name: str | Path) -> bytes:
     return load(family, name).sample(REQUEST).tobytes()
 
 
 @pytest.mark.parametrize("family", ["stable_diffusion", "stable_diffusion_xl"])
-def test_a_pipeline_of_the_hub_is_the_one_on_disk(
+def test_hub_pipeline_equals_the_one_on_disk(
     family: str, hub: HubServer, sd_folder: Path, sdxl_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = sd_folder if family == "stable_diffusion" else sdxl_folder
     hub.add("owner/model", folder)
     config = TrainConfig(family=family, base_model="owner/model@main")
-    model = family_class(family).on_hub(config)
+    model = family_class(family).hub_model(config)
     assert model is not None
-    assert model.fetch(lambda done, total: None) == ""
+    assert model.download(lambda done, total: None) == ""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert picture(family, "owner/model") == picture(family, folder)
+    assert image(family, "owner/model") == image(family, folder)
     asked = hub.downloaded("owner/model")
     assert len(asked) == len(set(asked)), "once"
     assert not [name for name in asked if "safetensors" in name and not name.startswith(("unet", "vae", "text"))]
-    assert family_class(family).on_hub(TrainConfig(family=family, base_model=str(folder))) is None
+    assert family_class(family).hub_model(TrainConfig(family=family, base_model=str(folder))) is None
 
 
-def test_weights_that_are_there_as_fp16_only(hub: HubServer, sd_folder: Path, tmp_path: Path) -> None:
+def test_fp16_only_weights_on_the_hub(hub: HubServer, sd_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd_folder, tmp_path / "half")
     for file in folder.rglob("*.safetensors"):
         file.rename(file.with_name(file.name.replace(".safetensors", ".fp16.safetensors")))
     hub.add("owner/half", folder)
-    assert picture("stable_diffusion", "owner/half") == picture("stable_diffusion", sd_folder)
+    assert image("stable_diffusion", "owner/half") == image("stable_diffusion", sd_folder)
 
 
-def test_a_single_file_takes_configuration_and_tokenizer_from_the_hub(
-    hub: HubServer, sd_folder: Path, tmp_path: Path
-) -> None:
+def test_single_file_takes_its_configuration_from_the_hub(hub: HubServer, sd_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    single_file(sd_folder, file, torch.float32, {})
-    with pytest.raises(ConfigError, match=rf"model.safetensors' holds weights only.*{SD15}.*family_options.layout"):
+    write_single_file(sd_folder, file, torch.float32, {})
+    with pytest.raises(ConfigError, match=rf"model.safetensors' contains weights only.*{SD15}.*family_options.layout"):
         load("stable_diffusion", file)
     hub.add(SD15, sd_folder)
-    assert picture("stable_diffusion", file) == picture("stable_diffusion", sd_folder)
+    assert image("stable_diffusion", file) == image("stable_diffusion", sd_folder)
     asked = hub.downloaded(SD15)
     assert not [name for name in asked if os.path.splitext(name)[1] not in {".json", ".txt"}], "no weights"
     before = hub.calls(SD15)

@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 
 from modules.config import ConfigError, TrainConfig
-from modules.families.parts.diffusion_model import DiffusionModel
-from modules.families.parts.latent_diffusion import LatentDiffusion
-from modules.training.model_setup import check_available, compiled, load_family, prepare_model
+from modules.diffusion.diffusion_model import DiffusionModel
+from modules.families._latent_diffusion import LatentDiffusion
+from modules.training.model_setup import check_available, compile_model, load_family, prepare_model
 from modules.training.parity import loss_difference, weight_difference
 from modules.training.precision import Precision
-from tests.conftest import draw_pictures
+from tests.conftest import draw_images
 from tests.families.diffusion_checks import batch
 from tests.runs import Run, same_state, tiny_config, train_alone
 
@@ -37,11 +37,11 @@ Make = Callable[..., TrainConfig]
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory, sd_folder: Path, sdxl_folder: Path) -> Make:
-    """Makes the config of a family and a method: all parts, four steps, three sizes of pictures, double precision."""
+    """Makes the config of a family and a method: all parts, four steps, three sizes of images, double precision."""
     place = tmp_path_factory.mktemp("computing")
-    (place / "pictures").mkdir()
-    pictures = draw_pictures(place / "pictures", 7)
-    for file in pictures.glob("*.txt"):
+    (place / "images").mkdir()
+    images = draw_images(place / "images", 7)
+    for file in images.glob("*.txt"):
         file.write_text("a <c> disc")
     bases = {"stable_diffusion": sd_folder, "stable_diffusion_xl": sdxl_folder}
 
@@ -58,7 +58,7 @@ def make(tmp_path_factory: pytest.TempPathFactory, sd_folder: Path, sdxl_folder:
             "run_name": f"{name}-{family}-{method}",
             "parts": [] if method == "embedding" else every,
         }
-        return tiny_config(pictures, place, **{**common, **METHODS[method], **settings})
+        return tiny_config(images, place, **{**common, **METHODS[method], **settings})
 
     return config
 
@@ -99,7 +99,7 @@ def test_what_is_recomputed_is_dropped_again(make: Make) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # torch warns itself while it traces
 @pytest.mark.parametrize("method", ["full", "lora", "embedding"])
-def test_a_compiled_model_learns_the_same_from_pictures_of_any_size(
+def test_compile_gives_the_same_result_for_images_of_any_size(
     method: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of torch.compile but its last step, which writes C++ and takes minutes."""
@@ -113,7 +113,7 @@ def test_a_compiled_model_learns_the_same_from_pictures_of_any_size(
         assert isinstance(family, LatentDiffusion)
         prepare_model(family, config, Precision("fp64", torch.device("cpu")))
         names = set(family.model.state_dict())
-        family.model = cast(DiffusionModel, compiled(family.model)) if wanted else family.model
+        family.model = cast(DiffusionModel, compile_model(family.model)) if wanted else family.model
         assert set(family.model.state_dict()) == names
         for samples in (2, 1):
             given = batch(family, samples).to(torch.device("cpu"), torch.float64)
@@ -131,7 +131,7 @@ def test_a_compiled_model_learns_the_same_from_pictures_of_any_size(
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_that_repeats_nothing_is_compiled_as_a_whole() -> None:
     model = torch.nn.Linear(2, 2)
-    wrapped = compiled(model)
+    wrapped = compile_model(model)
     assert wrapped is not model
     assert next(wrapped.parameters()) is next(model.parameters())
 
@@ -153,7 +153,7 @@ def test_half_precision_trains_and_resumes_to_the_bit(precision: str, job: tuple
     assert bool(run.state.scaler) == (precision == "fp16")
 
 
-def test_a_picture_drawn_after_the_frozen_parts_have_left_is_the_same(make: Make) -> None:
+def test_samples_are_the_same_after_offload_frozen(make: Make) -> None:
     sample = {"prompt": "a <c> disc", "width": 64, "height": 64, "steps": 2}
     drawn = []
     for offload in (True, False):
@@ -167,7 +167,7 @@ def test_a_picture_drawn_after_the_frozen_parts_have_left_is_the_same(make: Make
 
 
 @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="the package is there")
-def test_an_optimizer_whose_package_is_missing_is_refused_in_a_sentence(make: Make) -> None:
+def test_optimizer_with_a_missing_package_is_explained(make: Make) -> None:
     config = make("stable_diffusion", "lora", "small", optimizer="adamw_8bit")
     with pytest.raises(ConfigError, match="needs the package bitsandbytes; it is not installed") as refused:
         check_available(config)

@@ -22,13 +22,13 @@ def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def begun(pictures: Path, sd_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
+def begun(images: Path, sd_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
     """A run of one step by method; its base model is a copy of `sd_folder`."""
     place = tmp_path_factory.mktemp("begun")
     shutil.copytree(sd_folder, place / "base")
     base = str(place / "base")
     return {
-        method: tiny_config(pictures, place, **FAMILY, method=method, base_model=base, run_name=method)
+        method: tiny_config(images, place, **FAMILY, method=method, base_model=base, run_name=method)
         for method in ("lora", "fine_tune")
     }
 
@@ -61,7 +61,9 @@ def test_another_base_model_is_refused(begun: dict[str, TrainConfig], other_fold
     code, run = resumed(begun["lora"], other_folder)
     assert code == 2
     said = run.failure(0)
-    assert f"base_model is '{other_folder}', and its vae and text_encoder and unet are not what this run began" in said
+    assert (
+        f"base_model is '{other_folder}', and its vae and text_encoder and unet are not what this run started" in said
+    )
     assert f"which was '{begun['lora'].base_model}'" in said
 
 
@@ -74,7 +76,7 @@ def test_what_a_backup_holds_may_be_another(
     shutil.rmtree(mixed / "unet")
     shutil.copytree(other_folder / "unet", mixed / "unet")
     assert resumed(begun["fine_tune"], mixed)[0] == 0
-    assert "its unet is not what this run began" in resumed(begun["lora"], mixed)[1].failure(0)
+    assert "its unet is not what this run started" in resumed(begun["lora"], mixed)[1].failure(0)
     assert "its vae and text_encoder are not" in resumed(begun["fine_tune"], other_folder)[1].failure(0)
 
 
@@ -88,12 +90,12 @@ def test_drawing_without_the_base_model_says_how_to_name_it(
         for base, said in (
             (None, f"base_model: there is no '{before}'. "),
             ("nowhere", "--base_model: there is no 'nowhere'. "),
-            (str(sdxl_folder), "holds a StableDiffusionXLPipeline"),
+            (str(sdxl_folder), "contains a StableDiffusionXLPipeline"),
         ):
             assert sample.main([*always, *([] if base is None else ["--base_model", base])]) == 2
-            told = capsys.readouterr().err
-            assert said in told
-            assert f"was trained on '{before}': say with --base_model where that is now." in told
+            output = capsys.readouterr().err
+            assert said in output
+            assert f"was trained on '{before}': give its current location as --base_model." in output
         assert sample.main([*always, "--base_model", ""]) == 2
         assert "--base_model is empty" in capsys.readouterr().err
         assert sample.main([*always, "--base_model", str(gone)]) == 0
@@ -107,4 +109,4 @@ def test_a_model_that_was_replaced_in_its_place_is_refused(begun: dict[str, Trai
     base = Path(str(config.base_model))
     shutil.rmtree(base / "vae")
     shutil.copytree(other_folder / "vae", base / "vae")
-    assert "its vae is not what this run began with" in resumed(config, base)[1].failure(0)
+    assert "its vae is not what this run started with" in resumed(config, base)[1].failure(0)

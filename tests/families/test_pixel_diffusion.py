@@ -13,7 +13,7 @@ from torch import Tensor
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
-from modules.families.family import SampleRequest, family_class
+from modules.families._family import SampleRequest, family_class
 from modules.families.pixel_diffusion import PixelDiffusion
 
 TINY = {"width": 8, "patch": 1, "tokens": 6, "vocabulary": 64}
@@ -32,7 +32,7 @@ def example(number: int, *, mask: Tensor | None = None, height: int = 16, width:
 
 def batch(family: PixelDiffusion, samples: int, *, mask: Tensor | None = None) -> Batch:
     drawn = [
-        family.draw(
+        family.sample_transform(
             family.encode(example(number, mask=mask)),
             f"number {number} of {samples}"[: 8 + number],
             torch.Generator().manual_seed(number),
@@ -44,7 +44,7 @@ def batch(family: PixelDiffusion, samples: int, *, mask: Tensor | None = None) -
         ids=torch.arange(samples),
         seeds=torch.arange(samples),
         weights=torch.ones(samples, dtype=torch.float64),
-        last=True,
+        is_last_of_step=True,
         step_weight=float(samples),
         step_samples=samples,
     )
@@ -65,15 +65,15 @@ def part(whole: Batch, start: int, stop: int) -> Batch:
 
 
 @pytest.mark.parametrize("patch", [1, 2, 8])
-def test_loss_of_a_sample_does_not_depend_on_its_company(patch: int) -> None:
+def test_loss_does_not_depend_on_the_batch(patch: int) -> None:
     family = tiny(family_options=TINY | {"patch": patch})
     family.model.double()
     whole = batch(family, 7).to(torch.device("cpu"), torch.float64)
-    together = family.loss(whole)
-    apart = torch.cat([family.loss(part(whole, start, start + size)) for start, size in ((0, 1), (1, 4), (5, 2))])
-    assert together.shape == (7,)
-    assert together.dtype == torch.float64
-    torch.testing.assert_close(apart, together, rtol=1e-12, atol=0)
+    batched = family.loss(whole)
+    separate = torch.cat([family.loss(part(whole, start, start + size)) for start, size in ((0, 1), (1, 4), (5, 2))])
+    assert batched.shape == (7,)
+    assert batched.dtype == torch.float64
+    torch.testing.assert_close(separate, batched, rtol=1e-12, atol=0)
 
 
 def test_gradients_do_not_depend_on_the_cut_into_micro_batches() -> None:
@@ -90,7 +90,7 @@ def test_gradients_do_not_depend_on_the_cut_into_micro_batches() -> None:
     torch.testing.assert_close(in_parts, at_once, rtol=1e-9, atol=1e-12)
 
 
-def test_equal_seeds_give_equal_weights_and_leave_the_random_state_alone() -> None:
+def test_equal_seeds_give_equal_weights() -> None:
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
     first = tiny(seed=3).model.state_dict()
@@ -128,11 +128,11 @@ def test_the_model_learns() -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_draw_is_a_function_of_the_generator_and_can_be_pickled() -> None:
+def test_sample_transform_is_deterministic_and_picklable() -> None:
     family = tiny()
     cached = family.encode(example(0))
-    draw = pickle.loads(pickle.dumps(family.draw))
-    first = family.draw(cached, "a red circle", torch.Generator().manual_seed(5))
+    draw = pickle.loads(pickle.dumps(family.sample_transform))
+    first = family.sample_transform(cached, "a red circle", torch.Generator().manual_seed(5))
     again = draw(cached, "a red circle", torch.Generator().manual_seed(5))
     assert first.keys() == {"pixels", "noise", "timestep", "tokens"}
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -146,7 +146,7 @@ def test_timesteps_follow_their_distribution(timesteps: str) -> None:
     family = tiny(family_options=TINY | {"timesteps": timesteps, "shift": 1})
     cached = family.encode(example(0, height=8, width=8))
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.stack([family.draw(cached, "", generator)["timestep"] for _ in range(2000)])
+    drawn = torch.stack([family.sample_transform(cached, "", generator)["timestep"] for _ in range(2000)])
     in_the_middle = ((drawn > 0.25) & (drawn < 0.75)).float().mean().item()
     expected = {"uniform": 0.5, "logit_normal": 0.728}[timesteps]  # P(|N(0, 1)| < ln 3)
     assert in_the_middle == pytest.approx(expected, abs=0.05)
@@ -158,7 +158,9 @@ def test_shift_leads_towards_noise() -> None:
     def median(shift: float) -> float:
         family = tiny(family_options=TINY | {"shift": shift})
         generator = torch.Generator().manual_seed(0)
-        return float(torch.stack([family.draw(cached, "", generator)["timestep"] for _ in range(500)]).median())
+        return float(
+            torch.stack([family.sample_transform(cached, "", generator)["timestep"] for _ in range(500)]).median()
+        )
 
     assert median(1) == pytest.approx(1 / 2, abs=0.04)
     assert median(3) == pytest.approx(3 / 4, abs=0.04)
@@ -214,14 +216,14 @@ def test_guidance_of_one_ignores_the_negative_prompt() -> None:
 
 def test_export_and_load_give_the_same_picture(tmp_path: Path) -> None:
     family = tiny(seed=5)
-    picture = family.sample(REQUEST)
+    image = family.sample(REQUEST)
     family.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     before = torch.random.get_rng_state()
     family.export({name: value.double() for name, value in family.model.state_dict().items()}, tmp_path / "model")
     loaded = PixelDiffusion.load(TrainConfig(seed=6, base_model=str(tmp_path / "model")))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert loaded.options == family.options
-    assert loaded.sample(REQUEST).tobytes() == picture.tobytes()
+    assert loaded.sample(REQUEST).tobytes() == image.tobytes()
 
 
 def test_diffusers_loads_the_exported_unet(tmp_path: Path) -> None:
@@ -257,11 +259,11 @@ def test_wrong_options_are_told_in_a_sentence(options: dict[str, object], senten
         tiny(family_options=options)
 
 
-def test_wrong_base_models_are_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="base_model: there is no model folder"):
+def test_wrong_base_models_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"base_model: .* is not a model folder"):
         tiny(base_model=str(tmp_path / "nothing"))
     (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
-    with pytest.raises(ConfigError, match="holds a FluxPipeline"):
+    with pytest.raises(ConfigError, match="contains a FluxPipeline"):
         tiny(base_model=str(tmp_path))
     tiny().export(tiny().model.state_dict(), tmp_path)
     with pytest.raises(ConfigError, match=r"family_options.width is 16, but the model in base_model has 8"):
@@ -271,7 +273,7 @@ def test_wrong_base_models_are_told_in_a_sentence(tmp_path: Path) -> None:
         PixelDiffusion.load(TrainConfig(base_model=str(tmp_path)))
 
 
-def test_options_that_keep_the_shape_may_change_with_a_base_model(tmp_path: Path) -> None:
+def test_options_outside_the_architecture_can_be_changed(tmp_path: Path) -> None:
     tiny().export(tiny().model.state_dict(), tmp_path)
     config = TrainConfig(base_model=str(tmp_path), family_options={"timesteps": "uniform", "width": 8})
     assert PixelDiffusion.load(config).options.timesteps == "uniform"

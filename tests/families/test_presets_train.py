@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from modules.config import TrainConfig, load_preset, preset_names
-from tests.conftest import draw_pictures
+from tests.conftest import draw_images
 from tests.runs import Run, train_alone
 
 PRESETS = [name for name in preset_names() if name.startswith(("sd15", "sdxl", "textual"))]
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_pictures(tmp_path_factory.mktemp("pictures"), 3)
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_images(tmp_path_factory.mktemp("images"), 3)
 
 
 def test_all_that_were_promised_are_there() -> None:
@@ -24,9 +24,9 @@ def test_all_that_were_promised_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_trains(name: str, pictures: Path, tmp_path: Path, sd_folder: Path, sdxl_folder: Path) -> None:
+def test_a_preset_trains(name: str, images: Path, tmp_path: Path, sd_folder: Path, sdxl_folder: Path) -> None:
     base = sdxl_folder if load_preset(name).family == "stable_diffusion_xl" else sd_folder
-    code, run = trained(name, base, pictures, load_preset(name).embedding_token + " ", tmp_path)
+    code, run = trained(name, base, images, load_preset(name).embedding_token + " ", tmp_path)
     assert code == 0, run.failure(0)
     assert len(run.losses) == 2
     assert all(loss == loss for loss in run.losses)
@@ -34,17 +34,17 @@ def test_a_preset_trains(name: str, pictures: Path, tmp_path: Path, sd_folder: P
     assert "captions" not in run.warnings
 
 
-def test_a_word_that_stands_in_no_caption_is_told(pictures: Path, tmp_path: Path, sd_folder: Path) -> None:
-    code, run = trained("textual_inversion", sd_folder, pictures, "", tmp_path)
+def test_a_word_that_stands_in_no_caption_is_told(images: Path, tmp_path: Path, sd_folder: Path) -> None:
+    code, run = trained("textual_inversion", sd_folder, images, "", tmp_path)
     assert code == 0, run.failure(0)
-    assert "The word '<my-concept>' is in none of the 3 captions" in run.warnings
+    assert "The token '<my-concept>' is in none of the 3 captions" in run.warnings
 
 
-def trained(name: str, base: Path, pictures: Path, prefix: str, tmp_path: Path) -> tuple[int, Run]:
+def trained(name: str, base: Path, images: Path, prefix: str, tmp_path: Path) -> tuple[int, Run]:
     preset = load_preset(name)
     changes: dict[str, object] = {
         "base_model": str(base),
-        "concepts": [{"path": str(pictures), "prompt_prefix": prefix}],
+        "concepts": [{"path": str(images), "prompt_prefix": prefix}],
         "resolution": 64,
         "max_steps": 2,
         "cache_dir": str(tmp_path / "cache"),

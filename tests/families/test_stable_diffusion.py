@@ -13,8 +13,8 @@ import torch
 from diffusers import StableDiffusionInpaintPipeline
 from safetensors import safe_open
 
-from modules.families.family import Family, family_class
-from modules.families.parts.latent_diffusion import LatentDiffusion
+from modules.families._family import Family, family_class
+from modules.families._latent_diffusion import LatentDiffusion
 from tests.families.diffusion_checks import CAPTIONS, REQUEST, batch, direct_loss, example, load, pipeline
 
 FAMILIES = ("stable_diffusion", "stable_diffusion_xl")
@@ -39,7 +39,7 @@ def folders(sd_folder: Path, sdxl_folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_objective_equals_one_written_with_diffusers(family: str, folders: dict[str, Path]) -> None:
+def test_every_loss_equals_one_written_with_diffusers(family: str, folders: dict[str, Path]) -> None:
     for options in OBJECTIVES:
         loaded = load(family, folders[family], family_options=options)
         given = batch(loaded)
@@ -48,7 +48,7 @@ def test_every_objective_equals_one_written_with_diffusers(family: str, folders:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_text_that_is_kept_trains_as_text_that_is_read_in_the_step(family: str, folders: dict[str, Path]) -> None:
+def test_cached_and_uncached_captions_train_the_same(family: str, folders: dict[str, Path]) -> None:
     kept, read = load(family, folders[family]), load(family, folders[family], **VARYING)
     assert kept.encodes_captions
     assert not read.encodes_captions
@@ -57,15 +57,15 @@ def test_text_that_is_kept_trains_as_text_that_is_read_in_the_step(family: str, 
     assert "text_encoder.tokens" not in first.tensors
     torch.testing.assert_close(kept.loss(first), read.loss(second), rtol=1e-5, atol=1e-6)
     assert kept.fingerprint() != read.fingerprint()
-    trained = load(family, folders[family], parts=[{"part": name} for name in kept.parts])
-    assert set(dict(trained.model.named_children())) == set(kept.parts)
+    trained = load(family, folders[family], parts=[{"part": name} for name in kept.submodules])
+    assert set(dict(trained.model.named_children())) == set(kept.submodules)
     torch.testing.assert_close(trained.loss(batch(trained)), read.loss(second), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_weight_that_can_change_is_used(family: str, folders: dict[str, Path]) -> None:
+def test_every_trainable_weight_is_used(family: str, folders: dict[str, Path]) -> None:
     for options in ({}, {"clip_skip": 1}):
-        parts = [{"part": name} for name in family_class(family).parts]
+        parts = [{"part": name} for name in family_class(family).submodules]
         loaded = load(family, folders[family], parts=parts, family_options=options)
         loaded.loss(batch(loaded)).sum().backward()
         unused = [n for n, w in loaded.model.named_parameters() if w.requires_grad and w.grad is None]
@@ -73,12 +73,12 @@ def test_every_weight_that_can_change_is_used(family: str, folders: dict[str, Pa
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_of_a_sample_does_not_depend_on_its_company(family: str, folders: dict[str, Path]) -> None:
+def test_loss_does_not_depend_on_the_batch(family: str, folders: dict[str, Path]) -> None:
     loaded = load(family, folders[family], precision="fp64", **VARYING)
     loaded.model.double()
     whole = batch(loaded).to(torch.device("cpu"), torch.float64)
-    apart = torch.cat([loaded.loss(piece) for piece in whole.split(1)])
-    torch.testing.assert_close(apart, loaded.loss(whole), rtol=1e-9, atol=0)
+    separate = torch.cat([loaded.loss(piece) for piece in whole.split(1)])
+    torch.testing.assert_close(separate, loaded.loss(whole), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize(("family", "sampler", "changes"), [
@@ -92,7 +92,7 @@ def test_loss_of_a_sample_does_not_depend_on_its_company(family: str, folders: d
     ("stable_diffusion_xl", "dpmpp_2m_karras", {"kind": "DPMSolverMultistepScheduler", "use_karras_sigmas": True}),
     ("stable_diffusion_xl", "unipc", {"kind": "UniPCMultistepScheduler"}),
 ])  # fmt: skip
-def test_pictures_are_those_of_diffusers_to_the_bit(
+def test_images_are_bit_identical_to_those_of_diffusers(
     folders: dict[str, Path], family: str, sampler: str, changes: dict[str, Any]
 ) -> None:
     pipe = pipeline(family, folders[family])
@@ -109,7 +109,7 @@ def test_pictures_are_those_of_diffusers_to_the_bit(
         generator=torch.Generator().manual_seed(REQUEST.seed),
     ).images[0]
     options = {"sample_scheduler": sampler}
-    for parts in ([], [{"part": name} for name in family_class(family).parts]):
+    for parts in ([], [{"part": name} for name in family_class(family).submodules]):
         loaded = load(family, folders[family], family_options=options, parts=parts)
         loaded.model.train()
         assert loaded.sample(REQUEST).tobytes() == expected.tobytes()
@@ -117,12 +117,12 @@ def test_pictures_are_those_of_diffusers_to_the_bit(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_saved_model_is_one_of_diffusers_and_of_ours(family: str, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_saved_model_loads_in_diffusers_and_tandem(family: str, folders: dict[str, Path], tmp_path: Path) -> None:
     loaded = load(family, folders[family], parts=[{"part": "unet"}, {"part": "text_encoder"}])
     with torch.no_grad():
         for weight in loaded.model.parameters():
             weight.mul_(1.01)
-    picture = loaded.sample(REQUEST)
+    image = loaded.sample(REQUEST)
     state = {name: value.double() for name, value in loaded.model.state_dict().items()}
     with torch.no_grad():
         for weight in loaded.model.parameters():
@@ -140,9 +140,9 @@ def test_a_saved_model_is_one_of_diffusers_and_of_ours(family: str, folders: dic
         guidance_scale=REQUEST.guidance_scale,
         generator=torch.Generator().manual_seed(REQUEST.seed),
     ).images[0]
-    assert drawn.tobytes() == picture.tobytes()
-    assert load(family, tmp_path / "model").sample(REQUEST).tobytes() == picture.tobytes()
-    for encoder in (name for name in loaded.parts if name != "unet"):
+    assert drawn.tobytes() == image.tobytes()
+    assert load(family, tmp_path / "model").sample(REQUEST).tobytes() == image.tobytes()
+    for encoder in (name for name in loaded.submodules if name != "unet"):
         with safe_open(tmp_path / "model" / encoder / "model.safetensors", "pt") as file:
             assert all(name.startswith(("text_model.", "text_projection.")) for name in file.keys())  # noqa: SIM118
 
@@ -164,10 +164,10 @@ def test_what_is_cached(family: str, folders: dict[str, Path]) -> None:
                 ours = encoded["text_encoder.hidden"][place]
             else:
                 text, _, pooled, _ = pipe.encode_prompt(caption, do_classifier_free_guidance=False)
-                ours = torch.cat([encoded[f"{name}.hidden"][place] for name in loaded.parts[1:]], dim=-1)
+                ours = torch.cat([encoded[f"{name}.hidden"][place] for name in loaded.submodules[1:]], dim=-1)
                 assert torch.equal(encoded["text_encoder_2.pooled"][place], pooled[0])
         assert torch.equal(ours, text[0])
-        drawn = loaded.draw(encoded, caption, torch.Generator().manual_seed(1))
+        drawn = loaded.sample_transform(encoded, caption, torch.Generator().manual_seed(1))
         assert torch.equal(drawn["text_encoder.hidden"], encoded["text_encoder.hidden"][place])
     assert ("sizes" in encoded) == (family == "stable_diffusion_xl")
     if "sizes" in encoded:
@@ -175,42 +175,42 @@ def test_what_is_cached(family: str, folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_cached_does_not_depend_on_its_company(family: str, folders: dict[str, Path]) -> None:
-    """Neither on the other pictures of a group, nor on its place there, nor on how full the group is."""
+def test_encoding_does_not_depend_on_the_batch(family: str, folders: dict[str, Path]) -> None:
+    """Neither on the other images of a group, nor on its place there, nor on how full the group is."""
     loaded = load(family, folders[family], family_options={"latents": "mode"})
-    pictures = [example(number, captions=("cat", CAPTIONS[number % 3])) for number in range(4)]
-    whole = loaded.encode_together(pictures, 4)
+    images = [example(number, captions=("cat", CAPTIONS[number % 3])) for number in range(4)]
+    whole = loaded.encode_batch(images, 4)
     for order in ((2, 0, 3, 1), (3,), (1, 3)):
-        encoded = loaded.encode_together([pictures[number] for number in order], 4)
+        encoded = loaded.encode_batch([images[number] for number in order], 4)
         for number, own in zip(order, encoded, strict=True):
             assert own.keys() == whole[number].keys()
             assert all(torch.equal(own[name], whole[number][name]) for name in own)
     for number, own in enumerate(whole):  # alone it is the same but for rounding
-        alone = loaded.encode(pictures[number])
+        alone = loaded.encode(images[number])
         for name in alone:
             torch.testing.assert_close(own[name], alone[name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_dropped_caption_is_an_empty_one(sd_folder: Path) -> None:
+def test_dropped_caption_is_an_empty_one(sd_folder: Path) -> None:
     loaded = load("stable_diffusion", sd_folder, caption_dropout=0.5)
     encoded = loaded.encode(example(1))
-    dropped = loaded.draw(encoded, "", torch.Generator().manual_seed(1))
+    dropped = loaded.sample_transform(encoded, "", torch.Generator().manual_seed(1))
     empty = loaded.encode(example(1, captions=("",)))
     assert torch.equal(dropped["text_encoder.hidden"], empty["text_encoder.hidden"][0])
     assert not torch.equal(dropped["text_encoder.hidden"], encoded["text_encoder.hidden"][0])
 
 
-def test_draw_is_a_function_of_the_generator_and_can_be_pickled(sdxl_folder: Path) -> None:
+def test_sample_transform_is_deterministic_and_picklable(sdxl_folder: Path) -> None:
     loaded = load("stable_diffusion_xl", sdxl_folder, **VARYING)
     encoded = loaded.encode(example(1))
-    draw = pickle.loads(pickle.dumps(loaded.draw))
-    first = loaded.draw(encoded, "a red disc", torch.Generator().manual_seed(5))
+    draw = pickle.loads(pickle.dumps(loaded.sample_transform))
+    first = loaded.sample_transform(encoded, "a red disc", torch.Generator().manual_seed(5))
     again = draw(encoded, "a red disc", torch.Generator().manual_seed(5))
     assert first.keys() == again.keys()
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_masks_weigh_places_of_the_latents(sd_folder: Path) -> None:
+def test_masks_become_loss_weights_of_the_latents(sd_folder: Path) -> None:
     mask = torch.zeros(1, 64, 128, dtype=torch.uint8)
     mask[:, :, :64] = 255
     loaded = load("stable_diffusion", sd_folder, masked_training=True, unmasked_weight=0.25)
@@ -224,24 +224,24 @@ def test_masks_weigh_places_of_the_latents(sd_folder: Path) -> None:
     assert loaded.fingerprint() != plain.fingerprint()
 
 
-def test_long_prompts_are_read_in_windows_or_cut_off(sd_folder: Path) -> None:
+def test_long_prompts_are_chunked_or_truncated(sd_folder: Path) -> None:
     long = " ".join(["red disc"] * 50)
     cut = load("stable_diffusion", sd_folder)
-    assert cut.remarks([long, "a cat"]) == [
-        f"1 text is longer than 75 tokens, such as {long[:60]!r}...; the rest is not read (set "
+    assert cut.prompt_warnings([long, "a cat"]) == [
+        f"1 text is longer than 75 tokens and truncated, for example {long[:60]!r}... (set "
         "family_options.long_prompts to chunk)."
     ]
     whole = load("stable_diffusion", sd_folder, family_options={"long_prompts": "chunk", "prompt_windows": 2})
-    assert whole.remarks([long]) == []
-    numbers = whole.draw.prompts.numbers("text_encoder", long)
+    assert whole.prompt_warnings([long]) == []
+    numbers = whole.sample_transform.tokenizer.input_ids("text_encoder", long)
     assert numbers.shape == (2, 77)
-    assert cut.draw.prompts.numbers("text_encoder", long).equal(numbers[:1])
+    assert cut.sample_transform.tokenizer.input_ids("text_encoder", long).equal(numbers[:1])
     assert whole.encode(example(1, captions=(long,)))["text_encoder.hidden"].shape[1] == 154
     assert whole.sample(REQUEST).size == (64, 128)
     assert whole.fingerprint() != cut.fingerprint()
 
 
-def test_clip_skip_reads_an_earlier_layer(sd_folder: Path) -> None:
+def test_clip_skip_uses_an_earlier_layer(sd_folder: Path) -> None:
     pipe = pipeline("stable_diffusion", sd_folder)
     loaded = load("stable_diffusion", sd_folder, family_options={"clip_skip": 1})
     tokens = pipe.tokenizer("cat", padding="max_length", return_tensors="pt").input_ids
@@ -252,72 +252,74 @@ def test_clip_skip_reads_an_earlier_layer(sd_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_learned_word_begins_as_the_words_it_is_told(family: str, folders: dict[str, Path]) -> None:
+def test_placeholder_token_starts_as_its_init_words(family: str, folders: dict[str, Path]) -> None:
     loaded = load(family, folders[family], method="embedding")
-    tables = loaded.learn_words("<my-cat>", 3, "red cat")
-    assert len(tables) == len(loaded.parts) - 1
+    tables = loaded.add_placeholder_token("<my-cat>", 3, "red cat")
+    assert len(tables) == len(loaded.submodules) - 1
     for name, numbers in tables.items():
         table = loaded.model.get_submodule(name)
         assert isinstance(table, torch.nn.Embedding)
         encoder = name.partition(".")[0]
-        red, cat = loaded.draw.prompts.tokens(encoder, "red cat")
-        assert loaded.draw.prompts.tokens(encoder, "a <my-cat> photo")[1:4] == numbers
+        red, cat = loaded.sample_transform.tokenizer.token_ids(encoder, "red cat")
+        assert loaded.sample_transform.tokenizer.token_ids(encoder, "a <my-cat> photo")[1:4] == numbers
         assert torch.equal(table.weight[numbers], table.weight[[red, cat, red]])
     assert loaded.loss(batch(loaded)).isfinite().all()
-    assert pickle.loads(pickle.dumps(loaded.draw)).prompts.tokens("text_encoder", "<my-cat>") == numbers
+    assert (
+        pickle.loads(pickle.dumps(loaded.sample_transform)).tokenizer.token_ids("text_encoder", "<my-cat>") == numbers
+    )
 
 
-def test_an_inpainting_model_fills_holes(inpainting_folder: Path, tmp_path: Path) -> None:
+def test_inpainting_model(inpainting_folder: Path, tmp_path: Path) -> None:
     loaded = load("stable_diffusion", inpainting_folder)
     given = batch(loaded)
-    hole = given.tensors["hole"]
-    assert hole.shape == (3, 1, 8, 16)
-    assert 0 < hole.mean() < 1
+    mask = given.tensors["inpaint_mask"]
+    assert mask.shape == (3, 1, 8, 16)
+    assert 0 < mask.mean() < 1
     loss = loaded.loss(given)
     loss.sum().backward()
     assert loss.isfinite().all()
-    alone, together = loaded.encode(example(1)), loaded.encode_together([example(0), example(1)], 4)[1]
-    assert torch.equal(alone["hole"], together["hole"])
-    torch.testing.assert_close(alone["kept"], together["kept"], rtol=1e-4, atol=1e-5)
+    alone, batched = loaded.encode(example(1)), loaded.encode_batch([example(0), example(1)], 4)[1]
+    assert torch.equal(alone["hole"], batched["hole"])
+    torch.testing.assert_close(alone["kept"], batched["kept"], rtol=1e-4, atol=1e-5)
     assert loaded.sample(REQUEST).tobytes() == loaded.sample(REQUEST).tobytes()
     loaded.export(loaded.model.state_dict(), tmp_path / "model")
     saved = StableDiffusionInpaintPipeline.from_pretrained(tmp_path / "model", safety_checker=None)
     assert saved.unet.config.in_channels == 9
 
 
-def test_samples_of_a_zero_terminal_schedule_begin_from_pure_noise(sd_folder: Path, tmp_path: Path) -> None:
+def test_zero_terminal_snr_samples_start_from_pure_noise(sd_folder: Path, tmp_path: Path) -> None:
     options = {"prediction_type": "v_prediction", "zero_terminal_snr": True}
     loaded = load("stable_diffusion", sd_folder, family_options=options)
-    assert loaded.draw.shares[-1] == 0
-    picture = loaded.sample(REQUEST)
+    assert loaded.sample_transform.alphas_cumprod[-1] == 0
+    image = loaded.sample(REQUEST)
     loaded.export(loaded.model.state_dict(), tmp_path / "model")
     config = pipeline("stable_diffusion", tmp_path / "model").scheduler.config
     assert (config.prediction_type, config.rescale_betas_zero_snr) == ("v_prediction", True)
     again = load("stable_diffusion", tmp_path / "model")
     assert again.prediction == "v_prediction"
-    assert again.sample(REQUEST).tobytes() == picture.tobytes()
+    assert again.sample(REQUEST).tobytes() == image.tobytes()
 
 
-def test_weights_of_half_size_are_found_under_their_other_name(sd_folder: Path, tmp_path: Path) -> None:
+def test_fp16_variant_is_loaded(sd_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(sd_folder, tmp_path / "half")
     for file in (tmp_path / "half").rglob("*.safetensors"):
         file.rename(file.with_suffix(".fp16.safetensors"))
     assert load("stable_diffusion", tmp_path / "half").sample(REQUEST).size == (64, 128)
 
 
-def test_families_with_the_same_autoencoder_do_not_share_a_cache(folders: dict[str, Path]) -> None:
+def test_families_with_equal_autoencoders_share_no_cache(folders: dict[str, Path]) -> None:
     read = [load(name, folders[name], **VARYING) for name in FAMILIES]
     for mine, others in zip(read[0].encoders["vae"].parameters(), read[1].encoders["vae"].parameters(), strict=True):
         assert torch.equal(mine, others)
-    assert read[0].fingerprint() != read[1].fingerprint(), "one is told sizes, the other is not"
+    assert read[0].fingerprint() != read[1].fingerprint(), "one is conditioned on sizes, the other is not"
     assert load(FAMILIES[0], folders[FAMILIES[0]], **VARYING).fingerprint() == read[0].fingerprint()
 
 
-def test_what_the_interface_asks_for(folders: dict[str, Path]) -> None:
+def test_submodules_and_blocks(folders: dict[str, Path]) -> None:
     for name in FAMILIES:
         kind: type[Family] = family_class(name)
-        assert set(kind.adapter_names) == set(kind.parts)
-        loaded = load(name, folders[name], parts=[{"part": part} for part in kind.parts])
+        assert set(kind.adapter_prefixes) == set(kind.submodules)
+        loaded = load(name, folders[name], parts=[{"part": part} for part in kind.submodules])
         assert isinstance(loaded, LatentDiffusion)
         blocks = loaded.blocks()
-        assert len({id(block) for block in blocks}) == len(blocks) == 5 + 3 * (len(kind.parts) - 1)
+        assert len({id(block) for block in blocks}) == len(blocks) == 5 + 3 * (len(kind.submodules) - 1)

@@ -10,15 +10,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from modules.checkpoint import config_of_saved_model
+from modules.checkpoint import read_model_config
 from modules.config import TrainConfig
-from modules.families.family import SampleRequest
+from modules.families._family import SampleRequest
 from modules.training.model_setup import load_family, prepare_model
 from modules.training.parity import loss_difference, weight_difference
 from modules.training.precision import Precision
-from tests.conftest import draw_pictures
+from tests.conftest import draw_images
 from tests.families.diffusion_checks import load
-from tests.pair_jobs import PATIENCE
+from tests.pair_jobs import TIMEOUTS
 from tests.runs import Job, Run, group_settings, same_state, tiny_config, train_alone, train_group
 
 STEPS = 4
@@ -37,14 +37,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def configs(place: Path, sd_folder: Path, sdxl_folder: Path) -> dict[str, TrainConfig]:
-    (place / "pictures").mkdir()
-    pictures = draw_pictures(place / "pictures", 7)
-    concepts = [{"path": str(pictures), "tag_shuffle": True, "horizontal_flip": True}]
+    (place / "images").mkdir()
+    images = draw_images(place / "images", 7)
+    concepts = [{"path": str(images), "tag_shuffle": True, "horizontal_flip": True}]
     bases = {"stable_diffusion": sd_folder, "stable_diffusion_xl": sdxl_folder}
     more: dict[str, dict[str, object]] = {"stable_diffusion": {"concepts": concepts}, "stable_diffusion_xl": {}}
     return {
         name: tiny_config(
-            pictures,
+            images,
             place,
             family=name,
             base_model=str(bases[name]),
@@ -66,7 +66,7 @@ def alone(configs: dict[str, TrainConfig]) -> dict[str, Run]:
 
 @pytest.mark.slow
 def test_two_ranks_train_as_one_does(configs: dict[str, TrainConfig], alone: dict[str, Run]) -> None:
-    settings = {**group_settings(2), **PATIENCE}
+    settings = {**group_settings(2), **TIMEOUTS}
     modes = ("distributed", "fully_sharded")
     jobs = {
         (name, mode): Job(
@@ -101,7 +101,7 @@ def test_a_run_leaves_samples_and_a_model(name: str, alone: dict[str, Run], conf
         assert sample.size == (64, 64)
         assert "a red disc" in json.dumps(sample.info)
         assert json.loads(sample.info["tandem"])["sampler"].endswith("Scheduler")
-    config = config_of_saved_model(folder.model_dir)
+    config = read_model_config(folder.model_dir)
     saved = load(name, folder.model_dir, family_options=config.family_options)
     request = SampleRequest("a red disc", "", 64, 64, steps=2, guidance_scale=4.0, seed=1)
     assert saved.sample(request).size == (64, 64)

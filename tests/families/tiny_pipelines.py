@@ -17,7 +17,7 @@ from diffusers import (
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 WIDTH = 16  # of the text encoders
-WIDE = 24  # of SDXL's second one: diffusers tells the two apart by it
+WIDE = 24  # of SDXL's second one: diffusers distinguishes the two by it
 CLIP_WINDOW = 77
 NOISE: dict[str, object] = {
     "beta_start": 0.00085,
@@ -32,7 +32,7 @@ WORDS = ("red", "green", "blue", "disc", "square", "circle", "number", "cat", "d
 def tiny_sd(
     folder: Path, *, seed: int = 0, prediction_type: str = "epsilon", channels: int = 4, version: int = 1
 ) -> Path:
-    """A StableDiffusionPipeline in `folder`; with 9 `channels` a StableDiffusionInpaintPipeline. Pictures of 64 px."""
+    """A StableDiffusionPipeline in `folder`; with 9 `channels` a StableDiffusionInpaintPipeline. Images of 64 px."""
     hidden_act = "quick_gelu" if version == 1 else "gelu"  # version 2 has OpenCLIP's text encoder
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -54,7 +54,7 @@ def tiny_sd(
 
 
 def tiny_sdxl(folder: Path, *, seed: int = 0, prediction_type: str = "epsilon") -> Path:
-    """A StableDiffusionXLPipeline in `folder`, both text encoders included. Pictures of 64 px."""
+    """A StableDiffusionXLPipeline in `folder`, both text encoders included. Images of 64 px."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pipeline = StableDiffusionXLPipeline(

@@ -1,4 +1,4 @@
-"""The links between GPUs, read from the answers of a made-up driver: a workstation and a machine with NVSwitches."""
+"""Links between GPUs as a fake driver reports them: a workstation and a machine with NVSwitches."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return fake
 
 
-def test_a_workstation_with_one_bridge_of_nvlink(driver: Driver) -> None:
+def test_workstation_with_one_nvlink_bridge(driver: Driver) -> None:
     to_1, to_0 = ("00000000:01:00.0", GPU), ("00000000:00:00.0", GPU)
     driver.lanes = {0: [to_1, to_1, ("down", GPU), to_1, to_1], 1: [to_0] * 4}
     driver.levels = {(0, 1): 40, (0, 2): 50, (1, 2): 30}
@@ -110,7 +110,7 @@ def test_a_workstation_with_one_bridge_of_nvlink(driver: Driver) -> None:
     ]
 
 
-def test_through_switches_every_gpu_reaches_every_other_with_all_its_lanes(driver: Driver) -> None:
+def test_nvswitches_give_every_pair_all_lanes(driver: Driver) -> None:
     driver.lanes = {index: [("00000000:C0:00.0", SWITCH)] * 18 for index in range(4)}
     assert [link.label for link in gpu_links(gpus(4))] == ["NV18"] * 6
 
@@ -118,26 +118,26 @@ def test_through_switches_every_gpu_reaches_every_other_with_all_its_lanes(drive
 @pytest.mark.parametrize(
     ("level", "label"), [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (None, "?")]
 )
-def test_levels_have_the_names_of_nvidia_smi(driver: Driver, level: int | None, label: str) -> None:
+def test_labels_are_those_of_nvidia_smi(driver: Driver, level: int | None, label: str) -> None:
     driver.levels = {} if level is None else {(0, 1): level}
     (link,) = gpu_links(gpus(2))
     assert (link.label, link.nvlinks, link.peer_access) == (label, 0, None)
 
 
-def test_only_the_given_gpus_count(driver: Driver) -> None:
+def test_links_of_the_given_gpus_only(driver: Driver) -> None:
     driver.levels = {(1, 3): 20}
     assert [(link.first, link.second) for link in gpu_links([gpus(4)[3], gpus(4)[1]])] == [(1, 3)]
 
 
-def test_slices_of_one_gpu_have_no_link(driver: Driver) -> None:
+def test_mig_slices_of_one_gpu_have_no_link(driver: Driver) -> None:
     assert gpu_links([Gpu(0, "A (MIG)", 10, "MIG-a"), Gpu(0, "A (MIG)", 10, "MIG-b")]) == []
 
 
 def test_health(driver: Driver) -> None:
-    driver.throttle = 0x40 | 0x04  # 0x04 is the power limit, which is reached by working
+    driver.throttle = 0x40 | 0x04  # 0x04 is the power limit, which is normal under load
     (health,) = gpu_health(gpus(1))
     assert (health.free_mib, health.temperature_c) == (20 * 1024, None)
-    assert health.brakes == ("heat (hardware slows it down)",)
+    assert health.slowdown_reasons == ("temperature (hardware limit)",)
     assert driver_version() == "580.65.06"
 
 

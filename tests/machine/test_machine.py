@@ -1,4 +1,4 @@
-"""Ports, processors and GPUs, with a fake driver where there is none."""
+"""Ports, CPUs, memory and GPUs, with a fake driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from modules.machine import (
 )
 
 
-def test_port_in_use_is_passed_over() -> None:
+def test_port_in_use_is_skipped() -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
         assert not port_is_free(port)
@@ -38,7 +38,7 @@ def test_port_in_use_on_one_interface_only() -> None:
         assert not port_is_free(server.getsockname()[1])
 
 
-def test_port_of_a_connection_that_just_ended_is_free() -> None:
+def test_port_in_time_wait_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         client = socket.create_connection(("127.0.0.1", port))
@@ -48,7 +48,7 @@ def test_port_of_a_connection_that_just_ended_is_free() -> None:
     assert port_is_free(port)
 
 
-def test_no_port_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modules.machine.ports.port_is_free", lambda port: False)
     with pytest.raises(OSError, match="no free TCP port between 12355 and 12454"):
         find_free_port(12355)
@@ -58,7 +58,7 @@ def test_no_port_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not port_is_free(70_000)
 
 
-def test_this_computer(tmp_path: Path) -> None:
+def test_this_machine(tmp_path: Path) -> None:
     assert hostname()
     assert "." not in hostname()
     assert cpu_count() >= 1
@@ -76,7 +76,7 @@ def test_container_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: 
 
 
 class FakeDriver:
-    """Three GPUs; the last one does not tell its power."""
+    """Three GPUs; the last one does not report its power."""
 
     NVML_TEMPERATURE_GPU = 0
 

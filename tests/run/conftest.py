@@ -11,7 +11,7 @@ from modules.run import RunFolder
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """A run folder with nothing in it but its directories."""
+    """A run folder that contains only its directories."""
     run = RunFolder(tmp_path / "runs" / "x")
     for directory in (run.commands_dir, run.log_dir):
         directory.mkdir(parents=True)

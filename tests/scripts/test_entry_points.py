@@ -1,4 +1,4 @@
-"""Every program in scripts/ starts by its path, from any folder, with any Python that has the packages."""
+"""Every program in scripts/ starts by its path, from any folder, and as a console command."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+from modules import ROOT, __version__
+
+SCRIPTS = ROOT / "scripts"
+COMMANDS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 PROGRAMS = sorted(file for file in SCRIPTS.glob("*.py") if '__name__ == "__main__"' in file.read_text(encoding="utf-8"))
 
 
@@ -28,10 +33,19 @@ def test_shows_its_help(program: Path, tmp_path: Path) -> None:
     assert "usage" in done.stdout.lower()
 
 
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_console_commands_print_their_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main = EntryPoint(command, COMMANDS[command], "console_scripts").load()
+    with pytest.raises(SystemExit) as exited:
+        main(["--version"])
+    assert exited.value.code == 0
+    assert capsys.readouterr().out == f"Tandem {__version__}\n"
+
+
 @pytest.mark.parametrize(
     "name", ["train.py", "preflight.py", "sample.py", "convert.py", "submit_slurm.py", "import_config.py"]
 )
-def test_a_python_without_the_packages_gets_a_sentence(name: str, tmp_path: Path) -> None:
+def test_a_python_without_the_packages_gets_a_hint(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-S", str(SCRIPTS / name), "--help"]  # -S: without the installed packages
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
@@ -49,18 +63,18 @@ def test_ctrl_c_before_machine_0_has_answered(tmp_path: Path) -> None:
         assert joining.stdout is not None
         assert joining.stdout.readline() == "Joining the run at 127.0.0.1:9 ...\n"
         joining.send_signal(signal.SIGINT)
-        said, failed = joining.communicate(timeout=60)
-    assert (joining.returncode, said, failed) == (130, "Stopped.\n", "")
+        output, error = joining.communicate(timeout=60)
+    assert (joining.returncode, output, error) == (130, "Stopped.\n", "")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
     pipe = tmp_path / "config.json"
-    os.mkfifo(pipe)  # reading it takes as long as the test likes
+    os.mkfifo(pipe)  # reading it blocks
     command = [sys.executable, str(SCRIPTS / "train.py"), "--config", str(pipe)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # opening goes on once the program reads
+    # opening the pipe continues once the program reads
     with subprocess.Popen(command, encoding="utf-8", **pipes) as starting, pipe.open("w"):
         starting.send_signal(signal.SIGINT)
-        said, failed = starting.communicate(timeout=60)
-    assert (starting.returncode, said, failed) == (130, "", "Stopped.\n")
+        output, error = starting.communicate(timeout=60)
+    assert (starting.returncode, output, error) == (130, "", "Stopped.\n")

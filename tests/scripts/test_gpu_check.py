@@ -1,4 +1,4 @@
-"""The check for machines with GPUs: its whole list with two CPU processes, and what it says without a GPU."""
+"""scripts/gpu_check.py: all checks with two CPU processes, and what it prints without a GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from modules.run import Failure
-from modules.run.failures import record_failure
+from modules.run.folder.failures import record_failure
 from scripts import gpu_check
-from scripts.gpu_check import FAILED, NO_GPU, WORKS, Layout, judged, summary
-from scripts.gpu_check_list import Check, Fault, checks, same_as
+from scripts.gpu_check import FAILED, NO_GPU, WORKS, Layout, evaluate, summary
+from scripts.gpu_check_list import Check, CheckFailed, checks, matches
 from tests.runs import ROOT, Run, environment, tiny_config, train_alone
 
 ON_CPU = Layout("gloo, 2 CPU processes", "gloo", 2, "")
@@ -33,15 +33,14 @@ def test_the_whole_list_passes_with_two_cpu_processes(tmp_path: Path) -> None:
     rows = [line for line in table.read_text().splitlines() if line.startswith("| ")]
     assert [row.split("|")[1].strip() for row in rows[1:]] == [check.name for check in checks(2)]
     assert [row for row in rows if "not on the CPU" in row] == [row for row in rows if "sync_batch_norm" in row]
-    assert f"All {len(rows) - 2} checks passed. 1 cannot be tried on the CPU." in done.stdout
+    assert f"All {len(rows) - 2} checks passed. 1 cannot run on the CPU." in done.stdout
     assert " parameters in 2 processes" not in done.stdout
     assert " parameters in 2 processes" in (tmp_path / "gpu_check.log").read_text()
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py"])
     monkeypatch.setattr(gpu_check, "visible_gpus", list)
-    assert gpu_check.main() == NO_GPU
+    assert gpu_check.main([]) == NO_GPU
     assert "There is no CUDA GPU that torch can use here." in capsys.readouterr().out
 
 
@@ -52,19 +51,21 @@ def test_one_failed_check_is_the_verdict() -> None:
     assert "| resume | FAILED: it differs |" in text
 
 
-def test_what_a_rank_told_stands_in_the_table(pictures: Path, tmp_path: Path) -> None:
-    one = Run(train_alone(tiny_config(pictures, tmp_path, max_steps=1))[1].folder)
+def test_the_recorded_reason_is_in_the_table(images: Path, tmp_path: Path) -> None:
+    one = Run(train_alone(tiny_config(images, tmp_path, max_steps=1))[1].folder)
     for rank, code in enumerate((1, 1)):
         (one.folder.log_dir / f"exit-{rank}").write_text(str(code))
-    record_failure(one.folder, Failure.of(ValueError("no such kernel"), rank=0, traceback="", training=True))
-    check = Check("DDP", {"run": {}}, same_as("plain", 1e-3))
-    assert judged(check, {"run": one}, {}, ON_CPU) == "FAILED: ValueError: no such kernel"
-    assert judged(check, "the group broke", {}, replace(ON_CPU, visible="0")) == "FAILED: the group broke"
+    record_failure(
+        one.folder, Failure.from_exception(ValueError("no such kernel"), rank=0, traceback="", training=True)
+    )
+    check = Check("DDP", {"run": {}}, matches("plain", 1e-3))
+    assert evaluate(check, {"run": one}, {}, ON_CPU) == "FAILED: ValueError: no such kernel"
+    assert evaluate(check, "the group broke", {}, replace(ON_CPU, visible="0")) == "FAILED: the group broke"
 
 
-def test_a_run_that_differs_too_much_fails(pictures: Path, tmp_path: Path) -> None:
-    _, one = train_alone(tiny_config(pictures, tmp_path, max_steps=2))
-    _, other = train_alone(tiny_config(pictures, tmp_path, run_name="other", max_steps=2, learning_rate=0.02))
-    assert same_as("plain", 1e-9)({"run": one}, {"plain": one}) == "differs by 0e+00"
-    with pytest.raises(Fault, match="differs from one process by"):
-        same_as("plain", 1e-9)({"run": other}, {"plain": one})
+def test_a_run_that_differs_too_much_fails(images: Path, tmp_path: Path) -> None:
+    _, one = train_alone(tiny_config(images, tmp_path, max_steps=2))
+    _, other = train_alone(tiny_config(images, tmp_path, run_name="other", max_steps=2, learning_rate=0.02))
+    assert matches("plain", 1e-9)({"run": one}, {"plain": one}) == "differs by 0e+00"
+    with pytest.raises(CheckFailed, match="differs from one process by"):
+        matches("plain", 1e-9)({"run": other}, {"plain": one})

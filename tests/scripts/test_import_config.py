@@ -35,7 +35,7 @@ def test_as_a_program(theirs: Path) -> None:
     command = [sys.executable, "scripts/import_config.py", str(theirs), "-o", str(out), "--set", "learning_rate=1e-5"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "Not carried over (1)" in ended.stdout
+    assert "Not imported (1)" in ended.stdout
     assert f"--config {out}" in ended.stdout
     config = load_config(out)
     assert (config.epochs, config.learning_rate) == (17, 1e-5)
@@ -51,7 +51,7 @@ def test_a_file_that_exists_is_replaced_only_on_demand(theirs: Path, capsys: pyt
     out = theirs.with_name("ours.json")
     out.write_text("mine", encoding="utf-8")
     assert import_config.main([str(theirs), "-o", str(out)]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert out.read_text(encoding="utf-8") == "mine"
     assert import_config.main([str(theirs), "-o", str(out), "--overwrite"]) == 0
     assert load_config(out).epochs == 17
@@ -72,10 +72,10 @@ def test_what_cannot_be_used_gets_one_sentence(
 ) -> None:
     given = [str(theirs) if argument == "THEIRS" else argument for argument in arguments]
     assert import_config.main(given) == 2
-    told = capsys.readouterr().err
-    assert expected in told
-    assert told.startswith("Nothing was imported: ")
-    assert "Traceback" not in told
+    reported = capsys.readouterr().err
+    assert expected in reported
+    assert reported.startswith("Nothing was imported: ")
+    assert "Traceback" not in reported
 
 
 def test_the_committed_page_is_up_to_date() -> None:

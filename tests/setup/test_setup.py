@@ -1,4 +1,4 @@
-"""scripts/setup.sh in a copy of its own: a real .venv and a real pip, but lock files that ask for nothing."""
+"""scripts/setup.sh in a copy of the checkout: a real .venv and a real pip, but empty lock files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="setup.sh is for
 
 
 class Checkout:
-    """A folder with the set-up's files, and a PATH on which `python3` is what the test says."""
+    """A folder with the set-up's files, and a PATH on which the test chooses `python3`."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "a folder with spaces"
@@ -78,7 +78,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 @dataclass(frozen=True)
 class Repaired:
-    """A checkout whose first set-up was killed, and what two further starts at the same time said."""
+    """A checkout whose first set-up was killed, and the output of two simultaneous starts after it."""
 
     checkout: Checkout
     left_by_the_killed: frozenset[str]
@@ -118,7 +118,7 @@ def wrong_lock(ready: Checkout) -> Iterator[Checkout]:
     assert ready.set_up().returncode == 0
 
 
-def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+def assert_error_message(done: subprocess.CompletedProcess[str], *parts: str) -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("Tandem is not set up: ")
@@ -128,12 +128,12 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str) -> 
 
 def test_python_missing(checkout: Checkout) -> None:
     (checkout.programs / "python3").unlink()
-    assert_one_sentence(checkout.set_up(), "3.11, 3.12 or 3.13", "there is no python3", "apt install python3")
+    assert_error_message(checkout.set_up(), "3.11, 3.12 or 3.13", "there is no python3", "apt install python3")
 
 
 def test_python_too_old(checkout: Checkout) -> None:
     checkout.program("python3", "echo Python 3.8.18")
-    assert_one_sentence(checkout.set_up(), "3.11, 3.12 or 3.13", "python3 is Python 3.8.18", "PYTHON=")
+    assert_error_message(checkout.set_up(), "3.11, 3.12 or 3.13", "python3 is Python 3.8.18", "PYTHON=")
     assert not (checkout.root / ".venv").exists()
 
 
@@ -145,8 +145,8 @@ def test_newer_python_beside_an_old_one(checkout: Checkout) -> None:
 
 def test_python_named_by_variable(checkout: Checkout) -> None:
     checkout.program("mine", "echo Python 3.15.0")
-    assert_one_sentence(checkout.set_up(PYTHON="mine"), "mine is Python 3.15.0")
-    assert_one_sentence(checkout.set_up(PYTHON="/no/such/python"), "there is no /no/such/python")
+    assert_error_message(checkout.set_up(PYTHON="mine"), "mine is Python 3.15.0")
+    assert_error_message(checkout.set_up(PYTHON="/no/such/python"), "there is no /no/such/python")
 
 
 @pytest.mark.parametrize("missing", ["venv", "ensurepip"])
@@ -156,21 +156,21 @@ def test_python_without_venv(checkout: Checkout, missing: str) -> None:
     run = f"{hide}; runpy.run_path(sys.argv[0], run_name='__main__')"
     checkout.program("python3", f'[ "$1" = -V ] && exec "{BASE_PYTHON}" -V\nexec "{BASE_PYTHON}" -c "{run}" "$@"')
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert_one_sentence(checkout.set_up(), f"Python {version}", "venv module", f"apt install python{version}-venv")
+    assert_error_message(checkout.set_up(), f"Python {version}", "venv module", f"apt install python{version}-venv")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_folder_not_writable(checkout: Checkout) -> None:
     checkout.root.chmod(0o555)
     try:
-        assert_one_sentence(checkout.set_up(), "cannot be written", str(checkout.root))
+        assert_error_message(checkout.set_up(), "cannot be written", str(checkout.root))
     finally:
         checkout.root.chmod(0o755)
 
 
 def test_venv_is_a_file(checkout: Checkout) -> None:
     (checkout.root / ".venv").touch()
-    assert_one_sentence(checkout.set_up(), str(checkout.root / ".venv"), "delete")
+    assert_error_message(checkout.set_up(), str(checkout.root / ".venv"), "delete")
 
 
 def test_second_start_does_nothing(ready: Checkout) -> None:
@@ -202,10 +202,10 @@ def test_dev_is_installed_on_top(ready: Checkout) -> None:
     assert ready.set_up().stdout == ""
 
 
-def test_package_that_there_is_not(wrong_lock: Checkout) -> None:
+def test_an_unknown_package(wrong_lock: Checkout) -> None:
     done = wrong_lock.set_up()
     log = wrong_lock.root / ".venv" / "setup.log"
-    assert_one_sentence(done, "tandem-asks-for-what-there-is-not==1.0", str(log))
+    assert_error_message(done, "tandem-asks-for-what-there-is-not==1.0", str(log))
     assert "No matching distribution" in log.read_text()
     assert wrong_lock.set_up().returncode == 1, "a start after a failed one must not take it for done"
 
@@ -213,7 +213,7 @@ def test_package_that_there_is_not(wrong_lock: Checkout) -> None:
 def test_no_network(wrong_lock: Checkout) -> None:
     # A port that nobody listens on, in place of an index that cannot be reached.
     done = wrong_lock.set_up(PIP_NO_INDEX="0", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="1")
-    assert_one_sentence(done, "cannot reach the package index", "HTTPS_PROXY", "setup.log")
+    assert_error_message(done, "cannot reach the package index", "HTTPS_PROXY", "setup.log")
 
 
 def test_killed_setup_is_repaired(repaired: Repaired) -> None:
@@ -243,16 +243,16 @@ def test_of_two_starts_at_once_one_waits(repaired: Repaired) -> None:
         ),
         (
             "Collecting a\nERROR: first\nERROR: the result\nnotice: a new pip",
-            "pip ended with 'ERROR: the result'",
+            "pip failed with 'ERROR: the result'",
         ),
-        ("", "no word"),
+        ("", "no output"),
     ],
 )
-def test_sentences_for_what_pip_says(words: str, meaning: str) -> None:
+def test_pip_errors_are_explained(words: str, meaning: str) -> None:
     assert meaning in explain_output("pip", words)
 
 
-def test_every_place_names_the_same_versions() -> None:
+def test_python_versions_are_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     low, high = (int(minor) for minor in re.findall(r"3\.(\d+)", project["requires-python"]))
     minors = list(range(low, high))
@@ -267,7 +267,7 @@ def test_every_place_names_the_same_versions() -> None:
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
-def test_lock_names_one_version_of_each_and_no_place(name: str) -> None:
+def test_locks_pin_one_version_of_each_package(name: str) -> None:
     lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
     names = [line.split("==")[0] for line in lines]
     assert names == sorted(set(names))
@@ -275,7 +275,7 @@ def test_lock_names_one_version_of_each_and_no_place(name: str) -> None:
         assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+( ; .+)?", line), line
 
 
-def test_locks_hold_what_the_project_asks_for() -> None:
+def test_locks_hold_all_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for lock, asked in (
         ("requirements.lock", project["dependencies"]),

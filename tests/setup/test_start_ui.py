@@ -1,4 +1,4 @@
-"""What start_ui.sh starts, with a Python in .venv that only writes down what it is asked to run."""
+"""What start_ui.sh starts, with a Python in .venv that only prints its arguments."""
 
 from __future__ import annotations
 

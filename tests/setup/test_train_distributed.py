@@ -1,4 +1,4 @@
-"""What train_distributed.sh starts, with a Python in .venv that only writes down what it is asked to run."""
+"""What train_distributed.sh starts, with a Python in .venv that only prints its arguments."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "a folder with spaces")
 
 
-DEMO_PICTURES = ["scripts/make_demo_data.py"]
+DEMO_IMAGES = ["scripts/make_demo_data.py"]
 TRAIN = ["scripts/train.py", "--multi_gpu", "--config"]
 
 
 def test_without_arguments_the_demo_on_every_gpu(checkout: Checkout) -> None:
-    assert checkout.started() == [DEMO_PICTURES, [*TRAIN, "demo"]]
+    assert checkout.started() == [DEMO_IMAGES, [*TRAIN, "demo"]]
 
 
 def test_without_a_gpu_two_processes(checkout: Checkout) -> None:
-    assert checkout.started(gpu=False) == [DEMO_PICTURES, [*TRAIN, "demo", "--set", "world_size=2"]]
+    assert checkout.started(gpu=False) == [DEMO_IMAGES, [*TRAIN, "demo", "--set", "world_size=2"]]
 
 
 def test_number_of_gpus(checkout: Checkout) -> None:
-    assert checkout.started("4") == [DEMO_PICTURES, [*TRAIN, "demo", "--set", "world_size=4"]]
+    assert checkout.started("4") == [DEMO_IMAGES, [*TRAIN, "demo", "--set", "world_size=4"]]
 
 
 def test_config_and_options_are_passed_on_as_they_are(checkout: Checkout) -> None:

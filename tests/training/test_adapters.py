@@ -10,25 +10,25 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from modules.config import ConfigError, TrainConfig, explain
-from modules.data.progress import Progress
+from modules.data.loading.progress import Progress
 from modules.distributed import Weights
-from modules.training.adapters import opening
-from modules.training.learned_words import LearnedRows
-from modules.training.lora import most_directions
+from modules.training.methods.lora import max_useful_rank
+from modules.training.methods.method import method_summary
+from modules.training.methods.textual_inversion import TrainedRows
 from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
 from modules.training.precision import Precision
-from modules.training.trained_parts import part_groups
+from modules.training.submodules import submodule_groups
 from tests.adapted_models import BOTH, CPU, LORA, assert_close, batch_of, ready, state_of, train_a_little
 from tests.runs import ROOT, same_tensors
 
 # What is trained
 
 
-def test_only_the_adapter_is_trained_and_the_model_begins_as_it_was() -> None:
+def test_only_the_adapter_is_trained() -> None:
     plain, _ = ready()
     for decompose in (False, True):
         family, _ = ready(**{**LORA, "parts": BOTH, "lora_weight_decompose": decompose})
-        assert all(".lora_" in name for name in Weights(family.model).own)
+        assert all(".lora_" in name for name in Weights(family.model).local)
         assert family.model.training
         assert_close(batch_of(1, family), batch_of(1, plain))
 
@@ -44,7 +44,7 @@ def test_frozen_weights_never_change(decompose: bool) -> None:
 
 def test_first_values_follow_from_the_seed_and_the_name_alone() -> None:
     def first(**settings: object) -> dict[str, Tensor]:
-        return {n: w.detach().clone() for n, w in Weights(ready(**{**LORA, **settings})[0].model).own.items()}
+        return {n: w.detach().clone() for n, w in Weights(ready(**{**LORA, **settings})[0].model).local.items()}
 
     before = torch.get_rng_state()
     few = first(lora_targets="to_q")
@@ -72,27 +72,27 @@ def test_first_values_follow_from_the_seed_and_the_name_alone() -> None:
 def test_targets_by_preset_and_by_pattern(wanted: str, found: set[str]) -> None:
     parts = BOTH[:1] if wanted == "attention" else BOTH
     family, _ = ready(**{**LORA, "lora_targets": wanted, "parts": parts})
-    assert {name.partition(".lora_")[0] for name in Weights(family.model).own} == found
+    assert {name.partition(".lora_")[0] for name in Weights(family.model).local} == found
 
 
-def test_a_part_without_a_layer_is_named_and_a_rank_too_large_is_told() -> None:
+def test_a_submodule_without_layers_and_an_excess_rank() -> None:
     with pytest.raises(
-        ConfigError, match=r"lora_targets is 'to_q', which fits none of the 2 layers of text_encoder that"
+        ConfigError, match=r"lora_targets is 'to_q', which matches none of the 2 layers of text_encoder that"
     ):
         ready(**{**LORA, "lora_targets": "to_q", "parts": BOTH})
     family, config = ready(**{**LORA, "lora_rank": 64})
-    most = most_directions(family)
-    assert f"A rank above {most} holds no more than {most} does" in opening(family, config, Weights(family.model))
+    most = max_useful_rank(family)
+    assert f"A rank above {most} adds nothing" in method_summary(family, config, Weights(family.model))
     family, config = ready(**LORA)
-    assert "holds no more" not in opening(family, config, Weights(family.model))
+    assert "adds nothing" not in method_summary(family, config, Weights(family.model))
 
 
-def test_layers_that_the_family_itself_has_frozen_are_left_alone() -> None:
+def test_layers_frozen_by_the_family_are_left_alone() -> None:
     options = {"family_options": {"frozen": "unet.to_v"}}
     family, _ = ready(**{**LORA, **options})
-    assert not any(name.startswith("unet.to_v") for name in Weights(family.model).own)
+    assert not any(name.startswith("unet.to_v") for name in Weights(family.model).local)
     family, _ = ready(**options)
-    assert {name for name in Weights(family.model).own if name.startswith("unet.to")} == {
+    assert {name for name in Weights(family.model).local if name.startswith("unet.to")} == {
         f"unet.to_{one}.{kind}" for one in "qk" for kind in ("weight", "bias")
     }
 
@@ -100,15 +100,21 @@ def test_layers_that_the_family_itself_has_frozen_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"lora_targets": "nothing"}, r"whose pattern 'nothing' fits none of the 6 layers.*unet\.first, .*unet\.to_q"),
-        ({"lora_targets": "to_q", "parts": BOTH}, r"fits none of the 2 layers.*text_encoder\.fc1, text_encoder\.fc2"),
+        (
+            {"lora_targets": "nothing"},
+            r"whose pattern 'nothing' matches none of the 6 layers.*unet\.first, .*unet\.to_q",
+        ),
+        (
+            {"lora_targets": "to_q", "parts": BOTH},
+            r"matches none of the 2 layers.*text_encoder\.fc1, text_encoder\.fc2",
+        ),
         ({"family": str(ROOT / "tests" / "tiny_family.py")}, "offers fine_tune"),
         ({"family": "pixel_diffusion", "lora_layouts": "kohya"}, "kohya's layout has no names for"),
         ({"parts": [{"part": "vae"}]}, r"parts\.0\.part is 'vae'; the family .* has unet, text_encoder"),
-        ({"family": "pixel_diffusion", "parts": BOTH}, "has no parts: all of it is trained. Leave parts empty"),
+        ({"family": "pixel_diffusion", "parts": BOTH}, "has no submodules: all of it is trained. Leave parts empty"),
         (
             {"method": "embedding", "parts": [{"part": "unet"}, {"part": "text_encoder", "train": False}]},
-            r"no part that learns words is trained; they are text_encoder\.",
+            r"no part with a token table is trained; they are text_encoder\.",
         ),
     ],
 )
@@ -120,7 +126,7 @@ def test_what_cannot_be_is_said_with_names(settings: dict[str, object], said: st
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"parts": [{"part": "a"}, {"part": "a"}]}, r"parts.1.part is 'a', which is in the list already"),
+        ({"parts": [{"part": "a"}, {"part": "a"}]}, r"parts.1.part is 'a', which is already in the list"),
         ({"parts": [{"part": "a", "train": False}]}, "parts trains nothing"),
         ({"parts": [{"part": "a", "stop_after": "2 minutes"}]}, "parts.0.stop_after is 2 minutes; use steps or epochs"),
         ({"parts": [{"part": "a", "weights": "bf16"}]}, "parts.0.weights is bf16, but precision is fp32"),
@@ -128,7 +134,7 @@ def test_what_cannot_be_is_said_with_names(settings: dict[str, object], said: st
             {"parts": [{"part": "a", "weights": "bf16"}], "precision": "bf16", "method": "fine_tune"},
             "fine_tune saves the whole model, which this would round",
         ),
-        ({"lora_targets": "to_(q"}, r"'to_\(q' is no regular expression \(missing \)"),
+        ({"lora_targets": "to_(q"}, r"'to_\(q' is not a valid regular expression \(missing \)"),
         ({"lora_targets": " , "}, "use one of attention, attention_mlp, all_linear, all, or patterns"),
         ({"method": "embedding", "embedding_token": "my cat"}, "embedding_token is 'my cat'; give one word"),
     ],
@@ -144,7 +150,7 @@ def test_settings_that_do_not_fit_are_told(settings: dict[str, object], said: st
 
 
 @pytest.mark.parametrize("format_", ["bf16", "fp16"])
-def test_frozen_weights_may_be_kept_small_and_adapters_stay_exact(format_: str) -> None:
+def test_frozen_weights_may_be_cast_and_adapters_stay_exact(format_: str) -> None:
     parts = [{"part": "unet", "weights": format_}, {"part": "text_encoder", "train": False}]
     family, _ = ready(**{**LORA, "parts": parts, "precision": "bf16"})
     kept = {name: weight.dtype for name, weight in family.model.named_parameters()}
@@ -157,17 +163,17 @@ def test_frozen_weights_may_be_kept_small_and_adapters_stay_exact(format_: str) 
         loss.backward()
     exact, _ = ready(**{**LORA, "parts": BOTH[:1]})
     assert loss.item() == pytest.approx(batch_of(1, exact).item(), rel=0.02)
-    assert all(weight.grad is not None for weight in Weights(family.model).own.values())
+    assert all(weight.grad is not None for weight in Weights(family.model).local.values())
 
 
-def test_recomputed_activations_give_the_same_gradients_beside_frozen_inputs() -> None:
+def test_checkpointing_keeps_gradients_with_frozen_inputs() -> None:
     gradients = []
     for recomputed in (False, True):
         family, config = ready(**{**LORA, "lora_targets": "unet.to_", "gradient_checkpointing": recomputed})
         train_a_little(family, config)
         family.model.zero_grad()
         batch_of(5, family).backward()
-        gradients.append({n: w.grad for n, w in Weights(family.model).own.items() if w.grad is not None})
+        gradients.append({n: w.grad for n, w in Weights(family.model).local.items() if w.grad is not None})
     assert len(gradients[0]) == 6
     assert all(float(gradient.abs().max()) > 0 for gradient in gradients[0].values())
     assert all(torch.allclose(gradient, gradients[1][name]) for name, gradient in gradients[0].items())
@@ -177,15 +183,15 @@ def test_recomputed_activations_give_the_same_gradients_beside_frozen_inputs() -
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion"])
-def test_parts_follow_their_own_rates_and_stop_as_a_loop_by_hand_does(optimizer: str) -> None:
-    """Weight decay and momentum would move a part that rests; clipping must not count it."""
+def test_submodule_rates_and_stops_equal_a_loop_by_hand(optimizer: str) -> None:
+    """Weight decay and momentum would move a frozen submodule; clipping must not count it."""
     parts = [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.003, "stop_after": "3 steps"}]
     settings = {"parts": parts, "learning_rate": 0.01, "optimizer": {"name": optimizer, "weight_decay": 0.1}}
     family, config = ready(**settings)
     weights = Weights(family.model)
-    groups = part_groups(family, config, weights.own)
+    groups = submodule_groups(family, config, weights.local)
     step = GuardedStep(
-        build_optimizer([{"params": [weights.own[name] for name in group.weights]} for group in groups], config),
+        build_optimizer([{"params": [weights.local[name] for name in group.weights]} for group in groups], config),
         weights,
         Precision("fp32", CPU).scaler,
         0.05,
@@ -197,8 +203,8 @@ def test_parts_follow_their_own_rates_and_stop_as_a_loop_by_hand_does(optimizer:
     for number in range(6):
         rate = 0.01 * (1 - number / 6)
         batch_of(number, family).backward()
-        set_learning_rate(step.optimizer, rate, [group.factor for group in groups])
-        step.apply([group.rests(progress) for group in groups])
+        set_learning_rate(step.optimizer, rate, [group.learning_rate_factor for group in groups])
+        step.apply([group.is_frozen(progress) for group in groups])
         progress = progress.after(4)
 
         batch_of(number, twin).backward()
@@ -215,14 +221,14 @@ def test_parts_follow_their_own_rates_and_stop_as_a_loop_by_hand_does(optimizer:
         assert_close(weight, family.model.state_dict()[name])
 
 
-def test_an_interval_of_epochs_has_passed_at_the_same_sample_on_any_number_of_ranks() -> None:
+def test_stop_after_epochs_is_the_same_on_any_number_of_ranks() -> None:
     family, config = ready(parts=[{"part": "unet", "stop_after": "1.5 epochs"}])
-    (group,) = part_groups(family, config, Weights(family.model).own)
-    passed = [group.rests(Progress(seen, 40, 8)) for seen in (0, 40, 56, 60, 64)]
+    (group,) = submodule_groups(family, config, Weights(family.model).local)
+    passed = [group.is_frozen(Progress(seen, 40, 8)) for seen in (0, 40, 56, 60, 64)]
     assert passed == [False, False, False, True, True]
 
 
-def test_where_every_part_rests_nothing_moves_in_any_precision() -> None:
+def test_with_everything_frozen_nothing_moves() -> None:
     family, config = ready(precision="fp16")
     step = GuardedStep(build_optimizer(family.model.parameters(), config), Weights(family.model),
                        Precision("fp16", CPU).scaler, 1.0)  # fmt: skip
@@ -238,27 +244,27 @@ def test_where_every_part_rests_nothing_moves_in_any_precision() -> None:
 def test_only_the_new_rows_are_learned() -> None:
     family, config = ready(method="embedding", embedding_vectors=2, learning_rate=0.1)
     table = family.model.get_submodule("text_encoder.table")
-    assert isinstance(table, LearnedRows)
+    assert isinstance(table, TrainedRows)
     before = state_of(family.model)
     assert torch.equal(table.rows[0], before["text_encoder.table.table.weight"][0])
     weights = train_a_little(family, config)
-    assert list(weights.own) == ["text_encoder.table.rows"]
+    assert list(weights.local) == ["text_encoder.table.rows"]
     changed = {name for name, tensor in family.model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {"text_encoder.table.rows"}
 
 
-def test_rows_that_are_not_trained_stay_as_they_begin_and_are_told_as_well() -> None:
+def test_rows_that_are_not_trained_keep_their_values() -> None:
     table = nn.Embedding(9, 4)
-    resting = LearnedRows(table, [7, 2], trained=False)
-    assert set(Weights(resting).own) == {"table.weight"}
-    assert set(resting.state_dict()) == {"table.weight"}
-    assert torch.equal(resting(torch.arange(9)), table(torch.arange(9)))
+    frozen = TrainedRows(table, [7, 2], trained=False)
+    assert set(Weights(frozen).local) == {"table.weight"}
+    assert set(frozen.state_dict()) == {"table.weight"}
+    assert torch.equal(frozen(torch.arange(9)), table(torch.arange(9)))
 
 
-def test_learned_rows_are_a_table_with_a_gradient_for_them_alone() -> None:
+def test_trained_rows_equal_a_table_with_gradients() -> None:
     torch.manual_seed(0)
     table = nn.Embedding(9, 4)
-    learned = LearnedRows(table, [7, 2])
+    learned = TrainedRows(table, [7, 2])
     tokens = torch.tensor([[1, 7, 2, 7], [0, 8, 3, 2]])
     assert torch.equal(learned(tokens), table(tokens))
     factors = torch.randn(2, 4, 4)

@@ -1,4 +1,4 @@
-"""Out of memory and gradients that are not finite: all ranks do the same, and the run goes on or says why not."""
+"""Out of memory and gradients that are not finite: all ranks do the same, and the run continues or says why not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ import pytest
 
 from tests.runs import Run, group_exit_codes, recorded, tiny_config, train_alone
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.xdist_group("pair"), pytest.mark.slow]
+
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    "out of memory": {
+        "max_steps": 40,
+        "family_options": {"faults": ["out_of_memory:1:5"], "record": "out of memory"},
+    },
+    "never enough memory": {"family_options": {"faults": ["out_of_memory:1:4+"]}},
+    "nan once": {"family_options": {"faults": ["nan:1:4"], "record": "nan once"}},
+    "nan forever": {
+        "max_steps": 30,
+        "backup_every": "2 steps",
+        "max_nonfinite_steps": 3,
+        "family_options": {"faults": ["nan:0:6+"]},
+    },
+}
 
 
 def weights_of(place: Path, rank: int) -> list[float]:
@@ -27,7 +42,7 @@ def test_out_of_memory_on_one_rank_makes_all_pass_over_the_step(pair: dict[str, 
     assert weights_of(pair_place / "out of memory", 0) == weights_of(pair_place / "out of memory", 1)
 
 
-def test_after_out_of_memory_the_micro_batches_are_halved_on_every_rank(pair_place: Path) -> None:
+def test_out_of_memory_halves_micro_batches_on_every_rank(pair_place: Path) -> None:
     for rank in (0, 1):
         lines = (pair_place / "out of memory" / f"rank-{rank}.jsonl").read_text().splitlines()
         sizes: dict[str, int] = {}
@@ -39,7 +54,7 @@ def test_after_out_of_memory_the_micro_batches_are_halved_on_every_rank(pair_pla
         assert max(late) <= 2
 
 
-def test_a_rank_that_has_not_even_room_for_one_sample_ends_the_run_at_once(pair: dict[str, Run]) -> None:
+def test_no_memory_for_one_sample_ends_the_run_at_once(pair: dict[str, Run]) -> None:
     run = pair["never enough memory"]
     assert group_exit_codes(run, 2) == [3, 3]
     assert "Out of memory with a single sample" in run.failure(1)
@@ -47,18 +62,16 @@ def test_a_rank_that_has_not_even_room_for_one_sample_ends_the_run_at_once(pair:
     assert "Timed out" not in run.failure(0)
 
 
-def test_out_of_memory_alone_halves_until_it_fits(pictures: Path, tmp_path: Path) -> None:
+def test_out_of_memory_alone_halves_until_it_fits(images: Path, tmp_path: Path) -> None:
     faults = {"faults": ["out_of_memory:0:2", "out_of_memory:0:6"]}
-    code, run = train_alone(tiny_config(pictures, tmp_path, max_steps=8, family_options=faults))
+    code, run = train_alone(tiny_config(images, tmp_path, max_steps=8, family_options=faults))
     assert code == 0
     assert "at most 2 samples" in run.warnings
     assert "at most 1 samples" in run.warnings
     assert run.state.position.step == 8
 
 
-def test_a_step_with_a_gradient_that_is_not_finite_is_passed_over_by_all(
-    pair: dict[str, Run], pair_place: Path
-) -> None:
+def test_a_non_finite_gradient_is_skipped_by_all_ranks(pair: dict[str, Run], pair_place: Path) -> None:
     run = pair["nan once"]
     assert run.exit_code == 0
     assert run.warnings.count("not finite") == 1
@@ -67,7 +80,7 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_passed_over_by_all(
     assert all(bool(tensor.isfinite().all()) for tensor in run.state.optimizer.tensors.values())
 
 
-def test_too_many_broken_steps_in_a_row_end_the_run_and_name_the_last_good_backup(pair: dict[str, Run]) -> None:
+def test_too_many_skipped_steps_end_the_run_naming_a_backup(pair: dict[str, Run]) -> None:
     run = pair["nan forever"]
     assert group_exit_codes(run, 2) == [3, 3]
     for rank in (0, 1):
@@ -76,16 +89,16 @@ def test_too_many_broken_steps_in_a_row_end_the_run_and_name_the_last_good_backu
     assert all(bool(tensor.isfinite().all()) for tensor in run.state.weights.values())
 
 
-def test_broken_steps_that_are_not_in_a_row_are_tolerated(pictures: Path, tmp_path: Path) -> None:
+def test_broken_steps_that_are_not_in_a_row_are_tolerated(images: Path, tmp_path: Path) -> None:
     square = {"aspect_ratio_bucketing": False, "batch_size": 8}  # one micro-batch a step
     faults = {"faults": ["nan:0:1", "nan:0:3", "nan:0:5"]}
-    code, run = train_alone(tiny_config(pictures, tmp_path, max_nonfinite_steps=2, family_options=faults, **square))
+    code, run = train_alone(tiny_config(images, tmp_path, max_nonfinite_steps=2, family_options=faults, **square))
     assert code == 0
     assert run.warnings.count("(1 in a row)") == run.warnings.count("not finite") == 3
 
 
-def test_a_mistake_in_the_family_is_told_with_its_words(pictures: Path, tmp_path: Path) -> None:
-    code, run = train_alone(tiny_config(pictures, tmp_path, family_options={"faults": ["error:0:3"]}))
+def test_a_mistake_in_the_family_is_told_with_its_words(images: Path, tmp_path: Path) -> None:
+    code, run = train_alone(tiny_config(images, tmp_path, family_options={"faults": ["error:0:3"]}))
     assert code == 3
     assert "a mistake in the family's own code" in run.failure(0)
     assert "Traceback" in run.folder.log_file(0).read_text()
@@ -94,11 +107,11 @@ def test_a_mistake_in_the_family_is_told_with_its_words(pictures: Path, tmp_path
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_a_broken_first_step_leaves_the_optimizer_fit_to_go_on(
-    pictures: Path, tmp_path: Path, name: str, fused: bool
+    images: Path, tmp_path: Path, name: str, fused: bool
 ) -> None:
     optimizer = {"name": name, "fused": fused}
     code, run = train_alone(
-        tiny_config(pictures, tmp_path, optimizer=optimizer, family_options={"faults": ["nan:0:1"]}, batch_size=8)
+        tiny_config(images, tmp_path, optimizer=optimizer, family_options={"faults": ["nan:0:1"]}, batch_size=8)
     )
     assert code == 0
     assert run.events("step")[0]["grad_norm"] is None

@@ -10,11 +10,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from modules.config import TrainConfig
-from modules.distributed import Place
+from modules.distributed import RankEnv
 from modules.run import RunFolder
 from modules.training.parity import loss_difference, weight_difference
 from modules.training.worker import run_worker
-from tests.pair_jobs import PATIENCE
+from tests.pair_jobs import TIMEOUTS
 from tests.ports import free_port
 from tests.runs import (
     ROOT,
@@ -28,7 +28,7 @@ from tests.runs import (
     train_group,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.slow]
 
 BLOCKS = str(ROOT / "tests" / "block_family.py")
 # an odd width divides by no number of ranks; clipping and averaging are at work in every run
@@ -89,12 +89,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sharded(pictures: Path, place: Path) -> dict[str, Run]:
+def sharded(images: Path, place: Path) -> dict[str, Run]:
     """All runs of two ranks, and those that continue others."""
 
     def config(name: str, mode: str = "fully_sharded", **settings: object) -> TrainConfig:
-        group = {**group_settings(2), **PATIENCE, "training_mode": mode}
-        return tiny_config(pictures, place, **{**COMMON, **group, "run_name": name.replace(" ", "-"), **settings})
+        group = {**group_settings(2), **TIMEOUTS, "training_mode": mode}
+        return tiny_config(images, place, **{**COMMON, **group, "run_name": name.replace(" ", "-"), **settings})
 
     jobs = {name: Job(config(name, **settings)) for name, settings in {**EXACT, **ODD, **ROUNDED}.items()}
     jobs["distributed"] = Job(config("distributed", "distributed"))
@@ -108,22 +108,22 @@ def sharded(pictures: Path, place: Path) -> dict[str, Run]:
     once = {"width": 5, "faults": ["nan:1:4"]}
     jobs["nan once"] = Job(config("nan once", family_options=once))
     jobs["nan once, fp16"] = Job(config("nan once 16", family_options=once, precision="fp16"))
-    # the last one: a rank that leaves in the middle of a step may leave torch in no state to begin another run
+    # the last one: a rank that leaves in the middle of a step may leave torch in no state to start another run
     faults = {"width": 5, "faults": ["out_of_memory:1:4"]}
     jobs["out of memory"] = Job(config("out of memory", family_options=faults))
     return train_group(2, jobs)
 
 
-def alone(pictures: Path, place: Path, name: str, **settings: object) -> Run:
+def alone(images: Path, place: Path, name: str, **settings: object) -> Run:
     named = {**COMMON, "run_name": f"alone-{name.replace(' ', '-')}", **settings}
-    code, run = train_alone(tiny_config(pictures, place, **named))
+    code, run = train_alone(tiny_config(images, place, **named))
     assert code == 0, run.failure(0)
     return run
 
 
 @pytest.fixture(scope="module")
-def one(pictures: Path, place: Path) -> Run:
-    return alone(pictures, place, "one")
+def one(images: Path, place: Path) -> Run:
+    return alone(images, place, "one")
 
 
 def assert_same(first: Run, other: Run, tolerance: float) -> None:
@@ -140,8 +140,8 @@ def test_two_ranks_train_as_one_does(sharded: dict[str, Run], one: Run, name: st
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_whatever_the_model_and_the_optimizer(pictures: Path, place: Path, sharded: dict[str, Run], name: str) -> None:
-    assert_same(alone(pictures, place, name, **ODD[name]), sharded[name], 1e-4 if name == "fp32" else 1e-9)
+def test_whatever_the_model_and_the_optimizer(images: Path, place: Path, sharded: dict[str, Run], name: str) -> None:
+    assert_same(alone(images, place, name, **ODD[name]), sharded[name], 1e-4 if name == "fp32" else 1e-9)
 
 
 @pytest.mark.parametrize("name", ROUNDED)
@@ -175,8 +175,8 @@ def files(run: Run) -> set[str]:
 
 def test_the_files_are_the_same_and_so_are_the_pictures(sharded: dict[str, Run], one: Run) -> None:
     assert files(sharded["plain"]) == files(one)
-    for picture in one.folder.samples_dir.glob("*.png"):
-        first, second = (Image.open(run.folder.samples_dir / picture.name).tobytes() for run in (one, sharded["kept"]))
+    for image in one.folder.samples_dir.glob("*.png"):
+        first, second = (Image.open(run.folder.samples_dir / image.name).tobytes() for run in (one, sharded["kept"]))
         assert max(abs(a - b) for a, b in zip(first, second, strict=True)) <= 1
 
 
@@ -196,19 +196,19 @@ def test_it_resumes_in_the_same_bits(sharded: dict[str, Run]) -> None:
     assert any("running_mean" in name for name in whole.state.weights)
 
 
-def test_one_process_goes_on_with_its_backup(pictures: Path, place: Path, sharded: dict[str, Run], one: Run) -> None:
+def test_one_process_goes_on_with_its_backup(images: Path, place: Path, sharded: dict[str, Run], one: Run) -> None:
     backup = sharded["ended distributed"].folder.backup_dir / "step-000004"
-    code, run = train_alone(tiny_config(pictures, place, **COMMON, run_name="alone-again"), str(backup))
+    code, run = train_alone(tiny_config(images, place, **COMMON, run_name="alone-again"), str(backup))
     assert code == 0
     assert run.events("step")[0]["step"] == 5
     assert weight_difference(one.state, run.state) <= 1e-9
 
 
 @pytest.mark.parametrize("name", ["nan once", "nan once, fp16"])
-def test_a_gradient_that_is_not_finite_on_one_rank_is_passed_over_by_all(sharded: dict[str, Run], name: str) -> None:
+def test_one_ranks_non_finite_gradient_is_skipped_by_all(sharded: dict[str, Run], name: str) -> None:
     run = sharded[name]
     assert group_exit_codes(run, 2) == [0, 0]
-    assert "the gradient is not finite, so no rank applied it (1 in a row)" in run.warnings
+    assert "the gradient is not finite, so every rank skipped it (1 in a row)" in run.warnings
     assert sum(loss != loss for loss in run.losses) == 1  # nan
 
 
@@ -216,7 +216,7 @@ def test_out_of_memory_ends_the_run_and_says_what_to_do(sharded: dict[str, Run])
     run = sharded["out of memory"]
     assert group_exit_codes(run, 2) == [3, 3]
     assert run.failure(1).startswith("Out of memory on rank 1")
-    assert "cannot be passed over" in run.failure(1)
+    assert "cannot be skipped" in run.failure(1)
 
 
 def test_weights_that_do_not_learn_are_not_counted(sharded: dict[str, Run]) -> None:
@@ -224,9 +224,9 @@ def test_weights_that_do_not_learn_are_not_counted(sharded: dict[str, Run]) -> N
     assert started["trainable_parameters"] == (5 * 5 * 9 + 5) * 2 + 5 * 2 + (5 * 3 * 9 + 3) + 1
 
 
-def test_a_group_of_one_trains_the_same(pictures: Path, place: Path, one: Run) -> None:
+def test_a_group_of_one_trains_the_same(images: Path, place: Path, one: Run) -> None:
     settings = {**COMMON, **group_settings(1), "training_mode": "fully_sharded", "run_name": "group-of-one"}
-    config = tiny_config(pictures, place, **settings)
+    config = tiny_config(images, place, **settings)
     folder = RunFolder.create(config)
-    assert run_worker(config, folder, Place(0, 0, 1, "127.0.0.1", free_port())) == 0
+    assert run_worker(config, folder, RankEnv(0, 0, 1, "127.0.0.1", free_port())) == 0
     assert_same(one, Run(folder), 1e-9)

@@ -10,12 +10,28 @@ import pytest
 from modules.training.parity import weight_difference
 from tests.runs import Run, group_exit_codes, same_state, tiny_config, train_alone
 
+pytestmark = pytest.mark.xdist_group("pair")
 
-def test_a_run_ends_after_its_epochs_or_its_steps_whichever_comes_first(pictures: Path, tmp_path: Path) -> None:
-    _, by_epochs = train_alone(tiny_config(pictures, tmp_path, run_name="e", epochs=2, max_steps=None))
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    "drop_last": {"drop_last": True, "max_steps": None, "epochs": 2},
+    "patience": {
+        "max_steps": 40,
+        "learning_rate": 3.0,
+        "validation_split": 0.2,
+        "validate_every": "2 steps",
+        "early_stopping_patience": 2,
+    },
+    "scaled": {"global_batch_size": None, "batch_size": 2, "lr_scaling": "linear", "max_steps": 3},
+    "one encodes": {"distributed_data_loading": False, "max_steps": 1, "cache_dir": "cache of one"},
+    "both encode": {"max_steps": 1, "cache_dir": "cache of two"},
+}
+
+
+def test_a_run_ends_after_its_epochs_or_its_steps(images: Path, tmp_path: Path) -> None:
+    _, by_epochs = train_alone(tiny_config(images, tmp_path, run_name="e", epochs=2, max_steps=None))
     assert by_epochs.state.position.samples_seen == 2 * 41
     assert by_epochs.state.position.step == 12
-    _, by_steps = train_alone(tiny_config(pictures, tmp_path, run_name="s", epochs=2, max_steps=3))
+    _, by_steps = train_alone(tiny_config(images, tmp_path, run_name="s", epochs=2, max_steps=3))
     assert by_steps.state.position.step == 3
 
 
@@ -27,46 +43,46 @@ def test_drop_last_leaves_out_the_short_step(pair: dict[str, Run]) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
-def test_every_precision_trains_on_the_cpu(pictures: Path, tmp_path: Path, precision: str) -> None:
-    code, run = train_alone(tiny_config(pictures, tmp_path, precision=precision, max_steps=30))
+def test_every_precision_trains_on_the_cpu(images: Path, tmp_path: Path, precision: str) -> None:
+    code, run = train_alone(tiny_config(images, tmp_path, precision=precision, max_steps=30))
     assert code == 0
     assert all(weight.dtype.itemsize == 4 for weight in run.state.weights.values())
-    told = [loss for loss in run.losses if math.isfinite(loss)]
-    assert told[-1] < told[0]
+    reported = [loss for loss in run.losses if math.isfinite(loss)]
+    assert reported[-1] < reported[0]
 
 
-def test_recomputing_gives_the_same_losses(pictures: Path, tmp_path: Path) -> None:
+def test_recomputing_gives_the_same_losses(images: Path, tmp_path: Path) -> None:
     options = {"dropout": 0.2}
-    _, plain = train_alone(tiny_config(pictures, tmp_path, run_name="p", family_options=options))
+    _, plain = train_alone(tiny_config(images, tmp_path, run_name="p", family_options=options))
     code, saved = train_alone(
-        tiny_config(pictures, tmp_path, run_name="s", family_options=options, gradient_checkpointing=True)
+        tiny_config(images, tmp_path, run_name="s", family_options=options, gradient_checkpointing=True)
     )
     assert code == 0
     assert saved.losses == pytest.approx(plain.losses, rel=1e-6)
 
 
-def test_channels_last_differs_by_rounding_only(pictures: Path, tmp_path: Path) -> None:
+def test_channels_last_differs_by_rounding_only(images: Path, tmp_path: Path) -> None:
     exact = {"precision": "fp64"}
-    _, plain = train_alone(tiny_config(pictures, tmp_path, run_name="p", **exact))
-    _, other = train_alone(tiny_config(pictures, tmp_path, run_name="c", channels_last=True, **exact))
+    _, plain = train_alone(tiny_config(images, tmp_path, run_name="p", **exact))
+    _, other = train_alone(tiny_config(images, tmp_path, run_name="c", channels_last=True, **exact))
     assert weight_difference(plain.state, other.state) < 1e-12
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "adafactor", "lion", "prodigy", "came", "adamw_8bit"])
-def test_every_optimizer_trains_and_resumes(pictures: Path, tmp_path: Path, optimizer: str) -> None:
+def test_every_optimizer_trains_and_resumes(images: Path, tmp_path: Path, optimizer: str) -> None:
     if optimizer == "adamw_8bit":
         pytest.importorskip("bitsandbytes", reason="bitsandbytes is optional and not installed")
     settings = {"optimizer": optimizer, "learning_rate": 1.0 if optimizer == "prodigy" else 0.001}
-    _, whole = train_alone(tiny_config(pictures, tmp_path, run_name="w", **settings))
-    code, _ = train_alone(tiny_config(pictures, tmp_path, max_steps=3, **settings))
+    _, whole = train_alone(tiny_config(images, tmp_path, run_name="w", **settings))
+    code, _ = train_alone(tiny_config(images, tmp_path, max_steps=3, **settings))
     assert code == 0
-    code, resumed = train_alone(tiny_config(pictures, tmp_path, **settings), "latest")
+    code, resumed = train_alone(tiny_config(images, tmp_path, **settings), "latest")
     assert code == 0
     assert same_state(whole.state, resumed.state)
 
 
 @pytest.mark.slow
-def test_two_ranks_lose_patience_at_the_same_validation(pair: dict[str, Run]) -> None:
+def test_two_ranks_stop_early_at_the_same_validation(pair: dict[str, Run]) -> None:
     run = pair["patience"]
     assert group_exit_codes(run, 2) == [0, 0]
     assert run.events()[-1]["reason"] == "early_stopping"
@@ -77,22 +93,22 @@ def test_two_ranks_lose_patience_at_the_same_validation(pair: dict[str, Run]) ->
     assert (run.folder.model_dir / "weights.safetensors").is_file()
 
 
-def test_validation_changes_nothing_in_the_training(pictures: Path, tmp_path: Path) -> None:
+def test_validation_changes_nothing_in_the_training(images: Path, tmp_path: Path) -> None:
     split = {"validation_split": 0.2, "family_options": {"batch_norm": True, "dropout": 0.2}, "ema": True}
-    _, without = train_alone(tiny_config(pictures, tmp_path, run_name="w", **split))
-    _, run = train_alone(tiny_config(pictures, tmp_path, validate_every="1 step", **split))
+    _, without = train_alone(tiny_config(images, tmp_path, run_name="w", **split))
+    _, run = train_alone(tiny_config(images, tmp_path, validate_every="1 step", **split))
     assert same_state(without.state, run.state)
     assert len(run.events("validation")) == 6
 
 
-def test_validation_without_learning_gives_the_same_figure_each_time(pictures: Path, tmp_path: Path) -> None:
+def test_validation_of_unchanged_weights_gives_the_same_loss(images: Path, tmp_path: Path) -> None:
     still = {"learning_rate": 1e-30, "validation_split": 0.3, "validate_every": "1 step"}
-    _, run = train_alone(tiny_config(pictures, tmp_path, **still))
+    _, run = train_alone(tiny_config(images, tmp_path, **still))
     assert len({event["loss"] for event in run.events("validation")}) == 1
 
 
 @pytest.mark.slow
-def test_without_a_fixed_batch_the_rate_is_scaled_and_said(pair: dict[str, Run]) -> None:
+def test_without_a_fixed_batch_the_learning_rate_is_scaled(pair: dict[str, Run]) -> None:
     started = pair["scaled"].events("started")[0]
     assert started["global_batch_size"] == 4
     assert started["learning_rate"] == pytest.approx(0.02)
@@ -101,7 +117,7 @@ def test_without_a_fixed_batch_the_rate_is_scaled_and_said(pair: dict[str, Run])
 
 
 @pytest.mark.slow
-def test_ranks_share_the_encoding_unless_one_is_to_do_it(pair: dict[str, Run], pair_place: Path) -> None:
+def test_ranks_share_the_encoding_unless_one_does_it_all(pair: dict[str, Run], pair_place: Path) -> None:
     def encoders(cache: str) -> set[str]:
         return {file.parent.name for file in (pair_place / cache).glob("rank-*/*.safetensors")}
 
@@ -109,8 +125,8 @@ def test_ranks_share_the_encoding_unless_one_is_to_do_it(pair: dict[str, Run], p
     assert encoders("cache of one") == {"rank-0"}
 
 
-def test_a_full_disk_is_a_warning_while_training(pictures: Path, tmp_path: Path) -> None:
-    config = tiny_config(pictures, tmp_path, backup_every="2 steps", max_steps=6)
+def test_a_full_disk_is_a_warning_while_training(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, backup_every="2 steps", max_steps=6)
     from modules.run import RunFolder
     from modules.training.worker import run_worker
 
@@ -123,23 +139,23 @@ def test_a_full_disk_is_a_warning_while_training(pictures: Path, tmp_path: Path)
     assert [event["step"] for event in run.events("backup")] == [2, 6]
 
 
-def test_methods_that_are_not_there_yet_are_refused(pictures: Path, tmp_path: Path) -> None:
-    code, run = train_alone(tiny_config(pictures, tmp_path, run_name="a", method="lora"))
+def test_methods_that_are_not_there_yet_are_refused(images: Path, tmp_path: Path) -> None:
+    code, run = train_alone(tiny_config(images, tmp_path, run_name="a", method="lora"))
     assert code == 2
     assert "method is 'lora'" in run.failure(0)
 
 
-def test_data_parallel_on_one_device_trains_the_same(pictures: Path, tmp_path: Path) -> None:
-    _, plain = train_alone(tiny_config(pictures, tmp_path, run_name="p"))
-    code, run = train_alone(tiny_config(pictures, tmp_path, training_mode="data_parallel"))
+def test_data_parallel_on_one_device_trains_the_same(images: Path, tmp_path: Path) -> None:
+    _, plain = train_alone(tiny_config(images, tmp_path, run_name="p"))
+    code, run = train_alone(tiny_config(images, tmp_path, training_mode="data_parallel"))
     assert code == 0
     assert same_state(plain.state, run.state)
 
 
-def test_test_pictures_are_measured_once_at_the_end_and_never_learned_from(pictures: Path, tmp_path: Path) -> None:
-    concepts = [{"path": str(pictures)}, {"path": str(pictures), "kind": "test"}]
-    _, plain = train_alone(tiny_config(pictures, tmp_path, run_name="p"))
-    code, run = train_alone(tiny_config(pictures, tmp_path, concepts=concepts))
+def test_test_images_are_evaluated_once_and_never_trained_on(images: Path, tmp_path: Path) -> None:
+    concepts = [{"path": str(images)}, {"path": str(images), "kind": "test"}]
+    _, plain = train_alone(tiny_config(images, tmp_path, run_name="p"))
+    code, run = train_alone(tiny_config(images, tmp_path, concepts=concepts))
     assert code == 0
     assert [(event["set"], event["step"]) for event in run.events("validation")] == [("test", 6)]
     assert run.events("started")[0]["steps_per_epoch"] == plain.events("started")[0]["steps_per_epoch"]

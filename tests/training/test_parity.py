@@ -8,8 +8,24 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.training.parity import loss_difference, weight_difference
-from tests.pair_jobs import ADAPTERS, PARITY, PATIENCE, SHARDED_ADAPTERS
+from tests.pair_jobs import ADAPTERS, DDP_JOBS, FP64_JOBS, PARITY, SHARDED_ADAPTERS, TIMEOUTS
 from tests.runs import ROOT, Job, Run, group_settings, recorded, tiny_config, train_alone, train_group
+
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("pair")]
+
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    **FP64_JOBS,
+    **DDP_JOBS,
+    "fp64 accumulated": {
+        **PARITY,
+        "batch_size": 2,
+        "gradient_accumulation_steps": 3,
+        "family_options": {"record": "two accumulated"},
+    },
+    "fp32": {"max_steps": 50},
+    **ADAPTERS,
+    **SHARDED_ADAPTERS,
+}
 
 # five channels: on four ranks the last two hold no row of most weights
 BLOCKS: dict[str, object] = {"family": str(ROOT / "tests" / "block_family.py"), "family_options": {"width": 5}}
@@ -35,35 +51,35 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def one(pictures: Path, place: Path) -> Run:
+def one(images: Path, place: Path) -> Run:
     (place / "one").mkdir()
-    code, run = train_alone(tiny_config(pictures, place, family_options={"record": str(place / "one")}, **PARITY))
+    code, run = train_alone(tiny_config(images, place, family_options={"record": str(place / "one")}, **PARITY))
     assert code == 0
     return run
 
 
 @pytest.fixture(scope="module")
-def one_of_blocks(pictures: Path, place: Path) -> Run:
-    code, run = train_alone(tiny_config(pictures, place, run_name="one-of-blocks", **{**PARITY, **BLOCKS}))
+def one_of_blocks(images: Path, place: Path) -> Run:
+    code, run = train_alone(tiny_config(images, place, run_name="one-of-blocks", **{**PARITY, **BLOCKS}))
     assert code == 0
     return run
 
 
 @pytest.fixture(scope="module")
-def three(pictures: Path, place: Path) -> dict[str, Run]:
-    return train_group(3, {name: Job(job(pictures, place, 3, name, settings)) for name, settings in MANY.items()})
+def three(images: Path, place: Path) -> dict[str, Run]:
+    return train_group(3, {name: Job(job(images, place, 3, name, settings)) for name, settings in MANY.items()})
 
 
 @pytest.fixture(scope="module")
-def four(pictures: Path, place: Path) -> dict[str, Run]:
+def four(images: Path, place: Path) -> dict[str, Run]:
     (place / "four").mkdir()
     recorded = {**MANY, "fp64": {**PARITY, "family_options": {"record": str(place / "four")}}}
-    return train_group(4, {name: Job(job(pictures, place, 4, name, settings)) for name, settings in recorded.items()})
+    return train_group(4, {name: Job(job(images, place, 4, name, settings)) for name, settings in recorded.items()})
 
 
-def job(pictures: Path, place: Path, ranks: int, name: str, settings: dict[str, object]) -> TrainConfig:
-    named = {"run_name": f"{ranks}-{name.replace(' ', '-')}", **group_settings(ranks), **PATIENCE}
-    return tiny_config(pictures, place, **{**named, **settings})
+def job(images: Path, place: Path, ranks: int, name: str, settings: dict[str, object]) -> TrainConfig:
+    named = {"run_name": f"{ranks}-{name.replace(' ', '-')}", **group_settings(ranks), **TIMEOUTS}
+    return tiny_config(images, place, **{**named, **settings})
 
 
 def assert_same_run(first: Run, other: Run, tolerance: float, steps: int = 50) -> None:
@@ -72,15 +88,15 @@ def assert_same_run(first: Run, other: Run, tolerance: float, steps: int = 50) -
     assert weight_difference(first.state, other.state) <= tolerance
 
 
-def test_a_run_is_the_same_with_smaller_micro_batches(pictures: Path, place: Path, one: Run) -> None:
+def test_a_run_is_the_same_with_smaller_micro_batches(images: Path, place: Path, one: Run) -> None:
     _, other = train_alone(
-        tiny_config(pictures, place, run_name="small", **PARITY, batch_size=3, gradient_accumulation_steps=2)
+        tiny_config(images, place, run_name="small", **PARITY, batch_size=3, gradient_accumulation_steps=2)
     )
     assert_same_run(one, other, 1e-9)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fp64", "fp64 accumulated", "knobs", "static graph"])
+@pytest.mark.parametrize("name", ["fp64", "fp64 accumulated", "ddp options", "static graph"])
 def test_two_ranks_train_as_one_does(one: Run, pair: dict[str, Run], name: str) -> None:
     assert_same_run(one, pair[name], 1e-9)
 
@@ -95,11 +111,11 @@ def test_three_and_four_ranks_train_as_one_does(
 
 
 @pytest.fixture(scope="module")
-def adapted(pictures: Path, place: Path) -> dict[str, Run]:
+def adapted(images: Path, place: Path) -> dict[str, Run]:
     """One rank's runs of the adapters, by name."""
     runs = {}
     for name, settings in ADAPTERS.items():
-        code, runs[name] = train_alone(tiny_config(pictures, place, run_name=f"one-{name}", **settings))
+        code, runs[name] = train_alone(tiny_config(images, place, run_name=f"one-{name}", **settings))
         assert code == 0
     return runs
 
@@ -134,10 +150,10 @@ def test_three_and_four_ranks_that_divide_the_model_do_so_too(
 
 @pytest.mark.slow
 def test_in_single_precision_they_agree_to_its_rounding(
-    pictures: Path, place: Path, pair: dict[str, Run], three: dict[str, Run], four: dict[str, Run]
+    images: Path, place: Path, pair: dict[str, Run], three: dict[str, Run], four: dict[str, Run]
 ) -> None:
-    _, alone = train_alone(tiny_config(pictures, place, run_name="one-32", max_steps=50))
-    _, of_blocks = train_alone(tiny_config(pictures, place, run_name="one-32-of-blocks", max_steps=50, **BLOCKS))
+    _, alone = train_alone(tiny_config(images, place, run_name="one-32", max_steps=50))
+    _, of_blocks = train_alone(tiny_config(images, place, run_name="one-32-of-blocks", max_steps=50, **BLOCKS))
     for many in (pair, three, four):
         assert_same_run(alone, many["fp32"], 1e-4)
     for many in (three, four):
@@ -169,6 +185,6 @@ def test_an_epoch_shows_every_picture_once(place: Path, one: Run) -> None:
     assert one.state.position.epoch_size == 41
 
 
-def test_loss_difference_is_infinite_for_curves_of_unequal_length() -> None:
+def test_curves_of_unequal_length_differ_infinitely() -> None:
     assert loss_difference([1.0, 2.0], [1.0]) == float("inf")
     assert loss_difference([1.0, 2.0], [1.0, 2.5]) == pytest.approx(0.25)

@@ -13,20 +13,20 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from modules.config import TrainConfig
-from modules.families.family import family_class
-from tests.checkpoint.formats.drawing import PROMPT, picture, same
+from modules.families._family import family_class
+from tests.checkpoint.formats.generating import PROMPT, generate, same
 from tests.checkpoint.formats.real_blocks import with_the_real_blocks
-from tests.conftest import draw_pictures
+from tests.conftest import draw_images
 from tests.families.tiny_pipelines import tiny_sd, tiny_sdxl
 from tests.runs import Run, tiny_config, train_alone
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of discs, and the two base models."""
+    """Images of discs, and the two base models."""
     folder = tmp_path_factory.mktemp("saving")
     (folder / "discs").mkdir()
-    draw_pictures(folder / "discs", 4)
+    draw_images(folder / "discs", 4)
     tiny_sd(folder / "stable_diffusion")
     with_the_real_blocks(tiny_sdxl(folder / "stable_diffusion_xl"))
     return folder
@@ -71,10 +71,10 @@ def test_a_fine_tuned_model_is_also_one_file(place: Path) -> None:
     for part in ("unet", "text_encoder"):
         for name, tensor in getattr(read, part).state_dict().items():
             assert torch.equal(tensor, weights[f"{part}.{name}"]), name
-    assert same(picture(read), picture(StableDiffusionPipeline.from_pretrained(run.folder.model_dir)))
+    assert same(generate(read), generate(StableDiffusionPipeline.from_pretrained(run.folder.model_dir)))
     again = TrainConfig(family="stable_diffusion", base_model=str(file), family_options={"layout": base})
     begun = family_class("stable_diffusion").load(again).model.state_dict()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in begun.items()), "a run goes on from the file"
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in begun.items()), "a run continues from the file"
     said = header(file)
     assert (said["modelspec.architecture"], said["modelspec.author"]) == ("stable-diffusion-v1", "Ada")
     assert said["modelspec.title"] == "cats"
@@ -97,18 +97,18 @@ def test_a_lora_is_written_for_both_kinds_of_tools(place: Path) -> None:
         metadata_dataset=True,
     )
     weights = run.state.weights
-    drawn = []
+    images = []
     for name in ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors"):
         reader = StableDiffusionXLPipeline.from_pretrained(place / "stable_diffusion_xl")
-        plain = picture(reader)
+        plain = generate(reader)
         reader.load_lora_weights(str(run.folder.model_dir / name))
         found = adapters_of(reader)
         expected = {key: tensor for key, tensor in weights.items() if ".lora_" in key}
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[key], expected[key]) for key in expected)
-        drawn.append(picture(reader))
-        assert not same(drawn[-1], plain)
-    assert same(*drawn)
+        images.append(generate(reader))
+        assert not same(images[-1], plain)
+    assert same(*images)
     said = header(run.folder.model_dir / "lora_kohya.safetensors")
     assert any(
         "lora_unet_input_blocks_4_1_" in key for key in load_file(run.folder.model_dir / "lora_kohya.safetensors")
@@ -135,11 +135,11 @@ def test_an_embedding_is_loaded_by_diffusers(place: Path) -> None:
     run = trained(place, "stable_diffusion", "word", method="embedding", embedding_token="<disc>", embedding_vectors=2)
     (file,) = run.folder.model_dir.glob("*.safetensors")
     reader = StableDiffusionPipeline.from_pretrained(place / "stable_diffusion")
-    plain = picture(reader, f"{PROMPT} disc")
+    plain = generate(reader, f"{PROMPT} disc")
     reader.load_textual_inversion(str(file), token="<disc>")
     table = reader.text_encoder.get_input_embeddings().weight
     assert torch.equal(table[-2:], load_file(file)["emb_params"])
-    assert not same(picture(reader, f"{PROMPT} <disc>"), plain)
+    assert not same(generate(reader, f"{PROMPT} <disc>"), plain)
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])

@@ -1,15 +1,34 @@
-"""Samples drawn by all ranks are those that rank 0 draws alone, and nothing else of the run changes."""
+"""Samples that all ranks generate are those of rank 0 alone, and nothing else of the run changes."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.pair_jobs import STATEFUL
 from tests.runs import Run, group_exit_codes, same_state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.xdist_group("pair"), pytest.mark.slow]
+
+SAMPLING: dict[str, object] = {
+    **STATEFUL,
+    "max_steps": 3,
+    "broadcast_buffers": False,
+    "sample_every": "2 steps",
+    # rank 0 generates three and rank 1 two, which are larger together: the longest part is not rank 0's
+    "samples": [{"prompt": f"disc {n}", "width": (16, 64, 24, 72, 32)[n], "height": 24, "seed": n} for n in range(5)],
+}
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    "samples of one": SAMPLING,
+    "samples of all": {**SAMPLING, "share_sampling": True},
+    "a sample fails": {
+        **SAMPLING,
+        "samples": [{"prompt": "a disc"}, {"prompt": "cannot be drawn"}],
+        "share_sampling": True,
+    },
+}
 
 
-def test_the_pictures_are_the_same_files(pair: dict[str, Run]) -> None:
+def test_the_images_are_the_same_files(pair: dict[str, Run]) -> None:
     one, everyone = (sorted(pair[name].folder.samples_dir.iterdir()) for name in ("samples of one", "samples of all"))
     assert [file.name for file in one] == [file.name for file in everyone]
     assert len(one) == 2 * 6, "five samples and a grid, at step 2 and at the end"
@@ -18,15 +37,15 @@ def test_the_pictures_are_the_same_files(pair: dict[str, Run]) -> None:
         assert first.read_bytes() == second.read_bytes(), first.name
 
 
-def test_the_ranks_have_shared_the_work_and_go_on_as_before(pair: dict[str, Run]) -> None:
+def test_shared_sampling_changes_nothing_else(pair: dict[str, Run]) -> None:
     one, everyone = (pair[name] for name in ("samples of one", "samples of all"))
     assert same_state(one.state, everyone.state)
     assert one.losses == everyone.losses
-    told = [event["total"] for event in everyone.events("phase") if event["phase"] == "sampling"]
-    assert set(told) == {3}, "rank 0 draws three of five"
+    reported = [event["total"] for event in everyone.events("phase") if event["phase"] == "sampling"]
+    assert set(reported) == {3}, "rank 0 generates three of five"
 
 
-def test_a_rank_that_cannot_draw_ends_the_run_and_is_told(pair: dict[str, Run]) -> None:
+def test_a_rank_that_cannot_sample_ends_the_run(pair: dict[str, Run]) -> None:
     run = pair["a sample fails"]
     assert group_exit_codes(run, 2) == [3, 3]
     assert "this prompt cannot be drawn" in run.failure(1)

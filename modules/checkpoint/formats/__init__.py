@@ -1,32 +1,31 @@
-"""The files that other tools read and write: adapters, embeddings and whole models in one file, with their headers."""
+"""The file formats of other tools: adapters, embeddings and single-file models, with their metadata."""
 
+from modules.checkpoint.formats.diffusers_folder import convert_folder_dtype, read_diffusers_folder
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
-from modules.checkpoint.formats.folders import convert_weights, describe_folder
 from modules.checkpoint.formats.lora import read_lora, write_lora
-from modules.checkpoint.formats.lora_kohya import kohya_stems
+from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
 from modules.checkpoint.formats.lora_weights import Layout, LoraWeights
-from modules.checkpoint.formats.metadata import PictureFolder, TrainingFacts, file_metadata
-from modules.checkpoint.formats.single_file import architecture_of, diffusers_folder, single_file
-from modules.checkpoint.formats.tensor_files import DTYPES, TensorFile, planned, write_tensor_file
+from modules.checkpoint.formats.metadata import ImageFolder, RunMetadata, file_metadata
+from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
+from modules.checkpoint.formats.single_file import architecture_of, write_diffusers_folder, write_single_file
 
 __all__ = [
-    "DTYPES",
+    "ImageFolder",
     "Layout",
     "LoraWeights",
-    "PictureFolder",
-    "TensorFile",
-    "TrainingFacts",
+    "RunMetadata",
+    "SafetensorsFile",
     "architecture_of",
-    "convert_weights",
-    "describe_folder",
-    "diffusers_folder",
+    "convert_folder_dtype",
     "file_metadata",
-    "kohya_stems",
-    "planned",
+    "kohya_key_prefixes",
+    "lazy_tensor",
+    "read_diffusers_folder",
     "read_embedding",
     "read_lora",
-    "single_file",
+    "write_diffusers_folder",
     "write_embedding",
     "write_lora",
-    "write_tensor_file",
+    "write_safetensors",
+    "write_single_file",
 ]

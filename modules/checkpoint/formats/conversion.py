@@ -1,4 +1,4 @@
-"""From one form of a file to another. All raise ConfigError for bad input and OSError where a disk is full."""
+"""Converting files between formats. All functions raise ConfigError for bad input, OSError if the disk is full."""
 
 from __future__ import annotations
 
@@ -11,116 +11,117 @@ from typing import Final
 
 import torch
 
+from modules.checkpoint.formats.diffusers_folder import read_diffusers_folder
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
-from modules.checkpoint.formats.folders import describe_folder
 from modules.checkpoint.formats.lora import read_lora, write_lora
 from modules.checkpoint.formats.lora_diffusers import ADAPTER_METADATA
-from modules.checkpoint.formats.lora_weights import AdapterNames, Layout
-from modules.checkpoint.formats.metadata import RESOLUTIONS, original_implementation
-from modules.checkpoint.formats.single_file import architecture_of, single_file
-from modules.checkpoint.formats.tensor_files import DTYPES, HASH_KEY, Planned, TensorFile, write_tensor_file
-from modules.checkpoint.saved_model import NOTE
+from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout
+from modules.checkpoint.formats.metadata import RESOLUTIONS, SDXL, original_implementation
+from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
+from modules.checkpoint.formats.single_file import architecture_of, write_single_file
+from modules.checkpoint.saved_model import INFO_FILE
 from modules.config import ConfigError
+from modules.diffusion.dtypes import DTYPES
 
-_PIXELS: Final = 8  # along each side, for each of a latent
-_SDXL: Final = "stable-diffusion-xl-v1-base"
-# Second text encoder, Stability AI's names, a second layer in one transformer: each in SDXL alone.
+_PIXELS_PER_LATENT: Final = 8  # along each side
+# A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
 _SDXL_ONLY: Final = (
     "lora_te1_", "lora_te2_", "text_encoder_2.", "lora_unet_input_", "lora_unet_output_", "lora_unet_middle_",
     "transformer_blocks.1.", "transformer_blocks_1_", "add_embedding", "label_emb",
 )  # fmt: skip
-_READS_TEXT: Final = re.compile(r"attn2[._]to_[kv]\.(lora_A|lora_down)\.")
-# Version 2 reads 1024, in two kinds that cannot be told apart by that.
-_BY_WIDTH_OF_TEXT: Final = {768: "stable-diffusion-v1", 2048: _SDXL}
-_OF_THE_WRITER: Final = frozenset({"format", ADAPTER_METADATA, "sshs_model_hash", "sshs_legacy_hash"})
+_CROSS_ATTENTION: Final = re.compile(r"attn2[._]to_[kv]\.(lora_A|lora_down)\.")
+# Version 2 has a width of 1024, but its two variants (epsilon and v) cannot be distinguished by it.
+_ARCHITECTURE_BY_TEXT_WIDTH: Final = {768: "stable-diffusion-v1", 2048: SDXL}
+_FORMAT_KEYS: Final = frozenset({"format", ADAPTER_METADATA, "sshs_model_hash", "sshs_legacy_hash"})
 
 
-def model_to_file(source: Path, out: Path, dtype: torch.dtype) -> None:
-    """A diffusers folder as one file in the original layout, with what Tandem noted of the model if it wrote it."""
-    description = describe_folder(source)
-    architecture = architecture_of(description)
-    velocity = description.scheduler.get("prediction_type") == "v_prediction"
-    latent = description.parts.get("unet", {}).get("sample_size")
+def folder_to_single_file(source: Path, out: Path, dtype: torch.dtype) -> None:
+    """A diffusers folder to a single file in the original layout; keeps the metadata in tandem.json."""
+    model = read_diffusers_folder(source)
+    architecture = architecture_of(model)
+    velocity = model.scheduler.get("prediction_type") == "v_prediction"
+    latent = model.components.get("unet", {}).get("sample_size")
     metadata = {
-        **_modelspec(architecture, "", out, latent * _PIXELS if isinstance(latent, int) else 0),
+        **_modelspec(architecture, "", out, latent * _PIXELS_PER_LATENT if isinstance(latent, int) else 0),
         "modelspec.prediction_type": "v" if velocity else "epsilon",
-        **_noted(source / NOTE),
+        **_saved_metadata(source / INFO_FILE),
         "modelspec.implementation": original_implementation(architecture),
         HASH_KEY: "",
     }
-    single_file(source, out, dtype, metadata)
+    write_single_file(source, out, dtype, metadata)
 
 
-def convert_lora(source: Path, out: Path, layout: Layout, names: AdapterNames, dtype: torch.dtype | None) -> None:
-    """A LoRA in either layout as one in `layout`."""
-    with TensorFile(source) as file:
-        metadata, stored = _kept(file.metadata, _modelspec(_architecture(file), "/lora", out)), _widest(file)
-    write_lora(out, read_lora(source, names), layout, names, metadata, dtype or stored)
+def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefixes, dtype: torch.dtype | None) -> None:
+    """A LoRA in either layout to one in `layout`."""
+    with SafetensorsFile(source) as file:
+        metadata = _merge_metadata(file.metadata, _modelspec(_architecture(file), "/lora", out))
+        stored = _widest_dtype(file)
+    write_lora(out, read_lora(source, prefixes), layout, prefixes, metadata, dtype or stored)
 
 
 def convert_embedding(source: Path, out: Path, dtype: torch.dtype | None) -> None:
-    """Any form of an embedding as the one that A1111, ComfyUI and diffusers read."""
-    with TensorFile(source) as file:
-        stored = _widest(file)
+    """An embedding in any format to the one that A1111, ComfyUI and diffusers read."""
+    with SafetensorsFile(source) as file:
+        stored = _widest_dtype(file)
         metadata = file.metadata
     token, vectors = read_embedding(source)
     width = 0 if "text_encoder_2" in vectors else vectors["text_encoder"].shape[-1]
-    architecture = _BY_WIDTH_OF_TEXT.get(width, "") if width else _SDXL
-    metadata = _kept(metadata, _modelspec(architecture, "/textual-inversion", out))
+    architecture = _ARCHITECTURE_BY_TEXT_WIDTH.get(width, "") if width else SDXL
+    metadata = _merge_metadata(metadata, _modelspec(architecture, "/textual-inversion", out))
     write_embedding(out, token, vectors, metadata, dtype or stored)
 
 
-def convert_numbers(source: Path, out: Path, dtype: torch.dtype) -> None:
-    """The same tensors under the same names, with their numbers as `dtype`."""
-    with TensorFile(source) as file:
+def convert_dtype(source: Path, out: Path, dtype: torch.dtype) -> None:
+    """The same tensors under the same names, floating point ones as `dtype`."""
+    with SafetensorsFile(source) as file:
         tensors = {}
         for name in file.names:
             stored = file.stored_dtype(name)
             chosen = dtype if stored.is_floating_point else stored
-            tensors[name] = Planned(file.shape(name), chosen, partial(file.read, name))
-        same_form = {name: file.metadata[name] for name in (ADAPTER_METADATA,) if name in file.metadata}
-        write_tensor_file(out, tensors, _kept(file.metadata, same_form))
+            tensors[name] = LazyTensor(file.shape(name), chosen, partial(file.read, name))
+        lora_config = {name: file.metadata[name] for name in (ADAPTER_METADATA,) if name in file.metadata}
+        write_safetensors(out, tensors, _merge_metadata(file.metadata, lora_config))
 
 
-def names_in(source: Path) -> list[str]:
-    """Of all tensors of a file."""
-    with TensorFile(source) as file:
+def tensor_names(source: Path) -> list[str]:
+    """The names of all tensors in a file."""
+    with SafetensorsFile(source) as file:
         return file.names
 
 
-def architecture(source: Path) -> str:
-    """What modelspec calls the model that a LoRA is for; empty where neither header nor tensors tell it."""
-    with TensorFile(source) as file:
+def detect_architecture(source: Path) -> str:
+    """The modelspec name of the model that a LoRA is for; empty if neither metadata nor tensors reveal it."""
+    with SafetensorsFile(source) as file:
         return _architecture(file)
 
 
-def _architecture(file: TensorFile) -> str:
-    said = file.metadata.get("modelspec.architecture", "").partition("/")[0]
-    if said or any(word in name for name in file.names for word in _SDXL_ONLY):
-        return said or _SDXL
-    widths = (file.shape(name)[-1] for name in file.names if _READS_TEXT.search(name))
-    return _BY_WIDTH_OF_TEXT.get(next(widths, 0), "")
+def _architecture(file: SafetensorsFile) -> str:
+    declared = file.metadata.get("modelspec.architecture", "").partition("/")[0]
+    if declared or any(word in name for name in file.names for word in _SDXL_ONLY):
+        return declared or SDXL
+    widths = (file.shape(name)[-1] for name in file.names if _CROSS_ATTENTION.search(name))
+    return _ARCHITECTURE_BY_TEXT_WIDTH.get(next(widths, 0), "")
 
 
-def _widest(file: TensorFile) -> torch.dtype:
+def _widest_dtype(file: SafetensorsFile) -> torch.dtype:
     stored = {file.stored_dtype(name) for name in file.names}
     return next((dtype for dtype in DTYPES.values() if dtype in stored), torch.float32)
 
 
-def _kept(metadata: Mapping[str, str], also: Mapping[str, str]) -> dict[str, str]:
-    """What a header says of the model, without what belongs to the form it had; `also` where it does not say it."""
-    kept = {**also, **{name: value for name, value in metadata.items() if name not in _OF_THE_WRITER}}
+def _merge_metadata(metadata: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """`defaults` updated by `metadata`, without the keys that belong to its old format."""
+    kept = {**defaults, **{name: value for name, value in metadata.items() if name not in _FORMAT_KEYS}}
     return kept | ({HASH_KEY: ""} if HASH_KEY in kept else {})
 
 
-def _modelspec(architecture: str, kind: str, out: Path, resolution: int = 0) -> dict[str, str]:
-    """What modelspec 1.0.1 wants to be said of every file; nothing where the architecture is not known."""
+def _modelspec(architecture: str, suffix: str, out: Path, resolution: int = 0) -> dict[str, str]:
+    """The fields that modelspec 1.0.1 requires of every file; empty if the architecture is unknown."""
     if not architecture:
         return {}
     side = resolution or RESOLUTIONS.get(architecture, 0)
     values = {
         "sai_model_spec": "1.0.1",
-        "architecture": architecture + kind,
+        "architecture": architecture + suffix,
         "implementation": "diffusers",
         "title": out.stem,
         "resolution": f"{side}x{side}" if side else "",
@@ -129,14 +130,14 @@ def _modelspec(architecture: str, kind: str, out: Path, resolution: int = 0) -> 
     return {f"modelspec.{name}": value for name, value in values.items() if value or name == "hash_sha256"}
 
 
-def _noted(note_file: Path) -> dict[str, str]:
-    """What Tandem wrote beside the model; nothing where it did not write it."""
-    if not note_file.is_file():
+def _saved_metadata(info_file: Path) -> dict[str, str]:
+    """The metadata in tandem.json; empty if Tandem did not write the model."""
+    if not info_file.is_file():
         return {}
     try:
-        noted = json.loads(note_file.read_text(encoding="utf-8")).get("metadata", {})
-        return {str(name): str(value) for name, value in noted.items()}
+        saved = json.loads(info_file.read_text(encoding="utf-8")).get("metadata", {})
+        return {str(name): str(value) for name, value in saved.items()}
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"{str(note_file)!r} is damaged ({type(error).__name__}); remove it, and try again."
+            f"{str(info_file)!r} is damaged ({type(error).__name__}); remove it and try again."
         ) from error

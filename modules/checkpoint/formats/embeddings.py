@@ -1,6 +1,6 @@
-"""Textual-inversion embeddings (Gal et al. 2022, arXiv:2208.01618) as every tool reads them.
+"""Textual inversion embeddings (Gal et al. 2022, arXiv:2208.01618) in the format that all tools read.
 
-One text encoder: a single tensor `emb_params` [vectors, dim]. SDXL's two: `clip_l` and `clip_g`.
+For one text encoder a single tensor `emb_params` [vectors, D]; for SDXL's two `clip_l` and `clip_g`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from modules.checkpoint.formats.tensor_files import TensorFile, planned, write_tensor_file
+from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.config import ConfigError
 
 TOKEN_KEY: Final = "modelspec.trigger_phrase"
@@ -27,30 +27,31 @@ def write_embedding(
     metadata: Mapping[str, str],
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write the learned `vectors` [vectors, dim] of each part. Raises OSError where the disk is full."""
+    """Write the trained `vectors` [vectors, D] of each text encoder as `dtype`. Raises OSError if the disk is full."""
     names = TWO_ENCODERS if "text_encoder_2" in vectors else ONE_ENCODER
-    tensors = {names[part]: planned(vector, dtype) for part, vector in vectors.items()}
-    write_tensor_file(file, tensors, {**metadata, TOKEN_KEY: token})
+    tensors = {names[encoder]: lazy_tensor(vector, dtype) for encoder, vector in vectors.items()}
+    write_safetensors(file, tensors, {**metadata, TOKEN_KEY: token})
 
 
 def read_embedding(file: Path) -> tuple[str, dict[str, Tensor]]:
-    """The token and the vectors [vectors, dim] of each part. Raises ConfigError, in words, where `file` is none."""
-    with TensorFile(file) as source:
+    """The token, and the vectors [vectors, D] of each encoder. Raises ConfigError if `file` is not an embedding."""
+    with SafetensorsFile(file) as source:
         tensors = {name: source.read(name) for name in source.names}
         token = source.metadata.get(TOKEN_KEY, file.stem)
     if tensors.keys() == {"clip_l", "clip_g"}:
-        return token, {part: _rows(file, tensors[name]) for part, name in TWO_ENCODERS.items()}
+        return token, {encoder: _rows(file, tensors[name]) for encoder, name in TWO_ENCODERS.items()}
     if len(tensors) == 1:
         name, tensor = next(iter(tensors.items()))
         # diffusers' own scripts name the tensor after the token.
         return token if name == "emb_params" else name, {"text_encoder": _rows(file, tensor)}
     raise ConfigError(
-        f"{str(file)!r} is not an embedding: it holds {', '.join(sorted(tensors)[:3])}.",
+        f"{str(file)!r} is not an embedding: it contains {', '.join(sorted(tensors)[:3])}.",
         "An embedding has one tensor, or clip_l and clip_g.",
     )
 
 
 def _rows(file: Path, tensor: Tensor) -> Tensor:
+    """[vectors, D], from [D] as well."""
     if tensor.dim() > 2:
         raise ConfigError(f"{str(file)!r} is not an embedding: its tensor has the shape {list(tensor.shape)}.")
     return tensor.reshape(-1, tensor.shape[-1])

@@ -1,7 +1,7 @@
-"""kohya's names of modules, which join all words by underscores, and what they mean in diffusers.
+"""Module names in kohya's LoRA files, which replace dots by underscores, and their names in diffusers.
 
-Stable Diffusion 1 and 2 are trained by kohya's scripts with diffusers' UNet, SDXL with Stability AI's own, so files for
-SDXL have the names of the original layout: https://github.com/kohya-ss/sd-scripts, library/sdxl_original_unet.py, and
+kohya's scripts train Stable Diffusion 1 and 2 with diffusers' UNet, but SDXL with Stability AI's own, so files for SDXL
+have the names of the original layout: https://github.com/kohya-ss/sd-scripts, library/sdxl_original_unet.py, and
 its table to diffusers' names in networks/lora_diffusers.py.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from modules.checkpoint.formats.original_names import PartConfig, unet_place
+from modules.checkpoint.formats.original_names import ComponentConfig, unet_name
 
-# Words with an underscore of their own in the names of modules.
+# Parts of module names that contain underscores themselves.
 _WORDS: Final = (
     "time_emb_proj", "time_embedding", "add_embedding", "transformer_blocks", "down_blocks", "up_blocks", "mid_block",
     "conv_shortcut", "conv_in", "conv_out", "proj_in", "proj_out", "to_out", "to_q", "to_k", "to_v", "linear_1",
@@ -21,11 +21,11 @@ _WORDS: Final = (
 )  # fmt: skip
 _WORD_OR_UNDERSCORE: Final = re.compile(rf"(?<![^_])({'|'.join(_WORDS)})(?![^_])|_")
 
-# What diffusers (loaders/lora_conversion_utils.py) understands only under Stability AI's name.
+# diffusers (loaders/lora_conversion_utils.py) recognises these only under Stability AI's name.
 _ALWAYS_ORIGINAL: Final = {"add_embedding.linear_1": "label_emb_0_0", "add_embedding.linear_2": "label_emb_0_2"}
 
-# What of the config of SDXL's UNet makes its original names, and the modules that such a UNet has.
-_SDXL: Final[PartConfig] = {
+# The part of the config of SDXL's UNet that determines its original names, and the modules that it has.
+_SDXL: Final[ComponentConfig] = {
     "layers_per_block": 2,
     "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
 }
@@ -49,28 +49,28 @@ _ORIGINAL_LAYER: Final = {
     "emb_layers_1": "time_emb_proj",
     "skip_connection": "conv_shortcut",
 }
-_STEPS: Final = 3  # of a block of SDXL: two layers and the change of size
+_LAYERS_PER_BLOCK: Final = 3  # in SDXL: two resnets and the down- or upsampler
 
 
-def flat(module: str) -> str | None:
-    """ "down_blocks.0.attentions.1.proj_in" -> "down_blocks_0_attentions_1_proj_in"; None where that is ambiguous."""
+def to_kohya(module: str) -> str | None:
+    """ "down_blocks.0.attentions.1.proj_in" -> "down_blocks_0_attentions_1_proj_in"; None if that is ambiguous."""
     if module in _ALWAYS_ORIGINAL:
         return _ALWAYS_ORIGINAL[module]
     joined = module.replace(".", "_")
-    return joined if dotted(joined) == module else None
+    return joined if from_kohya(joined) == module else None
 
 
-def original(module: str) -> str | None:
-    """The same in Stability AI's names; None where SDXL's UNet has no such module."""
-    place = unet_place(f"{module}.weight", _SDXL) if _SDXL_MODULE.fullmatch(module) else None
-    if place is None:
+def to_stability(module: str) -> str | None:
+    """The same with Stability AI's names; None if SDXL's UNet has no such module."""
+    original = unet_name(f"{module}.weight", _SDXL) if _SDXL_MODULE.fullmatch(module) else None
+    if original is None:
         return None
-    joined = place.name.removeprefix("model.diffusion_model.").removesuffix(".weight").replace(".", "_")
-    return joined if dotted(joined) == module else None
+    joined = original.name.removeprefix("model.diffusion_model.").removesuffix(".weight").replace(".", "_")
+    return joined if from_kohya(joined) == module else None
 
 
-def dotted(joined: str) -> str:
-    """The other direction of both."""
+def from_kohya(joined: str) -> str:
+    """The diffusers name of a module from either of these."""
     if joined in _ORIGINAL:
         return _ORIGINAL[joined]
     block = _ORIGINAL_BLOCK.fullmatch(joined)
@@ -85,7 +85,7 @@ def _diffusers_block(match: re.Match[str]) -> str:
         stem = "mid_block.attentions.0" if number == 1 else f"mid_block.resnets.{number // 2}"
         return f"{stem}.{_layer(rest)}"
     down = side == "input"
-    block, layer = divmod(number - down, _STEPS)
+    block, layer = divmod(number - down, _LAYERS_PER_BLOCK)
     stem = f"{'down' if down else 'up'}_blocks.{block}"
     if rest == "op":
         return f"{stem}.downsamplers.0.conv"

@@ -1,6 +1,6 @@
-"""The layout of diffusers: PEFT's names below the part's name, `unet.down_blocks.0...lora_A.weight`.
+"""diffusers' LoRA layout: PEFT's names after the submodule's, `unet.down_blocks.0...lora_A.weight`.
 
-Alpha is no tensor there, so the header says it, as diffusers (loaders/lora_base.py) does.
+Alpha is not a tensor but part of the metadata, as in diffusers (loaders/lora_base.py).
 """
 
 from __future__ import annotations
@@ -15,46 +15,48 @@ import torch
 from torch import Tensor
 
 from modules.checkpoint.formats.lora_weights import (
-    CLIP,
-    AdapterNames,
+    CLIP_PREFIX,
+    AdapterPrefixes,
     LoraWeights,
-    inner_name,
-    is_text,
-    outer_name,
-    part_of_key,
-    tensor_beside,
+    is_text_encoder,
+    module_in_file,
+    module_in_memory,
+    require_tensor,
+    submodule_of_key,
 )
-from modules.checkpoint.formats.tensor_files import Planned, planned
+from modules.checkpoint.formats.safetensors_file import LazyTensor, lazy_tensor
 from modules.config import ConfigError
 
 ADAPTER_METADATA: Final = "lora_adapter_metadata"
 
 
-def diffusers_tensors(adapters: Sequence[LoraWeights], names: AdapterNames, dtype: torch.dtype) -> dict[str, Planned]:
-    """What a file holds, but for alpha."""
+def diffusers_tensors(
+    adapters: Sequence[LoraWeights], prefixes: AdapterPrefixes, dtype: torch.dtype
+) -> dict[str, LazyTensor]:
+    """The tensors of a file."""
     tensors = {}
     for adapter in adapters:
-        stem = f"{names[adapter.part][0]}.{outer_name(adapter)}"
-        tensors[f"{stem}.lora_A.weight"] = planned(adapter.down, dtype)
-        tensors[f"{stem}.lora_B.weight"] = planned(adapter.up, dtype)
+        stem = f"{prefixes[adapter.submodule][0]}.{module_in_file(adapter)}"
+        tensors[f"{stem}.lora_A.weight"] = lazy_tensor(adapter.down, dtype)
+        tensors[f"{stem}.lora_B.weight"] = lazy_tensor(adapter.up, dtype)
         if adapter.magnitude is not None:
-            # peft keeps a convolution's lengths as [1, out, 1, 1].
+            # peft stores the magnitude of a convolution as [1, out, 1, 1].
             sides = adapter.down.dim() - 2
             shape = [1, -1, *[1] * sides] if sides else [-1]
-            # transformers finds the lengths of its own modules under the longer name only; peft finds both.
-            vector = f"{stem}.lora_magnitude_vector" + (".weight" if is_text(adapter.part) else "")
-            tensors[vector] = planned(adapter.magnitude.reshape(shape), dtype)
+            # for its own modules transformers recognises the longer name only; peft recognises both
+            vector = f"{stem}.lora_magnitude_vector" + (".weight" if is_text_encoder(adapter.submodule) else "")
+            tensors[vector] = lazy_tensor(adapter.magnitude.reshape(shape), dtype)
     return tensors
 
 
-def adapter_settings(adapters: Sequence[LoraWeights], names: AdapterNames) -> dict[str, object]:
-    """peft's LoraConfig of each part, under the part's prefix."""
+def peft_configs(adapters: Sequence[LoraWeights], prefixes: AdapterPrefixes) -> dict[str, object]:
+    """peft's LoraConfig of each submodule, its keys prefixed by the submodule's."""
     settings: dict[str, object] = {}
-    for part in dict.fromkeys(adapter.part for adapter in adapters):
-        own = [adapter for adapter in adapters if adapter.part == part]
+    for submodule in dict.fromkeys(adapter.submodule for adapter in adapters):
+        own = [adapter for adapter in adapters if adapter.submodule == submodule]
         rank, alpha = own[0].rank, own[0].alpha
-        # Without CLIP's outer name: peft compares the ends of names, so these fit every version of transformers.
-        targets = {outer_name(adapter).removeprefix(CLIP): adapter for adapter in own}
+        # Without CLIP's prefix: peft matches the ends of names, so these work with every version of transformers.
+        targets = {module_in_file(adapter).removeprefix(CLIP_PREFIX): adapter for adapter in own}
         config = {
             "peft_type": "LORA",
             "r": rank,
@@ -65,14 +67,14 @@ def adapter_settings(adapters: Sequence[LoraWeights], names: AdapterNames) -> di
             "use_dora": any(adapter.magnitude is not None for adapter in own),
             "lora_bias": False,
         }
-        settings.update({f"{names[part][0]}.{key}": value for key, value in config.items()})
+        settings.update({f"{prefixes[submodule][0]}.{key}": value for key, value in config.items()})
     return settings
 
 
 def read_diffusers(
-    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], names: AdapterNames
+    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prefixes: AdapterPrefixes
 ) -> tuple[list[LoraWeights], set[str]]:
-    """The adapters, and the names of the tensors that they are made of."""
+    """The adapters, and the names of the tensors that they use."""
     settings = _settings_in(file, metadata)
     found: list[LoraWeights] = []
     used: set[str] = set()
@@ -80,18 +82,18 @@ def read_diffusers(
         stem, is_down, _ = name.partition(".lora_A.weight")
         if not is_down:
             continue
-        part = part_of_key(file, stem, names, kohya=False)
-        prefix = names[part][0]
+        submodule = submodule_of_key(file, stem, prefixes, kohya=False)
+        prefix = prefixes[submodule][0]
         module = stem.removeprefix(f"{prefix}.")
         vector = f"{stem}.lora_magnitude_vector"
         magnitude = tensors.get(vector, tensors.get(f"{vector}.weight"))
         used |= {name, f"{stem}.lora_B.weight", vector, f"{vector}.weight"}
         found.append(
             LoraWeights(
-                part=part,
-                module=inner_name(part, module),
+                submodule=submodule,
+                module=module_in_memory(submodule, module),
                 down=down,
-                up=tensor_beside(file, tensors, f"{stem}.lora_B.weight"),
+                up=require_tensor(file, tensors, f"{stem}.lora_B.weight"),
                 alpha=_alpha_of(settings, prefix, module, rank=down.shape[0]),
                 magnitude=None if magnitude is None else magnitude.flatten(),
             )
@@ -106,16 +108,16 @@ def _settings_in(file: Path, metadata: Mapping[str, str]) -> dict[str, object]:
     try:
         settings: dict[str, object] = dict(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{str(file)!r}: its header's {ADAPTER_METADATA} cannot be read ({error}).") from error
+        raise ConfigError(f"{str(file)!r}: {ADAPTER_METADATA} in its metadata cannot be read ({error}).") from error
     return settings
 
 
 def _alpha_of(settings: Mapping[str, object], prefix: str, module: str, rank: int) -> float:
-    """What the header says for this module; without a header, alpha equals the rank, as diffusers takes it."""
+    """Alpha of a module according to the metadata; by default equal to the rank, as in diffusers."""
     patterns = settings.get(f"{prefix}.alpha_pattern")
     if isinstance(patterns, dict):
         for pattern, alpha in patterns.items():
-            if re.match(rf"(.*\.)?({pattern})$", module):  # as peft compares them
+            if re.match(rf"(.*\.)?({pattern})$", module):  # as peft matches them
                 return float(alpha)
     alpha = settings.get(f"{prefix}.lora_alpha")
     return float(alpha) if isinstance(alpha, int | float) else float(rank)

@@ -1,4 +1,4 @@
-"""What a LoRA is made of, whichever layout its file has, and how files name parts and modules."""
+"""A LoRA independent of its file's layout, and how files name submodules and modules."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 from modules.config import ConfigError
 
 Layout = Literal["diffusers", "kohya"]
-AdapterNames = Mapping[str, tuple[str, str]]  # part -> its prefix in the diffusers layout and in kohya's
+AdapterPrefixes = Mapping[str, tuple[str, str]]  # submodule -> its prefix in diffusers' layout and in kohya's
 
 
 @dataclass(frozen=True)
 class LoraWeights:
     """The adapter of one module: it adds `up @ down * alpha / rank` to the module's weight.
 
-    `down` is [rank, in] or [rank, in, kh, kw], `up` is [out, rank] or [out, rank, 1, 1]; `magnitude` [out] is DoRA's
-    length of each row of the sum (Liu et al. 2024, arXiv:2402.09353).
+    `down` is [rank, in] or [rank, in, kh, kw], `up` is [out, rank] or [out, rank, 1, 1]; `magnitude` [out] is the norm
+    of each row of the sum for DoRA (Liu et al. 2024, arXiv:2402.09353).
     """
 
-    part: str
-    module: str  # dotted, within the part
+    submodule: str
+    module: str  # dotted name within the submodule
     down: Tensor
     up: Tensor
     alpha: float
@@ -32,45 +32,47 @@ class LoraWeights:
 
     @property
     def rank(self) -> int:
-        """Rows of `down`."""
+        """The rows of `down`."""
         return self.down.shape[0]
 
 
-# In older libraries, and so in the files of every tool, CLIP's layers lie one name deeper than transformers has them.
-CLIP: Final = "text_model."
+# Older versions of transformers, and so the files of all tools, nest CLIP's layers one level deeper.
+CLIP_PREFIX: Final = "text_model."
 
 
-def is_text(part: str) -> bool:
-    """Whether the part is a text encoder."""
-    return part.startswith("text_encoder")
+def is_text_encoder(submodule: str) -> bool:
+    """Whether the submodule is a text encoder."""
+    return submodule.startswith("text_encoder")
 
 
-def outer_name(adapter: LoraWeights) -> str:
-    """The module's name as files have it."""
+def module_in_file(adapter: LoraWeights) -> str:
+    """The module's name in files."""
     module = adapter.module
-    inside_clip = is_text(adapter.part) and module.startswith(("encoder.", "embeddings.", "final_layer_norm"))
-    return CLIP + module if inside_clip else module
+    inside_clip = is_text_encoder(adapter.submodule) and module.startswith(
+        ("encoder.", "embeddings.", "final_layer_norm")
+    )
+    return CLIP_PREFIX + module if inside_clip else module
 
 
-def inner_name(part: str, module: str) -> str:
-    """The name in files as memory has it: CLIPTextModel has lost its outer name, CLIPTextModelWithProjection not."""
-    return module.removeprefix(CLIP) if part == "text_encoder" else module
+def module_in_memory(submodule: str, module: str) -> str:
+    """The loaded module's name: CLIPTextModel no longer has the prefix, CLIPTextModelWithProjection still does."""
+    return module.removeprefix(CLIP_PREFIX) if submodule == "text_encoder" else module
 
 
-def part_of_key(file: Path, stem: str, names: AdapterNames, *, kohya: bool) -> str:
-    """The part whose prefix `stem` begins with. Raises ConfigError where there is none."""
-    for part, (diffusers_prefix, kohya_prefix) in names.items():
+def submodule_of_key(file: Path, stem: str, prefixes: AdapterPrefixes, *, kohya: bool) -> str:
+    """The submodule whose prefix `stem` starts with. Raises ConfigError if there is none."""
+    for submodule, (diffusers_prefix, kohya_prefix) in prefixes.items():
         if stem.startswith(f"{kohya_prefix}_" if kohya else f"{diffusers_prefix}."):
-            return part
-    prefixes = ", ".join(pair[kohya] for pair in names.values())
+            return submodule
+    expected = ", ".join(pair[kohya] for pair in prefixes.values())
     raise ConfigError(
-        f"{str(file)!r} is a LoRA of another model: its {stem!r} begins with none of {prefixes}.",
+        f"{str(file)!r} is a LoRA of another model: {stem!r} starts with none of {expected}.",
         "Use a LoRA that was trained for this architecture.",
     )
 
 
-def tensor_beside(file: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """The tensor of this name. Raises ConfigError where it is missing."""
+def require_tensor(file: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """The tensor of this name. Raises ConfigError if it is missing."""
     try:
         return tensors[name]
     except KeyError:

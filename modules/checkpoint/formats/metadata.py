@@ -1,7 +1,7 @@
-"""What the header of a saved file says of it: modelspec 1.0.1 for every tool, kohya's ss_* for those that show more.
+"""The metadata of saved files: modelspec 1.0.1, and kohya's ss_* names, which many viewers show.
 
 modelspec: https://github.com/Stability-AI/ModelSpec; the ss_* names: train_util.py of kohya's sd-scripts. All values
-are texts. Folders and tags of the pictures are told only where `metadata_dataset` allows it.
+are text. Names of folders and tags are included only if `metadata_dataset` is on.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Literal
 
-from modules.checkpoint.formats.tensor_files import HASH_KEY
+from modules.checkpoint.formats.safetensors_file import HASH_KEY
 from modules.config import TrainConfig, effective_batch
 
 FileLayout = Literal["original", "diffusers"]
 
-_ENDS: Final = {"fine_tune": "", "lora": "/lora", "embedding": "/textual-inversion"}
-_KOHYAS_VERSION: Final = {
+SDXL: Final = "stable-diffusion-xl-v1-base"  # its architecture in modelspec
+
+_ARCHITECTURE_SUFFIX: Final = {"fine_tune": "", "lora": "/lora", "embedding": "/textual-inversion"}
+_KOHYA_VERSION: Final = {
     "stable-diffusion-v1": "sd_v1",
     "stable-diffusion-v2-512": "sd_v2",
     "stable-diffusion-v2-768-v": "sd_v2_v",
     "stable-diffusion-xl-v1-base": "sdxl_base_v1-0",
 }
-# What each is made for, where nobody says it, as sd-scripts has it (library/sai_model_spec.py).
+# Default resolutions in pixels, as in sd-scripts (library/sai_model_spec.py).
 RESOLUTIONS: Final = {
     "stable-diffusion-v1": 512,
     "stable-diffusion-v2-512": 512,
@@ -34,84 +36,84 @@ RESOLUTIONS: Final = {
 
 
 @dataclass(frozen=True)
-class PictureFolder:
-    """One concept's folder; its name and its tags are told only where `metadata_dataset` allows it."""
+class ImageFolder:
+    """The folder of one concept."""
 
     name: str  # without its path
-    pictures: int
+    images: int
     repeats: float
-    prior: bool  # whether it shows the kind in general
+    prior: bool  # regularisation images
     tags: Mapping[str, int]  # how often each occurs
 
 
 @dataclass(frozen=True)
-class TrainingFacts:
-    """What the config does not say of a run. `modelspec` is what the family says of its architecture."""
+class RunMetadata:
+    """What the config does not say about a run."""
 
     run_name: str
-    modelspec: Mapping[str, str]  # architecture and prediction_type, as modelspec names them; may be empty
+    modelspec: Mapping[str, str]  # architecture and prediction_type, from Family.modelspec; may be empty
     date: str  # of saving, ISO 8601
     step: int
     epoch: int
     total_steps: int
     world_size: int
-    pictures: int
-    folders: Sequence[PictureFolder]
+    images: int
+    folders: Sequence[ImageFolder]
 
 
-def file_metadata(config: TrainConfig, facts: TrainingFacts, layout: FileLayout) -> dict[str, str]:
-    """The header of a file in `layout`, without what is empty."""
-    found = {**_modelspec(config, facts, layout), **_shown_by_viewers(config, facts)}
+def file_metadata(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> dict[str, str]:
+    """The metadata of a file in `layout`, without empty values."""
+    found = {**_modelspec(config, run, layout), **_kohya_metadata(config, run)}
     if config.metadata_dataset:
-        found |= _of_the_pictures(facts.folders)
+        found |= _dataset_metadata(run.folders)
     return {name: value for name, value in found.items() if value} | {HASH_KEY: ""}
 
 
 def original_implementation(architecture: str) -> str:
-    """Whose program the original layout is that of."""
+    """The code that defines the original layout."""
     owner = "Stability-AI/generative-models" if "xl" in architecture else "CompVis/stable-diffusion"
     return f"https://github.com/{owner}"
 
 
-def _modelspec(config: TrainConfig, facts: TrainingFacts, layout: FileLayout) -> dict[str, str]:
-    architecture = facts.modelspec.get("architecture", "")
+def _modelspec(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> dict[str, str]:
+    architecture = run.modelspec.get("architecture", "")
     phrase = config.embedding_token if config.method == "embedding" else config.trigger_phrase
     values = {
-        "sai_model_spec": "1.0.1" if architecture else "",  # which asks for an architecture
-        "architecture": architecture + _ENDS[config.method] if architecture else "",
+        "sai_model_spec": "1.0.1" if architecture else "",  # it requires an architecture
+        "architecture": architecture + _ARCHITECTURE_SUFFIX[config.method] if architecture else "",
         "implementation": original_implementation(architecture) if layout == "original" else "diffusers",
-        "title": config.model_title or facts.run_name,
+        "title": config.model_title or run.run_name,
         "author": config.model_author,
         "license": config.model_license,
-        "date": facts.date,
+        "date": run.date,
         "resolution": f"{config.resolution}x{config.resolution}",
-        "prediction_type": facts.modelspec.get("prediction_type", ""),
+        "prediction_type": run.modelspec.get("prediction_type", ""),
         "trigger_phrase": phrase,
     }
     return {f"modelspec.{name}": value for name, value in values.items()}
 
 
-def _shown_by_viewers(config: TrainConfig, facts: TrainingFacts) -> dict[str, str]:
+def _kohya_metadata(config: TrainConfig, run: RunMetadata) -> dict[str, str]:
     rates = {part.part: part.learning_rate or config.learning_rate for part in config.parts if part.train}
-    texts = [rate for part, rate in rates.items() if part.startswith("text_encoder")]
-    architecture = facts.modelspec.get("architecture", "")
+    text_rates = [rate for part, rate in rates.items() if part.startswith("text_encoder")]
+    architecture = run.modelspec.get("architecture", "")
     values: dict[str, object] = {
-        "output_name": facts.run_name,
+        "output_name": run.run_name,
         "sd_model_name": "" if config.base_model is None else PurePath(config.base_model).name,
-        "base_model_version": _KOHYAS_VERSION.get(architecture, ""),
+        "base_model_version": _KOHYA_VERSION.get(architecture, ""),
         "v2": "v2" in architecture,
         "learning_rate": config.learning_rate,
         "unet_lr": rates.get("unet", ""),
-        "text_encoder_lr": texts[0] if texts else "",
+        "text_encoder_lr": text_rates[0] if text_rates else "",
         "optimizer": config.optimizer.name,
         "lr_scheduler": config.scheduler,
         "lr_warmup_steps": config.warmup_steps,
         "num_epochs": config.epochs,
-        "epoch": facts.epoch,
-        "steps": facts.step,
-        "max_train_steps": facts.total_steps,
+        "epoch": run.epoch,
+        "steps": run.step,
+        "max_train_steps": run.total_steps,
         "batch_size_per_device": config.batch_size,
-        "total_batch_size": effective_batch(config, facts.world_size),
+        "total_batch_size": effective_batch(config, run.world_size),
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
         "gradient_checkpointing": config.gradient_checkpointing,
         "mixed_precision": config.precision,
@@ -120,7 +122,7 @@ def _shown_by_viewers(config: TrainConfig, facts: TrainingFacts) -> dict[str, st
         "enable_bucket": config.aspect_ratio_bucketing,
         "caption_dropout_rate": config.caption_dropout,
         "max_grad_norm": config.max_grad_norm,
-        "num_train_images": facts.pictures,
+        "num_train_images": run.images,
     }
     if config.method == "lora":
         values |= {
@@ -133,23 +135,22 @@ def _shown_by_viewers(config: TrainConfig, facts: TrainingFacts) -> dict[str, st
     return {f"ss_{name}": str(value) for name, value in values.items()}
 
 
-def _of_the_pictures(folders: Sequence[PictureFolder]) -> dict[str, str]:
-    """As sd-scripts writes it: prior pictures apart, and folders of one name as "cats" and "cats (2)"."""
-    named: dict[str, PictureFolder] = {}
+def _dataset_metadata(folders: Sequence[ImageFolder]) -> dict[str, str]:
+    """As in sd-scripts, with prior images separate; folders with the same name become "cats" and "cats (2)"."""
+    named: dict[str, ImageFolder] = {}
     for folder in folders:
         name, number = folder.name, 2
         while name in named:
             name, number = f"{folder.name} ({number})", number + 1
         named[name] = folder
     values = {
-        "dataset_dirs": {name: _counted(folder) for name, folder in named.items() if not folder.prior},
-        "reg_dataset_dirs": {name: _counted(folder) for name, folder in named.items() if folder.prior},
+        "dataset_dirs": {name: _folder_counts(folder) for name, folder in named.items() if not folder.prior},
+        "reg_dataset_dirs": {name: _folder_counts(folder) for name, folder in named.items() if folder.prior},
         "tag_frequency": {name: dict(folder.tags) for name, folder in named.items()},
     }
     return {f"ss_{name}": json.dumps(value, ensure_ascii=False) for name, value in values.items()}
 
 
-def _counted(folder: PictureFolder) -> dict[str, float]:
-    """Whole numbers as such, as viewers expect them."""
-    whole = folder.repeats.is_integer()
-    return {"n_repeats": int(folder.repeats) if whole else folder.repeats, "img_count": folder.pictures}
+def _folder_counts(folder: ImageFolder) -> dict[str, float]:
+    is_whole = folder.repeats.is_integer()  # viewers expect an int
+    return {"n_repeats": int(folder.repeats) if is_whole else folder.repeats, "img_count": folder.images}

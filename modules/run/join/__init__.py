@@ -1,1 +1,1 @@
-"""One copied line: a machine joins a run, is compared with machine 0, and starts together with it."""
+"""Joining a run from another machine with one copied line: authentication, comparison with machine 0, common start."""

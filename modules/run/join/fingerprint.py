@@ -1,4 +1,4 @@
-"""What two machines must have in common to train together: code, packages, pictures; and where they differ."""
+"""Compares what machines must have in common to train together: code, packages and data."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from modules import ROOT
 from modules.config import Concept, DataError, TrainConfig
-from modules.config.concept import CAPTION_SUFFIXES, PICTURE_SUFFIXES
+from modules.config.sections.concept import CAPTION_SUFFIXES, IMAGE_SUFFIXES
 
-Listing = dict[str, str]  # what a thing is called -> what it holds, shortly
+Listing = dict[str, str]  # name -> hash, size or version
 
-ROOT: Final = Path(__file__).resolve().parents[3]
-# These compute what is trained: another version may compute something else. A difference in the others is only told.
-_COMPUTING: Final = ("torch", "diffusers", "pytorch-optimizer")
+# Another version of these may compute different results. A difference in the others is only a warning.
+_NUMERICAL: Final = ("torch", "diffusers", "pytorch-optimizer")
 _OTHERS: Final = ("numpy", "Pillow", "safetensors", "pydantic", "psutil")
 _SHOWN: Final = 3
-_SHORT: Final = 16
-_WEIGHTS_READ_BYTES: Final = 1 << 20
+_HASH_CHARS: Final = 16
+_MAX_HASHED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sentences about differences: those that forbid training together, and those one should know."""
+    """Messages about differences: those that prevent training together, and warnings."""
 
-    refusals: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def code_listing(root: Path = ROOT) -> Listing:
-    """Every Python file of Tandem with a hash of its text, whatever its line ends."""
+    """Every Python file of Tandem with a hash of its text, ignoring line endings."""
     files = sorted(file for part in ("modules", "scripts") for file in (root / part).rglob("*.py"))
     return {file.relative_to(root).as_posix(): _text_hash(file) for file in files}
 
 
 def package_listing() -> Listing:
-    """The versions of Python and of the packages that matter."""
+    """The versions of Python and of the relevant packages."""
     found = {"Python": platform.python_version()}
-    for name in (*_COMPUTING, *_OTHERS):
+    for name in (*_NUMERICAL, *_OTHERS):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -50,15 +50,15 @@ def package_listing() -> Listing:
     return found
 
 
-def family_code(config: TrainConfig) -> str:
-    """The name of a family of Tandem's own, or the hash of the family's file."""
+def family_identity(config: TrainConfig) -> str:
+    """The name of a built-in family, or the hash of a user's family file."""
     family = Path(config.family)
     return _text_hash(family) if family.suffix == ".py" and family.is_file() else config.family
 
 
 def family_listing(config: TrainConfig) -> Listing:
-    """The family's name, or the hash of its file; and what the base model's files are."""
-    found = {"family": family_code(config)}
+    """The family (`family_identity`) and the files of the base model."""
+    found = {"family": family_identity(config)}
     if config.base_model is not None:
         base = Path(config.base_model)
         if base.is_dir():
@@ -69,9 +69,9 @@ def family_listing(config: TrainConfig) -> Listing:
 
 
 def data_listing(concept: Concept, progress: Callable[[int], None] = lambda count: None) -> Listing:
-    """The pictures, masks and captions of a concept: sizes, and hashes of the captions. Opens no picture.
+    """The images, masks and captions of a concept: sizes of images, hashes of captions. Opens no image.
 
-    `progress` hears how many files were seen, now and then. Raises DataError where there is no such folder.
+    `progress` is called with the number of files so far, every 1000. Raises DataError if the folder does not exist.
     """
     root = Path(os.path.expanduser(concept.path))
     if not root.is_dir():
@@ -85,23 +85,23 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
 
 
 def all_listings(config: TrainConfig) -> list[Listing]:
-    """One for each enabled concept, in their order, and one for the family and the base model. Raises DataError."""
+    """One listing per enabled concept, in order, and one for family and base model. Raises DataError."""
     return [*(data_listing(config.concepts[number]) for number in enabled_concepts(config)), family_listing(config)]
 
 
 def enabled_concepts(config: TrainConfig) -> list[int]:
-    """The places of the concepts that are used."""
+    """The indices of the enabled concepts."""
     return [number for number, concept in enumerate(config.concepts) if concept.enabled]
 
 
 def concept_name(config: TrainConfig, number: int) -> str:
-    """What a concept is called in messages."""
+    """The name of a concept in messages."""
     concept = config.concepts[number]
     return f"the data set (concepts.{number}, {concept.name or concept.path})"
 
 
 def digest(listing: Listing) -> str:
-    """One short text for a whole listing: equal texts, equal listings."""
+    """A short digest of a listing: equal digests mean equal listings."""
     lines = (f"{name}\0{listing[name]}\n" for name in sorted(listing))
     whole = hashlib.sha256()
     for line in lines:
@@ -111,59 +111,59 @@ def digest(listing: Listing) -> str:
 
 def compare_code(here: Listing, there: Listing, host: str) -> Comparison:
     """`here` is machine 0, `there` the machine named `host`."""
-    names = differing(here, there)
+    names = differing_names(here, there)
     if not names:
         return Comparison()
-    return Comparison((f"Tandem's code on {host} differs from machine 0's in {some(names)}",))
+    return Comparison((f"Tandem's code on {host} differs from machine 0's in {_shorten(names)}",))
 
 
 def compare_packages(here: Mapping[str, str], there: Mapping[str, str], host: str) -> Comparison:
-    """Other releases of what computes are refused; builds, patches and the rest are only told."""
-    refusals: list[str] = []
+    """A different release of Python or a numerical package is an error; other differences are warnings."""
+    errors: list[str] = []
     warnings: list[str] = []
-    for name in differing(dict(here), dict(there)):
+    for name in differing_names(dict(here), dict(there)):
         first, second = here.get(name, "none"), there.get(name, "none")
         sentence = f"{name} is {second} on {host} and {first} on machine 0"
-        computes = name in _COMPUTING or name == "Python"
-        (refusals if computes and _release(name, first) != _release(name, second) else warnings).append(sentence)
-    return Comparison(tuple(refusals), tuple(warnings))
+        is_numerical = name in _NUMERICAL or name == "Python"
+        (errors if is_numerical and _release(name, first) != _release(name, second) else warnings).append(sentence)
+    return Comparison(tuple(errors), tuple(warnings))
 
 
 def compare_data(what: str, here: Listing, there: Listing, host: str) -> str:
-    """A sentence about the first differing files and how many there are; empty for none."""
-    names = differing(here, there)
+    """A message with the first differing files and their number; empty if there are none."""
+    names = differing_names(here, there)
     if not names:
         return ""
-    first = [_how(name, here, there, host) for name in names[:_SHOWN]]
+    first = [_describe_difference(name, here, there, host) for name in names[:_SHOWN]]
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     files = "1 file differs" if len(names) == 1 else f"{len(names)} files differ"
     return f"{what} is not the same on {host} as on machine 0: {files}: {', '.join(first)}{more}"
 
 
-def differing(here: Listing, there: Listing) -> list[str]:
-    """The names that only one has, or that hold something else."""
+def differing_names(here: Listing, there: Listing) -> list[str]:
+    """The names that only one listing has, or whose values differ."""
     return sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
 
 
-def some(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more files" if len(names) > _SHOWN else ""
+def _shorten(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
-def _how(name: str, here: Listing, there: Listing, host: str) -> str:
+def _describe_difference(name: str, here: Listing, there: Listing, host: str) -> str:
     if name not in there:
         return f"{name} (missing on {host})"
     return f"{name} (only on {host})" if name not in here else name
 
 
 def _release(name: str, version: str) -> str:
-    """What must agree: of Python 3.11.2 the 3.11, of torch 2.13.0+cu130 the 2.13.0."""
+    """The part of a version that must match: 3.11 of Python 3.11.2, 2.13.0 of torch 2.13.0+cu130."""
     return ".".join(version.split(".")[:2]) if name == "Python" else version.partition("+")[0]
 
 
 def _walk(root: Path, describe: Callable[[os.DirEntry[str]], str], *, deeper: bool = True) -> Iterator[tuple[str, str]]:
-    """All files that `describe` has a word for, by relative path with `/`; hidden ones are passed over."""
+    """(relative path with `/`, description) of all files that `describe` accepts; hidden files are skipped."""
     seen = set()
     pending = [(str(root), "")]
     while pending:
@@ -174,7 +174,7 @@ def _walk(root: Path, describe: Callable[[os.DirEntry[str]], str], *, deeper: bo
         except OSError as error:
             yield prefix or ".", f"cannot be opened: {error.strerror}"
             continue
-        seen.add((status.st_dev, status.st_ino))  # links in a circle end here
+        seen.add((status.st_dev, status.st_ino))  # breaks cycles of links
         for entry in entries:
             if entry.name.startswith("."):
                 continue
@@ -193,16 +193,16 @@ def _data_file(entry: os.DirEntry[str]) -> str:
     suffix = os.path.splitext(entry.name)[1].lower()
     if suffix in CAPTION_SUFFIXES:
         return _text_hash(entry.path)
-    return str(entry.stat().st_size) if suffix in PICTURE_SUFFIXES else ""
+    return str(entry.stat().st_size) if suffix in IMAGE_SUFFIXES else ""
 
 
 def _model_file(file: os.DirEntry[str] | Path) -> str:
-    """Size, and of small files (the model's settings) the content."""
+    """Size, and for small files (the model's settings) a hash of the content."""
     size = file.stat().st_size
-    return str(size) if size > _WEIGHTS_READ_BYTES else f"{size} {_text_hash(file)}"
+    return str(size) if size > _MAX_HASHED_BYTES else f"{size} {_text_hash(file)}"
 
 
 def _text_hash(file: str | os.PathLike[str]) -> str:
-    """A hash of the content, whatever the line ends are."""
+    """A hash of the content, ignoring line endings."""
     with open(file, "rb") as opened:
-        return hashlib.sha256(opened.read().replace(b"\r\n", b"\n")).hexdigest()[:_SHORT]
+        return hashlib.sha256(opened.read().replace(b"\r\n", b"\n")).hexdigest()[:_HASH_CHARS]

@@ -1,1 +1,1 @@
-"""Slurm: what a job is asked for, its batch script, submitting it, and what srun says to a process."""
+"""Slurm: the resources of a job, its batch script, submitting it, and the environment that srun gives a process."""

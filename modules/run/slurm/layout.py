@@ -1,4 +1,4 @@
-"""What is asked of Slurm for a job: how many nodes, how many processes on each, and whether they are shared."""
+"""The layout of a Slurm job: how many nodes, how many processes on each, exclusive or shared."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from dataclasses import dataclass
 
 from modules.config import ConfigError
-from modules.run.slurm.environment import expand_nodes
+from modules.run.launch.slurm_environment import expand_nodes
 
 _TIME = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<parts>\d+(?::\d+){0,2}))")
 _GPU_TYPE = re.compile(r"[\w.-]+", re.ASCII)
 _MEMORY = re.compile(r"\d+[KMGT]?", re.ASCII | re.IGNORECASE)
 _SBATCH_LINE = re.compile(r"-(-[a-z][\w-]*|[a-zA-Z])([ =].*)?", re.ASCII)
 _UNLIMITED = {"unlimited", "infinite"}
-_EARLY_S = 60  # man sbatch, --signal
+_EARLY_S = 60  # Slurm may send the signal this much early: man sbatch, --signal
 _TIME_FORMS = "minutes, HOURS:MINUTES:SECONDS, DAYS-HOURS or DAYS-HOURS:MINUTES:SECONDS"
 
 
 @dataclass(frozen=True)
 class SlurmRequest:
-    """What a person asks for; None leaves the choice to Tandem or to the cluster."""
+    """What the user requests; None leaves the choice to Tandem or the cluster."""
 
     gpus: int
     cache_gpus: int | None = None
@@ -43,11 +43,11 @@ class SlurmRequest:
 
     @property
     def unit(self) -> str:
-        """What one process runs on."""
+        """The device of one process."""
         return "CPU process" if self.cpu else "GPU"
 
     def check(self) -> None:
-        """Raise ConfigError for the first thing that Slurm would misunderstand."""
+        """Raise ConfigError for the first value that Slurm would misinterpret."""
         for name in ("gpus", "cache_gpus", "nodes", "gpus_per_node", "cpus_per_gpu"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -56,13 +56,13 @@ class SlurmRequest:
             value = getattr(self, name)
             if value is not None and (not value or not value.isprintable() or re.search(r"\s", value)):
                 raise ConfigError(f"--{name} is {value!r}; it must be one word")
-        self._check_forms()
+        self._check_syntax()
         self._check_times()
 
-    def _check_forms(self) -> None:
+    def _check_syntax(self) -> None:
         if self.gpu_type is not None and not _GPU_TYPE.fullmatch(self.gpu_type):
             raise ConfigError(
-                f"--gpu_type is {self.gpu_type!r}; give the name alone, such as a100, and their number with --gpus",
+                f"--gpu_type is {self.gpu_type!r}; give only the name, such as a100, and the number with --gpus",
                 'sinfo --format="%P %G" lists the names after "gpu:"',
             )
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
@@ -73,10 +73,10 @@ class SlurmRequest:
             for line in getattr(self, name):
                 option = f"--{name.removesuffix('s')}"
                 if len(line.splitlines()) > 1:
-                    raise ConfigError(f"{option} holds a line break", "Give the option once for each line")
+                    raise ConfigError(f"{option} contains a line break", "Repeat the option for each line")
                 if name == "sbatch_lines" and not _SBATCH_LINE.fullmatch(line):
                     raise ConfigError(
-                        f"{option} is {line!r}; it must be an option of sbatch as it stands after #SBATCH",
+                        f"{option} is {line!r}; it must be an option of sbatch as written after #SBATCH",
                         f"For example {option}=--mail-type=END",
                     )
 
@@ -87,8 +87,8 @@ class SlurmRequest:
         if limit_s is not None and limit_s <= self.warn_s + _EARLY_S:
             raise ConfigError(
                 f"--time is {self.time}, which is {limit_s} s, and --warn_s is {self.warn_s}: the job would be told to "
-                f"end before it has trained, as Slurm may tell it {_EARLY_S} s early",
-                f"Ask for more than {self.warn_s + _EARLY_S} s of --time, or lower --warn_s",
+                f"stop before it has trained, as Slurm may signal it {_EARLY_S} s early",
+                f"Request more than {self.warn_s + _EARLY_S} s of --time, or lower --warn_s",
             )
 
 
@@ -104,14 +104,16 @@ class SlurmLayout:
 
     @property
     def processes(self) -> int:
-        """All nodes together."""
+        """The processes on all nodes together."""
         return self.nodes * self.per_node
 
 
-def lay_out(request: SlurmRequest, processes: int, option: str = "--gpus", *, nodes: int | None = None) -> SlurmLayout:
-    """Spread `processes`, which `option` asked for, evenly over as few nodes as can be, or over `nodes`.
+def plan_layout(
+    request: SlurmRequest, processes: int, option: str = "--gpus", *, nodes: int | None = None
+) -> SlurmLayout:
+    """Spread `processes`, requested by `option`, evenly over `nodes`, or over as few nodes as possible.
 
-    Raises ConfigError where that cannot be.
+    Raises ConfigError if they do not spread evenly.
     """
     size = request.gpus_per_node
     fewest = 1 if size is None else -(-processes // size)
@@ -120,22 +122,22 @@ def lay_out(request: SlurmRequest, processes: int, option: str = "--gpus", *, no
     if nodes is None and size is None and len(named) > 1:
         nodes = len(named)
     elif nodes is None and len(named) > fewest:
-        warnings.append(_needless_list(request, processes, fewest, named))
+        warnings.append(_excess_nodelist_warning(request, processes, fewest, named))
         named = named[:fewest]
     count = fewest if nodes is None else nodes
     if len(named) > count:
         raise ConfigError(
-            f"--nodelist names {len(named)} nodes, but --nodes is {count}: Slurm gives a job every node that it names",
-            f"Name {count} of them, or leave out --nodelist",
+            f"--nodelist names {len(named)} nodes, but --nodes is {count}: Slurm gives a job every node named",
+            f"Name {count} of them, or omit --nodelist",
         )
-    per_node = _even_share(request, processes, option, count)
+    per_node = _processes_per_node(request, processes, option, count)
     if count > fewest:
-        warnings.append(_needless_nodes(request, processes, per_node, count, fewest))
+        warnings.append(_excess_nodes_warning(request, processes, per_node, count, fewest))
     exclusive = request.exclusive if request.exclusive is not None else size is not None and per_node == size
     return SlurmLayout(count, per_node, exclusive, ",".join(named) or None, tuple(warnings))
 
 
-def _even_share(request: SlurmRequest, processes: int, option: str, nodes: int) -> int:
+def _processes_per_node(request: SlurmRequest, processes: int, option: str, nodes: int) -> int:
     per_node, rest = divmod(processes, nodes)
     if not per_node or rest:
         allowed = " or ".join(str(each * nodes) for each in (per_node, per_node + 1) if each)
@@ -148,46 +150,48 @@ def _even_share(request: SlurmRequest, processes: int, option: str, nodes: int) 
         raise ConfigError(
             f"{option} is {processes} and --nodes is {nodes}, which is {per_node} on each, but --gpus_per_node says "
             f"that a node has {size}",
-            f"Use --nodes {-(-processes // size)}, or leave it out",
+            f"Use --nodes {-(-processes // size)}, or omit it",
         )
     return per_node
 
 
-def _needless_list(request: SlurmRequest, processes: int, fewest: int, named: list[str]) -> str:
+def _excess_nodelist_warning(request: SlurmRequest, processes: int, fewest: int, named: list[str]) -> str:
     return (
-        f"{_fits(request, processes, fewest)}, but --nodelist names {len(named)} nodes, and Slurm would give the job "
-        f"all of them: only {', '.join(named[:fewest])} is asked for. Use --nodes {len(named)} to spread over all."
+        f"{_capacity(request, processes, fewest)}, but --nodelist names {len(named)} nodes, all of which Slurm would "
+        f"give the job: only {', '.join(named[:fewest])} is requested. Use --nodes {len(named)} to spread over all."
     )
 
 
-def _needless_nodes(request: SlurmRequest, processes: int, per_node: int, nodes: int, fewest: int) -> str:
+def _excess_nodes_warning(request: SlurmRequest, processes: int, per_node: int, nodes: int, fewest: int) -> str:
     if request.gpus_per_node is None:
-        fits = f"If one node of this cluster has {counted(processes, request.unit)}, one node is enough"
+        fits = f"If one node of this cluster has {pluralize(processes, request.unit)}, one node is enough"
     else:
-        fits = _fits(request, processes, fewest)
+        fits = _capacity(request, processes, fewest)
     return (
-        f"{fits}, but the job asks for {nodes} nodes with {per_node} on each: gradients then travel over the network, "
+        f"{fits}, but the job requests {nodes} nodes with {per_node} on each: gradients then travel over the network, "
         "which is slower, and the job may wait longer. Use --nodes 1 unless no node has enough free."
         if fewest == 1
-        else f"{fits}, but the job asks for {nodes}: leave out --nodes unless they are not free."
+        else f"{fits}, but the job requests {nodes}: omit --nodes unless they are not free."
     )
 
 
-def _fits(request: SlurmRequest, processes: int, fewest: int) -> str:
+def _capacity(request: SlurmRequest, processes: int, fewest: int) -> str:
     where = "one node" if fewest == 1 else f"{fewest} nodes"
     return (
-        f"{counted(processes, request.unit)} fit on {where}" if processes > 1 else f"1 {request.unit} fits on one node"
+        f"{pluralize(processes, request.unit)} fit on {where}"
+        if processes > 1
+        else f"1 {request.unit} fits on one node"
     )
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """`1 GPU`, `2 GPUs`, `2 CPU processes`."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{count} {noun if count == 1 else plural}"
 
 
 def time_limit_s(text: str) -> int | None:
-    """The seconds of a limit as Slurm writes it; None for no limit. Raises ConfigError where it is none."""
+    """A time limit in Slurm's notation in seconds; None for no limit. Raises ConfigError if it is invalid."""
     if text.lower() in _UNLIMITED:
         return None
     found = _TIME.fullmatch(text)

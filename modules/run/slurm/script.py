@@ -1,7 +1,7 @@
-"""From a config and a request to the batch scripts of Slurm: one that trains, and one before it that fills the cache.
+"""Renders Slurm batch scripts: one that trains, and optionally one before it that fills the cache.
 
-A script runs `scripts/train.py` with srun, one task for each GPU. Every start continues the run's newest backup, so the
-first start, a requeued one and one by hand are the same command.
+A script runs `scripts/train.py` with srun, one task per GPU. Every start resumes the run's newest backup, so the first
+start, a requeued one and a manual one are the same command.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Final
 
 from modules.config import ConfigError, TrainConfig
 from modules.run.exit_codes import PAUSED, TERMINATED
-from modules.run.launch_plan import TRAIN_SCRIPT
-from modules.run.run_folder import RunFolder
-from modules.run.slurm.environment import first_port
-from modules.run.slurm.layout import SlurmLayout, SlurmRequest, counted, lay_out
+from modules.run.folder.run_folder import RunFolder
+from modules.run.launch.plan import TRAIN_SCRIPT
+from modules.run.launch.slurm_environment import base_port
+from modules.run.slurm.layout import SlurmLayout, SlurmRequest, plan_layout, pluralize
 
 SCRIPT_NAME: Final = "slurm.sh"
-LOG_NAME: Final = "slurm-%j.txt"  # %j is the job's number
-# The ranks that outlive a failed one have said what they know by then.
+LOG_NAME: Final = "slurm-%j.txt"  # %j is the job ID
+# By then the ranks that outlive a failed one have recorded what they know.
 _WAIT_S: Final = 30
-_GREETING: Final = (
+_LOG_HEADER: Final = (
     'echo "$(date "+%F %T"): job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on $SLURM_JOB_NODELIST"'
 )
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One job: what it runs, where, and how it is told apart from the other."""
+    """One job: its config, its layout, and its purpose."""
 
     config: TrainConfig
     layout: SlurmLayout
@@ -39,28 +39,28 @@ class SlurmJob:
 
 
 def plan_jobs(config: TrainConfig, request: SlurmRequest) -> list[SlurmJob]:
-    """The job that trains, after one that fills the cache where that is to have GPUs of its own.
+    """The training job, preceded by a caching job if that is to have its own GPUs.
 
-    Raises ConfigError where the request and the config do not fit.
+    Raises ConfigError if the request and the config do not match.
     """
     request.check()
-    layout = lay_out(request, request.gpus, nodes=request.nodes)
+    layout = plan_layout(request, request.gpus, nodes=request.nodes)
     if config.cache_only:
         return [SlurmJob(_config_of_job(config, request, layout), layout, "caching")]
     training = SlurmJob(_config_of_job(config, request, layout), layout, "training")
     if request.cache_gpus is None:
         return [training]
-    nodes = -(-request.cache_gpus // layout.per_node)  # no more on a node than training has there
-    cache_layout = lay_out(request, request.cache_gpus, "--cache_gpus", nodes=nodes)
+    nodes = -(-request.cache_gpus // layout.per_node)  # no more per node than for training
+    cache_layout = plan_layout(request, request.cache_gpus, "--cache_gpus", nodes=nodes)
     cache_config = config.model_copy(update={"cache_only": True})
     return [SlurmJob(_config_of_job(cache_config, request, cache_layout), cache_layout, "caching"), training]
 
 
 def _config_of_job(config: TrainConfig, request: SlurmRequest, layout: SlurmLayout) -> TrainConfig:
-    """The config with the processes that Slurm starts, whatever it said of another machine."""
+    """The config with the layout of the job, overriding its settings for other machines."""
     if layout.processes > 1 and config.training_mode in {"single", "data_parallel"}:
         raise ConfigError(
-            f"training_mode is {config.training_mode}, which is one process, but {layout.processes} are asked for",
+            f"training_mode is {config.training_mode}, which is one process, but {layout.processes} are requested",
             "Set training_mode to auto, or --gpus to 1",
         )
     settings: dict[str, object] = {
@@ -79,7 +79,7 @@ def _config_of_job(config: TrainConfig, request: SlurmRequest, layout: SlurmLayo
 def render(
     job: SlurmJob, request: SlurmRequest, folder: RunFolder, directory: Path, *, python: str = sys.executable
 ) -> str:
-    """The batch script of a job whose run is in `folder`; relative paths of its config are read from `directory`."""
+    """The batch script of a job whose run is in `folder`; relative paths in its config start at `directory`."""
     return "\n".join(
         [
             "#!/bin/bash",
@@ -87,42 +87,42 @@ def render(
             "",
             *_directives(job, request, folder),
             "",
-            "# Signals are for the training. This script only waits for its end.",
+            "# Signals are for the training; this script only waits until it ends.",
             "trap : USR1 TERM",
             "",
-            "# Relative paths in the config are read from here.",
+            "# Relative paths in the config start here.",
             f"cd {_quoted(directory.resolve())} || exit 2",
             *request.setup_lines,
             "",
             *_environment(job, request),
             "",
-            *_step(job, request, folder, python),
+            *_srun_command(job, request, folder, python),
             "",
-            *_farewell(request, folder),
+            *_exit_handling(request, folder),
             "",
         ]
     )
 
 
-def script_of(folder: RunFolder) -> Path:
-    """Where the script of a run lies."""
+def script_path(folder: RunFolder) -> Path:
+    """The path of a run's batch script."""
     return folder.path.resolve() / SCRIPT_NAME
 
 
-def log_of(folder: RunFolder, job_id: str = "%j") -> Path:
-    """Where the job writes what it says."""
+def log_path(folder: RunFolder, job_id: str = "%j") -> Path:
+    """The path of a job's log."""
     return folder.log_dir.resolve() / LOG_NAME.replace("%j", job_id)
 
 
 def _heading(job: SlurmJob, request: SlurmRequest, folder: RunFolder) -> list[str]:
     layout = job.layout
     nodes = "one node" if layout.nodes == 1 else f"{layout.nodes} nodes"
-    verb = "Trains" if job.purpose == "training" else "Prepares the pictures of"
+    verb = "Trains" if job.purpose == "training" else "Caches the images of"
     has_gpu = "" if request.cpu else f" {'Each' if layout.processes > 1 else 'It'} has a GPU."
     return [
-        f"# {verb} the run {folder.name} with {counted(layout.processes, 'process')} on {nodes}.{has_gpu}",
-        "# Written by scripts/submit_slurm.py. Submit it again, and the run goes on from its newest backup:",
-        f"#   sbatch {_quoted(script_of(folder))}",
+        f"# {verb} the run {folder.name} with {pluralize(layout.processes, 'process')} on {nodes}.{has_gpu}",
+        "# Written by scripts/submit_slurm.py. Submit it again to continue the run from its newest backup:",
+        f"#   sbatch {_quoted(script_path(folder))}",
     ]
 
 
@@ -132,27 +132,27 @@ def _directives(job: SlurmJob, request: SlurmRequest, folder: RunFolder) -> list
     if layout.nodelist is not None:
         lines.append(_directive("nodelist", layout.nodelist))
     lines += [
-        f"# A task is one process{'' if request.cpu else ' and has one GPU'}; its cores are for it and its loader "
-        "processes.",
+        f"# A task is one process{'' if request.cpu else ' with one GPU'}; its cores are for it and its loader "
+        "workers.",
         _directive("ntasks-per-node", layout.per_node),
         _directive("cpus-per-task", _cores(job, request)),
     ]
     if not request.cpu:
         lines.append(_directive("gres", _gres(layout, request)))
     if layout.exclusive:
-        lines += ["# Nobody else computes on the node.", "#SBATCH --exclusive"]
+        lines += ["# No other jobs on the node.", "#SBATCH --exclusive"]
         if request.mem is None:
             lines += ["# All of its memory.", _directive("mem", 0)]
     for name in ("mem", "partition", "time", "account", "qos", "constraint"):
         if (value := getattr(request, name)) is not None:
             lines.append(_directive(name, value))
     if request.requeue:
-        lines.append("# Also after a preemption or a node's failure the job goes back into the queue.")
+        lines.append("# The job is requeued after a preemption or a node failure.")
     lines += [
         _directive("requeue" if request.requeue else "no-requeue"),
-        f"# {request.warn_s} s before the time limit every task gets SIGUSR1: Tandem makes a backup and ends.",
+        f"# {request.warn_s} s before the time limit every task gets SIGUSR1: Tandem makes a backup and exits.",
         _directive("signal", f"USR1@{request.warn_s}"),
-        "# All that is said; every start of the job adds to the same file.",
+        "# The log; every start of the job appends to the same file.",
         _directive("output", f"{str(folder.log_dir.resolve()).replace('%', '%%')}/{LOG_NAME}"),
         _directive("open-mode", "append"),
         *(f"#SBATCH {line.removeprefix('#SBATCH').strip()}" for line in request.sbatch_lines),
@@ -161,26 +161,26 @@ def _directives(job: SlurmJob, request: SlurmRequest, folder: RunFolder) -> list
 
 
 def _environment(job: SlurmJob, request: SlurmRequest) -> list[str]:
-    lines = ["# What you have set yourself is kept. Every line is written at once, and a crash leaves its stack."]
+    lines = ["# Variables that you set yourself are kept. Output is unbuffered, and a crash prints its stack."]
     lines.append("export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1")
     if not request.cpu:
         lines += ["# GPUs are numbered as Slurm and nvidia-smi number them.", "export CUDA_DEVICE_ORDER=PCI_BUS_ID"]
-    lines += ["# As many threads as a task has cores.", _default("OMP_NUM_THREADS", "$SLURM_CPUS_PER_TASK")]
+    lines += ["# One thread per core of the task.", _default("OMP_NUM_THREADS", "$SLURM_CPUS_PER_TASK")]
     if job.layout.processes > 1:
         first = "127.0.0.1"
         if job.layout.nodes > 1:
             first = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
         lines += [
-            "# Where rank 0 listens. Jobs that share a node have ports of their own, made from the job's number.",
+            "# Where rank 0 listens. The port depends on the job ID, so that jobs on the same node do not collide.",
             _default("MASTER_ADDR", first),
-            _default("MASTER_PORT", f"$(({first_port(job.config.initial_port)} + SLURM_JOB_ID % 1000))"),
+            _default("MASTER_PORT", f"$(({base_port(job.config.initial_port)} + SLURM_JOB_ID % 1000))"),
         ]
         if job.layout.nodes == 1:
             lines += ["# One node needs no network.", _default("GLOO_SOCKET_IFNAME", "lo")]
     return lines
 
 
-def _step(job: SlurmJob, request: SlurmRequest, folder: RunFolder, python: str) -> list[str]:
+def _srun_command(job: SlurmJob, request: SlurmRequest, folder: RunFolder, python: str) -> list[str]:
     layout = job.layout
     options = [
         f"--ntasks={layout.processes}",
@@ -194,43 +194,41 @@ def _step(job: SlurmJob, request: SlurmRequest, folder: RunFolder, python: str) 
     ]
     command: Sequence[object] = [python, TRAIN_SCRIPT, "--config", folder.config_file.resolve()]
     return [
-        _GREETING,
-        *_step_comment(layout, request),
+        _LOG_HEADER,
+        *_srun_comment(layout, request),
         f"srun {' '.join(options)} \\",
-        f"    {_words(command)} \\",
+        f"    {_shell_join(command)} \\",
         f"    --run_name {_quoted(folder.name)} --resume latest",
         "code=$?",
     ]
 
 
-def _step_comment(layout: SlurmLayout, request: SlurmRequest) -> list[str]:
+def _srun_comment(layout: SlurmLayout, request: SlurmRequest) -> list[str]:
     if layout.processes == 1:
-        return ["# Tandem starts plainly, as on a computer of your own."]
-    lines = ["# Tandem reads from what srun sets which rank a task is, and rank 0 tells the others the run folder."]
+        return ["# A plain start, without distributed training."]
+    lines = ["# Each task gets its rank from srun's variables; rank 0 sends the others the run folder."]
     if not request.cpu:
-        lines.append(
-            "# Every task sees all GPUs of its node, so that they copy to each other directly, and takes its own."
-        )
-    return [*lines, f"# When one task has ended badly, the others get {_WAIT_S} s to write down what they know of it."]
+        lines.append("# Every task sees all GPUs of its node, so that they can copy peer to peer, and uses its own.")
+    return [*lines, f"# When a task fails, the others get {_WAIT_S} s to record what they know."]
 
 
-def _farewell(request: SlurmRequest, folder: RunFolder) -> list[str]:
-    by_hand = f"echo {_quoted(f'Paused after a backup. Go on with:  sbatch {_quoted(script_of(folder))}')} >&2"
+def _exit_handling(request: SlurmRequest, folder: RunFolder) -> list[str]:
+    by_hand = f"echo {_quoted(f'Paused after a backup. Continue with:  sbatch {_quoted(script_path(folder))}')} >&2"
     if not request.requeue:
         return [
-            f"# {PAUSED}: paused after a backup, because SIGUSR1 said that time is nearly up.",
+            f"# {PAUSED}: paused after a backup, because SIGUSR1 announced the time limit.",
             f'[ "$code" != {PAUSED} ] || {by_hand}',
             'exit "$code"',
         ]
     return [
-        f"# {PAUSED}: paused after a backup, because SIGUSR1 said that time is nearly up.",
-        f"# {TERMINATED}: ended after a backup by SIGTERM, with which Slurm begins a preemption. A job that you cancel",
-        "# ends with it, too, and stays away.",
+        f"# {PAUSED}: paused after a backup, because SIGUSR1 announced the time limit.",
+        f"# {TERMINATED}: stopped after a backup by SIGTERM, with which Slurm starts a preemption. A cancelled job",
+        "# ends with it as well, and is not requeued.",
         "is_preempted() {",
         f'    [ "$code" = {TERMINATED} ] && scontrol --oneliner show job "$SLURM_JOB_ID" | grep -q "PreemptTime=[0-9]"',
         "}",
         f'if [ "$code" = {PAUSED} ] || is_preempted; then',
-        '    echo "Back into the queue."',
+        '    echo "Requeueing the job."',
         '    scontrol requeue "$SLURM_JOB_ID" && exit 0',
         f"    {by_hand}",
         "fi",
@@ -251,7 +249,7 @@ def _directive(name: str, value: object = None) -> str:
     if value is None:
         return f"#SBATCH --{name}"
     text = str(value)
-    if text != shlex.quote(text):  # sbatch knows double quotes, and a backslash inside them
+    if text != shlex.quote(text):  # sbatch supports double quotes, with backslash escapes
         text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"#SBATCH --{name}={text}"
 
@@ -264,5 +262,5 @@ def _quoted(value: object) -> str:
     return shlex.quote(str(value))
 
 
-def _words(command: Sequence[object]) -> str:
+def _shell_join(command: Sequence[object]) -> str:
     return " ".join(_quoted(word) for word in command)

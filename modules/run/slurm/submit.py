@@ -1,4 +1,4 @@
-"""Handing a batch script to sbatch, and what to try where it refuses."""
+"""Submits batch scripts with sbatch, with advice if it rejects them."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from modules.config import TandemError
 
 _NODES = 'sinfo --format="%P %D %c %m %G %l" lists partitions, nodes, cores, MiB of memory, GPUs and time limits'
 _ACCOUNTS = 'sacctmgr show associations user="$USER" format=Account,QOS lists what you may use'
-# A word of sbatch's message, and what helps.
+# A pattern in sbatch's message, and the advice.
 _ADVICE: Final[Sequence[tuple[str, str]]] = (
-    (r"controller|configuration source|connect", "Slurm does not answer: try again later, and `scontrol ping`"),
-    (r"gres|gpu", f"No node has so many GPUs, or of that --gpu_type; --cpu asks for none. {_NODES}"),
+    (r"controller|configuration source|connect", "Slurm does not respond: try again later, and check `scontrol ping`"),
+    (r"gres|gpu", f"No node has that many GPUs, or that --gpu_type; --cpu requests none. {_NODES}"),
     (r"account|qos", f"Choose another --account or --qos. {_ACCOUNTS}"),
     (r"partition", f"Choose another --partition. {_NODES}"),
-    (r"time limit", f"Ask for less --time, or choose another --partition. {_NODES}"),
+    (r"time limit", f"Request less --time, or choose another --partition. {_NODES}"),
     (r"node name", f"Correct --nodelist. {_NODES}"),
     (r"feature", f"Correct --constraint. {_NODES}"),
-    (r"memory", f"Ask for less --mem. {_NODES}"),
+    (r"memory", f"Request less --mem. {_NODES}"),
     (
         r"configuration|cpu count|number of nodes",
-        f"No node has all of that: see --gpus, --gpu_type, --cpus_per_gpu and --mem. {_NODES}",
+        f"No node has all of that: check --gpus, --gpu_type, --cpus_per_gpu and --mem. {_NODES}",
     ),
     (r"--\w", "Correct the option that it names"),
 )
-# Variables of a job in which this command may be running; they would be taken for the new job's own.
-_OF_A_JOB = re.compile(
+# Variables of a job that this command may be running in; the new job would inherit them.
+_JOB_VARIABLE = re.compile(
     r"SLURM_(JOB|STEP|TASK|NODE|NTASKS|NPROCS|NNODES|PROCID|LOCALID|GTIDS|CPUS|GPUS|MEM|TRES|DISTRIB|"
     r"TOPOLOGY|SRUN|LAUNCH|PRIO|UMASK|SUBMIT|OPEN|RESTART|THREADS|EXPORT)\w*|SLURMD_\w*|SLURM_STEPID"
 )
 
 
 class SubmitError(TandemError):
-    """sbatch is missing or refused the job."""
+    """sbatch is missing or rejected the job."""
 
     exit_code = 2
     kind = "config"
 
 
 def submit(script: Path, *, after: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """Hand `script` to sbatch and return the job's number; `after` is the job whose good end it waits for.
+    """Submit `script` and return the job ID; `after` is a job that must succeed first.
 
-    Raises SubmitError with sbatch's own words, and what to try.
+    Raises SubmitError with sbatch's message and advice.
     """
     command = ["sbatch", "--parsable"]
     if after is not None:
-        # Without the second, a job whose forerunner failed would wait for ever.
+        # Without the second, a job would wait forever if the other one failed.
         command += [f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes"]
-    said = _run([*command, str(script)], environ)
-    return said.split(";")[0].strip()  # NUMBER;CLUSTER where there are several clusters
+    output = _run([*command, str(script)], environ)
+    return output.split(";")[0].strip()  # ID;CLUSTER if there are several clusters
 
 
 def cancel(job_id: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Take a job back that was submitted a moment ago."""
+    """Cancel a job."""
     _run(["scancel", job_id], environ)
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    clean = {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}
+    clean = {name: value for name, value in environ.items() if not _JOB_VARIABLE.fullmatch(name)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
     except FileNotFoundError:
@@ -72,12 +72,14 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> str:
         ) from None
     if done.returncode == 0:
         return done.stdout
-    words = [re.sub(rf"^{command[0]}: (error|fatal): ", "", line) for line in done.stderr.splitlines() if line.strip()]
+    messages = [
+        re.sub(rf"^{command[0]}: (error|fatal): ", "", line) for line in done.stderr.splitlines() if line.strip()
+    ]
     raise SubmitError(
-        f"{command[0]} refused the job: {'; '.join(words) or f'exit code {done.returncode}'}", _advice(words)
+        f"{command[0]} rejected the job: {'; '.join(messages) or f'exit code {done.returncode}'}", _advice(messages)
     )
 
 
-def _advice(words: Sequence[str]) -> str:
-    said = " ".join(words).lower()
-    return next((advice for pattern, advice in _ADVICE if re.search(pattern, said)), _NODES)
+def _advice(messages: Sequence[str]) -> str:
+    text = " ".join(messages).lower()
+    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), _NODES)

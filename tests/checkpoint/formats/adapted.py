@@ -18,7 +18,7 @@ SDXL = {
     "text_encoder_2": ("text_encoder_2", "lora_te2"),
 }
 ATTENTION = r".*(to_q|to_k|to_v|to_out\.0|q_proj|k_proj|v_proj|out_proj)"
-# As the trainer's presets choose (modules/training/lora.py).
+# As the trainer's presets choose (modules/training/methods/lora.py).
 ATTENTION_MLP = rf"{ATTENTION[:-1]}|ff\.net\.(0\.proj|2)|fc1|fc2)"
 LINEAR = r".*(to_[qkv]|to_out\.0|ff\.net\.(0\.proj|2)|proj_in|proj_out|time_emb_proj|linear_1|linear_2|[qkv]_proj|out_proj|fc1|fc2|text_projection)"  # noqa: E501
 ALL = rf"{LINEAR[:-1]}|conv1|conv2|conv_shortcut|conv|conv_in|conv_out)"
@@ -64,7 +64,7 @@ def weights_in(pipeline: Any, names: dict[str, tuple[str, str]]) -> list[LoraWei
 
 
 def layers_with_a_lora(pipeline: Any, names: dict[str, tuple[str, str]]) -> list[tuple[str, str]]:
-    """What was injected or loaded, to the last layer; some change a tiny picture little."""
+    """What was injected or loaded, to the last layer; some change a tiny image little."""
     return [
         (part, name)
         for part in names

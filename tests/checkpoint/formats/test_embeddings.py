@@ -1,4 +1,4 @@
-"""Embeddings: diffusers loads them and draws the picture of the model that was taught the word."""
+"""Embeddings: diffusers loads them and draws the image of the model that was taught the word."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.checkpoint.formats import read_embedding, write_embedding
 from modules.config import ConfigError
-from tests.checkpoint.formats.drawing import PROMPT, picture, same
+from tests.checkpoint.formats.generating import PROMPT, generate, same
 
 TOKEN = "<my-cat>"
 
@@ -34,11 +34,11 @@ def test_stable_diffusion_reads_the_one_tensor(sd: Path, count: int, tmp_path: P
     taught = StableDiffusionPipeline.from_pretrained(sd)
     teach(taught.tokenizer, taught.text_encoder, vectors)
     reader = StableDiffusionPipeline.from_pretrained(sd)
-    plain = picture(reader)
+    plain = generate(reader)
     reader.load_textual_inversion(str(file), token=TOKEN)
     prompt = f"{PROMPT} {TOKEN}"
-    assert same(picture(reader, prompt), picture(taught, prompt))
-    assert not same(picture(reader, prompt), plain)
+    assert same(generate(reader, prompt), generate(taught, prompt))
+    assert not same(generate(reader, prompt), plain)
 
 
 def test_sdxl_reads_a_tensor_for_each_encoder(sdxl: Path, tmp_path: Path) -> None:
@@ -54,15 +54,15 @@ def test_sdxl_reads_a_tensor_for_each_encoder(sdxl: Path, tmp_path: Path) -> Non
     taught, reader = (StableDiffusionXLPipeline.from_pretrained(sdxl) for _ in range(2))
     teach(taught.tokenizer, taught.text_encoder, vectors["text_encoder"])
     teach(taught.tokenizer_2, taught.text_encoder_2, vectors["text_encoder_2"])
-    plain = picture(reader)
+    plain = generate(reader)
     for name, tokenizer, encoder in (
         ("clip_l", reader.tokenizer, reader.text_encoder),
         ("clip_g", reader.tokenizer_2, reader.text_encoder_2),
     ):
         reader.load_textual_inversion(tensors[name], token=TOKEN, tokenizer=tokenizer, text_encoder=encoder)
     prompt = f"{PROMPT} {TOKEN}"
-    assert same(picture(reader, prompt), picture(taught, prompt))
-    assert not same(picture(reader, prompt), plain)
+    assert same(generate(reader, prompt), generate(taught, prompt))
+    assert not same(generate(reader, prompt), plain)
 
 
 @pytest.mark.parametrize("parts", [("text_encoder",), ("text_encoder", "text_encoder_2")])

@@ -11,9 +11,9 @@ from diffusers import UNet2DConditionModel
 from safetensors.torch import load_file, save_file
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
-from modules.checkpoint.formats import LoraWeights, kohya_stems, read_lora, write_lora
-from modules.checkpoint.formats.kohya_names import dotted, flat
-from modules.checkpoint.formats.original_names import unet_place
+from modules.checkpoint.formats import LoraWeights, kohya_key_prefixes, read_lora, write_lora
+from modules.checkpoint.formats.kohya_names import from_kohya, to_kohya
+from modules.checkpoint.formats.original_names import unet_name
 from modules.config import ConfigError
 from tests.checkpoint.formats.adapted import (
     SD,
@@ -79,21 +79,21 @@ def real_unet() -> UNet2DConditionModel:
         )
 
 
-def test_for_sdxl_kohyas_layout_has_the_names_of_the_original_files(real_unet: UNet2DConditionModel) -> None:
+def test_sdxl_lora_in_kohya_layout_has_original_names(real_unet: UNet2DConditionModel) -> None:
     """Of every layer of the real UNet; sd-scripts, ComfyUI and others make their names from those of these tensors."""
     from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
 
     layers = layers_of(real_unet)
-    stems = kohya_stems([adapter_of("unet", name) for name in layers], SDXL)
+    stems = kohya_key_prefixes([adapter_of("unet", name) for name in layers], SDXL)
     assert "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q" in stems
-    places = [unet_place(name, dict(real_unet.config)) for name in real_unet.state_dict()]
+    places = [unet_name(name, dict(real_unet.config)) for name in real_unet.state_dict()]
     keys = {place.name: place.name for place in places if place is not None}
     # diffusers' own way back, which reads files of the original layout
     by_layer = convert_ldm_unet_checkpoint(keys, dict(real_unet.config))
     for name, stem in zip(layers, stems, strict=True):
         key = by_layer[f"{name}.weight"].removeprefix("model.diffusion_model.").removesuffix(".weight")
         assert stem == f"lora_unet_{key.replace('.', '_')}"
-        assert dotted(stem.removeprefix("lora_unet_")) == name
+        assert from_kohya(stem.removeprefix("lora_unet_")) == name
 
 
 @pytest.mark.parametrize(
@@ -110,22 +110,22 @@ def test_for_sdxl_kohyas_layout_has_the_names_of_the_original_files(real_unet: U
     ],
 )
 def test_which_names_the_unet_gets(names: dict[str, tuple[str, str]], modules: list[str], first: str) -> None:
-    assert kohya_stems([adapter_of("unet", module) for module in modules], names)[0] == first
+    assert kohya_key_prefixes([adapter_of("unet", module) for module in modules], names)[0] == first
 
 
 def test_sdxl_files_with_diffusers_names_are_read_too(sdxl: Path, tmp_path: Path) -> None:
     """As Tandem once wrote them, and OneTrainer does."""
     file, again = tmp_path / "diffusers_names.safetensors", tmp_path / "again.safetensors"
     module = "down_blocks.1.attentions.0.transformer_blocks.0.attn1.to_q"
-    stem = f"lora_unet_{flat(module)}"
+    stem = f"lora_unet_{to_kohya(module)}"
     save_file({f"{stem}.lora_down.weight": torch.ones(2, 16), f"{stem}.lora_up.weight": torch.ones(16, 2)}, file)
     (read,) = read_lora(file, SDXL)
-    assert (read.part, read.module, read.alpha) == ("unet", module, 2.0)
+    assert (read.submodule, read.module, read.alpha) == ("unet", module, 2.0)
     write_lora(again, [read], "kohya", SDXL, {}, torch.float32)
     assert "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q.alpha" in load_file(again)
 
 
-def test_a_lora_of_another_architecture_is_refused(tmp_path: Path) -> None:
+def test_lora_of_another_architecture_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "lora.safetensors"
     save_file(
         {
@@ -134,7 +134,7 @@ def test_a_lora_of_another_architecture_is_refused(tmp_path: Path) -> None:
         },
         file,
     )
-    with pytest.raises(ConfigError, match=r"LoRA of another model.*begins with none of unet, text_encoder"):
+    with pytest.raises(ConfigError, match=r"LoRA of another model.*starts with none of unet, text_encoder"):
         read_lora(file, SD)
 
 
@@ -143,7 +143,7 @@ def test_a_lora_of_another_architecture_is_refused(tmp_path: Path) -> None:
     [
         ({"a.lora_down.weight": torch.ones(2, 4)}, "another model"),
         ({"lora_unet_conv_in.lora_down.weight": torch.ones(2, 4)}, "incomplete.*lora_up"),
-        ({"x.weight": torch.ones(2)}, "holds no LoRA"),
+        ({"x.weight": torch.ones(2)}, "is not a LoRA"),
         (
             {"lora_unet_conv_in.lora_down.weight": torch.ones(2)},
             r"is damaged: '.*lora_down.weight' has the shape \[2\]",
@@ -182,11 +182,11 @@ def test_the_header_says_alpha_as_diffusers_does(tmp_path: Path) -> None:
     assert header["__metadata__"]["modelspec.title"] == "mine"
 
 
-def test_every_layer_of_the_real_models_has_a_name_in_kohyas_layout(real_unet: UNet2DConditionModel) -> None:
+def test_every_layer_of_real_models_has_a_kohya_name(real_unet: UNet2DConditionModel) -> None:
     with torch.device("meta"):
         text = CLIPTextModelWithProjection(CLIPTextConfig(num_hidden_layers=12))
     for model in (real_unet, text):
         layers = layers_of(model)
-        joined = [flat(name) for name in layers]
-        assert None not in joined, [name for name in layers if flat(name) is None]
-        assert [dotted(str(name)) for name in joined] == layers
+        joined = [to_kohya(name) for name in layers]
+        assert None not in joined, [name for name in layers if to_kohya(name) is None]
+        assert [from_kohya(str(name)) for name in joined] == layers

@@ -1,4 +1,4 @@
-"""LoRA files: diffusers and peft read both layouts, and draw the picture of the model in memory."""
+"""LoRA files: diffusers and peft read both layouts, and draw the image of the model in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.checkpoint.formats.adapted import (
     layers_with_a_lora,
     weights_in,
 )
-from tests.checkpoint.formats.drawing import picture, same
+from tests.checkpoint.formats.generating import generate, same
 
 CASES: dict[str, tuple[str, Any, dict[str, tuple[str, str]], str, dict[str, Any]]] = {
     "sd attention": ("sd", StableDiffusionPipeline, SD, ATTENTION, {}),
@@ -60,10 +60,10 @@ def test_diffusers_draws_the_picture_of_the_model_in_memory(
     file = tmp_path / "lora.safetensors"
     write_lora(file, weights_in(pipeline, names), layout, names, {"modelspec.title": "x"}, torch.float32)
     reader = kind.from_pretrained(folder)
-    plain = picture(reader)
+    plain = generate(reader)
     reader.load_lora_weights(str(file))
-    drawn = picture(reader)
-    assert same(drawn, picture(pipeline))
+    drawn = generate(reader)
+    assert same(drawn, generate(pipeline))
     assert not same(drawn, plain)
     assert layers_with_a_lora(reader, names) == layers_with_a_lora(pipeline, names)
 
@@ -78,13 +78,13 @@ def dora(sdxl: Path) -> Any:
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_what_is_written_is_read_again(dora: Any, layout: Any, with_lengths: bool, tmp_path: Path) -> None:
     weights = [one if with_lengths else replace(one, magnitude=None) for one in weights_in(dora, SDXL)]
-    written = {(one.part, one.module): one for one in weights}
+    written = {(one.submodule, one.module): one for one in weights}
     file = tmp_path / "lora.safetensors"
     write_lora(file, weights, layout, SDXL, {}, torch.float32)
     read = read_lora(file, SDXL)
     assert len(read) == len(written)
     for one in read:
-        other = written[one.part, one.module]
+        other = written[one.submodule, one.module]
         assert torch.equal(one.down, other.down)
         assert torch.equal(one.up, other.up)
         assert one.alpha == other.alpha
@@ -100,7 +100,7 @@ def test_dora_comes_whole_out_of_kohyas_layout(dora: Any, sdxl: Path, tmp_path: 
     write_lora(own, read_lora(kohya, SDXL), "diffusers", SDXL, {}, torch.float32)
     reader = StableDiffusionXLPipeline.from_pretrained(sdxl)
     reader.load_lora_weights(str(own))
-    assert same(picture(reader), picture(dora))
+    assert same(generate(reader), generate(dora))
 
 
 def as_peft_shapes_it(lengths: torch.Tensor) -> torch.Tensor:
@@ -122,7 +122,7 @@ def test_diffusers_own_names_for_dora_in_kohyas_layout_fit(dora: Any, sdxl: Path
     mapped = table._maybe_map_sgm_blocks_to_diffusers(tensors, reader.unet.config)
     state, alphas = table._convert_non_diffusers_lora_to_diffusers(mapped)
     reader.load_lora_into_unet(state, network_alphas=alphas, unet=reader.unet)
-    trained = {(one.part, one.module): one.magnitude for one in weights_in(dora, unet)}
+    trained = {(one.submodule, one.module): one.magnitude for one in weights_in(dora, unet)}
     loaded = {
         ("unet", name): layer.lora_magnitude_vector["default_0"].weight.flatten()
         for name, layer in reader.unet.named_modules()
@@ -143,7 +143,7 @@ def test_peft_reads_the_unet_s_adapter(sd: Path, tmp_path: Path) -> None:
     state = {name.removeprefix("unet."): tensor for name, tensor in load_file(file).items()}
     outcome = set_peft_model_state_dict(reader.unet, state)
     assert outcome.unexpected_keys == []
-    assert same(picture(reader), picture(pipeline))
+    assert same(generate(reader), generate(pipeline))
 
 
 def test_dora_in_kohyas_layout_has_a_column_of_lengths(sd: Path, tmp_path: Path) -> None:

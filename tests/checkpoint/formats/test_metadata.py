@@ -1,4 +1,4 @@
-"""What a file's header says, and that it keeps silent about the pictures unless it may speak."""
+"""What a file's header says, and that it keeps silent about the images unless it may speak."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from modules.checkpoint.formats import PictureFolder, TrainingFacts, file_metadata
+from modules.checkpoint.formats import ImageFolder, RunMetadata, file_metadata
 from modules.config import TrainConfig
 
 SECRET = "tags of a private person"
-FACTS = TrainingFacts(
+FACTS = RunMetadata(
     run_name="cats",
     modelspec={"architecture": "stable-diffusion-xl-v1-base", "prediction_type": "v"},
     date="2026-01-02T03:04:05Z",
@@ -19,8 +19,8 @@ FACTS = TrainingFacts(
     epoch=5,
     total_steps=1000,
     world_size=2,
-    pictures=12,
-    folders=[PictureFolder(name="secret folder", pictures=12, repeats=3.0, prior=False, tags={SECRET: 7})],
+    images=12,
+    folders=[ImageFolder(name="secret folder", images=12, repeats=3.0, prior=False, tags={SECRET: 7})],
 )
 
 
@@ -90,25 +90,25 @@ def test_folders_and_tags_are_told_only_where_that_is_wished() -> None:
     assert "secret" not in silent
     assert SECRET not in silent
     assert "/models/private" not in silent
-    told = file_metadata(config(metadata_dataset=True), FACTS, "diffusers")
-    assert json.loads(told["ss_tag_frequency"]) == {"secret folder": {SECRET: 7}}
-    assert json.loads(told["ss_dataset_dirs"]) == {"secret folder": {"n_repeats": 3, "img_count": 12}}
+    written = file_metadata(config(metadata_dataset=True), FACTS, "diffusers")
+    assert json.loads(written["ss_tag_frequency"]) == {"secret folder": {SECRET: 7}}
+    assert json.loads(written["ss_dataset_dirs"]) == {"secret folder": {"n_repeats": 3, "img_count": 12}}
 
 
 def test_folders_of_one_name_are_kept_apart_as_sd_scripts_does() -> None:
-    """A viewer looks up the tags and the pictures of a folder by one name."""
+    """A viewer looks up the tags and the images of a folder by one name."""
     folders = [
-        PictureFolder("cats", 10, 1.0, prior=False, tags={"cat": 10}),
-        PictureFolder("cats", 20, 1.5, prior=False, tags={"tiger": 20}),
-        PictureFolder("cats", 30, 2.0, prior=True, tags={"animal": 30}),
+        ImageFolder("cats", 10, 1.0, prior=False, tags={"cat": 10}),
+        ImageFolder("cats", 20, 1.5, prior=False, tags={"tiger": 20}),
+        ImageFolder("cats", 30, 2.0, prior=True, tags={"animal": 30}),
     ]
-    told = file_metadata(config(metadata_dataset=True), replace(FACTS, folders=folders), "diffusers")
-    assert json.loads(told["ss_dataset_dirs"]) == {
+    written = file_metadata(config(metadata_dataset=True), replace(FACTS, folders=folders), "diffusers")
+    assert json.loads(written["ss_dataset_dirs"]) == {
         "cats": {"n_repeats": 1, "img_count": 10},
         "cats (2)": {"n_repeats": 1.5, "img_count": 20},
     }
-    assert json.loads(told["ss_reg_dataset_dirs"]) == {"cats (3)": {"n_repeats": 2, "img_count": 30}}
-    assert json.loads(told["ss_tag_frequency"]) == {
+    assert json.loads(written["ss_reg_dataset_dirs"]) == {"cats (3)": {"n_repeats": 2, "img_count": 30}}
+    assert json.loads(written["ss_tag_frequency"]) == {
         "cats": {"cat": 10},
         "cats (2)": {"tiger": 20},
         "cats (3)": {"animal": 30},

@@ -1,4 +1,4 @@
-"""One file in the original layout: diffusers' own reader draws the same picture from it, and it can be undone."""
+"""One file in the original layout: diffusers' own reader draws the same image from it, and it can be undone."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from diffusers import (
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from modules.checkpoint.formats import diffusers_folder, single_file
-from modules.checkpoint.formats.folders import PartFiles, describe_folder
-from modules.checkpoint.formats.original_names import open_clip_place, unet_place
+from modules.checkpoint.formats import write_diffusers_folder, write_single_file
+from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
+from modules.checkpoint.formats.original_names import open_clip_name, unet_name
 from modules.checkpoint.formats.single_file import architecture_of
 from modules.config import ConfigError
-from tests.checkpoint.formats.drawing import picture, same
+from tests.checkpoint.formats.generating import generate, same
 from tests.families.tiny_pipelines import tiny_sd
 
 KINDS: dict[str, Any] = {
@@ -39,10 +39,10 @@ def test_diffusers_draws_the_same_picture_from_the_single_file(
 ) -> None:
     folder: Path = request.getfixturevalue(name)
     file = tmp_path / "model.safetensors"
-    single_file(folder, file, torch.float32, {"modelspec.title": "x"})
+    write_single_file(folder, file, torch.float32, {"modelspec.title": "x"})
     original = KINDS[name].from_pretrained(folder)
     read = KINDS[name].from_single_file(str(file), config=str(folder), local_files_only=True)
-    assert same(picture(original), picture(read))
+    assert same(generate(original), generate(read))
     for part in ("unet", "vae", "text_encoder"):
         theirs = getattr(read, part).state_dict()
         for key, weight in getattr(original, part).state_dict().items():
@@ -55,15 +55,15 @@ def test_the_single_file_becomes_the_same_folder_again(
 ) -> None:
     folder: Path = request.getfixturevalue(name)
     file, again = tmp_path / "model.safetensors", tmp_path / "again"
-    single_file(folder, file, torch.float32, {})
-    diffusers_folder(file, folder, again, torch.float32)
-    assert same(picture(KINDS[name].from_pretrained(folder)), picture(KINDS[name].from_pretrained(again)))
+    write_single_file(folder, file, torch.float32, {})
+    write_diffusers_folder(file, folder, again, torch.float32)
+    assert same(generate(KINDS[name].from_pretrained(folder)), generate(KINDS[name].from_pretrained(again)))
 
 
 def test_an_inpainting_model_keeps_its_nine_channels(tmp_path: Path) -> None:
     folder = tiny_sd(tmp_path / "inpaint", channels=9)
     file = tmp_path / "model.safetensors"
-    single_file(folder, file, torch.float32, {})
+    write_single_file(folder, file, torch.float32, {})
     read = StableDiffusionInpaintPipeline.from_single_file(str(file), config=str(folder), local_files_only=True)
     assert read.unet.config["in_channels"] == 9
     assert torch.equal(
@@ -76,7 +76,7 @@ def test_real_sizes_have_the_names_that_everybody_knows() -> None:
     """The names of Stable Diffusion 1, whose UNet has four blocks with two layers each."""
     with torch.device("meta"):
         unet = UNet2DConditionModel(cross_attention_dim=768)
-    names = {place.name for name in unet.state_dict() if (place := unet_place(name, dict(unet.config)))}
+    names = {place.name for name in unet.state_dict() if (place := unet_name(name, dict(unet.config)))}
     assert len(names) == len(unet.state_dict()) == 686
     for known in (
         "input_blocks.1.1.transformer_blocks.0.attn1.to_q.weight",
@@ -92,7 +92,7 @@ def test_real_sizes_have_the_names_that_everybody_knows() -> None:
         assert f"model.diffusion_model.{known}" in names
 
 
-def test_the_layer_that_diffusers_leaves_out_is_there_for_other_tools(sd2: Path, tmp_path: Path) -> None:
+def test_layer_omitted_by_diffusers_is_written_for_other_tools(sd2: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd2, tmp_path / "sd2")
     weights = folder / "text_encoder" / "model.safetensors"
     config_file = folder / "text_encoder" / "config.json"
@@ -105,18 +105,18 @@ def test_the_layer_that_diffusers_leaves_out_is_there_for_other_tools(sd2: Path,
     save_file(tensors, weights)
     config_file.write_text(json.dumps(json.loads(config_file.read_text()) | {"num_hidden_layers": 23}))
     file = tmp_path / "model.safetensors"
-    single_file(folder, file, torch.float32, {})
+    write_single_file(folder, file, torch.float32, {})
     with safe_open(file, "pt") as written:
         names = list(written.keys())
     assert "cond_stage_model.model.transformer.resblocks.23.attn.in_proj_weight" in names
     assert len([name for name in names if ".resblocks.23." in name]) == 12
 
 
-def test_numbers_are_written_as_asked_and_the_hash_is_that_of_the_bytes(sd: Path, tmp_path: Path) -> None:
+def test_dtype_and_hash_of_a_written_file(sd: Path, tmp_path: Path) -> None:
     import hashlib
 
     file = tmp_path / "model.safetensors"
-    single_file(sd, file, torch.float16, {"modelspec.hash_sha256": "", "modelspec.title": "Ü"})
+    write_single_file(sd, file, torch.float16, {"modelspec.hash_sha256": "", "modelspec.title": "Ü"})
     content = file.read_bytes()
     length = int.from_bytes(content[:8], "little")
     with safe_open(file, "pt") as written:
@@ -132,41 +132,41 @@ def test_a_velocity_model_of_sdxl_says_so(sdxl: Path, tmp_path: Path) -> None:
     scheduler = folder / "scheduler" / "scheduler_config.json"
     change = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
     scheduler.write_text(json.dumps(json.loads(scheduler.read_text()) | change))
-    single_file(folder, tmp_path / "v.safetensors", torch.float32, {})
+    write_single_file(folder, tmp_path / "v.safetensors", torch.float32, {})
     with safe_open(tmp_path / "v.safetensors", "pt") as written:
         assert {"v_pred", "ztsnr"} <= set(written.keys())
 
 
 def test_architectures_have_the_names_of_modelspec(sd: Path, sd2: Path, sdxl: Path) -> None:
-    assert [architecture_of(describe_folder(folder)) for folder in (sd, sd2, sdxl)] == [
+    assert [architecture_of(read_diffusers_folder(folder)) for folder in (sd, sd2, sdxl)] == [
         "stable-diffusion-v1",
         "stable-diffusion-v2-768-v",
         "stable-diffusion-xl-v1-base",
     ]
 
 
-def test_another_architecture_is_refused_in_a_sentence(sd: Path, tmp_path: Path) -> None:
+def test_other_architecture_is_rejected(sd: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd, tmp_path / "other")
     index = json.loads((folder / "model_index.json").read_text()) | {"_class_name": "FluxPipeline"}
     (folder / "model_index.json").write_text(json.dumps(index))
-    with pytest.raises(ConfigError, match=r"holds a FluxPipeline.*Stable Diffusion 1, 2 and XL"):
-        single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
+    with pytest.raises(ConfigError, match=r"contains a FluxPipeline.*Stable Diffusion 1, 2 and XL"):
+        write_single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
     assert not (tmp_path / "x.safetensors").exists()
 
 
-def test_a_tensor_without_a_place_is_named(sd: Path, tmp_path: Path) -> None:
+def test_tensor_without_an_original_name_is_reported(sd: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sd, tmp_path / "more")
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     save_file(load_file(weights) | {"adapter.weight": torch.zeros(2)}, weights)
-    with pytest.raises(ConfigError, match=r"'adapter\.weight' of unet has no place"):
-        single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
+    with pytest.raises(ConfigError, match=r"'adapter\.weight' of unet does not exist in the original layout"):
+        write_single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
 
 
-def test_a_file_of_another_size_is_refused(sd: Path, sdxl: Path, tmp_path: Path) -> None:
+def test_file_with_other_shapes_is_rejected(sd: Path, sdxl: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    single_file(sd, file, torch.float32, {})
-    with pytest.raises(ConfigError, match=r"is a Stable Diffusion 1 model, but the layout '.*' is one of .* XL"):
-        diffusers_folder(file, sdxl, tmp_path / "again", torch.float32)
+    write_single_file(sd, file, torch.float32, {})
+    with pytest.raises(ConfigError, match=r"is a Stable Diffusion 1 model, but the layout '.*' is a .* XL model"):
+        write_diffusers_folder(file, sdxl, tmp_path / "again", torch.float32)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
@@ -177,11 +177,11 @@ def test_weights_may_lie_in_several_files(sd: Path, tmp_path: Path) -> None:
     weights.unlink()
     for number, half in enumerate((tensors[::2], tensors[1::2])):
         save_file(dict(half), folder / f"diffusion_pytorch_model-0000{number + 1}-of-00002.safetensors")
-    with PartFiles(folder) as files:
+    with ComponentWeights(folder) as files:
         assert sorted(files.names) == [name for name, _ in tensors]
         assert torch.equal(files.read(tensors[3][0]), tensors[3][1])
 
 
 def test_a_stranger_of_a_name_has_no_place() -> None:
-    assert open_clip_place("x.")("encoder.layers.0.unknown.weight", {}) is None
-    assert unet_place("down_blocks.0.resnets.0.unknown.weight", {"layers_per_block": 2}) is None
+    assert open_clip_name("x.")("encoder.layers.0.unknown.weight", {}) is None
+    assert unet_name("down_blocks.0.resnets.0.unknown.weight", {"layers_per_block": 2}) is None

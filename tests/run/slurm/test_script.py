@@ -1,4 +1,4 @@
-"""From a request to batch scripts: layout, warnings, refusals, and what bash reads in a script."""
+"""Slurm requests, layouts, warnings and errors, and batch scripts as bash reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from modules.config import ConfigError, TrainConfig
 from modules.run import RunFolder
-from modules.run.slurm.layout import SlurmRequest, lay_out, time_limit_s
+from modules.run.slurm.layout import SlurmRequest, plan_layout, time_limit_s
 from modules.run.slurm.script import plan_jobs, render
 from modules.run.slurm.submit import SubmitError, submit
 
@@ -35,7 +35,7 @@ def directives(text: str) -> list[str]:
         ({"gpus": 2, "exclusive": True}, 1, 2, True, ""),
         ({"gpus": 16, "gpus_per_node": 8}, 2, 8, True, ""),
         ({"gpus": 6, "gpus_per_node": 4}, 2, 3, False, ""),
-        ({"gpus": 4, "nodes": 2, "gpus_per_node": 4}, 2, 2, False, "4 GPUs fit on one node, but the job asks for 2"),
+        ({"gpus": 4, "nodes": 2, "gpus_per_node": 4}, 2, 2, False, "4 GPUs fit on one node, but the job requests 2"),
         ({"gpus": 4, "nodes": 2}, 2, 2, False, "If one node of this cluster has 4 GPUs"),
         ({"gpus": 8, "nodes": 4, "gpus_per_node": 4}, 4, 2, False, "8 GPUs fit on 2 nodes"),
         ({"gpus": 4, "nodelist": "a,b", "gpus_per_node": 4}, 1, 4, True, "--nodelist names 2 nodes.*only a is"),
@@ -46,7 +46,7 @@ def directives(text: str) -> list[str]:
 )
 def test_layout(asked: dict[str, int], nodes: int, per_node: int, exclusive: bool, warning: str) -> None:
     request = SlurmRequest(**asked)  # type: ignore[arg-type]
-    found = lay_out(request, request.gpus, nodes=request.nodes)
+    found = plan_layout(request, request.gpus, nodes=request.nodes)
     assert (found.nodes, found.per_node, found.exclusive) == (nodes, per_node, exclusive)
     assert bool(found.warnings) == bool(warning)
     if warning:
@@ -68,23 +68,23 @@ def test_layout(asked: dict[str, int], nodes: int, per_node: int, exclusive: boo
         ({"gpus": 4, "warn_s": 0}, "--warn_s is 0"),
         ({"gpus": 4, "partition": "a b"}, "--partition is 'a b'; it must be one word"),
         ({"gpus": 4, "partition": "a\x1b"}, "--partition is .*; it must be one word"),
-        ({"gpus": 4, "gpu_type": "a100:2"}, "--gpu_type is 'a100:2'; give the name alone.*their number with --gpus"),
+        ({"gpus": 4, "gpu_type": "a100:2"}, "--gpu_type is 'a100:2'; give only the name.*the number with --gpus"),
         ({"gpus": 4, "gpu_type": ""}, "--gpu_type is ''; it must be one word"),
         ({"gpus": 4, "mem": "lots"}, "--mem is 'lots'; write a number and K, M, G or T .*such as 64G"),
         ({"gpus": 4, "mem": "64 G"}, "--mem is '64 G'; it must be one word"),
-        ({"gpus": 4, "setup_lines": ("a\nb",)}, "--setup_line holds a line break"),
-        ({"gpus": 4, "sbatch_lines": ("--a\rb",)}, "--sbatch_line holds a line break"),
-        ({"gpus": 4, "sbatch_lines": ("mail-type=END",)}, "--sbatch_line is 'mail-type=END'; .*as it stands after #SB"),
+        ({"gpus": 4, "setup_lines": ("a\nb",)}, "--setup_line contains a line break"),
+        ({"gpus": 4, "sbatch_lines": ("--a\rb",)}, "--sbatch_line contains a line break"),
+        ({"gpus": 4, "sbatch_lines": ("mail-type=END",)}, "--sbatch_line is 'mail-type=END'; .*as written after #SB"),
         ({"gpus": 4, "sbatch_lines": (" ",)}, "--sbatch_line is ' '"),
     ],
 )
-def test_requests_that_cannot_be(asked: dict[str, object], said: str) -> None:
+def test_invalid_requests(asked: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         plan_jobs(TrainConfig(), SlurmRequest(**asked))  # type: ignore[arg-type]
 
 
-def test_one_process_cannot_be_many() -> None:
-    with pytest.raises(ConfigError, match=r"training_mode is single, .* but 4 are asked for"):
+def test_single_mode_with_several_gpus() -> None:
+    with pytest.raises(ConfigError, match=r"training_mode is single, .* but 4 are requested"):
         plan_jobs(TrainConfig(training_mode="single"), SlurmRequest(4))
 
 
@@ -96,7 +96,7 @@ def test_time_limits(text: str, seconds: int | None) -> None:
     assert time_limit_s(text) == seconds
 
 
-def test_a_whole_node_is_asked_for_as_a_whole() -> None:
+def test_whole_node_is_exclusive() -> None:
     request = SlurmRequest(8, gpus_per_node=8, gpu_type="a100", time="1-0", partition="gpu", cpus_per_gpu=6)
     text = script(request)
     asked = directives(text)
@@ -107,7 +107,7 @@ def test_a_whole_node_is_asked_for_as_a_whole() -> None:
     assert "scontrol requeue" in text
 
 
-def test_several_nodes_meet_at_the_first() -> None:
+def test_rendezvous_on_the_first_node() -> None:
     text = script(SlurmRequest(8, nodes=2), initial_port=20000)
     assert '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)' in text
     assert "$((20000 + SLURM_JOB_ID % 1000))" in text
@@ -115,7 +115,7 @@ def test_several_nodes_meet_at_the_first() -> None:
     assert "GLOO_SOCKET_IFNAME" not in text
 
 
-def test_what_was_not_asked_for_is_not_there() -> None:
+def test_minimal_script() -> None:
     text = script(SlurmRequest(1, cpu=True, requeue=False))
     names = [line.split("=")[0] for line in directives(text)]
     assert names == [
@@ -124,10 +124,10 @@ def test_what_was_not_asked_for_is_not_there() -> None:
     ]
     assert "scontrol requeue" not in text
     assert "CUDA" not in text
-    assert "MASTER_ADDR" not in text, "one process needs no meeting point"
+    assert "MASTER_ADDR" not in text, "one process needs no rendezvous"
 
 
-def test_caching_has_a_job_and_a_layout_of_its_own() -> None:
+def test_separate_caching_job() -> None:
     config = TrainConfig(device_ids=(0, 1), num_nodes=2, master_addr="a")
     caching, training = plan_jobs(config, SlurmRequest(8, nodes=2, cache_gpus=2))
     assert (caching.layout.nodes, caching.layout.per_node) == (1, 2)
@@ -136,14 +136,14 @@ def test_caching_has_a_job_and_a_layout_of_its_own() -> None:
     assert training.config.device_ids is None
     [only] = plan_jobs(TrainConfig(cache_only=True), SlurmRequest(1))
     assert only.purpose == "caching"
-    assert TrainConfig.model_validate(training.config.model_dump()) == training.config, "the job can read it"
+    assert TrainConfig.model_validate(training.config.model_dump()) == training.config, "the job can load it"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="batch scripts are for bash")
 @pytest.mark.parametrize(
     "request_", [SlurmRequest(4), SlurmRequest(2, cpu=True, requeue=False), SlurmRequest(8, nodes=2)]
 )
-def test_bash_runs_the_script_and_srun_gets_the_words(request_: SlurmRequest, tmp_path: Path) -> None:
+def test_bash_passes_arguments_to_srun(request_: SlurmRequest, tmp_path: Path) -> None:
     odd = tmp_path / 'it\'s a "dir" $(100%)'
     odd.mkdir()
     commands = tmp_path / "bin"
@@ -170,7 +170,7 @@ def test_bash_runs_the_script_and_srun_gets_the_words(request_: SlurmRequest, tm
     assert words[-4:] == ["--run_name", "x", "--resume", "latest"]
     assert done.returncode == (0 if request_.requeue else 138), done.stderr
     assert ("scontrol requeue 1042" in done.stdout) == request_.requeue
-    assert done.stderr == "" if request_.requeue else "Go on with:  sbatch" in done.stderr
+    assert done.stderr == "" if request_.requeue else "Continue with:  sbatch" in done.stderr
 
 
 def fake_sbatch(folder: Path, said: str) -> dict[str, str]:
@@ -189,7 +189,7 @@ def fake_sbatch(folder: Path, said: str) -> dict[str, str]:
             "another --account",
         ),
         ("Batch job submission failed: Invalid qos specification", "--qos"),
-        ("Invalid generic resource (gres) specification", "--cpu asks for none"),
+        ("Invalid generic resource (gres) specification", "--cpu requests none"),
         ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", "less --time"),
         ("Batch job submission failed: Invalid node name specified", "Correct --nodelist"),
         ("Memory specification can not be satisfied", "less --mem"),
@@ -199,13 +199,13 @@ def fake_sbatch(folder: Path, said: str) -> dict[str, str]:
         ("something new", "sinfo"),
     ],
 )
-def test_a_refusal_is_told_in_sbatch_s_own_words(said: str, advice: str, tmp_path: Path) -> None:
+def test_sbatch_errors_are_explained(said: str, advice: str, tmp_path: Path) -> None:
     with pytest.raises(SubmitError) as caught:
         submit(tmp_path / "x.sh", environ=fake_sbatch(tmp_path, f"sbatch: error: {said}"))
-    assert f"sbatch refused the job: {said}" in str(caught.value)
+    assert f"sbatch rejected the job: {said}" in str(caught.value)
     assert advice in str(caught.value)
 
 
-def test_no_sbatch(tmp_path: Path) -> None:
+def test_missing_sbatch(tmp_path: Path) -> None:
     with pytest.raises(SubmitError, match=r"no command sbatch on this computer.*--dry_run"):
         submit(tmp_path / "x.sh", environ={"PATH": str(tmp_path)})

@@ -1,0 +1,148 @@
+"""What a model family declares about itself, read in a child process because the window never imports torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from app.preferences import preferences_file
+from modules import ROOT
+from modules.config import (
+    ConfigError,
+    Fault,
+    Option,
+    Section,
+    faults,
+    options,
+    unknown_submodules,
+    unsupported_resolution,
+)
+from modules.config.dynamic_section import build_section
+from modules.config.family_files import FAMILIES_DIR, family_names
+
+TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class FamilyDeclaration:
+    """The methods, submodules and options of one family."""
+
+    name: str
+    methods: tuple[str, ...]
+    parts: tuple[str, ...]  # submodules of its model; empty if only the whole model can be trained
+    options: tuple[Option, ...]
+    model: type[Section]
+    size_step: int  # pixels; image sides are multiples of it
+
+    @property
+    def defaults(self) -> dict[str, object]:
+        """The defaults of the optional options."""
+        return {option.name: option.default for option in self.options if not option.required}
+
+    def check(self, given: dict[str, object]) -> tuple[object, list[Fault]]:
+        """The given options as they are stored in a file, and their errors."""
+        try:
+            complete = self.model.model_validate(given).model_dump(mode="json")
+        except ValidationError as error:
+            return given, faults(error, self.model, "family_options")
+        return {name: complete[name] for name in given}, []
+
+    def check_config(self, data: Mapping[str, object]) -> list[Fault]:
+        """Errors in other settings for this family; submodule names that are still empty are skipped."""
+        listed, resolution = data.get("parts"), data.get("resolution")
+        items = listed if isinstance(listed, list) else []
+        named = [item.get("part") if isinstance(item, dict) else None for item in items]
+        wrong = [each for each in unknown_submodules(named, self.name, self.parts) if named[int(each[0].split(".")[1])]]
+        side = int(resolution) if isinstance(resolution, str) and resolution.isdecimal() else resolution
+        wrong += unsupported_resolution(side, self.name, self.size_step)
+        return [Fault(path, f"{path} {sentence}.") for path, sentence in wrong]
+
+
+def load_declaration(name: str) -> FamilyDeclaration:
+    """Load the declaration from the family, or from the cache if its files are unchanged. Slow; raises ConfigError."""
+    file = Path(name) if name.endswith(".py") else FAMILIES_DIR / f"{name}.py"
+    try:
+        newest = max(source.stat().st_mtime_ns for source in (file, *FAMILIES_DIR.rglob("*.py")))
+        stamp = f"{file.resolve()}:{newest}:{file.stat().st_size}"
+    except OSError:
+        raise ConfigError(f"family is {name!r}, but {file.name} does not exist.", _advice()) from None
+    cache = _load_cache()
+    if stamp not in cache:
+        cache = {**cache, stamp: _run_describe(name)}
+        _save_cache(cache)
+    return _parse(name, cache[stamp])
+
+
+def _run_describe(name: str) -> str:
+    command = [sys.executable, "-m", "modules.families.describe", name]
+    root = ROOT
+    try:
+        done = subprocess.run(
+            command, cwd=root, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{name} did not report its options within {TIMEOUT_S} seconds.") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise ConfigError(lines[-1] if lines else f"{name} exited with code {done.returncode}.")
+    return done.stdout
+
+
+def _parse(name: str, text: str) -> FamilyDeclaration:
+    try:
+        data = json.loads(text)
+        model = build_section(data["options"])
+        methods = tuple(str(method) for method in data["methods"])
+        parts = tuple(str(part) for part in data["parts"])
+        size_step = int(data["size_step"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"The options reported by {name} cannot be read: {error}.") from None
+    return FamilyDeclaration(name, methods, parts, _with_group_path(model), model, size_step)
+
+
+def _with_group_path(model: type[Section]) -> tuple[Option, ...]:
+    """The options with their paths in a config."""
+
+    def inside(condition: str | None) -> str | None:
+        terms = [
+            f"!family_options.{t[1:]}" if t[0] == "!" else f"family_options.{t}"
+            for t in (condition or "").split(" & ")
+            if t
+        ]
+        return " & ".join(terms) or None
+
+    return tuple(
+        replace(option, path=f"family_options.{option.path}", depends_on=inside(option.depends_on))
+        for option in options(model)
+    )
+
+
+def _advice() -> str:
+    return f"The built-in families are: {', '.join(family_names())}."
+
+
+def _load_cache() -> dict[str, str]:
+    try:
+        data = json.loads(_cache_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in data.items()} if isinstance(data, dict) else {}
+
+
+def _save_cache(cache: dict[str, str]) -> None:
+    newest = dict(list(cache.items())[-50:])
+    try:
+        _cache_file().parent.mkdir(parents=True, exist_ok=True)
+        _cache_file().write_text(json.dumps(newest), encoding="utf-8")
+    except OSError:
+        return
+
+
+def _cache_file() -> Path:
+    return preferences_file().with_name("families.json")

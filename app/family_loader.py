@@ -1,0 +1,56 @@
+"""Loads the declaration of the chosen family in the background, so that its options can be checked."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+
+from app.background import Background
+from app.draft import Draft
+from app.family_declaration import FamilyDeclaration, load_declaration
+
+DELAY_MS = 500  # so that a path being typed is not loaded at every keystroke
+
+
+class FamilyLoader:
+    """Calls `on_change` when loading starts, succeeds or fails; `error` then says why. Main thread only."""
+
+    def __init__(self, root: tk.Misc, background: Background, draft: Draft, on_change: Callable[[], object]) -> None:
+        self._root, self._background, self._draft, self._on_change = root, background, draft, on_change
+        self._job = ""
+        self.name = ""
+        self.error = ""
+
+    @property
+    def declaration(self) -> FamilyDeclaration | None:
+        """The declaration of the chosen family; None while it loads or if it failed."""
+        found = self._draft.family
+        return found if found and found.name == self.name else None
+
+    def refresh(self) -> None:
+        """Load the declaration, after a short delay, if the settings name another family."""
+        family = str(self._draft.get("family") or "")
+        if family == self.name:
+            return
+        first = not self.name
+        self.name, self.error = family, ""
+        if self._job:
+            self._root.after_cancel(self._job)
+        self._job = self._root.after(1 if first else DELAY_MS, lambda: self._load(family))
+        self._on_change()
+
+    def _load(self, family: str) -> None:
+        self._job = ""
+        if family and self.declaration is None:
+            self._background.run(lambda: load_declaration(family), self._loaded, lambda why: self._failed(family, why))
+
+    def _loaded(self, found: FamilyDeclaration) -> None:
+        if found.name == self.name:
+            self._draft.set_family(found)
+            self._on_change()
+
+    def _failed(self, family: str, why: str) -> None:
+        if family == self.name:
+            self.error = why
+            self._draft.set_family(None)
+            self._on_change()

@@ -1,0 +1,87 @@
+"""Fields for a file, a folder or a base model; whether it exists is checked in the background."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from app.base_model import BaseModelInfo, inspect_base_model
+from app.form.text_fields import NARROWEST, TextField
+from app.widgets.buttons import Button
+from app.windows.chooser import Purpose, choose_path
+
+CHECK_AFTER_MS = 400
+CREATED_ON_DEMAND = ("cache_dir", "runs_dir")
+
+
+class PathField(TextField):
+    """A line of text with a button that opens the file chooser."""
+
+    width = NARROWEST
+
+    def build(self) -> None:
+        super().build()
+        folder = self.option.picks == "folder"
+        tooltip = "Choose a folder" if folder else "Choose a file"
+        self.browse = Button(self.area, icon="folder", style="plain", bg=self.bg, tooltip=tooltip, command=self._browse)
+        self.browse.pack(side="right", padx=(4, 0), before=self.control)
+        self._job = ""
+
+    def show(self, value: object) -> None:
+        super().show(value)
+        self._schedule_check()
+
+    def enable(self, enabled: bool) -> None:
+        super().enable(enabled)
+        self.browse.configure(state="normal" if enabled else "disabled")
+
+    def _typed(self, typed: str) -> None:
+        super()._typed(typed)
+        self._schedule_check()
+
+    def _browse(self) -> None:
+        purpose: Purpose = "folder" if self.option.picks == "folder" else "any"
+        chosen = choose_path(self.area, purpose, self.option.title, Path(self.control.get()))
+        if chosen:
+            self.control.show(chosen)
+            self.put(chosen)
+            self._schedule_check()
+
+    def _schedule_check(self) -> None:
+        """Check shortly after the last keystroke, off the Tk thread: a network path may not answer."""
+        if self._job:
+            self.area.after_cancel(self._job)
+        self._job = self.area.after(CHECK_AFTER_MS, self._check)
+
+    def _check(self) -> None:
+        self._job = ""
+        name = self.control.get()
+        if not name or self.option.path in CREATED_ON_DEMAND:
+            self.note("")
+            return
+        self.state.background.run(lambda: os.path.exists(name), lambda exists: self._show_result(name, exists))
+
+    def _show_result(self, name: str, exists: bool) -> None:
+        if self.area.winfo_exists() and name == self.control.get():
+            missing = (
+                "This folder does not exist."
+                if self.option.picks == "folder"
+                else "No such file or folder; treated as a Hugging Face model."
+            )
+            self.note("" if exists else missing)
+
+
+class BaseModelField(PathField):
+    """Shows below the field what type of model it is, or what is missing."""
+
+    def _check(self) -> None:
+        self._job = ""
+        name = self.control.get().strip()
+        if name:
+            self.state.background.run(lambda: inspect_base_model(name), lambda info: self._show_info(name, info))
+        else:
+            self.note("")
+
+    def _show_info(self, name: str, info: BaseModelInfo) -> None:
+        if self.area.winfo_exists() and name == self.control.get().strip():
+            self.note(info.error or info.description)

@@ -1,0 +1,39 @@
+"""Garbage collection on the Tk thread only.
+
+Python collects in whichever thread happens to allocate. There it would delete images and whole windows, and Tk would
+abort the process (Tcl_AsyncDelete) or deadlock.
+"""
+
+from __future__ import annotations
+
+import gc
+import tkinter as tk
+from typing import Final
+
+_POLL_MS: Final = 200
+
+
+class TkThreadCollector:
+    """Collects at Python's own thresholds, but between two events of the window."""
+
+    def __init__(self, root: tk.Misc) -> None:
+        self._root = root
+        gc.collect()
+        gc.freeze()  # exempts what exists now (mostly modules), which shortens full collections
+        gc.disable()
+        self._job = root.after(_POLL_MS, self._collect)
+
+    def stop(self) -> None:
+        """Stop collecting. Python's own collector stays off: the remains of the window are garbage now, which only this
+        thread may free, as it does at exit.
+        """
+        self._root.after_cancel(self._job)
+        gc.unfreeze()
+
+    def _collect(self) -> None:
+        counts, limits = gc.get_count(), gc.get_threshold()
+        for generation in (2, 1, 0):
+            if counts[generation] > limits[generation] > 0:
+                gc.collect(generation)
+                break
+        self._job = self._root.after(_POLL_MS, self._collect)

@@ -1,0 +1,1 @@
+"""Image pages of the Data section: folder contents, thumbnails, captions."""

@@ -1,0 +1,218 @@
+"""Image browser: filter, grid, caption editor, find and replace."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from app.images.captions import Replacement, plan_replacement, write_caption
+from app.images.editor import CaptionEditor, read_only_reason
+from app.images.grid import ImageGrid
+from app.images.image_index import ImageIndex, IndexedImage
+from app.images.thumbnails import Thumbnails
+from app.widgets import theme
+from app.widgets.buttons import Button, Entry, Menu, Switch, frame, text
+
+_FILTER_PAUSE_MS = 150
+
+
+_FILTERS: Final = {
+    "all": "All images",
+    "caption": "Without a caption",
+    "duplicate": "Duplicates",
+    "tiny": "Too small",
+}
+
+
+class ImageBrowser(tk.Frame):
+    """Grid on the left, the selected image with its caption on the right, filter and replacement above."""
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        thumbnails: Thumbnails,
+        caption_sources: Callable[[], Mapping[int, str]],
+        failed: Callable[[str], object],
+        captions_changed: Callable[[], object],
+    ) -> None:
+        super().__init__(parent)
+        theme.paint(self, bg=theme.CARD)
+        self._caption_sources, self._failed, self._captions_changed = caption_sources, failed, captions_changed
+        self._image_index = ImageIndex()
+        self._problems: dict[Path, list[str]] = defaultdict(list)
+        self._pause = ""
+        self._build_bar()
+        self.replacing = ReplaceBar(self, self._plan, self._replace)
+        self.editor = CaptionEditor(self, thumbnails, self._caption_written, failed, self._read_only_reason)
+        self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0))
+        self.grid_view = ImageGrid(self, thumbnails, self._selected, self.editor.focus_text)
+        self.grid_view.pack(side="left", fill="both", expand=True)
+        self.bind("<Configure>", lambda event: self._fit(), add="+")
+
+    def _build_bar(self) -> None:
+        self.bar = bar = frame(self)
+        bar.pack(fill="x", pady=(0, theme.px(theme.UNIT)))
+        Button(bar, "Find and replace", self._toggle_replacing, bg=theme.CARD).pack(side="right")
+        self.filter = Entry(bar, lambda _: self._schedule_filter(), width=220, placeholder="Filter by name or caption")
+        self.filter.pack(side="left")
+        kinds = list(_FILTERS)
+        self.kind = Menu(bar, kinds, lambda _: self.refresh(), width=180, titles=_FILTERS)
+        self.kind.show("all")
+        self.kind.pack(side="left", padx=theme.UNIT)
+        self._count = text(bar, font="small", colour=theme.MUTED)
+        self._count.pack(side="left", padx=theme.px(theme.UNIT))
+
+    def show(self, image_index: ImageIndex) -> None:
+        """Show a (possibly partial) survey result."""
+        self._image_index = image_index
+        self._problems.clear()
+        for problem in image_index.problems:
+            self._problems[problem.file].append(problem.description)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the images that pass the filter."""
+        kind, terms = self.kind.value(), self.filter.get().lower().split()
+        matching = {each.file for each in self._image_index.problems if each.kind == kind}
+        shown = [
+            each
+            for each in self._image_index.images
+            if (kind == "all" or each.file in matching)
+            and all(term in f"{each.relative}\n{each.caption}".lower() for term in terms)
+        ]
+        total = len(self._image_index.images)
+        self._count.configure(text=f"{len(shown):,} of {total:,}")
+        self.grid_view.show(shown, set(self._problems))
+        self.shown = shown
+        self._show_controls(any_images=bool(total))
+
+    def _fit(self) -> None:
+        above = self.replacing.winfo_reqheight() if self.replacing.winfo_manager() else 0
+        self.editor.fit(self.winfo_width(), self.winfo_height() - above)
+
+    def _show_controls(self, *, any_images: bool) -> None:
+        """Hide what has no use: the filter if there are no images, the editor if none is shown."""
+        if not any_images:
+            self.bar.pack_forget()
+            self.replacing.pack_forget()
+        elif not self.bar.winfo_manager():
+            self.bar.pack(fill="x", pady=(0, theme.px(theme.UNIT)), before=self.grid_view)
+        if not self.shown:
+            self.editor.save()
+            self.editor.pack_forget()
+        elif not self.editor.winfo_manager():
+            self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0), before=self.grid_view)
+
+    def open(self, file: Path) -> bool:
+        """Select one image, clearing the filter if needed; False if it is not in the index."""
+        if not self.grid_view.select(file):
+            self.kind.show("all")
+            self.show_only("")
+        return self.grid_view.select(file)
+
+    def show_only(self, query: str) -> None:
+        """Set the filter text."""
+        self.filter.show(query)
+        self.refresh()
+
+    def _schedule_filter(self) -> None:
+        if self._pause:
+            self.after_cancel(self._pause)
+        self._pause = self.after(_FILTER_PAUSE_MS, self.refresh)
+
+    def _selected(self, image: IndexedImage) -> None:
+        self.editor.show(image, self._problems.get(image.file, []))
+
+    def _read_only_reason(self, image: IndexedImage) -> str:
+        return read_only_reason(image, self._caption_sources().get(image.concept, "auto"))
+
+    def _caption_written(self, image: IndexedImage) -> None:
+        self._captions_changed()
+
+    # Find and replace
+
+    def _toggle_replacing(self) -> None:
+        if self.replacing.winfo_manager():
+            self.replacing.pack_forget()
+        else:
+            self.replacing.pack(fill="x", pady=(0, theme.px(theme.UNIT)), after=self.bar)
+            self.replacing.search.focus_set()
+        self._fit()
+
+    def _plan(self, replacement: Replacement) -> list[tuple[IndexedImage, str]]:
+        self.editor.save()
+        return [
+            (each, caption)
+            for each, caption in plan_replacement(self.shown, replacement)
+            if not self._read_only_reason(each)
+        ]
+
+    def _replace(self, replacement: Replacement) -> int:
+        """Write every planned caption, stopping at the first failure; returns how many were written."""
+        plans = self._plan(replacement)
+        for done, (image, caption) in enumerate(plans):
+            try:
+                change = write_caption(image.file, caption)
+            except (OSError, UnicodeDecodeError) as error:
+                self._failed(f"{image.file.with_suffix('.txt')} cannot be written: {error}.")
+                return done
+            self.editor.record(image, change)
+        self._reselect()
+        return len(plans)
+
+    def _reselect(self) -> None:
+        if self.grid_view.selected_image is not None:
+            self._selected(self.grid_view.selected_image)
+
+
+class ReplaceBar(tk.Frame):
+    """Two entries, two switches, and the number of captions that would change."""
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        plan: Callable[[Replacement], list[tuple[IndexedImage, str]]],
+        replace: Callable[[Replacement], int],
+    ) -> None:
+        super().__init__(parent)
+        theme.paint(self, bg=theme.CARD)
+        self._plan, self._replace = plan, replace
+        self.button = Button(self, "Nothing to replace", self._run, style="accent", bg=theme.CARD)
+        self.button.configure(state="disabled")
+        self.button.pack(side="right")
+        self.search = self._entry("Find")
+        self.replace = self._entry("Replace with")
+        self.whole_words = self._switch("whole words")
+        self.match_case = self._switch("match case")
+
+    def _entry(self, tooltip: str) -> Entry:
+        entry = Entry(self, lambda _: self.count(), width=100, placeholder=tooltip)
+        entry.pack(side="left", fill="x", expand=True, padx=(0, theme.UNIT))
+        return entry
+
+    def _switch(self, title: str) -> Switch:
+        switch = Switch(self, lambda _: self.count())
+        switch.pack(side="left")
+        text(self, title, "small").pack(side="left", padx=(theme.px(theme.UNIT / 2), theme.px(2 * theme.UNIT)))
+        return switch
+
+    @property
+    def replacement(self) -> Replacement:
+        """The replacement that the controls describe."""
+        whole_words, match_case = bool(self.whole_words.get()), bool(self.match_case.get())
+        return Replacement(self.search.get(), self.replace.get(), whole_words, match_case)
+
+    def count(self) -> None:
+        """Show how many captions would change."""
+        changes = len(self._plan(self.replacement))
+        label = f"Replace in {changes:,} captions" if changes else "Nothing to replace"
+        self.button.configure(text=label, state="normal" if changes else "disabled")
+
+    def _run(self) -> None:
+        done = self._replace(self.replacement)
+        self.count()
+        if done:
+            self.button.configure(text=f"{done:,} captions replaced")

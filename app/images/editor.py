@@ -1,0 +1,228 @@
+"""Caption editor with a preview of the image; captions are saved when the selection or focus moves on."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from PIL import Image, ImageTk
+
+from app.images.captions import CaptionChange, apply, caption_file, read_caption, write_caption
+from app.images.image_index import IndexedImage
+from app.images.thumbnails import Thumbnails
+from app.widgets import theme
+from app.widgets.buttons import Button, TextBox, frame, text
+
+PREVIEW = 320
+_TEXT_HEIGHT, _TEXT_HEIGHT_LOW = 250, 180  # height of everything but the image, in unscaled pixels
+_LOW = 380
+
+
+_READ_ONLY_REASONS: Final = {
+    "auto": "This caption comes from the folder's metadata or from the file name. To edit captions here, set "
+    "the folder's caption source to “txt”.",
+    "file_name": "The folder's settings use the file name as the caption.",
+    "folder_name": "The folder's settings use the folder name as the caption.",
+    "metadata": "The captions come from the folder's metadata file; edit them there.",
+    "none": "The folder's settings disable captions.",
+}
+
+
+class CaptionEditor(tk.Frame):
+    """`changed` is called for every caption that was written, `failed` with the reason if one could not be."""
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        thumbnails: Thumbnails,
+        changed: Callable[[IndexedImage], object],
+        failed: Callable[[str], object],
+        read_only_reason: Callable[[IndexedImage], str],
+    ) -> None:
+        super().__init__(parent)
+        theme.paint(self, bg=theme.CARD)
+        self._thumbnails, self._changed, self._failed, self._read_only_reason = (
+            thumbnails,
+            changed,
+            failed,
+            read_only_reason,
+        )
+        self._image: IndexedImage | None = None
+        self._photo: ImageTk.PhotoImage | None = None
+        self._history: list[tuple[IndexedImage, CaptionChange]] = []
+        self._build()
+
+    def _build(self) -> None:
+        self._side = theme.px(PREVIEW)
+        self._canvas = theme.paint(tk.Canvas(self, highlightthickness=0), bg=theme.CARD)
+        self._canvas.pack(pady=(0, theme.px(theme.UNIT)))
+        self._name = text(self, font="strong", wrap=PREVIEW)
+        self._name.pack(fill="x")
+        self._details = text(self, font="small", colour=theme.MUTED)
+        self._details.pack(fill="x")
+        self._problem = text(self, font="small", colour=theme.WARN, wrap=PREVIEW)
+        below = frame(self)
+        below.pack(side="bottom", fill="x")
+        self._hint = text(below, font="small", colour=theme.MUTED, wrap=PREVIEW)
+        self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2))
+        self._undo = Button(below, "Undo", self.undo, bg=theme.CARD)
+        self._undo.configure(state="disabled")
+        self._undo.pack(anchor="w")
+        self.text = TextBox(self, lambda _: None, width=PREVIEW, height=48)
+        self.text.pack(fill="both", expand=True, pady=(theme.px(theme.UNIT), 0))
+        self.text.text.configure(undo=True)
+        self.text.text.bind("<FocusOut>", lambda _: self.save(), add="+")
+        self.text.text.bind("<Control-Return>", lambda _: self._run_and_break(self.save))
+        self.text.text.bind("<Escape>", lambda _: self._run_and_break(self._show_text))
+
+    def _run_and_break(self, work: Callable[[], None]) -> str:
+        """Run it and keep the key event from the window's shortcuts."""
+        work()
+        return "break"
+
+    def fit(self, width: int, height: int) -> None:
+        """Adapt to the available size in pixels, taking a third of the width at most.
+
+        If the height is low, the hint is hidden first, then the image shrinks: captions matter most.
+        """
+        wide = max(theme.px(160), min(theme.px(PREVIEW), width // 3))
+        is_low = height < theme.px(_LOW)
+        side = max(theme.px(64), min(wide, height - theme.px(_TEXT_HEIGHT_LOW if is_low else _TEXT_HEIGHT)))
+        if (side, wide) == (self._side, self._canvas.winfo_reqwidth()):
+            return
+        self._side = side
+        self._canvas.configure(width=wide, height=side)
+        self.text.configure(width=wide)
+        for label in (self._name, self._problem, self._hint):
+            label.configure(wraplength=wide)
+        if is_low:
+            self._hint.pack_forget()
+        elif not self._hint.winfo_manager():
+            self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2), before=self._undo)
+        self._draw()
+
+    def show(self, image: IndexedImage | None, problems: list[str]) -> None:
+        """Save the current caption, then show another image and its problems."""
+        self.save()
+        self._image = image
+        self._name.configure(text=image.file.name if image else "")
+        self._details.configure(text=_details(image) if image else "")
+        self._problem.configure(text="\n".join(problems))
+        if problems:
+            self._problem.pack(fill="x", after=self._details)
+        else:
+            self._problem.pack_forget()
+        self._show_text()
+        self._draw()
+
+    def focus_text(self) -> None:
+        """Move the keyboard focus to the caption."""
+        self.text.focus_set()
+        self.text.text.mark_set("insert", "end")
+
+    def save(self) -> None:
+        """Write the caption if it was changed."""
+        image = self._image
+        if image is None or self._read_only_reason(image):
+            return
+        written = self.text.get().strip()
+        if written == image.caption.strip():
+            return
+        try:
+            change = write_caption(image.file, written)
+        except (OSError, UnicodeDecodeError) as error:
+            self._failed(f"{caption_file(image.file)} cannot be written: {_reason(error)}.")
+            return
+        self.record(image, change)
+        self._hint.configure(text=f"{change.file.name} saved.")
+
+    def record(self, image: IndexedImage, change: CaptionChange) -> None:
+        """Add a written caption to the undo history."""
+        self._set_caption(image, change.after)
+        self._history.append((image, change))
+        self._undo.configure(state="normal")
+
+    def undo(self) -> None:
+        """Undo the last caption written."""
+        if not self._history:
+            return
+        image, change = self._history.pop()
+        try:
+            apply(change.reverse())
+        except OSError as error:
+            self._failed(f"{change.file} cannot be written: {_reason(error)}.")
+            return
+        self._set_caption(image, change.before)
+        self._undo.configure(state="normal" if self._history else "disabled")
+        if image is self._image:
+            self._show_text()
+
+    def _set_caption(self, image: IndexedImage, text: str | None) -> None:
+        lines = [line.strip() for line in (text or "").splitlines()]
+        image.caption = "\n".join(line for line in lines if line)
+        image.caption_state = "missing" if text is None else "found" if image.caption else "empty"
+        self._changed(image)
+
+    def _show_text(self) -> None:
+        image = self._image
+        reason = self._read_only_reason(image) if image else ""
+        self.text.show(image.caption if image is not None else "")
+        self.text.text.edit_reset()
+        self.text.enable(image is not None and not reason)
+        self._hint.configure(
+            text=reason
+            or (
+                "One caption per line. Saved when you leave the field; Ctrl+Enter saves immediately, Esc reverts."
+                if image
+                else ""
+            )
+        )
+
+    def _draw(self) -> None:
+        """Draw the preview, or the grid's thumbnail until the preview is ready."""
+        self._canvas.delete("all")
+        image = self._image
+        if image is None:
+            return
+        side = self._side
+        small = self._thumbnails.get(image.file, side) or self._thumbnails.get(image.file)
+        if small is not None:
+            scale = side / max(small.size)
+            size = max(1, round(small.width * scale)), max(1, round(small.height * scale))
+            self._photo = ImageTk.PhotoImage(small.resize(size, Image.Resampling.BILINEAR), master=self)
+            self._canvas.create_image(self._canvas.winfo_reqwidth() // 2, side // 2, image=self._photo)
+        if self._thumbnails.get(image.file, side) is None and not self._thumbnails.is_broken(image.file, side):
+            self.after(80, lambda: self._retry_draw(image.file))
+
+    def _retry_draw(self, file: Path) -> None:
+        ready: list[Path] = []
+        self._thumbnails.poll(ready.append)
+        if self._image is not None and self._image.file == file:
+            self._draw()
+
+
+def _details(image: IndexedImage) -> str:
+    width, height = image.bucket_size
+    return f"{image.width} × {image.height} pixels, trained at {width} × {height}"
+
+
+def read_only_reason(image: IndexedImage, source: str) -> str:
+    """Why the captions of an image cannot be edited here; empty if they can. `source` is the concept's setting."""
+    if source in ("file_name", "folder_name", "metadata", "none"):
+        return _READ_ONLY_REASONS[source]
+    if source == "auto" and image.caption and _text(image) is None:
+        return _READ_ONLY_REASONS["auto"]
+    return ""
+
+
+def _text(image: IndexedImage) -> str | None:
+    try:
+        return read_caption(image.file)
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"

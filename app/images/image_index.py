@@ -1,0 +1,194 @@
+"""Contents of the concept folders, read by a child process (modules.data.index.survey) and held for the window."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from modules import ROOT
+
+# The settings that determine the result of a survey.
+SURVEY_SETTINGS = ("concepts", "resolution", "aspect_ratio_bucketing", "masked_training")
+
+
+@dataclass
+class IndexedImage:
+    """One image file of a concept; sizes in pixels."""
+
+    concept: int
+    relative: str  # path relative to the concept's folder
+    file: Path
+    width: int
+    height: int
+    bucket: str  # "WxH"
+    caption: str  # one caption per line
+    caption_state: str  # found, missing, unreadable, empty
+
+    @property
+    def bucket_size(self) -> tuple[int, int]:
+        """Width and height at which the image is trained, in pixels."""
+        width, _, height = self.bucket.partition("x")
+        return int(width), int(height)
+
+
+@dataclass(frozen=True)
+class ImageProblem:
+    """A problem with one file; `kind` is broken, caption, tiny or duplicate."""
+
+    concept: int
+    file: Path
+    kind: str
+    description: str
+
+
+@dataclass
+class ConceptFolder:
+    """Result for one entry of `concepts`."""
+
+    images: list[IndexedImage] = field(default_factory=list)
+    error: str = ""
+    problems: int = 0
+
+
+@dataclass
+class ImageIndex:
+    """Result of one survey, possibly still growing."""
+
+    folders: dict[int, ConceptFolder] = field(default_factory=dict)
+    problems: list[ImageProblem] = field(default_factory=list)
+    buckets: list[tuple[str, int]] = field(default_factory=list)
+    error: str = ""  # why the survey failed
+
+    @property
+    def images(self) -> list[IndexedImage]:
+        """All images in concept order."""
+        return [image for number in sorted(self.folders) for image in self.folders[number].images]
+
+    def snapshot(self) -> ImageIndex:
+        """A copy that the running survey no longer changes."""
+        folders = {number: replace(each, images=list(each.images)) for number, each in self.folders.items()}
+        return ImageIndex(folders, list(self.problems), list(self.buckets), self.error)
+
+    def add(self, record: Mapping[str, object], roots: Mapping[int, Path]) -> None:
+        """Add one record of the survey. Raises KeyError, TypeError or ValueError if it is malformed."""
+        match record["type"]:
+            case "pictures":
+                number = _integer(record["concept"])
+                rows = record["rows"]
+                assert isinstance(rows, list)
+                self._folder(number).images.extend(_parse_image(number, roots[number], row) for row in rows)
+            case "problem":
+                number, file = _integer(record["concept"]), Path(str(record["path"]))
+                self.problems.append(ImageProblem(number, file, str(record["kind"]), str(record["what"])))
+            case "concept":
+                folder = self._folder(_integer(record["concept"]))
+                folder.error = str(record.get("error", ""))
+                folder.problems = _integer(record.get("problems", 0))
+            case "error":
+                self.error = str(record["message"])
+            case "buckets":
+                buckets = record["buckets"]
+                assert isinstance(buckets, list)
+                self.buckets = [(str(name), int(count)) for name, count in buckets]
+
+    def _folder(self, number: int) -> ConceptFolder:
+        return self.folders.setdefault(number, ConceptFolder())
+
+
+Child = subprocess.Popen[str]
+
+
+def survey(
+    settings: Mapping[str, object],
+    size_step: int,
+    is_wanted: Callable[[], bool],
+    on_progress: Callable[[ImageIndex], None],
+    on_start: Callable[[Child], None] = lambda child: None,
+) -> ImageIndex:
+    """Read the concept folders named in `settings` in a child process; call this off the main thread.
+
+    `on_progress` receives the growing index after each record, `on_start` the child process, so that the caller can
+    kill it. The survey stops early once `is_wanted()` returns False, which is checked between records.
+    """
+    survey_settings = {name: settings[name] for name in SURVEY_SETTINGS if name in settings}
+    concepts = settings.get("concepts")
+    roots = {
+        number: Path(str(concept["path"])).expanduser().absolute()
+        for number, concept in enumerate(concepts if isinstance(concepts, Iterable) else ())
+        if isinstance(concept, Mapping) and concept.get("path")
+    }
+    image_index = ImageIndex()
+    argv = [sys.executable, "-m", "modules.data.index.survey", "-", str(size_step)]
+    with subprocess.Popen(
+        argv,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    ) as child:
+        on_start(child)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        # resolve relative folders against the window's working directory, not ROOT
+        with suppress(OSError):  # already killed
+            child.stdin.write(json.dumps({**survey_settings, "concepts": _with_roots(concepts, roots)}))
+            child.stdin.close()
+        for line in child.stdout:
+            if not is_wanted():
+                child.kill()
+                break
+            try:
+                image_index.add(json.loads(line), roots)
+            except (ValueError, KeyError, TypeError, AssertionError):
+                continue
+            on_progress(image_index)
+        stderr = child.stderr.read().strip()
+    if child.returncode and is_wanted() and not image_index.error:
+        image_index.error = stderr.splitlines()[-1] if stderr else "The images cannot be read."
+    return image_index
+
+
+def tag_counts(images: Iterable[IndexedImage]) -> list[tuple[str, int]]:
+    """Every comma-separated tag with the number of captions that contain it, most frequent first."""
+    counts: Counter[str] = Counter()
+    for image in images:
+        for caption in image.caption.split("\n"):
+            counts.update({tag.strip() for tag in caption.split(",") if tag.strip()})
+    return sorted(counts.items(), key=lambda tag: (-tag[1], tag[0]))
+
+
+def _with_roots(concepts: object, roots: Mapping[int, Path]) -> list[object]:
+    entries = list(concepts) if isinstance(concepts, Iterable) else []
+    return [
+        {**entry, "path": str(roots[number])} if isinstance(entry, Mapping) and number in roots else entry
+        for number, entry in enumerate(entries)
+    ]
+
+
+def _parse_image(concept: int, root: Path, row: list[object]) -> IndexedImage:
+    relative, width, height, bucket, caption, state = row
+    return IndexedImage(
+        concept,
+        str(relative),
+        root / str(relative),
+        _integer(width),
+        _integer(height),
+        str(bucket),
+        str(caption),
+        str(state),
+    )
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not an integer")
+    return value

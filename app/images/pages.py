@@ -1,0 +1,182 @@
+"""The image pages of the Data section, and the survey that fills them."""
+
+from __future__ import annotations
+
+import copy
+import tkinter as tk
+from collections.abc import Callable, Mapping
+
+from app.images.browser import ImageBrowser
+from app.images.image_index import SURVEY_SETTINGS, ConceptFolder, ImageIndex, ImageProblem, tag_counts
+from app.images.lists import BucketHistogram, ProblemList, TagList
+from app.images.reader import SurveyReader
+from app.images.thumbnails import Thumbnails
+from app.nested import value_at
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Button, card, frame, text
+
+_PAUSE_MS = 700  # after the last change of a setting
+_POLL_MS = 100
+_DEFAULT_SIZE_STEP = 8  # pixels; until the family is known
+
+
+class ImagePages(tk.Frame):
+    """Images, tags, sizes and problems; the folders are read again when their settings change."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, thumbnails: Thumbnails, changed: Callable[[], object]) -> None:
+        super().__init__(parent)
+        theme.paint(self, bg=theme.WINDOW)
+        self.state = state
+        self.image_index = ImageIndex()
+        self._changed = changed
+        self._settings: Mapping[str, object] = {}
+        self._size_step = 0
+        self._reader = SurveyReader()
+        self._reload_job = ""
+        self._poll_job = ""
+        self._page = ""
+        self._pages: dict[str, tk.Frame] = {}
+        self._thumbnails = thumbnails
+        head = frame(self, theme.WINDOW)
+        head.pack(fill="x", pady=(0, theme.px(theme.UNIT)))
+        self._summary = text(head, font="small", colour=theme.MUTED, bg=theme.WINDOW)
+        self._summary.pack(side="left")
+        Button(head, "Reload", self.reload, style="quiet", bg=theme.WINDOW).pack(side="right")
+        self._error = text(self, colour=theme.BAD, bg=theme.WINDOW, wrap=900)
+        self._card = card(self)
+        self._card.pack(fill="both", expand=True)
+        self.bind("<Destroy>", self._on_destroy, add="+")
+        state.subscribe("family", self.reload_if_changed, self)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the folders have been read completely."""
+        return self._reader.has_read and not self._reader.is_reading and not self._reload_job
+
+    def open(self, name: str) -> None:
+        """Show a page: images, tags, buckets or problems."""
+        if self._page:
+            self._pages[self._page].pack_forget()
+        self._page = name
+        if name not in self._pages:
+            self._pages[name] = self._build_page(name)
+        self._pages[name].pack(fill="both", expand=True, padx=theme.px(12), pady=theme.px(12))
+        self._fill(name)
+        self.reload_if_changed()
+
+    def close(self) -> None:
+        """Save the caption being edited."""
+        if "images" in self._pages:
+            self.browser.editor.save()
+
+    def concept_folder(self, item: Mapping[str, object]) -> ConceptFolder | None:
+        """Contents of a concept's folder; None if it has not been read."""
+        concepts = self._settings.get("concepts")
+        for number, concept in enumerate(concepts if isinstance(concepts, list) else ()):
+            if value_at(concept, "path") == item.get("path") and number in self.image_index.folders:
+                return self.image_index.folders[number]
+        return None
+
+    def reload_if_changed(self) -> None:
+        """Schedule a reload if the folders' settings have changed since the last one."""
+        settings = copy.deepcopy({name: self.state.draft.data.get(name) for name in SURVEY_SETTINGS})
+        family = self.state.family.declaration
+        size_step = _DEFAULT_SIZE_STEP if family is None else family.size_step
+        if (settings, size_step) != (self._settings, self._size_step):
+            self._settings, self._size_step = settings, size_step
+            if self._reload_job:
+                self.after_cancel(self._reload_job)
+            self._reload_job = self.after(_PAUSE_MS if self._reader.has_read else 1, self.reload)
+
+    def reload(self) -> None:
+        """Read the folders now."""
+        self._reload_job = ""
+        self._reader.start(self._settings, self._size_step)
+        self._show_summary()
+        if not self._poll_job:
+            self._poll_job = self.after(_POLL_MS, self._poll_survey)
+
+    def _poll_survey(self) -> None:
+        self._poll_job = ""
+        newest = self._reader.newest()
+        if newest is not None:
+            self.image_index = newest
+            self._show_summary()
+            if self._page:
+                self._fill(self._page)
+            self._changed()
+        if self._reader.is_reading:
+            self._poll_job = self.after(_POLL_MS, self._poll_survey)
+
+    def _show_summary(self) -> None:
+        """Update the summary line and the error above every page."""
+        found = self.image_index
+        images = found.images
+        captioned = sum(image.caption_state == "found" for image in images)
+        total = f"{len(images):,} images, {captioned:,} with a caption."
+        total += f"  {len(found.problems):,} problems." if found.problems else ""
+        if self._reader.is_reading:
+            total = f"Reading the folders …  {total}"
+        elif not value_at(self.state.draft.data, "concepts"):
+            total = "No image folder yet: add one under “Folders and settings”."
+        self._summary.configure(text=total)
+        errors = [found.error, *(folder.error for _, folder in sorted(found.folders.items()))]
+        self._error.configure(text="\n".join(error for error in errors if error))
+        if any(errors):
+            self._error.pack(fill="x", pady=(0, theme.px(theme.UNIT)), before=self._card)
+        else:
+            self._error.pack_forget()
+
+    def _build_page(self, name: str) -> tk.Frame:
+        if name == "images":
+            self.browser = ImageBrowser(
+                self._card, self._thumbnails, self._caption_sources, self._show_error, self._captions_changed
+            )
+            return self.browser
+        if name == "tags":
+            self.tags = TagList(self._card, self._show_tag)
+            return self.tags
+        if name == "problems":
+            self.problems = ProblemList(self._card, self._show_problem)
+            return self.problems
+        self.histogram = BucketHistogram(self._card)
+        return self.histogram
+
+    def _fill(self, name: str) -> None:
+        match name:
+            case "images":
+                self.browser.show(self.image_index)
+            case "tags":
+                self.tags.show(tag_counts(self.image_index.images))
+            case "problems":
+                self.problems.show(self.image_index.problems)
+            case "buckets":
+                self.histogram.show(self.image_index.buckets)
+
+    def _caption_sources(self) -> dict[int, str]:
+        """The caption source of each concept."""
+        concepts = value_at(self.state.draft.data, "concepts")
+        entries = concepts if isinstance(concepts, list) else []
+        return {number: str(value_at(entry, "caption_source") or "auto") for number, entry in enumerate(entries)}
+
+    def _show_error(self, message: str) -> None:
+        self._error.configure(text=message)
+        self._error.pack(fill="x", pady=(0, theme.px(theme.UNIT)), before=self._card)
+
+    def _captions_changed(self) -> None:
+        self._show_summary()
+        self._changed()
+
+    def _show_tag(self, tag: str) -> None:
+        self.event_generate("<<ShowImages>>")
+        self.browser.show_only(tag)
+
+    def _show_problem(self, problem: ImageProblem) -> None:
+        self.event_generate("<<ShowImages>>")
+        if not self.browser.open(problem.file):
+            self._show_error(f"{problem.file}: {problem.description}")
+
+    def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self:
+            self._reader.stop()

@@ -1,0 +1,151 @@
+"""Thumbnails, made in threads and cached on disk and in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import sys
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+SIDE = 144
+_MEMORY_ENTRIES = 1500  # at most about 100 KB each
+_THREADS = 2
+
+
+class Thumbnails:
+    """Request thumbnails with `get` and collect finished ones with `poll`, both on the main thread.
+
+    The latest request is served first, so images that were scrolled past do not delay those in view.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = cache_folder() if folder is None else folder
+        self._memory: OrderedDict[tuple[Path, int], Image.Image | None] = OrderedDict()
+        self._pending: OrderedDict[tuple[Path, int], None] = OrderedDict()
+        self._busy: set[tuple[Path, int]] = set()
+        self._lock = threading.Lock()
+        self._ready: queue.SimpleQueue[tuple[tuple[Path, int], Image.Image | None]] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="thumbnails")
+        self._closed = False
+
+    def get(self, file: Path, side: int = SIDE) -> Image.Image | None:
+        """The thumbnail if it is in memory; otherwise None, and it is requested."""
+        key = (file, side)
+        if key in self._memory:
+            self._memory.move_to_end(key)
+            return self._memory[key]
+        with self._lock:
+            if key in self._busy:
+                return None
+            is_new = key not in self._pending
+            self._pending[key] = None
+            self._pending.move_to_end(key)
+        if is_new and not self._closed:
+            self._pool.submit(self._make_next)
+        return None
+
+    def is_done(self, file: Path, side: int = SIDE) -> bool:
+        """Whether the thumbnail was made or failed."""
+        return (file, side) in self._memory
+
+    def is_broken(self, file: Path, side: int = SIDE) -> bool:
+        """Whether the image could not be read."""
+        return self._memory.get((file, side), Image) is None
+
+    def cancel_pending(self) -> None:
+        """Drop the requests that have not been started."""
+        with self._lock:
+            self._pending.clear()
+
+    def poll(self, ready: Callable[[Path], None], limit: int = 50) -> int:
+        """Call `ready` for each finished thumbnail, at most `limit`; returns how many. Main thread only."""
+        for count in range(limit):
+            try:
+                key, image = self._ready.get_nowait()
+            except queue.Empty:
+                return count
+            self._memory[key] = image
+            self._busy.discard(key)
+            while len(self._memory) > _MEMORY_ENTRIES:
+                self._memory.popitem(last=False)
+            ready(key[0])
+        return limit
+
+    def close(self) -> None:
+        """End the threads after their current thumbnail."""
+        self._closed = True
+        self.cancel_pending()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _make_next(self) -> None:
+        with self._lock:
+            if not self._pending:
+                return
+            key, _ = self._pending.popitem(last=True)
+            self._busy.add(key)
+        self._ready.put((key, self._make(*key)))
+
+    def _make(self, file: Path, side: int) -> Image.Image | None:
+        try:
+            status = file.stat()
+            stored = self._folder / _name(file, status.st_mtime_ns, status.st_size, side)
+            if (cached := _read(stored)) is not None:
+                return cached
+            image = _shrunk(file, side)
+        except Exception:  # noqa: BLE001  # Pillow's readers raise any exception on damaged files
+            return None
+        _store(image, stored)
+        return image
+
+
+def cache_folder() -> Path:
+    """The platform's cache folder for thumbnails."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "tandem" / "thumbnails"
+
+
+def _shrunk(file: Path, side: int) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # opened here: given a name, Pillow may map the file into memory, and truncating a mapped file kills the process
+        with file.open("rb") as opened, Image.open(opened) as image:
+            image.draft("RGB", (side * 2, side * 2))  # JPEG decodes straight to a smaller size
+            upright = ImageOps.exif_transpose(image)
+            upright.thumbnail((side, side), Image.Resampling.LANCZOS)
+            return upright.convert("RGB")
+
+
+def _name(file: Path, mtime_ns: int, size: int, side: int) -> str:
+    digest = hashlib.sha256(f"{file}\0{mtime_ns}\0{size}\0{side}".encode(errors="surrogateescape")).hexdigest()
+    return f"{digest[:2]}/{digest[2:32]}.jpg"
+
+
+def _read(stored: Path) -> Image.Image | None:
+    try:
+        with Image.open(stored) as image:
+            return image.convert("RGB")
+    except Exception:  # noqa: BLE001  # a torn file is made again
+        return None
+
+
+def _store(image: Image.Image, stored: Path) -> None:
+    partial = stored.with_name(f"{stored.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        image.save(partial, format="JPEG", quality=88)
+        os.replace(partial, stored)
+    except OSError:
+        partial.unlink(missing_ok=True)  # a full disk only makes browsing slower

@@ -1,0 +1,54 @@
+"""A one-sentence summary: "2 nodes x 4 GPUs x batch 2 x accumulation 1 = 16; learning rate 1e-4 becomes ..."."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from modules.config import ConfigError, TrainConfig, effective_batch, learning_rate_scale
+from modules.machine import Gpu
+from modules.run import LaunchPlan
+
+INVALID_SETTINGS: Final = "Some settings are not valid yet."
+
+
+def describe(config: TrainConfig | None, gpus: list[Gpu] | None = None) -> tuple[str, str]:
+    """(sentence, fault): how many processes train with which batch and learning rate, or why they cannot.
+
+    `gpus` default to this machine's. Queries the driver: call it off the main thread.
+    """
+    if config is None:
+        return "", INVALID_SETTINGS
+    try:
+        plan = LaunchPlan.from_config(config, config_path="config.json", gpus=gpus)
+    except ConfigError as error:
+        return "", str(error)
+    world = plan.world_size
+    if world is None:
+        return "The number of processes is known once every machine has counted its GPUs.", ""
+    return f"{_processes(plan, bool(gpus))}{_batch(config, world)}{_learning_rate(config, world)}", ""
+
+
+def _processes(plan: LaunchPlan, on_gpus: bool) -> str:
+    counts = [count for count in plan.process_counts if count is not None]
+    unit, plural = ("GPU", "GPUs") if plan.backend == "nccl" or on_gpus else ("process", "processes")
+    if len(set(counts)) > 1:
+        return f"{' + '.join(map(str, counts))} {plural}"
+    nodes = "" if len(counts) == 1 else f"{len(counts)} nodes x "
+    return f"{nodes}{counts[0]} {unit if counts[0] == 1 else plural}"
+
+
+def _batch(config: TrainConfig, world: int) -> str:
+    total = effective_batch(config, world)
+    if config.global_batch_size:
+        return f", effective batch fixed at {total}"
+    return f" x batch {config.batch_size} x accumulation {config.gradient_accumulation_steps} = {total}"
+
+
+def _learning_rate(config: TrainConfig, world: int) -> str:
+    scale = learning_rate_scale(config, world)
+    given = f"{config.learning_rate:g}"
+    return (
+        f"; learning rate {given}."
+        if scale == 1
+        else f"; learning rate {given} becomes {config.learning_rate * scale:.3g}."
+    )

@@ -1,1 +1,0 @@
-"""The pictures of the concepts: what the folders hold, thumbnails, captions."""

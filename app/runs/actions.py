@@ -1,0 +1,196 @@
+"""The actions of the run bar's buttons, and why they are disabled."""
+
+from __future__ import annotations
+
+import subprocess
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+
+from app.runs.control import RunControl, active_runs, create_run, existing_run, launch, next_free_name
+from app.runs.status import Status
+from app.shell.ask import Choice, ask
+from app.state import AppState
+from modules.run import RunFolder
+
+_DONE = {"finished", "early_stopping", "cached"}
+
+
+class RunActions:
+    """Starts and follows runs, and sends requests to them."""
+
+    def __init__(self, owner: tk.Misc, state: AppState, show_message: Callable[[str], None]) -> None:
+        self._owner = owner
+        self._state = state
+        self._show_message = show_message
+        self._starting = False
+
+    def follow(self, path: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+        """Follow this run from now on; the previous one continues unobserved."""
+        if self._state.run is not None:
+            self._state.run.detach()
+        self._state.run = RunControl(path, process)
+        self._state.preferences.last_run = str(path)
+        self._state.notify("run")
+
+    def attach(self, named: Path | None) -> None:
+        """When the window opens: follow the named run, else an active one, else the last one."""
+        if named is not None:
+            self.follow(named.resolve())
+            return
+        runs_dir = Path(str(self._state.draft.get("runs_dir") or "runs"))
+        self._state.background.run(lambda: active_runs(runs_dir), self._attach_active)
+
+    def _attach_active(self, active: list[Path]) -> None:
+        last = Path(self._state.preferences.last_run) if self._state.preferences.last_run else None
+        if self._state.run is not None:
+            return
+        if active:
+            self.follow(last if last in active else active[0])
+            name = self._state.run.folder.name if self._state.run is not None else ""
+            self._show_message(f"Following {name}, which was already training.")
+            if len(active) > 1:
+                self._show_message(f"{len(active) - 1} other runs are training; see Monitor, Runs.")
+        elif last is not None and last.is_dir():
+            self.follow(last)
+
+    def train(self) -> None:
+        """Start a run with the current settings; if they are invalid, list the errors."""
+        config = self._state.draft.config
+        if config is None:
+            self._state.notify("invalid")
+            return
+        if self._starting or (self._state.run is not None and self._state.run.is_alive):
+            return
+        if (existing := existing_run(config)) is not None:
+            self._ask_about_existing(existing)
+            return
+        self._mark_starting()
+        self._state.background.run(lambda: create_run(config), self._launch, self._not_started)
+
+    def resume(self) -> None:
+        """Resume the followed run."""
+        if self._state.run is not None:
+            self.resume_in(self._state.run.folder)
+
+    def resume_in(self, folder: RunFolder) -> None:
+        """Resume a run from its last backup."""
+        if not self._starting:
+            self._mark_starting()
+            self._launch(folder, resume=True)
+
+    def _mark_starting(self) -> None:
+        self._starting = True
+        self._state.notify("run")
+
+    def _launch(self, folder: RunFolder, resume: bool = False) -> None:
+        def done(process: subprocess.Popen[bytes]) -> None:
+            self._starting = False
+            self.follow(folder.path, process)
+
+        self._state.background.run(
+            lambda: launch(folder, resume=resume, token=self._state.join_token), done, self._not_started
+        )
+
+    def _not_started(self, message: str) -> None:
+        self._starting = False
+        self._state.notify("run")
+        ask(
+            self._owner,
+            "Training did not start",
+            message,
+            (Choice("", "Close", style="accent"),),
+            lambda answer: None,
+        )
+
+    def _ask_about_existing(self, folder: RunFolder) -> None:
+        name = next_free_name(folder)
+        choices = (
+            Choice("resume", "Resume it"),
+            Choice("new", f"Start as {name}", style="accent"),
+            Choice("", "Cancel", style="quiet"),
+        )
+
+        def chosen(answer: str) -> None:
+            if answer == "resume":
+                self.resume_in(folder)
+            elif answer == "new":
+                self._state.draft.set("run_name", name)
+                self.train()
+
+        ask(
+            self._owner,
+            "This run already exists",
+            f"There is already a run named {folder.name}. Resume it, or start a new one under another name?",
+            choices,
+            chosen,
+        )
+
+    def request(self, name: str) -> None:
+        """Request a backup, samples or a saved model."""
+        run = self._state.run
+        if run is not None and (problem := run.request(name)):
+            self._show_message(problem)
+        self._state.notify("run")
+
+    def stop(self) -> None:
+        """Request a stop after a backup; if one is pending already, force a stop after confirmation."""
+        run = self._state.run
+        if run is None:
+            return
+        if run.status().kind in {"stopping", "missing"}:
+            self._confirm_force_stop(run)
+        elif problem := run.stop():
+            self._show_message(problem)
+        self._state.notify("run")
+
+    def _confirm_force_stop(self, run: RunControl) -> None:
+        with run.view.lock:
+            step = run.view.backup_step
+        backup = " (there is none yet)" if step is None else f" (step {step})"
+        choices = (
+            Choice("end", "Force stop", style="danger"),
+            Choice("", "Wait for the backup", style="accent"),
+        )
+
+        def chosen(answer: str) -> None:
+            if answer == "end":
+                run.force_stop()
+
+        ask(
+            self._owner,
+            "Force the run to stop?",
+            "The run is already stopping and writing a backup. A forced stop loses everything since its last "
+            f"backup{backup}.",
+            choices,
+            chosen,
+        )
+
+    def disabled_reasons(self, status: Status) -> dict[str, str]:
+        """Why each button is disabled now; an empty string if it is enabled."""
+        run = self._state.run
+        reason = ""
+        if not status.is_alive:
+            reason = "No run is active."
+        elif status.kind in {"stopping", "ending"}:
+            reason = "The run is stopping."
+        elif run is not None and not run.has_started:
+            reason = "The run has not reached its first step yet."
+        reasons = dict.fromkeys(("back_up", "sample", "save"), reason)
+        reasons["train"] = (
+            "A run is already training: stop it first, or follow another under Monitor, Runs."
+            if status.is_alive or self._starting
+            else ""
+        )
+        reasons["stop"] = "" if status.is_alive else "No run is active."
+        if run is not None and not reason:
+            for name, command in (("back_up", "backup"), ("sample", "sample"), ("save", "save")):
+                if run.is_pending(command):
+                    reasons[name] = "Requested; the run acts on it after the current step."
+            if not run.has_samples:
+                reasons["sample"] = "The run has no sample prompts: add some under Sampling before starting."
+        return reasons
+
+    def offers_resume(self, status: Status) -> bool:
+        """Whether to offer to resume the followed run."""
+        return status.can_resume and status.kind not in _DONE and not self._starting

@@ -1,0 +1,132 @@
+"""The events of a run as dataclasses, and parsers for their fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_MAX_TEXT_LENGTH: Final = 4000
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step; metrics that are missing or not finite numbers are None."""
+
+    step: int
+    time: float
+    epoch: int | None = None
+    loss: float | None = None
+    samples_per_s: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The current phase; `done` of `total` if it is counted, in bytes if `unit` is "bytes"."""
+
+    name: str
+    time: float
+    done: int | None = None
+    total: int | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The content of the `started` event."""
+
+    time: float
+    config: Mapping[str, object] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    total_steps: int | None = None
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """A generated sample image."""
+
+    file: str
+    prompt: str
+    step: int
+    number: int  # its index in the run, so that a regenerated file counts as a new sample
+
+
+@dataclass(frozen=True)
+class Message:
+    """A warning or an error."""
+
+    time: float
+    kind: str
+    text: str
+    advice: str = ""
+    rank: int | None = None
+    host: str = ""
+    failure: str = ""  # the kind of an error
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The content of the `finished` event."""
+
+    reason: str
+    exit_code: int | None
+    time: float
+
+
+@dataclass
+class MetricSummary:
+    """Mean and maximum of a metric over the run."""
+
+    count: int = 0
+    total: float = 0.0
+    maximum: float = -math.inf
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        self.count += 1
+        self.total += value
+        self.maximum = max(self.maximum, value)
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN without values."""
+        return self.total / self.count if self.count else math.nan
+
+
+def parse_float(value: object) -> float | None:
+    """A finite number as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        real = float(value)
+    except OverflowError:
+        return None
+    return real if math.isfinite(real) else None
+
+
+def parse_int(value: object) -> int | None:
+    """A non-negative integer; None for anything else."""
+    real = parse_float(value)
+    return int(real) if real is not None and 0 <= real < 2**62 else None
+
+
+def parse_text(value: object) -> str:
+    """Text, truncated if very long; empty for anything else."""
+    return value[:_MAX_TEXT_LENGTH] if isinstance(value, str) else ""
+
+
+def parse_rank(row: object) -> dict[str, float | str]:
+    """The numbers and texts of one rank, at most 40; empty for anything but a dict."""
+    if not isinstance(row, dict):
+        return {}
+    fields: dict[str, float | str] = {}
+    for name, value in list(row.items())[:40]:
+        real = parse_float(value)
+        if real is not None:
+            fields[str(name)] = real
+        elif isinstance(value, str):
+            fields[str(name)] = parse_text(value)
+    return fields

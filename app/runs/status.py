@@ -1,0 +1,230 @@
+"""What a run is doing or how it ended, derived from its events, processes and folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from app.runs.event_records import Message, Phase, Step
+from app.runs.join_prompt import join_prompt_of
+from app.runs.view import RunView
+from modules.run import Failure, RunFolder, root_cause
+from modules.run.folder.failures import read_start_failure
+from modules.run.folder.pidfile import Launcher, find_launcher
+from modules.run.folder.run_lock import is_training
+from modules.run.format_progress import format_progress
+from modules.run.join.join_line import read_join_line
+
+Tone = Literal["idle", "busy", "good", "warn", "bad"]
+
+PHASES: Final[Mapping[str, str]] = {
+    "loading": "Loading the model",
+    "downloading": "Downloading the base model",
+    "indexing": "Indexing images",
+    "caching": "Caching images",
+    "training": "Training",
+    "sampling": "Generating samples",
+    "saving": "Saving",
+    "validation": "Validating",
+    "test": "Testing",
+}
+ENDINGS: Final[Mapping[str, tuple[str, str]]] = {
+    "finished": ("Finished", "All steps are done and the model is saved."),
+    "early_stopping": ("Finished early", "Validation no longer improved; the model is saved."),
+    "cached": ("Images cached", "Nothing was trained, as requested; training can now start at once."),
+    "stopped": ("Stopped", "A backup was saved; Resume continues from it."),
+    "interrupted": ("Stopped", "Interrupted after a backup; Resume continues from it."),
+    "paused": ("Paused", "A backup was saved; Resume continues from it."),
+    "terminated": ("Terminated externally", "The run received a stop signal; Resume continues from the last backup."),
+}
+_CONSOLE_TAIL_BYTES: Final = 4096
+_QUIET_S: Final = 120.0
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """What a run's processes and folder show."""
+
+    exists: bool = True
+    launcher: Launcher | None = None
+    is_training: bool = False
+    stop_wanted: bool = False
+    failure: Message | None = None
+    start_failure: Message | None = None  # why the last start by the window started no process
+    console: str = ""  # tail of the launcher's output, of a run that has ended
+    join_line: str = ""  # of a run that may be waiting for other machines
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any process of the run is known to exist."""
+        return self.launcher is not None or self.is_training
+
+    @property
+    def started(self) -> float:
+        """When the launcher started, in seconds since the epoch; 0 if unknown."""
+        return self.launcher.marked_at if self.launcher is not None else 0.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a run in one line. `fraction` (0 to 1) is None if unknown; `problem` says why the run failed."""
+
+    kind: str
+    title: str
+    tone: Tone
+    detail: str = ""
+    is_alive: bool = False
+    fraction: float | None = None
+    problem: Message | None = None
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the run can be resumed."""
+        return not self.is_alive and self.kind not in {"none", "missing", "reading"}
+
+
+NO_RUN: Final = Status("none", "No run yet", "idle", "Press Train to start.", fraction=0.0)
+READING: Final = Status("reading", "Reading the run …", "idle")
+STARTING: Final = Status(
+    "starting", "Starting", "busy", "Loading Python and libraries; this takes a few seconds.", is_alive=True
+)
+
+
+def read_liveness(folder: RunFolder) -> Liveness:
+    """Check the processes of a run, and its folder for failures. Takes milliseconds; callable from any thread."""
+    if not folder.path.is_dir():
+        return Liveness(exists=False)
+    launcher, has_started = find_launcher(folder), is_training(folder)
+    if launcher is not None or has_started:
+        waits = launcher is not None and not has_started
+        stop_wanted = (folder.commands_dir / "stop").exists()
+        return Liveness(True, launcher, has_started, stop_wanted, join_line=read_join_line(folder) if waits else "")
+    cause, start_failure = root_cause(folder), read_start_failure(folder)
+    return Liveness(
+        failure=None if cause is None else replace(_message(cause), rank=cause.rank, host=cause.host),
+        start_failure=None if start_failure is None else _message(start_failure),
+        console=_console_tail(folder),
+    )
+
+
+def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool = False) -> Status:
+    """Derive the status; takes the view's lock."""
+    join_prompt = join_prompt_of(view, liveness.join_line, liveness.started)
+    with view.lock:
+        is_old = liveness.started > view.time  # the events are about an earlier start
+        phase, step, finished = view.phase, view.step, None if is_old else view.finished
+        total = view.run_info.total_steps if view.run_info is not None else None
+        error, backup, last_event_at = view.error, view.backup_step, view.time
+    done = _fraction(step, total)
+    if not liveness.exists:
+        return Status(
+            "missing",
+            "The run folder is gone",
+            "bad",
+            "It was deleted, moved, or its disk is no longer connected.",
+            liveness.is_alive,
+            0.0,
+        )
+    if liveness.is_alive:
+        if finished is not None:
+            return Status("ending", "Shutting down", "busy", "", True, done)
+        stop_wanted = stop_wanted or liveness.stop_wanted
+        if join_prompt is not None and not stop_wanted:
+            return Status("waiting", "Waiting for machines", "busy", join_prompt.messages[-1], True, None)
+        return _active_status(None if is_old else phase, step, done, now, stop_wanted=stop_wanted)
+    if liveness.start_failure is not None and liveness.start_failure.time > last_event_at:
+        return Status("failed", "Did not start", "bad", "", False, done, liveness.start_failure)
+    if finished is not None:
+        return _final_status(finished.reason, done, error or liveness.failure)
+    if liveness.failure is not None or error is not None:
+        return Status("failed", "Failed", "bad", "", False, done, error or liveness.failure)
+    if phase is None and step is None and (output := _last_lines(liveness.console)):
+        return Status("failed", "Did not start", "bad", "", False, 0.0, Message(0.0, "error", output))
+    advice = (
+        f"Resume continues from the backup of step {backup}."
+        if backup is not None
+        else "There is no backup yet: Resume starts at the first step."
+    )
+    problem = Message(now, "error", "The process was killed, or the computer went down.", advice)
+    return Status("killed", "Terminated unexpectedly", "bad", "", False, done, problem)
+
+
+def _active_status(
+    phase: Phase | None, step: Step | None, done: float | None, now: float, *, stop_wanted: bool
+) -> Status:
+    if stop_wanted:
+        detail = (
+            "The run stops at the next safe point. Press Stop again to force stop."
+            if step is None
+            else "Finishing the step and writing a backup. Press Stop again to force stop."
+        )
+        return Status("stopping", "Stopping", "warn", detail, True, done)
+    if phase is None:
+        return STARTING
+    name = phase.name
+    title = PHASES.get(name) or name.capitalize() or "Starting"
+    if phase.total and phase.done is not None:
+        title = f"{title} {format_progress(phase.done, phase.total, phase.unit)}"
+    if name == "training":
+        silent_s = now - max(phase.time, step.time if step is not None else 0.0)
+        if silent_s > _QUIET_S:
+            since = duration(silent_s)
+            return Status(
+                "quiet",
+                f"Training: no update for {since}",
+                "warn",
+                "The process is alive but reports nothing. A step may be slow, or a rank hangs: check the log.",
+                True,
+                done,
+            )
+        return Status("training", title, "busy", "", True, done)
+    share = min(1.0, phase.done / phase.total) if phase.total and phase.done is not None else None
+    return Status(name, title, "busy", "", True, share if step is None else done)
+
+
+def _final_status(reason: str, done: float | None, error: Message | None) -> Status:
+    if reason == "failed":
+        problem = error or Message(0.0, "error", "The run failed without a message; check its log.")
+        return Status("failed", "Failed", "bad", "", False, done, problem)
+    title, detail = ENDINGS.get(reason, (reason.capitalize() or "Ended", ""))
+    good = reason in {"finished", "early_stopping", "cached"}
+    return Status(reason or "ended", title, "good" if good else "warn", detail, False, 1.0 if good else done)
+
+
+def _fraction(step: Step | None, total: int | None) -> float | None:
+    if step is None or not total:
+        return 0.0
+    return min(1.0, step.step / total)
+
+
+def _message(failure: Failure) -> Message:
+    return Message(failure.time, "error", failure.message, failure.advice, failure=failure.kind)
+
+
+def _last_lines(console: str) -> str:
+    """The end of the output of a launcher that crashed before it recorded why."""
+    return "\n".join([line for line in console.splitlines() if line.strip()][-3:])
+
+
+def _console_tail(folder: RunFolder) -> str:
+    try:
+        with folder.console_file.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _CONSOLE_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def duration(seconds: float) -> str:
+    """ "45 s", "3 min", "2 h 05 min", "4 d 3 h"."""
+    whole = max(0, round(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if whole < 90:
+        return f"{whole} s"
+    if hours < 1:
+        return f"{minutes} min"
+    if days < 1:
+        return f"{hours} h {minutes % 60:02d} min"
+    return f"{days} d {hours % 24} h"

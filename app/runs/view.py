@@ -1,0 +1,193 @@
+"""The state of a run, built event by event; memory stays bounded however long the run is."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from app.monitor.series import MAX_POINTS, Series
+from app.runs.event_records import (
+    Finished,
+    Message,
+    MetricSummary,
+    Phase,
+    RunInfo,
+    SampleFile,
+    Step,
+    parse_float,
+    parse_int,
+    parse_rank,
+    parse_text,
+)
+from modules.run import Event
+
+MAX_SAMPLES: Final = 20_000
+MAX_MESSAGES: Final = 500
+MAX_RANKS: Final = 4096
+MAX_JOINING: Final = 6
+
+_LENGTH_STEP: Final = 1024  # points
+STEP_METRICS: Final = ("loss", "lr", "grad_norm", "samples_per_s")
+
+
+class RunView:
+    """Written by the follower, read by the window, both under `lock`. `version` changes with every event."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.version = 0
+        self._reset()
+
+    def restart(self) -> None:
+        """Reset everything: the events file was replaced."""
+        with self.lock:
+            self._reset()
+            self.version += 1
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Apply events; missing or malformed fields are ignored."""
+        with self.lock:
+            for event in events:
+                handler = self._handlers.get(str(event.get("type")))
+                if handler is not None:
+                    handler(event, parse_float(event.get("t")) or self.time)
+            self.version += 1
+
+    def _reset(self) -> None:
+        self.run_info: RunInfo | None = None
+        self.phase: Phase | None = None
+        self.step: Step | None = None
+        self.finished: Finished | None = None
+        self.error: Message | None = None  # since the last start
+        self.time = 0.0  # of the last event, in seconds since the epoch
+        self.first_time: float | None = None
+        # different lengths, so that they are not all compacted at the same step, which would block the window
+        self.metrics = {name: Series(MAX_POINTS - _LENGTH_STEP * index) for index, name in enumerate(STEP_METRICS)}
+        self.eval_losses: dict[str, Series] = {}  # validation and test loss
+        self.ranks: list[dict[str, float | str]] = []
+        self.ranks_count = 0  # number of `ranks` events
+        self.rank_summaries: list[dict[str, MetricSummary]] = []
+        self.samples: deque[SampleFile] = deque(maxlen=MAX_SAMPLES)
+        self.samples_count = 0
+        self.backup_step: int | None = None
+        self.warnings: deque[Message] = deque(maxlen=MAX_MESSAGES)
+        self.joining: deque[Message] = deque(maxlen=MAX_JOINING)  # who has joined, and who is missing
+        self._handlers: dict[str, Callable[[Event, float], None]] = {
+            "started": self._started,
+            "phase": self._phase,
+            "step": self._step,
+            "ranks": self._ranks,
+            "sample": self._sample,
+            "backup": self._backup,
+            "validation": self._validation,
+            "warning": self._warning,
+            "joining": self._joining,
+            "error": self._error,
+            "finished": self._finished,
+        }
+
+    def _set_time(self, time: float) -> None:
+        self.time = time
+        if self.first_time is None and time > 0:
+            self.first_time = time
+
+    def _started(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        self.finished, self.error = None, None
+        config = event.get("config")
+        devices = event.get("devices")
+        self.run_info = RunInfo(
+            time,
+            config if isinstance(config, dict) else {},
+            tuple(parse_text(each) for each in devices[:MAX_RANKS]) if isinstance(devices, list) else (),
+            parse_int(event.get("total_steps")),
+            parse_text(event.get("host")),
+        )
+        self.ranks, self.rank_summaries = [], []
+
+    def _phase(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        name = parse_text(event.get("phase"))
+        if name == "loading":  # the first event of each start, resumed ones too
+            self.finished, self.error, self.step = None, None, None
+        counted = parse_int(event.get("done")), parse_int(event.get("total")), parse_text(event.get("unit"))
+        self.phase = Phase(name, time, *counted)
+
+    def _step(self, event: Event, time: float) -> None:
+        step = parse_int(event.get("step"))
+        if step is None:
+            return
+        self._set_time(time)
+        values = {name: parse_float(event.get(name)) for name in (*STEP_METRICS, "eta_s")}
+        if self.step is None or step <= self.step.step:
+            self._truncate_from(step)
+        for name in STEP_METRICS:
+            value = values[name]
+            if value is not None and (value or name != "samples_per_s"):  # 0 means not known yet
+                self.metrics[name].add(step, time, value)
+        self.step = Step(
+            step,
+            time,
+            parse_int(event.get("epoch")),
+            values["loss"],
+            values["samples_per_s"],
+            values["eta_s"],
+        )
+
+    def _truncate_from(self, step: int) -> None:
+        """Drop points from this step on: a resumed run repeats the steps after its backup."""
+        for series in (*self.metrics.values(), *self.eval_losses.values()):
+            series.truncate_from(step)
+
+    def _ranks(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        rows = event.get("ranks")
+        if not isinstance(rows, list):
+            return
+        self.ranks = [parse_rank(row) for row in rows[:MAX_RANKS]]
+        self.ranks_count += 1
+        if len(self.rank_summaries) != len(self.ranks):
+            self.rank_summaries = [{} for _ in self.ranks]
+        for row, rank_summaries in zip(self.ranks, self.rank_summaries, strict=True):
+            for name, value in row.items():
+                if isinstance(value, float):
+                    rank_summaries.setdefault(name, MetricSummary()).add(value)
+
+    def _sample(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        file, step = event.get("file"), parse_int(event.get("step"))
+        if isinstance(file, str) and step is not None:
+            self.samples_count += 1
+            self.samples.append(SampleFile(parse_text(file), parse_text(event.get("prompt")), step, self.samples_count))
+
+    def _backup(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        step = parse_int(event.get("step"))
+        if step is not None:
+            self.backup_step = step
+
+    def _validation(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        step, loss = parse_int(event.get("step")), parse_float(event.get("loss"))
+        name = parse_text(event.get("set")) or "validation"
+        if step is not None and loss is not None and (name in self.eval_losses or len(self.eval_losses) < 8):
+            self.eval_losses.setdefault(name, Series()).add(step, time, loss)
+
+    def _warning(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        self.warnings.append(Message(time, "warning", parse_text(event.get("message"))))
+
+    def _joining(self, event: Event, time: float) -> None:
+        # not the time of the view: the phase and the end of an earlier start are still there
+        self.joining.append(Message(time, "joining", parse_text(event.get("message"))))
+
+    def _error(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        message, advice, host, kind = (parse_text(event.get(name)) for name in ("message", "advice", "host", "kind"))
+        self.error = Message(time, "error", message, advice, parse_int(event.get("rank")), host, kind)
+
+    def _finished(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        self.finished = Finished(parse_text(event.get("reason")), parse_int(event.get("exit_code")), time)

@@ -1,0 +1,209 @@
+"""Opens and saves configs and presets, and asks about unsaved changes."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from app.shell.ask import Choice, ask, ask_name
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import popup_menu
+from app.windows.chooser import choose_path
+from app.windows.faults import show_faults
+from modules.config import ConfigError, preset_names
+from modules.config.io.files import read_data
+from modules.config.io.presets import OWN
+
+ENDINGS = (".yaml", ".yml", ".json")
+
+
+class Files:
+    """What the Open, Save and Presets buttons and their keys do."""
+
+    def __init__(self, window: tk.Tk, state: AppState) -> None:
+        self._window = window
+        self._state = state
+
+    def new(self) -> None:
+        self.confirm_unsaved(self._state.draft.new)
+
+    def choose(self) -> None:
+        """Choose a file and open it."""
+        self.confirm_unsaved(self._choose)
+
+    def open(self, file: Path) -> None:
+        """Open a file; if it has errors, ask whether to repair it."""
+        try:
+            self._state.draft.open(file)
+        except ConfigError as error:
+            self._cannot_open(file, error)
+            return
+        self._opened(file)
+
+    def import_settings(self) -> None:
+        """Choose a file of another trainer and open the imported settings."""
+        from app.windows.importer import import_settings  # importing its tables would delay the first paint
+
+        self.confirm_unsaved(partial(import_settings, self._window, self._state))
+
+    def open_preset(self, name: str) -> None:
+        """Edit a copy of a preset."""
+        try:
+            self._state.draft.open_preset(name)
+        except ConfigError as error:
+            self._show_error("Cannot open this file", str(error))
+
+    def show_open_menu(self, widget: tk.Misc) -> None:
+        """Show the menu with Open and the recent files."""
+        menu = popup_menu(self._window)
+        menu.add_command(label="Open a config…", command=self.choose)
+        menu.add_command(label="New settings", command=self.new)
+        menu.add_command(label="Import from another trainer…", command=self.import_settings)
+        menu.add_separator()
+        recent = self._state.preferences.recent
+        for name in recent:
+            menu.add_command(label=_short(name), command=partial(self.confirm_unsaved, partial(self.open, Path(name))))
+        if not recent:
+            menu.add_command(label="No recent files", state="disabled")
+        _popup_below(menu, widget)
+
+    def show_presets_menu(self, widget: tk.Misc) -> None:
+        """Show the menu with all presets and Save as preset."""
+        menu = popup_menu(self._window)
+        names = preset_names()
+        for name in names:
+            if name.startswith(f"{OWN}/") and not menu.entrycget("end", "label").startswith(OWN):
+                menu.add_separator()
+            shown = name.removeprefix(f"{OWN}/")
+            menu.add_command(label=shown, command=partial(self.confirm_unsaved, partial(self.open_preset, name)))
+        menu.add_separator()
+        menu.add_command(label="Save as preset…", command=self.save_as_preset)
+        _popup_below(menu, widget)
+
+    def save(self) -> bool:
+        """Save to the current file, or ask for one; return whether it was saved."""
+        file = self._state.draft.file
+        return self.save_as() if file is None else self._save(file)
+
+    def save_as(self) -> bool:
+        """Choose a file and save to it; return whether it was saved."""
+        if not self._is_valid():
+            return False
+        current = self._state.draft.file
+        stem = self._state.draft.preset.rpartition("/")[2] or "settings"
+        start, name = (current.parent, current.name) if current else (Path(), f"{stem}.yaml")
+        name = choose_path(self._window, "save", "Save settings", start, ENDINGS, name)
+        return bool(name) and self._save(Path(name))
+
+    def save_as_preset(self) -> None:
+        """Ask for a name and save the settings as one of the user's presets."""
+        if not self._is_valid():
+            return
+
+        def keep(name: str) -> str:
+            try:
+                self._state.draft.save_as_preset(name)
+            except ConfigError as error:
+                return str(error)
+            return ""
+
+        ask_name(self._window, "Preset name", self._state.draft.preset.removeprefix(f"{OWN}/"), keep)
+
+    def show_save_menu(self, widget: tk.Misc) -> None:
+        menu = popup_menu(self._window)
+        menu.add_command(label="Save as…", command=self.save_as)
+        menu.add_command(label="Save as preset…", command=self.save_as_preset)
+        _popup_below(menu, widget)
+
+    def confirm_unsaved(self, action: Callable[[], object]) -> None:
+        """Run `action` once there are no unsaved changes, or they have been saved or discarded."""
+        draft = self._state.draft
+        if not draft.is_dirty:
+            action()
+            return
+
+        def answered(answer: str) -> None:
+            if answer == "discard" or (answer == "save" and self.save()):
+                action()
+
+        question = f"{draft.title} has unsaved changes."
+        choices = (
+            Choice("", "Cancel"),
+            Choice("discard", "Discard changes", "danger"),
+            Choice("save", "Save", "accent"),
+        )
+        ask(self._window, "Save changes?", question, choices, answered)
+
+    def _choose(self) -> None:
+        current = self._state.draft.file
+        start = current.parent if current else Path()
+        name = choose_path(self._window, "open", "Open a config", start, ENDINGS)
+        if name:
+            self.open(Path(name))
+
+    def _opened(self, file: Path) -> None:
+        self._state.preferences.add_recent(file)
+        self._state.preferences.save()
+        self._state.notify("draft")
+
+    def _cannot_open(self, file: Path, error: ConfigError) -> None:
+        try:
+            read_data(file)
+        except ConfigError:
+            self._show_error("Cannot open this file", str(error))
+            return
+
+        def answered(answer: str) -> None:
+            if answer == "repair":
+                self._state.draft.open(file, repair=True)
+                self._opened(file)
+                if self._state.draft.faults:
+                    self._state.jump_to(self._state.draft.faults[0].path)
+
+        choices = (Choice("", "Cancel"), Choice("repair", "Open and repair", "accent"))
+        ask(
+            self._window,
+            "This file has errors",
+            f"{_lines(error)}\n\nYou can open it anyway: invalid values are marked at their fields, unknown "
+            "names are dropped. The file stays unchanged until you save.",
+            choices,
+            answered,
+        )
+
+    def _save(self, file: Path) -> bool:
+        if not self._is_valid():
+            return False
+        try:
+            self._state.draft.save(file)
+        except ConfigError as error:
+            self._show_error("Not saved", str(error))
+            return False
+        self._opened(file)
+        return True
+
+    def _is_valid(self) -> bool:
+        if self._state.draft.config is None:
+            show_faults(self._window, self._state, "Not saved: fix these settings first.")
+        return self._state.draft.config is not None
+
+    def _show_error(self, title: str, message: str) -> None:
+        ask(self._window, title, message, (Choice("", "Close", "accent"),), lambda answer: None)
+
+
+def _popup_below(menu: tk.Menu, widget: tk.Misc) -> None:
+    menu.tk_popup(widget.winfo_rootx(), widget.winfo_rooty() + widget.winfo_height() + theme.px(4))
+
+
+def _short(name: str) -> str:
+    path = Path(name)
+    folder = str(path.parent).replace(str(Path.home()), "~", 1)
+    return f"{path.name}    {folder if len(folder) < 48 else f'…{folder[-46:]}'}"
+
+
+def _lines(error: ConfigError) -> str:
+    """As many lines of the error as fit a window."""
+    lines = str(error).splitlines()
+    return "\n".join([*lines[:12], f"  … {len(lines) - 12}"] if len(lines) > 13 else lines)

@@ -1,0 +1,112 @@
+"""The bar above the sections: file name, presets, open, save, undo, search, simple or advanced."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from typing import Protocol
+
+from app.shell.search_box import SearchBox
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Button, Segments, frame, text
+from app.widgets.ellipsis import truncate
+
+HEIGHT = 56
+WIDE_FROM = 980
+NAMES_FROM = 690
+
+
+class HeaderActions(Protocol):
+    """What the header's buttons do."""
+
+    def open_presets(self) -> None: ...
+    def open_files(self) -> None: ...
+    def save(self) -> object: ...
+    def open_save_menu(self) -> None: ...
+    def undo(self) -> None: ...
+    def redo(self) -> None: ...
+    def set_advanced(self, advanced: bool) -> None: ...
+
+
+class Header(tk.Frame):
+    """Buttons keep their positions; only the file name changes."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, actions: HeaderActions) -> None:
+        super().__init__(parent, borderwidth=0, highlightthickness=0, height=theme.px(HEIGHT))
+        theme.paint(self, bg=theme.WINDOW)
+        self.pack_propagate(False)
+        self._state = state
+        names = frame(self, theme.WINDOW)  # fixed width, so that the buttons keep their positions
+        names.pack_propagate(False)
+        self._file = text(names, "", "strong", bg=theme.WINDOW)
+        self._file.pack(anchor="w")
+        self._status = text(names, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
+        self._status.pack(anchor="w")
+        self._labels: list[tuple[Button, str]] = []
+        self.presets = self._button("Presets", "presets", actions.open_presets, "Ctrl+P")
+        self.open = self._button("Open", "open", actions.open_files, "Ctrl+O")
+        self.save = self._button("Save", "save", actions.save, "Ctrl+S")
+        self.save_more = Button(
+            self, icon="down", command=actions.open_save_menu, style="quiet", width=24, tooltip="Save as…"
+        )
+        self.undo = Button(self, icon="undo", command=actions.undo, style="quiet", tooltip="Undo (Ctrl+Z)")
+        self.redo = Button(self, icon="redo", command=actions.redo, style="quiet", tooltip="Redo (Ctrl+Y)")
+        self.search = SearchBox(self, state)
+        self.level = Segments(self, ["Simple", "Advanced"], lambda word: actions.set_advanced(word == "Advanced"))
+        names.pack(side="left", padx=(theme.px(24), theme.px(16)))
+        self.level.pack(side="right", padx=(8, 24))
+        self.search.pack(side="right", padx=(theme.px(8), theme.px(8)))
+        for button in (self.presets, self.open, self.save, self.save_more, self.undo, self.redo):
+            button.pack(side="left", padx=0 if button is self.save_more else 3)
+        self._names = names
+        state.subscribe("draft", self.refresh, self)
+        self.refresh()
+        self._wide: bool | None = None
+        self.bind("<Configure>", lambda event: self._fit(event.width))
+
+    def refresh(self) -> None:
+        """Update the file name, status and buttons."""
+        draft = self._state.draft
+        self._set(self._file, truncate(draft.title, 22))
+        dirty = draft.is_dirty
+        status = (
+            "unsaved changes"
+            if dirty
+            else "saved"
+            if draft.file
+            else "copy of a preset"
+            if draft.preset
+            else "not saved yet"
+        )
+        self._set(self._status, f"●  {status}" if dirty else status)
+        theme.paint(self._status, fg=theme.WARN if dirty else theme.MUTED)
+        for button, enabled in ((self.undo, draft.can_undo), (self.redo, draft.can_redo)):
+            state = "normal" if enabled else "disabled"
+            if button.cget("state") != state:
+                button.configure(state=state)
+        self.level.set("Advanced" if self._state.advanced else "Simple")
+
+    def _button(self, label: str, icon: str, command: Callable[[], object], key: str) -> Button:
+        button = Button(self, label, command, icon=icon, style="quiet", tooltip=f"{label} ({key})", width=30)
+        self._labels.append((button, label))
+        return button
+
+    def _fit(self, width: int) -> None:
+        wide = width >= theme.px(WIDE_FROM)
+        if wide != self._wide:
+            self._wide = wide
+            for button, label in self._labels:
+                button.configure(text=label if wide else "")
+            self.search.set_width(220 if wide else 120)
+            self._names.configure(width=theme.px(176 if wide else 140), height=theme.px(36))
+        room = width >= theme.px(NAMES_FROM)  # otherwise only the window title shows what is open
+        if room != bool(self._names.winfo_manager()):
+            if room:
+                self._names.pack(side="left", padx=(theme.px(24), theme.px(16)), before=self.presets)
+            else:
+                self._names.pack_forget()
+
+    def _set(self, label: tk.Label, content: str) -> None:
+        if label.cget("text") != content:
+            label.configure(text=content)

@@ -1,0 +1,293 @@
+"""The bar at the bottom of the window: the run's state, progress and buttons."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from app.runs.actions import RunActions
+from app.runs.event_records import Step
+from app.runs.status import NO_RUN, Status, Tone, duration
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Button, Style, add_tooltip, frame, text
+from app.widgets.ellipsis import fit
+from app.widgets.progress_bar import ProgressBar
+
+REFRESH_MS: Final = 250
+MESSAGE_S: Final = 8.0
+WIDE, MEDIUM, NARROW = 1060, 830, 680  # unscaled pixels of width from which more is shown
+ICON_WIDTH: Final = 34
+LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
+
+METRICS: Final[Mapping[str, str]] = {
+    "step": "Step",
+    "loss": "Loss",
+    "left": "ETA",
+    "speed": "Samples/s",
+}
+
+TONES: Final[dict[Tone, theme.Colour]] = {
+    "idle": theme.FAINT,
+    "busy": theme.ACCENT_TEXT,
+    "good": theme.GOOD,
+    "warn": theme.WARN,
+    "bad": theme.BAD,
+}
+
+
+class RunBar(tk.Frame):
+    """Polls the followed run four times a second; redraws only what changed."""
+
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.CARD)
+        self._state = state
+        self.actions = state.actions = RunActions(self, state, self.show_message)
+        self._message, self._message_until = "", 0.0
+        self._shown: dict[str, object] = {}
+        self._status = NO_RUN
+        self._labels: dict[Button, str] = {}
+        self._level = -1
+        self._build()
+        self.bind("<Configure>", lambda event: self._fit(event.width))
+        state.subscribe("run", self.refresh, self)
+        self._job = self.after(REFRESH_MS, self._tick)
+        self.refresh()
+
+    def destroy(self) -> None:
+        """Stop polling."""
+        self.after_cancel(self._job)
+        super().destroy()
+
+    def show_message(self, message: str) -> None:
+        """Show a message for a few seconds in place of the run's detail."""
+        self._message, self._message_until = message, time.monotonic() + MESSAGE_S
+        self.refresh()
+
+    def press_resume(self) -> None:
+        """Press Resume if it is shown."""
+        if self.resume.winfo_manager():
+            self.resume.invoke()
+
+    def refresh(self) -> None:
+        """Update the bar from the followed run."""
+        run = self._state.run
+        status = NO_RUN if run is None else run.status()
+        if run is not None and status.kind == "stopping":
+            run.resend_stop()
+        self._show_state(status)
+        self._show_metrics(status)
+        self._show_buttons(status)
+        self._status = status
+
+    def _tick(self) -> None:
+        self._job = self.after(REFRESH_MS, self._tick)
+        self.refresh()
+
+    def _build(self) -> None:
+        line = theme.paint(tk.Frame(self, height=1), bg=theme.LINE)
+        line.pack(side="top", fill="x")
+        body = frame(self)
+        body.pack(fill="both", expand=True, padx=theme.px(16), pady=theme.px(10))
+        self._build_buttons(body)
+        text_frame = frame(body)
+        text_frame.pack(side="left", fill="y")
+        text_frame.configure(width=theme.px(270), height=theme.px(40))
+        text_frame.pack_propagate(False)
+        self._text_frame = text_frame
+        first = frame(text_frame)
+        first.pack(fill="x")
+        self._dot = text(first, "●", "small")
+        self._dot.pack(side="left", padx=(0, theme.px(7)))
+        self._title = text(first, "", "strong")
+        self._title.pack(side="left")
+        self._detail = text(text_frame, "", "small", colour=theme.MUTED)
+        self._detail.pack(fill="x", pady=(theme.px(2), 0))
+        add_tooltip(self._detail, self._full_detail)
+        middle = frame(body)
+        middle.pack(side="left", fill="both", expand=True, padx=theme.px(20))
+        self._progress = ProgressBar(middle)
+        self._progress.pack(fill="x", pady=(theme.px(4), theme.px(7)))
+        self._metrics_frame = frame(middle)
+        self._metrics_frame.pack(fill="x")
+        self._cells: dict[str, tk.Frame] = {}
+        self._metric_labels: dict[str, tk.Label] = {}
+        for name, title in METRICS.items():
+            cell = self._cells[name] = frame(self._metrics_frame)
+            text(cell, title, "small", colour=theme.MUTED).pack(side="left", padx=(0, theme.px(5)))
+            self._metric_labels[name] = text(cell, "-", "small")
+            self._metric_labels[name].pack(side="left")
+
+    def _build_buttons(self, body: tk.Frame) -> None:
+        box = frame(body)
+        box.pack(side="right")
+        actions = self.actions
+        self.train = self._button(box, "Train", actions.train, "play", "accent")
+        self.resume = self._button(box, "Resume", actions.resume, "refresh", "plain")
+        self.join = self._button(box, "Copy join line", self._copy_join_line, "copy", "plain")
+        self.stop = self._button(box, "Stop", actions.stop, "stop", "plain")
+        self.back_up = self._button(box, "Back up", lambda: actions.request("backup"), "backup", "quiet")
+        self.sample = self._button(box, "Sample", lambda: actions.request("sample"), "image", "quiet")
+        self.save = self._button(box, "Save", lambda: actions.request("save"), "save", "quiet")
+        self.resume.pack_forget()
+        self.join.pack_forget()
+
+    def _button(self, box: tk.Frame, label: str, command: Callable[[], object], icon: str, style: Style) -> Button:
+        button = Button(box, label, command, icon=icon, style=style, bg=theme.CARD, width=ICON_WIDTH)
+        button.pack(side="left", padx=(theme.px(4), 0))
+        add_tooltip(button, lambda: self._tooltip_text(button))
+        self._labels[button] = label
+        return button
+
+    def _fit(self, width: int) -> None:
+        """In a narrow bar, rarely used buttons become icons first, then metrics and text shrink."""
+        unscaled = width / theme.scale()
+        level = sum(unscaled >= least for least in (NARROW, MEDIUM, WIDE))
+        if level == self._level:
+            return
+        self._level = level
+        rare = (self.back_up, self.sample, self.save)
+        for button in self._labels:
+            self._label(button, shown=level > (2 if button in rare else 0))
+        self._text_frame.configure(width=theme.px((150, 190, 230, 270)[level]))
+        self._shown.clear()  # texts are shortened anew
+        columns = 4 if level == 3 else 2
+        for place, name in enumerate(METRICS):
+            self._cells[name].grid(row=place // columns, column=place % columns, sticky="w")
+            used = place < columns
+            weight = 3 if name == "step" else 2
+            self._metrics_frame.grid_columnconfigure(
+                place, weight=weight if used else 0, uniform="metrics" if used else ""
+            )
+        self.refresh()
+
+    def _label(self, button: Button, *, shown: bool) -> None:
+        button.configure(
+            text=self._labels[button] if shown else "", width=LABELLED_WIDTH if self._level == 3 else ICON_WIDTH
+        )
+
+    def _show_state(self, status: Status) -> None:
+        run = self._state.run
+        if self._has_changed("title", status.title):
+            self._title.configure(
+                text=self._fitted(status.title, "strong", room=self._text_frame.winfo_reqwidth() - theme.px(24))
+            )
+        if self._has_changed("tone", status.tone):
+            theme.paint(self._dot, fg=TONES[status.tone])
+        detail, colour = self._detail_of(status), theme.MUTED
+        if self._message and time.monotonic() < self._message_until:
+            detail, colour = self._message, theme.TEXT
+        elif status.tone == "bad":
+            colour = theme.BAD
+        elif run is not None and status.kind == "training":
+            detail = run.folder.name
+        if self._has_changed("detail", (detail, colour)):
+            self._detail.configure(text=self._fitted(detail, "small", room=self._text_frame.winfo_reqwidth()))
+            theme.paint(self._detail, fg=colour)
+
+    def _fitted(self, title: str, font: theme.FontName, room: int) -> str:
+        return fit(self, title.strip().split("\n")[0], theme.tk_font(font), room)
+
+    def _detail_of(self, status: Status) -> str:
+        if status.problem is not None:
+            return status.problem.text
+        run = self._state.run
+        return status.detail or (run.folder.name if run is not None else "")
+
+    def _full_detail(self) -> str:
+        problem = self._status.problem
+        advice = "" if problem is None or not problem.advice else f"\n\n{problem.advice}"
+        if self._message and time.monotonic() < self._message_until:
+            return self._message
+        return self._detail_of(self._status) + advice
+
+    def _show_metrics(self, status: Status) -> None:
+        run = self._state.run
+        step: Step | None = None
+        total: int | None = None
+        if run is not None:
+            with run.view.lock:
+                step, run_info = run.view.step, run.view.run_info
+            total = run_info.total_steps if run_info is not None else None
+        self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
+        self._set_metric("step", _step_text(step, total if self._level else None))
+        self._set_metric("loss", None if step is None or step.loss is None else f"{step.loss:.4g}")
+        speed = None if step is None or not step.samples_per_s or not status.is_alive else f"{step.samples_per_s:.3g}"
+        self._set_metric("speed", speed)
+        left = None if step is None or step.eta_s is None or status.kind != "training" else duration(step.eta_s)
+        self._set_metric("left", left)
+
+    def _set_metric(self, name: str, value: str | None) -> None:
+        if self._has_changed(name, value):
+            self._metric_labels[name].configure(text=value or "-")
+
+    def _show_buttons(self, status: Status) -> None:
+        reasons = self.actions.disabled_reasons(status)
+        for name in ("train", "stop", "back_up", "sample", "save"):
+            allowed = not reasons[name]
+            if self._has_changed(f"can {name}", allowed):
+                button: Button = getattr(self, name)
+                button.configure(state="normal" if allowed else "disabled")
+                if name == "train":  # grey text on the accent colour is unreadable
+                    button.configure(fg_color=theme.ACCENT if allowed else theme.HOVER)
+        is_stopping = status.kind == "stopping"
+        if self._has_changed("stop", is_stopping):
+            self._labels[self.stop] = "Force stop" if is_stopping else "Stop"
+            self._label(self.stop, shown=self._level != 0)
+        self._set_visible(self.resume, self.actions.offers_resume(status))
+        self._set_visible(self.join, status.kind == "waiting")
+
+    def _set_visible(self, button: Button, visible: bool) -> None:
+        """Show a button only while it is useful."""
+        if visible and not button.winfo_manager():
+            button.pack(side="left", padx=(theme.px(4), 0), after=self.train)
+        elif not visible and button.winfo_manager():
+            button.pack_forget()
+
+    def _copy_join_line(self) -> None:
+        join_prompt = None if self._state.run is None else self._state.run.join_prompt
+        if join_prompt is not None:
+            self.clipboard_clear()
+            self.clipboard_append(join_prompt.line)
+            self.show_message("Copied. Run it in Tandem's folder on each of the other machines.")
+
+    def _tooltip_text(self, button: Button) -> str:
+        reasons = self.actions.disabled_reasons(self._status)
+        run = self._state.run
+        run_name = "" if run is None else run.folder.name
+        stop_help = "Stop the run after the current step and a backup."
+        if self._status.kind == "stopping":
+            stop_help = "Stop the run without waiting for a backup."
+        name, key, help_text = {
+            self.train: ("train", "F5", "Start training with these settings, in a separate process."),
+            self.resume: ("resume", "Ctrl+F5", f"Resume the run {run_name} from its last backup."),
+            self.join: (
+                "join",
+                "",
+                "Copy the command that lets another machine join; run it there, in Tandem's folder.",
+            ),
+            self.stop: ("stop", "Shift+F5", stop_help),
+            self.back_up: ("back_up", "F6", "Save everything needed to resume, now."),
+            self.sample: ("sample", "F7", "Generate sample images with the current model."),
+            self.save: ("save", "F9", "Save the current model in its output format."),
+        }[button]
+        return f"{reasons.get(name, '') or help_text}{f'  ({key})' if key else ''}"
+
+    def _has_changed(self, name: str, value: object) -> bool:
+        if self._shown.get(name, self) == value:
+            return False
+        self._shown[name] = value
+        return True
+
+
+def _step_text(step: Step | None, total: int | None) -> str | None:
+    if step is None:
+        return None
+    return f"{step.step:,}" if total is None else f"{step.step:,} of {total:,}"
+
+
+def _bar_colour(status: Status) -> theme.Colour:
+    return theme.ACCENT if status.tone in {"busy", "idle"} else TONES[status.tone]

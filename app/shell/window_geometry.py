@@ -1,0 +1,57 @@
+"""Saves and restores the window's size and position."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tkinter as tk
+
+from app.preferences import Preferences
+
+DEFAULT_SIZE = (1280, 800)
+_GEOMETRY = re.compile(r"(\d{2,5})x(\d{2,5})\+(-?\d{1,5})\+(-?\d{1,5})")
+
+
+class WindowGeometry:
+    """Restores the saved size and position if they still fit the screen."""
+
+    def __init__(self, window: tk.Tk, preferences: Preferences, smallest: tuple[int, int]) -> None:
+        self._window = window
+        self._preferences = preferences
+        screen = (window.winfo_screenwidth(), window.winfo_screenheight())
+        tk.Wm.wm_minsize(window, min(smallest[0], screen[0]), min(smallest[1], screen[1]))
+        tk.Wm.wm_geometry(window, usable_geometry(preferences.geometry, screen, smallest))
+        if preferences.maximised:
+            _maximise(window)
+
+    def save(self) -> None:
+        """Save the current size and position."""
+        maximised = _is_maximised(self._window)
+        self._preferences.maximised = maximised
+        if not maximised and self._window.winfo_viewable():
+            self._preferences.geometry = tk.Wm.wm_geometry(self._window)
+
+
+def usable_geometry(saved: str, screen: tuple[int, int], smallest: tuple[int, int]) -> str:
+    """The saved geometry if it is on the screen, else the default size, centred."""
+    found = _GEOMETRY.fullmatch(saved)
+    if found:
+        width, height, x, y = (int(part) for part in found.groups())
+        width, height = min(max(width, smallest[0]), screen[0]), min(max(height, smallest[1]), screen[1])
+        if -width / 2 < x < screen[0] - 100 and -20 <= y < screen[1] - 60:
+            return f"{width}x{height}+{x}+{y}"
+    width, height = min(DEFAULT_SIZE[0], screen[0]), min(DEFAULT_SIZE[1], screen[1])
+    return f"{width}x{height}+{(screen[0] - width) // 2}+{(screen[1] - height) // 2}"
+
+
+def _maximise(window: tk.Tk) -> None:
+    if sys.platform in ("win32", "darwin"):
+        window.state("zoomed")
+    else:
+        tk.Wm.wm_attributes(window, "-zoomed", True)
+
+
+def _is_maximised(window: tk.Tk) -> bool:
+    if sys.platform in ("win32", "darwin"):
+        return bool(window.state() == "zoomed")
+    return bool(tk.Wm.wm_attributes(window, "-zoomed"))

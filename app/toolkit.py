@@ -1,0 +1,32 @@
+"""customtkinter, imported so that it does not write over fonts that another window is using.
+
+At each import it copies its fonts to ~/.fonts by truncating the files that are there. A window that is open has them
+mapped into memory and would be ended by SIGBUS. All modules of the window import `ctk` from here.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+from pathlib import Path
+
+__all__ = ["ctk"]
+
+
+def _copy_if_different(source: str, folder: str) -> None:
+    """Like shutil.copy into a folder, but a file of the same content is kept, and another one is replaced whole."""
+    target = Path(folder) / Path(source).name
+    if target.is_file() and filecmp.cmp(source, target, shallow=False):
+        return
+    partial = target.with_name(f".{target.name}-{os.getpid()}")
+    shutil.copyfile(source, partial)
+    partial.replace(target)
+
+
+_copy = shutil.copy
+shutil.copy = _copy_if_different  # type: ignore[assignment]
+try:
+    import customtkinter as ctk  # noqa: TID251  # here, and nowhere else
+finally:
+    shutil.copy = _copy

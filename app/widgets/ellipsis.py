@@ -1,0 +1,31 @@
+"""Shortens text with an ellipsis."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+from app.widgets import theme
+
+
+def truncate(text: str, max_length: int) -> str:
+    """Truncate to `max_length` characters, with an ellipsis if anything was cut."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1].rstrip()}…"
+
+
+def fit(widget: tk.Misc, text: str, font: theme.Font, room: int, *, at_start: bool = False) -> str:
+    """The text on one line, shortened with an ellipsis at the end (or the start) to fit `room` pixels."""
+    line = " ".join(text.split())
+
+    def shortened(length: int) -> str:
+        return f"…{line[len(line) - length :].lstrip()}" if at_start else f"{line[:length].rstrip()}…"
+
+    def width(part: str) -> int:
+        return int(widget.tk.call("font", "measure", font, part))
+
+    if width(line) <= room:
+        return line
+    low, high = 0, len(line)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if width(shortened(middle)) <= room else (low, middle - 1)
+    return shortened(low)

@@ -1,0 +1,104 @@
+"""A drop-down menu."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from app.widgets import icons, theme
+from app.widgets.inputs.box import Box
+
+
+class Menu(Box):
+    """One of several values; Space, Down or a click opens the menu, a letter selects the next match."""
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        values: Sequence[str],
+        chosen: Callable[[str], object],
+        *,
+        bg: theme.Colour = theme.CARD,
+        width: int = 120,
+        titles: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(parent, bg, width)
+        self.choices = tuple(values)
+        self._titles = titles or {}
+        self._chosen = chosen
+        self._value = ""
+        self._text = self.create_text(theme.px(9), 0, anchor="w", font=theme.tk_font())
+        self._arrow = self.create_image(0, 0)
+        self.configure(takefocus=1)
+        self.bind("<Configure>", lambda event: self.draw(), add="+")
+        self.bind("<Button-1>", lambda event: self.open())
+        for key in ("<space>", "<Down>", "<Return>", "<Alt-Down>"):
+            self.bind(key, lambda event: self.open())
+        self.bind("<Key>", self._jump, add="+")
+        self.bind("<FocusIn>", lambda event: self._focus(True))
+        self.bind("<FocusOut>", lambda event: self._focus(False))
+        self.draw()
+
+    def show(self, value: str) -> None:
+        """Show a value without calling `chosen`."""
+        if value != self._value:
+            self._value = value
+            self.draw()
+
+    def set_choices(self, values: Sequence[str]) -> None:
+        """Replace the list of values."""
+        self.choices = tuple(values)
+
+    def value(self) -> str:
+        """The chosen value."""
+        return self._value
+
+    def choose(self, value: str) -> None:
+        """Choose a value as the user does."""
+        self.show(value)
+        self._chosen(value)
+
+    def enable(self, enabled: bool) -> None:
+        """Enable or disable it."""
+        self._enabled = enabled
+        self.configure(takefocus=enabled)
+        self.draw()
+
+    def open(self) -> str:
+        """Open the menu."""
+        if not self._enabled:
+            return "break"
+        self.focus_set()
+        menu = tk.Menu(self, tearoff=False, relief="flat", borderwidth=1, activeborderwidth=0, font=theme.tk_font())
+        theme.paint(menu, bg=theme.CARD, fg=theme.TEXT, activebackground=theme.ACCENT_SOFT, activeforeground=theme.TEXT)
+        check, blank = icons.image("check", 14, theme.ACCENT_TEXT), icons.image("blank", 14, theme.CARD)
+        menu.images = (check, blank)  # type: ignore[attr-defined]  # Tk itself keeps no reference
+        for value in self.choices:
+            title = f" {self._titles.get(value, value)}    "
+            image = check if value == self._value else blank
+            menu.add_command(label=title, image=image, compound="left", command=partial(self.choose, value))
+        menu.bind("<Unmap>", lambda event: menu.after_idle(menu.destroy))
+        menu.tk_popup(self.winfo_rootx(), self.winfo_rooty() + self.winfo_height() + theme.px(2))
+        return "break"
+
+    def draw(self) -> None:
+        super().draw()
+        if not hasattr(self, "_arrow"):
+            return
+        width = max(self.winfo_width(), int(self.cget("width")))
+        middle = max(self.winfo_height(), int(self.cget("height"))) // 2
+        self.coords(self._text, theme.px(9), middle)
+        self.coords(self._arrow, width - theme.px(15), middle)
+        self._chevron = icons.image("down", 14, theme.MUTED if self._enabled else theme.FAINT)
+        self.itemconfigure(self._arrow, image=self._chevron)
+        ink = theme.resolve(theme.TEXT if self._enabled else theme.FAINT)
+        self.itemconfigure(self._text, text=self._titles.get(self._value, self._value), fill=ink)
+
+    def _jump(self, event: tk.Event[tk.Misc]) -> None:
+        letter = event.char.lower()
+        hits = [value for value in self.choices if self._titles.get(value, value).lower().startswith(letter)]
+        if letter.strip() and hits and self._enabled:
+            place = self.choices.index(self._value) if self._value in self.choices else -1
+            later = [value for value in hits if self.choices.index(value) > place]
+            self.choose((later or hits)[0])

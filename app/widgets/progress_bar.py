@@ -1,0 +1,71 @@
+"""A thin progress bar; a moving segment while the progress is unknown."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from typing import Final
+
+from app.widgets import theme
+
+HEIGHT: Final = 6
+_MOVE_MS: Final = 50
+_CYCLE_S: Final = 1.8
+_SEGMENT: Final = 0.22
+
+
+class ProgressBar(tk.Canvas):
+    """`show` redraws only what changed."""
+
+    def __init__(self, parent: tk.Misc, bg: theme.Colour = theme.CARD) -> None:
+        super().__init__(parent, height=theme.px(HEIGHT), borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=bg)
+        thick = theme.px(HEIGHT)
+        self._trough = self.create_line(0, 0, 0, 0, width=thick, capstyle="round")
+        self._bar = self.create_line(0, 0, 0, 0, width=thick, capstyle="round", state="hidden")
+        self._fraction: float | None = 0.0
+        self._colour = theme.ACCENT
+        self._moving = ""
+        theme.follow(self, "colours", self._recolour)
+        self.bind("<Configure>", lambda event: self._draw())
+
+    def show(self, fraction: float | None, *, busy: bool, colour: theme.Colour = theme.ACCENT) -> None:
+        """Show a fraction from 0 to 1; None while `busy` shows a moving segment."""
+        if colour != self._colour:
+            self._colour = colour
+            self._recolour()
+        if fraction != self._fraction:
+            self._fraction = fraction
+            self._draw()
+        if fraction is None and busy and not self._moving:
+            self._move()
+        elif (fraction is not None or not busy) and self._moving:
+            self.after_cancel(self._moving)
+            self._moving = ""
+            self._draw()
+
+    def destroy(self) -> None:
+        """Stop the animation."""
+        if self._moving:
+            self.after_cancel(self._moving)
+        super().destroy()
+
+    def _recolour(self) -> None:
+        self.itemconfigure(self._trough, fill=theme.resolve(theme.TROUGH))
+        self.itemconfigure(self._bar, fill=theme.resolve(self._colour))
+
+    def _draw(self) -> None:
+        self._place(self._trough, 0.0, 1.0)
+        if self._fraction is not None:
+            self._place(self._bar, 0.0, self._fraction)
+        self.itemconfigure(self._bar, state="normal" if self._fraction else "hidden")
+
+    def _move(self) -> None:
+        start = time.monotonic() % _CYCLE_S / _CYCLE_S * (1 + _SEGMENT) - _SEGMENT
+        self.itemconfigure(self._bar, state="normal")
+        self._place(self._bar, max(0.0, start), min(1.0, start + _SEGMENT))
+        self._moving = self.after(_MOVE_MS, self._move)
+
+    def _place(self, item: int, start: float, end: float) -> None:
+        middle, room = theme.px(HEIGHT) / 2, self.winfo_width() - theme.px(HEIGHT)
+        self.coords(item, middle + start * room, middle, middle + max(start, end) * room, middle)

@@ -1,0 +1,84 @@
+"""Tooltips: shown after a moment under the pointer, or at once for the focused field."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+
+from app.widgets import theme
+
+DELAY_MS = 450
+WIDTH = 340
+
+
+class Tooltip:
+    """At most one visible and one pending tooltip per main window, with which they end."""
+
+    def __init__(self) -> None:
+        self._showing: tk.Toplevel | None = None
+        self._pending: tuple[tk.Misc, str] | None = None
+
+    @classmethod
+    def of(cls, widget: tk.Misc) -> Tooltip:
+        """The tooltip of the main window that contains a widget."""
+        tooltip: Tooltip = widget.nametowidget(".").__dict__.setdefault("tooltip_", cls())
+        return tooltip
+
+    @classmethod
+    def attach(cls, widget: tk.Misc, content: str | Callable[[], str]) -> None:
+        """Show the text while the pointer rests on the widget."""
+        tooltip = cls.of(widget)
+        for part in (widget, *widget.winfo_children()):
+            tk.Misc.bind(part, "<Enter>", lambda event: tooltip._schedule(widget, content), add="+")
+            tk.Misc.bind(part, "<Leave>", lambda event: tooltip.hide(), add="+")
+            tk.Misc.bind(part, "<ButtonPress>", lambda event: tooltip.hide(), add="+")
+
+    def show(self, widget: tk.Misc, content: str) -> None:
+        """Show the text below a widget now."""
+        self.hide()
+        if not content or not widget.winfo_viewable():
+            return
+        window = tk.Toplevel(widget)
+        window.withdraw()
+        window.overrideredirect(True)
+        theme.paint(window, bg=theme.TOOLTIP)
+        label = tk.Label(
+            window,
+            text=content,
+            justify="left",
+            wraplength=theme.px(WIDTH),
+            font=theme.tk_font("small"),
+            padx=theme.px(10),
+            pady=theme.px(7),
+        )
+        theme.paint(label, bg=theme.TOOLTIP, fg=theme.ON_TOOLTIP)
+        label.pack()
+        window.update_idletasks()
+        width, height = window.winfo_reqwidth(), window.winfo_reqheight()
+        x = min(widget.winfo_rootx(), widget.winfo_screenwidth() - width - 8)
+        below = widget.winfo_rooty() + widget.winfo_height() + theme.px(6)
+        above = widget.winfo_rooty() - height - theme.px(6)
+        window.geometry(f"+{max(x, 0)}+{below if below + height < widget.winfo_screenheight() else above}")
+        window.deiconify()
+        window.lift()
+        self._showing = window
+
+    def hide(self) -> None:
+        """Hide it, and cancel a pending one."""
+        if self._pending is not None:
+            (widget, job), self._pending = self._pending, None
+            if widget.winfo_exists():
+                widget.after_cancel(job)
+        if self._showing is not None:
+            window, self._showing = self._showing, None
+            window.destroy()
+
+    def _schedule(self, widget: tk.Misc, content: str | Callable[[], str]) -> None:
+        self.hide()
+
+        def due() -> None:
+            self._pending = None
+            if widget.winfo_exists():
+                self.show(widget, content() if callable(content) else content)
+
+        self._pending = (widget, widget.after(DELAY_MS, due))

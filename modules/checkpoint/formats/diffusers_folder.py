@@ -1,0 +1,111 @@
+"""Reading a diffusers folder without building its models: configs, and tensors one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import torch
+from torch import Tensor
+
+from modules.checkpoint.formats.file_types import require_diffusers_folder
+from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
+from modules.config import ConfigError
+
+_WHOLE_FOLDER: Final = "Copy or download the whole folder."
+
+
+@dataclass(frozen=True)
+class DiffusersFolder:
+    """The configuration of a diffusers pipeline."""
+
+    folder: Path
+    pipeline: str  # its class
+    components: Mapping[str, Mapping[str, object]]  # the config.json of each component that has weights
+    scheduler: Mapping[str, object]  # its config
+
+
+def read_diffusers_folder(folder: Path) -> DiffusersFolder:
+    """Raises ConfigError if `folder` is not a diffusers folder."""
+    require_diffusers_folder(folder)
+    index = _json(folder / "model_index.json", f"{str(folder)!r} is not a diffusers folder")
+    components = {
+        name: _json(folder / name / "config.json", f"The model in {str(folder)!r} is incomplete")
+        for name in ("unet", "vae", "text_encoder", "text_encoder_2")
+        if isinstance(index.get(name), list) and index[name][0] is not None
+    }
+    scheduler_file = folder / "scheduler" / "scheduler_config.json"
+    scheduler = _json(scheduler_file, "") if scheduler_file.is_file() else {}
+    return DiffusersFolder(folder, str(index.get("_class_name")), components, scheduler)
+
+
+class ComponentWeights:
+    """The weights of one component, in one file or in several shards."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ConfigError if there are none, or only pickles."""
+        self._stack = ExitStack()
+        self._file_of: dict[str, SafetensorsFile] = {}
+        found = sorted(folder.glob("*.safetensors"))
+        files = [file for file in found if ".fp16." not in file.name and "non_ema" not in file.name] or found
+        if not files:
+            pickles = [*folder.glob("*.bin"), *folder.glob("*.ckpt")]
+            if pickles:
+                SafetensorsFile(pickles[0])  # raises and explains why
+            raise ConfigError(f"{str(folder)!r} has no weights (no .safetensors file).", _WHOLE_FOLDER)
+        with ExitStack() as opening:
+            for file in files:
+                opened = opening.enter_context(SafetensorsFile(file))
+                self._file_of.update(dict.fromkeys(opened.names, opened))
+            self._stack = opening.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors."""
+        return list(self._file_of)
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor, as it is stored."""
+        return self._file_of[name].read(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor, without reading it."""
+        return self._file_of[name].shape(name)
+
+
+def convert_folder_dtype(folder: Path, dtype: torch.dtype) -> None:
+    """Rewrite all weights below `folder`, floating point ones as `dtype`. Raises OSError if the disk is full."""
+    for file in sorted(folder.rglob("*.safetensors")):
+        with SafetensorsFile(file) as source:
+            stored = {source.stored_dtype(name) for name in source.names}
+            if all(each == dtype or not each.is_floating_point for each in stored):
+                continue
+            # read completely before the file is replaced: Windows cannot replace an open file
+            tensors = {name: lazy_tensor(source.read(name), dtype) for name in source.names}
+            metadata = source.metadata
+        write_safetensors(file, tensors, metadata)
+
+
+def _json(file: Path, problem: str) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not an object")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{problem}: it has no {file.parent.name}/{file.name}.", _WHOLE_FOLDER) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{problem}: {file.name} cannot be read ({type(error).__name__}: {error}).",
+            _WHOLE_FOLDER,
+        ) from error
+    return content

@@ -1,0 +1,78 @@
+"""What a file or folder contains, detected from names alone, for helpful messages about wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, Literal
+
+from modules.checkpoint.formats.safetensors_file import SafetensorsFile
+from modules.config import ConfigError
+
+FileType = Literal["model", "lora", "embedding", "other"]
+
+DESCRIPTIONS: Final[dict[FileType, str]] = {
+    "model": "a whole model",
+    "lora": "a LoRA",
+    "embedding": "an embedding",
+    "other": "neither a model, a LoRA nor an embedding",
+}
+_LORA: Final = (".lora_down.", ".lora_A.")
+# Prefixes in the original layout that only one architecture has.
+_ARCHITECTURES: Final = {
+    "conditioner.embedders.": "Stable Diffusion XL",
+    "cond_stage_model.model.": "Stable Diffusion 2",
+    "cond_stage_model.transformer.": "Stable Diffusion 1",
+}
+
+
+def detect_file_type(names: Collection[str]) -> FileType:
+    """The type of a file, from the names of its tensors; "model" means the original layout."""
+    if any(name.startswith("model.diffusion_model.") for name in names):
+        return "model"
+    if any(word in name for name in names for word in _LORA):
+        return "lora"
+    if set(names) == {"clip_l", "clip_g"} or (len(names) == 1 and "." not in next(iter(names))):
+        return "embedding"
+    return "other"
+
+
+def original_architecture(names: Collection[str]) -> str:
+    """The architecture of a model in the original layout, from the names of its tensors; empty if unknown."""
+    for prefix, architecture in _ARCHITECTURES.items():
+        if any(name.startswith(prefix) for name in names):
+            return architecture
+    return ""
+
+
+def require_diffusers_folder(folder: Path) -> None:
+    """Raises ConfigError if `folder` is not a diffusers folder, and says what it is instead."""
+    if (folder / "model_index.json").is_file():
+        return
+    is_backup = (folder / "manifest.json").is_file() and (folder / "weights.safetensors").is_file()
+    if is_backup or (folder / "model").is_dir():
+        model = folder.absolute().parent.parent / "model" if is_backup else folder / "model"
+        raise ConfigError(
+            f"{str(folder)!r} is {'a backup, which only Tandem can read' if is_backup else 'the folder of a run'}.",
+            f"Give the model that the run saved: {str(model)!r}.",
+        )
+    files = sorted(folder.glob("*.safetensors"))
+    for file in files:
+        file_type = detect_file_type(_names_in(file))
+        if file_type in ("lora", "embedding"):
+            raise ConfigError(
+                f"{str(folder)!r} contains {DESCRIPTIONS[file_type]}, not a whole model.",
+                f"To convert it, give the file {str(file)!r}.",
+            )
+    raise ConfigError(
+        f"{str(folder)!r} is not a diffusers folder: it has no model_index.json.",
+        "Give a folder with a model_index.json and the subfolders unet, vae and so on.",
+    )
+
+
+def _names_in(file: Path) -> list[str]:
+    try:
+        with SafetensorsFile(file) as opened:
+            return opened.names
+    except (ConfigError, OSError):  # the folder is reported as not a model either way
+        return []

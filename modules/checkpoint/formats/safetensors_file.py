@@ -1,0 +1,169 @@
+"""Reading and writing safetensors files one tensor at a time, so that a model need not fit in memory twice.
+
+The format: the length of the header in 8 bytes, the header as JSON, then the data of all tensors
+(https://huggingface.co/docs/safetensors, "Format").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from modules.config import ConfigError
+from modules.diffusion.hub.files import PICKLES
+
+HASH_KEY: Final = "modelspec.hash_sha256"
+
+_NAMES: Final[Mapping[torch.dtype, str]] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_NO_HASH: Final = "0x" + "0" * 64  # placeholder: the hash is known once all tensors are written
+
+
+class SafetensorsFile:
+    """A safetensors file open for reading, one tensor at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError if `path` is missing, truncated or not a safetensors file."""
+        self.path = path
+        _check_file(path)
+        try:
+            self._file = safe_open(path, framework="pt", device="cpu")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ConfigError(
+                f"{str(path)!r} is damaged or truncated ({error}).", "Copy or download it again."
+            ) from error
+        self.names: list[str] = list(self._file.keys())
+        self.metadata: dict[str, str] = self._file.metadata() or {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.__exit__(None, None, None)
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor to the CPU, as it is stored."""
+        tensor: Tensor = self._file.get_tensor(name)
+        return tensor
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor, without reading it."""
+        return tuple(self._file.get_slice(name).get_shape())
+
+    def stored_dtype(self, name: str) -> torch.dtype:
+        """The dtype of one tensor, without reading it."""
+        stored = self._file.get_slice(name).get_dtype()
+        return next((dtype for dtype, known in _NAMES.items() if known == stored), torch.float32)
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor that is created when it is written: `make` returns it with `shape`, in any dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype  # in the file
+    make: Callable[[], Tensor]
+
+
+def lazy_tensor(tensor: Tensor, dtype: torch.dtype | None = None) -> LazyTensor:
+    """An existing tensor, written as `dtype` if it is floating point."""
+    chosen = tensor.dtype if dtype is None or not tensor.is_floating_point() else dtype
+    return LazyTensor(tuple(tensor.shape), chosen, lambda: tensor)
+
+
+def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> None:
+    """Write `tensors`, one in memory at a time, and replace `file` once the new one is complete.
+
+    If `metadata` contains "modelspec.hash_sha256", its value becomes the SHA-256 of the tensors' data.
+    Raises OSError (disk full, no permission); an existing file then stays.
+    """
+    # Widest dtype first, as safetensors itself does, so that every tensor is aligned.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    entries = dict(metadata) | ({HASH_KEY: _NO_HASH} if HASH_KEY in metadata else {})
+    header = _header(names, tensors, entries)
+    partial = file.with_name(f".partial-{file.name}")
+    digest = hashlib.sha256()
+    try:
+        with partial.open("wb") as out:
+            out.write(header)
+            for name in names:
+                data = _bytes_of(tensors[name])
+                digest.update(data)
+                out.write(data)
+            if HASH_KEY in entries:
+                out.seek(header.index(_NO_HASH.encode()))
+                out.write(f"0x{digest.hexdigest()}".encode())
+            out.flush()
+            os.fsync(out.fileno())
+        partial.replace(file)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # disk full: name the file
+            raise OSError(error.errno, error.strerror, str(file)) from error
+        raise
+
+
+def _header(names: list[str], tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> bytes:
+    """The length and the JSON, padded with spaces to a multiple of 8 bytes."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    start = 0
+    for name in names:
+        tensor = tensors[name]
+        end = start + math.prod(tensor.shape) * tensor.dtype.itemsize
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bytes_of(tensor: LazyTensor) -> memoryview:
+    made = tensor.make().detach().to("cpu", tensor.dtype).contiguous()
+    assert tuple(made.shape) == tensor.shape
+    return made.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _check_file(path: Path) -> None:
+    """Raises ConfigError if the name or the first bytes show that it is not a safetensors file."""
+    if path.is_dir():
+        raise ConfigError(f"{str(path)!r} is a folder; give a .safetensors file.")
+    if not path.is_file():
+        raise ConfigError(f"There is no file {str(path)!r}.")
+    with path.open("rb") as file:
+        start = file.read(9)
+    if not start:
+        raise ConfigError(f"{str(path)!r} is empty.", "Copy or download it again.")
+    # a safetensors file starts with a length, which may be any 8 bytes, followed by a brace
+    if path.suffix.lower() in PICKLES or (start[8:] != b"{" and start[:2] in (b"PK", b"\x80\x02", b"\x80\x04")):
+        raise ConfigError(
+            f"{str(path)!r} is a pickle (.ckpt, .pt, .bin), which can run arbitrary code, so Tandem does not open it.",
+            "Use the .safetensors file of the same model; most download pages offer both.",
+        )
+    if len(start) < 9 or start[8:9] != b"{":
+        raise ConfigError(f"{str(path)!r} is not a safetensors file.", "Give a file that ends in .safetensors.")

@@ -1,0 +1,108 @@
+"""Config files in JSON or YAML, by file extension."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from modules.config.errors import ConfigError
+from modules.config.explain import explain
+from modules.config.io.migrations import migrate
+from modules.config.io.text_formats import Data, read_json, read_yaml, write_json, write_yaml
+from modules.config.options import sections_of
+from modules.config.train_config import TrainConfig
+
+READERS: dict[str, Callable[[str], object]] = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
+WRITERS: dict[str, Callable[[Data], str]] = {".json": write_json, ".yaml": write_yaml, ".yml": write_yaml}
+
+
+def load_config(path: str | Path) -> TrainConfig:
+    """Load a config from a JSON or YAML file, including older versions; raises ConfigError for any fault."""
+    return validate(read_data(path), str(path))
+
+
+def save_config(config: TrainConfig, path: str | Path) -> None:
+    """Write a complete config atomically; raises ConfigError."""
+    target = Path(os.path.realpath(path))
+    writer = WRITERS.get(target.suffix.lower())
+    if writer is None:
+        raise ConfigError(f"{path}: {_EXTENSIONS}")
+    try:
+        _write_atomically(target, writer(dump(config)))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            "Choose another location or free some space.",
+        ) from error
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise ConfigError(f"{path} cannot be written: a text contains the lone surrogate {half}.") from error
+
+
+def read_data(path: str | Path) -> Data:
+    """The settings in a file, migrated to the current version but not yet validated; raises ConfigError."""
+    reader = READERS.get(Path(path).suffix.lower())
+    text = read_text(Path(path))
+    if reader is None:
+        raise ConfigError(f"{path}: {_EXTENSIONS}")
+    try:
+        data = reader(text)
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from None
+    if data is None:
+        raise ConfigError(f"{path} is empty; it must contain settings, such as learning_rate: 0.0001.")
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path}: the file contains {type(data).__name__}; it must contain names with values, "
+            "such as learning_rate: 0.0001."
+        )
+    return migrate(data, str(path))
+
+
+def validate(data: Mapping[str, object], source: str) -> TrainConfig:
+    """Validate plain data; raises one ConfigError that lists every fault. `source` names where the data is from."""
+    try:
+        return TrainConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError.from_faults(source, explain(error)) from None
+
+
+def dump(config: TrainConfig) -> Data:
+    """Every setting as in a file, in the order of the sections."""
+    data = config.model_dump(mode="json")
+    order = [name for section in sections_of(TrainConfig) for name in section.model_fields]
+    return {name: data[name] for name in ["version", *order]}
+
+
+_EXTENSIONS = "the name of a config file must end in .json, .yaml or .yml."
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that the user named; raises ConfigError with the reason and what to do."""
+    try:
+        # utf-8-sig also accepts the byte order mark that Windows editors write.
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist.", "Check the name, or name a preset.") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder.", "Give the config file in it.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(f"{path} cannot be read: {reason}.") from None
+
+
+def _write_atomically(target: Path, text: str) -> None:
+    partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,92 @@
+"""Presets: the configs that ship with Tandem, and the user's own in the subfolder `mine`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from modules import ROOT
+from modules.config.errors import ConfigError
+from modules.config.io.files import READERS, load_config, read_data, save_config, validate
+from modules.config.io.override import override
+from modules.config.io.text_formats import Data
+from modules.config.names import nearest
+from modules.config.train_config import TrainConfig
+
+PRESETS = ROOT / "presets"
+OWN = "mine"
+
+_NAME = re.compile(r"[\w][\w .-]{0,99}")
+
+
+def resolve_config(source: str | None = None, overrides: Iterable[str] = (), presets: Path = PRESETS) -> TrainConfig:
+    """The config of a file or preset (None: the defaults) with the overrides applied; raises ConfigError."""
+    assignments = list(overrides)
+    data = _read_source(source, presets)
+    name = source or "The settings"
+    if not assignments:
+        return validate(data, name)
+    return validate(override(data, assignments), f"{name} with {' '.join(assignments)}")
+
+
+def preset_names(folder: Path = PRESETS) -> list[str]:
+    """The names of all presets; the user's own come last, as "mine/NAME"."""
+    own = [f"{OWN}/{name}" for name in sorted(_files(folder / OWN))]
+    return [*sorted(_files(folder)), *own]
+
+
+def load_preset(name: str, folder: Path = PRESETS) -> TrainConfig:
+    """Load a preset; raises ConfigError that lists the names if it does not exist."""
+    return load_config(_file(name, folder))
+
+
+def preset_data(name: str, folder: Path = PRESETS) -> Data:
+    """The settings in a preset, before defaults and validation."""
+    return read_data(_file(name, folder))
+
+
+def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:
+    """Save a config as one of the user's own presets, replacing one of the same name; returns its file."""
+    plain = name.removeprefix(f"{OWN}/").strip()
+    if not _NAME.fullmatch(plain):
+        raise ConfigError(f"A preset cannot be named {name!r}; use letters, digits, spaces, dots and dashes.")
+    own = folder / OWN
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{own} cannot be created: {error.strerror}.") from error
+    save_config(config, own / f"{plain}.yaml")
+    return own / f"{plain}.yaml"
+
+
+def _read_source(source: str | None, presets: Path) -> Data:
+    if source is None:
+        return {}
+    if not source.strip():
+        raise ConfigError("The config has no name; give a file or a preset.")
+    path = Path(source)
+    is_file_name = path.suffix.lower() in READERS or path.is_absolute()
+    return read_data(path) if is_file_name or os.path.exists(path) else preset_data(source, presets)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        return {}
+    files = (file for file in sorted(folder.iterdir()) if file.suffix.lower() in READERS and file.is_file())
+    return {file.stem: file for file in files if not file.name.startswith(".")}
+
+
+def _file(name: str, folder: Path) -> Path:
+    group, _, plain = name.rpartition("/")
+    found = _files(folder / group).get(plain) if group in ("", OWN) else None
+    if found is not None:
+        return found
+    names = preset_names(folder)
+    meant = nearest(name, names)
+    hint = f" Did you mean {meant}?" if meant else ""
+    raise ConfigError(
+        f"There is no preset or config file {name!r}.{hint}",
+        f"Presets: {', '.join(names) or 'none'}; a config file ends in .json, .yaml or .yml.",
+    )

@@ -1,0 +1,151 @@
+"""JSON and YAML text to plain data and back, stricter than the libraries: no repeated keys, no implicit types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable
+
+import yaml
+
+Data = dict[str, object]
+
+
+def read_json(text: str) -> object:
+    """Parse JSON; raises ValueError with a sentence that names the line."""
+    try:
+        data: object = json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        problem = error.msg[0].lower() + error.msg[1:]
+        raise ValueError(f"line {error.lineno}, column {error.colno}: {problem}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return data
+
+
+def read_yaml(text: str) -> object:
+    """Parse YAML 1.2; only true and false are booleans, dates stay text. Raises ValueError naming the line."""
+    try:
+        data: object = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = " ".join(f"{error.context or ''} {error.problem or 'it is not YAML'}".split())
+        raise ValueError(f"{position}{problem}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return data
+
+
+def write_json(data: Data) -> str:
+    """JSON with one setting per line."""
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_yaml(data: Data) -> str:
+    """YAML with one setting per line, which YAML 1.1 readers parse to the same data."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> Data:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f'"{twice}" is given twice in the same group; keep one')
+    return data
+
+
+# PyYAML implements YAML 1.1, which reads yes, on, 12:30 and 2024-01-01 as other types than text, and 1e-4 as text.
+# These rules follow YAML 1.2, without octal and hexadecimal numbers: ruamel.yaml reads 1_000 and 0x1F as integers.
+# Per type: the pattern, and the characters it can start with.
+_TAG = "tag:yaml.org,2002:"
+_PATTERNS = {
+    "null": (r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
+    "bool": (r"(?:true|True|TRUE|false|False|FALSE)\Z", list("tTfF")),
+    "int": (r"[-+]?(?:0|[1-9][0-9]*)\Z", list("-+0123456789")),
+    "float": (
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z",
+        list("-+.0123456789"),
+    ),
+    "merge": (r"<<\Z", ["<"]),
+}
+MOST_DIGITS = 1000  # Python refuses to read integers of more than 4,300 digits
+
+
+def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    found: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for name, (pattern, first_characters) in _PATTERNS.items():
+        for character in first_characters:
+            found.setdefault(character, []).append((_TAG + name, re.compile(pattern)))
+    return found
+
+
+def _dumper_resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    own, standard = _resolvers(), yaml.SafeDumper.yaml_implicit_resolvers
+    return {first: [*standard.get(first, []), *own.get(first, [])] for first in {**standard, **own}}
+
+
+def _scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> object:
+    """Construct null, true, false or a number, also if a tag such as !!int gives the type."""
+    text, name = str(node.value), node.tag.removeprefix(_TAG)
+    if not re.match(_PATTERNS[name][0], text):
+        problem = f'"{text[:40]}" is not of the type {name}'
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    if name in ("null", "bool"):
+        return None if name == "null" else text.lower() == "true"
+    if name == "int" and len(text) < MOST_DIGITS:
+        return int(text)
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+def _reject(loader: yaml.SafeLoader, node: yaml.Node) -> object:
+    problem = f"config files do not support values of the type {node.tag.removeprefix(_TAG)}"
+    raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+class _Loader(yaml.SafeLoader):
+    """Supports only text, numbers, true, false, null, lists and groups."""
+
+    yaml_implicit_resolvers = _resolvers()
+    yaml_constructors = {  # noqa: RUF012  (ClassVar would contradict the parent's declaration)
+        **{_TAG + name: _scalar for name in ("null", "bool", "int", "float")},
+        _TAG + "str": _text,
+        _TAG + "seq": yaml.SafeLoader.construct_yaml_seq,
+        _TAG + "map": yaml.SafeLoader.construct_yaml_map,
+        None: _reject,
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                problem = f'"{key.value}" is given twice in the same group; keep one'
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML writes line breaks such as U+0085 unescaped and reads them back as a space; escapes survive.
+    style = '"' if any(sign in text for sign in "\r\x85\u2028\u2029") else None
+    return dumper.represent_scalar(_TAG + "str", text, style=style)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text that YAML 1.1 or `_Loader` would read as another type."""
+
+    yaml_implicit_resolvers = _dumper_resolvers()
+
+    def represent_data(self, data: object) -> yaml.Node:
+        return _write_text(self, data) if isinstance(data, str) else super().represent_data(data)
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True

@@ -1,0 +1,162 @@
+"""One folder of images and how it is used."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, Literal
+
+from modules.config.section import Section, setting
+
+# The files in a concept's folder that Tandem reads.
+IMAGE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+CAPTION_SUFFIXES: Final = frozenset({".txt", ".csv", ".jsonl"})
+
+
+class Concept(Section):
+    """A folder of images with their captions, weights and variations."""
+
+    section_title: ClassVar[str] = "Concept"
+
+    path: str = setting(
+        ...,
+        title="Folder",
+        help="The folder with the images. A relative path is resolved from the folder in which you start Tandem, not "
+        "from the folder of the config file.",
+        picks="folder",
+        min_length=1,
+    )
+    name: str = setting(
+        "",
+        title="Name",
+        help="A label for lists and reports, which does not affect training. Empty: the folder's name.",
+    )
+    enabled: bool = setting(
+        True,
+        title="Use this concept",
+        help="Switch off to leave these images out without removing the entry.",
+        resume="warn",
+    )
+    kind: Literal["train", "validation", "test"] = setting(
+        "train",
+        title="Dataset split",
+        help="train: the model is trained on these images. validation: never trained on; they only measure how well "
+        "the model does on images it has not seen. test: measured once, at the end.",
+        resume="warn",
+    )
+    repeats: float = setting(
+        1.0,
+        title="Repeats per epoch",
+        help="How often each image appears in one epoch. 2 shows every image twice, 0.5 shows half of them in each "
+        "epoch. Use it to balance a small folder against a large one.",
+        unit="times",
+        gt=0,
+        le=10_000,
+        resume="warn",
+    )
+    prior: bool = setting(
+        False,
+        title="Prior preservation",
+        help="For regularisation images of the general class, such as many dogs if another folder teaches one dog, "
+        "so that the model does not forget the others. Regardless of their number, an epoch shows as many of them as "
+        "of all other images; repeats and loss weight change that ratio.",
+        depends_on="kind=train",
+        resume="warn",
+    )
+    loss_weight: float = setting(
+        1.0,
+        title="Loss weight",
+        help="How strongly the loss on these images counts. 2 counts twice as much as others, 0.5 half as much.",
+        advanced=True,
+        gt=0,
+        le=1000,
+        resume="warn",
+    )
+    include_subfolders: bool = setting(
+        True,
+        title="Include subfolders",
+        help="Also use the images in subfolders of this folder.",
+        resume="warn",
+    )
+    caption_source: Literal["auto", "txt", "file_name", "folder_name", "metadata", "none"] = setting(
+        "auto",
+        title="Caption source",
+        help="txt: a text file next to each image with the same name. file_name or folder_name: that name is the "
+        "caption. metadata: metadata.jsonl or metadata.csv in the folder. none: no captions. auto: an image's entry "
+        "in the metadata, else its text file; the file name only if the folder has neither.",
+        resume="warn",
+    )
+    prompt_prefix: str = setting(
+        "",
+        title="Caption prefix",
+        help="Text put before every caption of this folder, for example a trigger word. Include the space or comma "
+        "that should follow it.",
+        resume="warn",
+    )
+    tag_shuffle: bool = setting(
+        False,
+        title="Shuffle tags",
+        help="Puts the tags of a caption in a new order each time, so that the model does not learn their order. "
+        "Only for captions made of tags, not for sentences.",
+        resume="warn",
+    )
+    tag_delimiter: str = setting(
+        ",",
+        title="Tag separator",
+        help="The character between two tags of a caption.",
+        advanced=True,
+        min_length=1,
+        resume="warn",
+    )
+    keep_tags: int = setting(
+        1,
+        title="Keep first tags",
+        help="This many tags at the start keep their place and are never dropped; put the trigger word there.",
+        unit="tags",
+        advanced=True,
+        ge=0,
+        le=1000,
+        resume="warn",
+    )
+    tag_dropout: float = setting(
+        0.0,
+        title="Tag dropout",
+        help="Probability of dropping each tag, so that the model also learns from shorter captions. 0 keeps all, "
+        "0.1 drops about one in ten.",
+        advanced=True,
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+    horizontal_flip: bool = setting(
+        False,
+        title="Random horizontal flip",
+        help="Mirrors the image left to right half of the time, which gets more out of few images. Leave it off for "
+        "text, asymmetric faces, or anything whose left and right matter.",
+        resume="warn",
+    )
+    crop_jitter: bool = setting(
+        False,
+        title="Random crop",
+        help="If an image must be cropped, the crop is placed at random instead of in the centre, so that every part "
+        "of it is seen.",
+        resume="warn",
+    )
+    image_variations: int = setting(
+        1,
+        title="Cached variations per image",
+        help="How many different crops of each image are prepared and kept in the cache. More adds variety but "
+        "multiplies disk space and preparation time.",
+        unit="variations",
+        advanced=True,
+        ge=1,
+        le=16,
+        resume="warn",
+    )
+    mask_suffix: str = setting(
+        "-masklabel.png",
+        title="Mask file suffix",
+        help="A mask lies next to its image under the same name with this suffix: cat.jpg has cat-masklabel.png. "
+        "White is trained, black is not. Only used with masked training.",
+        advanced=True,
+        min_length=1,
+        resume="warn",
+    )

@@ -1,0 +1,151 @@
+"""The images and how they are loaded."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from modules.config.section import Section, setting
+from modules.config.sections.concept import Concept
+
+
+class DataSettings(Section):
+    """Image folders, size, cache and loading."""
+
+    section_title: ClassVar[str] = "Data"
+
+    concepts: tuple[Concept, ...] = setting(
+        (),
+        title="Concepts",
+        help="The folders of images to train on. Each has its own captions, repeats and variations.",
+        resume="warn",
+    )
+    resolution: int = setting(
+        512,
+        title="Resolution",
+        help="The size images are scaled to: the side of a square of the same area. Larger shows more detail; twice "
+        "the size needs about four times the memory and time.",
+        unit="pixels",
+        ge=8,
+        le=8192,
+        resume="warn",
+    )
+    aspect_ratio_bucketing: bool = setting(
+        True,
+        title="Aspect ratio bucketing",
+        help="Groups images of similar aspect ratio and trains each group in its own shape, so that little is "
+        "cropped. Off: every image is cropped to a square.",
+        resume="warn",
+    )
+    cache_dir: str = setting(
+        "cache",
+        title="Cache folder",
+        help="Images and captions are encoded once and kept here, which saves time at the next start. It can be "
+        "deleted while no run uses it. A relative path is resolved from the folder in which you start Tandem.",
+        picks="folder",
+        min_length=1,
+    )
+    cache_only: bool = setting(
+        False,
+        title="Cache only (no training)",
+        help="Fills the cache and exits without training, for example on a cheaper machine; the run that trains "
+        "later starts at once.",
+        advanced=True,
+    )
+    cache_batch_size: int | None = setting(
+        None,
+        title="Caching batch size",
+        help="How many images are encoded together. More keeps a fast GPU busier and takes more memory; if memory "
+        "runs out, Tandem continues with half as many. Empty: on a GPU as many as make up a megapixel, such as 4 at "
+        "resolution 512 and 1 at 1024; on a CPU 1, which is as fast.",
+        unit="images",
+        advanced=True,
+        ge=1,
+        le=256,
+    )
+    validation_split: float = setting(
+        0.0,
+        title="Validation split",
+        help="Fraction of the training images that is held out, never trained on, and used to measure progress. 0.1 "
+        "holds out one in ten; 0 none.",
+        ge=0,
+        le=0.5,
+        resume="warn",
+    )
+    caption_dropout: float = setting(
+        0.0,
+        title="Caption dropout",
+        help="Probability of training on an image without its caption. About 0.1 makes guidance work better when "
+        "sampling; 0 always uses the caption.",
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+    masked_training: bool = setting(
+        False,
+        title="Masked training",
+        help="Trains mainly on the white part of each image's mask, for example the person and not the room. Images "
+        "without a mask are trained whole.",
+        resume="warn",
+    )
+    unmasked_weight: float = setting(
+        0.1,
+        title="Unmasked weight",
+        help="How much the black part of a mask still counts. 0 ignores it, 1 counts it like the rest; a little "
+        "keeps the background from degrading.",
+        advanced=True,
+        depends_on="masked_training",
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+    loader_workers: int = setting(
+        2,
+        title="Data loader workers",
+        help="How many worker processes per GPU prepare batches while the GPU computes. More helps if the GPU waits "
+        "for data; each takes memory. 0 loads in the training process itself.",
+        unit="processes",
+        advanced=True,
+        ge=0,
+        le=256,
+    )
+    pin_memory: bool = setting(
+        True,
+        title="Pinned memory",
+        help="Keeps batches that are ready in memory the GPU can fetch directly: faster copies for some more RAM. No "
+        "effect without a GPU.",
+        advanced=True,
+    )
+    prefetch_factor: int = setting(
+        2,
+        title="Prefetch factor",
+        help="How many batches each worker prepares in advance. More evens out slow disks and takes more memory.",
+        unit="batches",
+        advanced=True,
+        depends_on="loader_workers",
+        ge=1,
+        le=64,
+    )
+    persistent_workers: bool = setting(
+        True,
+        title="Persistent workers",
+        help="Keeps the worker processes running from one epoch to the next instead of starting new ones, which "
+        "saves a pause between epochs.",
+        advanced=True,
+        depends_on="loader_workers",
+    )
+    drop_last: bool = setting(
+        False,
+        title="Drop last (incomplete) step",
+        help="The last step of an epoch may have fewer images than the others. On: it is dropped, so all steps are "
+        "equally large but some images are missed in that epoch.",
+        advanced=True,
+        resume="warn",
+    )
+
+
+def unsupported_resolution(resolution: object, family: str, step: int) -> list[tuple[str, str]]:
+    """For a resolution that is not a multiple of the family's `step`: the field and the rest of the sentence."""
+    if not isinstance(resolution, int) or resolution % step == 0:
+        return []
+    nearest = max(step, round(resolution / step) * step)
+    return [("resolution", f"is {resolution}; {family} needs a multiple of {step}, for example {nearest}")]

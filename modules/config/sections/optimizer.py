@@ -1,0 +1,96 @@
+"""How the weights are updated."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import field_validator
+
+from modules.config.section import Section, setting
+from modules.config.sections.optimizers import OPTIMIZERS, AdamW, AnyOptimizer
+
+
+def _each_optimizer() -> str:
+    """The name and the docstring of every optimizer."""
+    return " ".join(f"{name}: {kind.__doc__}" for name, kind in OPTIMIZERS.items())
+
+
+class OptimizerSettings(Section):
+    """The optimizer, the learning rate and its schedule."""
+
+    section_title: ClassVar[str] = "Optimizer"
+
+    optimizer: AnyOptimizer = setting(
+        AdamW(),
+        title="Optimizer",
+        help=f"The algorithm that updates the weights. {_each_optimizer()}",
+        resume="fixed",
+    )
+    learning_rate: float = setting(
+        1e-4,
+        title="Learning rate",
+        help="How large each step is. Too high and the images break, too low and nothing is learned. 1e-4 suits "
+        "LoRA, 1e-5 fine-tuning of a large model, 1 prodigy.",
+        gt=0,
+        le=10,
+        resume="warn",
+    )
+    scheduler: Literal["constant", "linear", "cosine", "cosine_with_restarts", "polynomial"] = setting(
+        "constant",
+        title="Learning-rate schedule",
+        help="How the learning rate changes over the run. constant: not at all. linear: falls evenly. cosine: falls "
+        "slowly at the start and at the end. cosine_with_restarts: falls and jumps back several times. polynomial: "
+        "falls along a curve of the power you choose.",
+        resume="warn",
+    )
+    warmup_steps: int = setting(
+        0,
+        title="Warm-up steps",
+        help="The learning rate rises from near 0 to its full value over this many steps, which keeps the first "
+        "steps from damaging the model.",
+        unit="steps",
+        ge=0,
+        le=1_000_000_000,
+        resume="warn",
+    )
+    min_learning_rate_factor: float = setting(
+        0.0,
+        title="Minimum learning-rate factor",
+        help="Fraction of the learning rate that is left at the end: 0 falls to nothing, 0.1 to a tenth.",
+        advanced=True,
+        depends_on="scheduler=linear|cosine|cosine_with_restarts|polynomial",
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+    scheduler_cycles: int = setting(
+        1,
+        title="Number of restarts (cycles)",
+        help="How often the learning rate falls over the run, restarting at its full value in between. 1 falls once, "
+        "without a restart.",
+        advanced=True,
+        depends_on="scheduler=cosine_with_restarts",
+        ge=1,
+        le=1000,
+        resume="warn",
+    )
+    scheduler_power: float = setting(
+        1.0,
+        title="Polynomial power",
+        help="1 falls in a straight line, 2 falls fast at first and slowly later, 0.5 the other way round.",
+        advanced=True,
+        depends_on="scheduler=polynomial",
+        gt=0,
+        le=100,
+        resume="warn",
+    )
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        """Accept `optimizer: lion`; settings without a name belong to the default optimizer."""
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and "name" not in value:
+            return {"name": AdamW().name, **value}
+        return value

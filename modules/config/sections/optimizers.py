@@ -1,0 +1,273 @@
+"""The optimizers: each class holds its own settings and names its implementation. Adding one is one class here."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, Union
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from modules.config.section import Section, broken_rules, setting
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+_BETAS: Final = (
+    "Decay rates of the running averages: first of the gradient (momentum), then of its square. Closer to 1 is "
+    "smoother and slower to react."
+)
+_betas = partial(setting, title="Betas", advanced=True, resume="warn")
+_eps = partial(
+    setting,
+    title="Epsilon",
+    help="A small number that keeps the optimizer from dividing by zero. Rarely worth changing.",
+    advanced=True,
+    gt=0,
+    le=1,
+    resume="warn",
+)
+_weight_decay = partial(
+    setting,
+    title="Weight decay",
+    help="Pulls all weights slightly towards zero at every step, which reduces overfitting. 0 switches it off.",
+    ge=0,
+    le=10,
+    resume="warn",
+)
+_fused = partial(
+    setting,
+    title="Fused optimizer step",
+    help="Runs the whole update in one kernel: slightly faster, same result. It also skips a non-finite step without "
+    "waiting for the GPU.",
+    advanced=True,
+)
+_clip_threshold = partial(
+    setting,
+    title="Clip threshold",
+    help="Scales down a step that would change the weights by more than this on average. Smaller is more careful.",
+    advanced=True,
+    gt=0,
+    le=1000,
+    resume="warn",
+)
+
+
+class Optimizer(Section):
+    """An optimizer: the implementing class as "module:Class" and its keyword arguments.
+
+    The docstring of a subclass describes it to users, in the help of the setting `optimizer`.
+    """
+
+    target: ClassVar[str]
+    # Whether each weight is updated from its own history alone, so that a tensor may be split across GPUs.
+    is_elementwise: ClassVar[bool] = False
+
+    name: str
+
+    def arguments(self) -> dict[str, object]:
+        """The keyword arguments for the class in `target`, without the parameters and the learning rate."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
+
+
+class AdamW(Optimizer):
+    """Robust default; keeps two extra numbers per weight."""
+
+    section_title: ClassVar[str] = "AdamW"
+    target: ClassVar[str] = "torch.optim:AdamW"
+    is_elementwise: ClassVar[bool] = True
+
+    name: Literal["adamw"] = "adamw"
+    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
+    eps: float = _eps(1e-8)
+    weight_decay: float = _weight_decay(0.01)
+    fused: bool = _fused(True)
+
+
+class AdamW8bit(Optimizer):
+    """AdamW with a quarter of its memory; needs the package bitsandbytes."""
+
+    section_title: ClassVar[str] = "AdamW, 8 bits"
+    target: ClassVar[str] = "bitsandbytes.optim:AdamW8bit"
+
+    name: Literal["adamw_8bit"] = "adamw_8bit"
+    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
+    eps: float = _eps(1e-8)
+    weight_decay: float = _weight_decay(0.01)
+
+
+class Adam(Optimizer):
+    """Like AdamW, but weight decay is part of the gradient."""
+
+    section_title: ClassVar[str] = "Adam"
+    target: ClassVar[str] = "torch.optim:Adam"
+    is_elementwise: ClassVar[bool] = True
+
+    name: Literal["adam"] = "adam"
+    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
+    eps: float = _eps(1e-8)
+    weight_decay: float = _weight_decay(0.0)
+    fused: bool = _fused(True)
+
+
+class SGD(Optimizer):
+    """Plain gradient descent, for classifiers; little memory, needs a well-chosen learning rate."""
+
+    section_title: ClassVar[str] = "SGD"
+    target: ClassVar[str] = "torch.optim:SGD"
+    is_elementwise: ClassVar[bool] = True
+
+    name: Literal["sgd"] = "sgd"
+    momentum: float = setting(
+        0.9,
+        title="Momentum",
+        help="How much of the previous steps' direction is kept. 0.9 rolls through small bumps; 0 follows each "
+        "gradient alone and saves memory.",
+        ge=0,
+        lt=1,
+        resume="warn",
+    )
+    nesterov: bool = setting(
+        False,
+        title="Nesterov momentum",
+        help="Looks one step ahead when applying the momentum; often slightly better at the same cost. Needs a "
+        "momentum above 0.",
+        advanced=True,
+        depends_on="momentum",
+        resume="warn",
+    )
+    weight_decay: float = _weight_decay(0.0)
+    fused: bool = _fused(True)
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise broken_rules([("nesterov", "is true; it needs a momentum above 0, such as 0.9")])
+        return self
+
+
+class Adafactor(Optimizer):
+    """Far less memory than AdamW: keeps statistics of rows and columns instead of every weight's history."""
+
+    section_title: ClassVar[str] = "Adafactor"
+    target: ClassVar[str] = "pytorch_optimizer:AdaFactor"
+
+    name: Literal["adafactor"] = "adafactor"
+    beta1: float | None = setting(
+        None,
+        title="Momentum (beta1)",
+        help="How much of the previous direction is kept, such as 0.9. Empty: no momentum, which saves the most "
+        "memory.",
+        advanced=True,
+        ge=0,
+        lt=1,
+        resume="fixed",
+    )
+    decay_rate: float = setting(
+        -0.8,
+        title="Decay rate",
+        help="How fast old steps are forgotten over the run; closer to 0 forgets sooner. Rarely worth changing.",
+        advanced=True,
+        ge=-1,
+        lt=0,
+        resume="warn",
+    )
+    clip_threshold: float = _clip_threshold(1.0)
+    scale_parameter: bool = setting(
+        True,
+        title="Scale parameter (relative step)",
+        help="Makes the step of each layer proportional to the size of its weights; the learning rate is then "
+        "relative and should be higher, about 1e-3. Off: the learning rate is used as it is.",
+        resume="warn",
+    )
+    weight_decay: float = _weight_decay(0.0)
+
+    def arguments(self) -> dict[str, object]:
+        """As in the base class; the built-in schedule stays off, because Tandem sets the learning rate."""
+        given = super().arguments()
+        betas = (given.pop("beta1"), 0.999)
+        return {**given, "betas": betas, "relative_step": False, "warmup_init": False}
+
+
+class Lion(Optimizer):
+    """Half of AdamW's extra memory; needs about a fifth of its learning rate."""
+
+    section_title: ClassVar[str] = "Lion"
+    target: ClassVar[str] = "pytorch_optimizer:Lion"
+    is_elementwise: ClassVar[bool] = True
+
+    name: Literal["lion"] = "lion"
+    betas: tuple[Beta, Beta] = _betas((0.9, 0.99), help=_BETAS)
+    weight_decay: float = _weight_decay(0.0)
+
+
+class Prodigy(Optimizer):
+    """Finds the step size itself; set the learning rate to 1."""
+
+    section_title: ClassVar[str] = "Prodigy"
+    target: ClassVar[str] = "pytorch_optimizer:Prodigy"
+
+    name: Literal["prodigy"] = "prodigy"
+    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
+    eps: float = _eps(1e-8)
+    weight_decay: float = _weight_decay(0.0)
+    d0: float = setting(
+        1e-6,
+        title="Initial step size (d0)",
+        help="The step size it starts from before it has found its own. Larger starts faster and may be too much.",
+        advanced=True,
+        gt=0,
+        le=1,
+    )
+    d_coef: float = setting(
+        1.0,
+        title="Step size coefficient (d_coef)",
+        help="Multiplies the step size it finds: below 1 trains more carefully, above 1 more aggressively. The "
+        "setting to try first.",
+        gt=0,
+        le=1000,
+        resume="warn",
+    )
+    bias_correction: bool = setting(
+        False,
+        title="Bias correction",
+        help="Corrects the running averages in the first steps, in which there is little history yet.",
+        advanced=True,
+        resume="warn",
+    )
+    safeguard_warmup: bool = setting(
+        False,
+        title="Safeguard warm-up",
+        help="Keeps the step size it finds from growing too large during warm-up. Switch it on if you use warm-up "
+        "steps.",
+        advanced=True,
+        resume="warn",
+    )
+
+
+class CAME(Optimizer):
+    """As little memory as Adafactor, usually more stable."""
+
+    section_title: ClassVar[str] = "CAME"
+    target: ClassVar[str] = "pytorch_optimizer:CAME"
+
+    name: Literal["came"] = "came"
+    betas: tuple[Beta, Beta, Beta] = _betas(
+        (0.9, 0.999, 0.9999), help=_BETAS + " The third is for how reliable the updates have been."
+    )
+    clip_threshold: float = _clip_threshold(1.0)
+    weight_decay: float = _weight_decay(0.0)
+
+
+def _name(value: object) -> object:
+    return value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+
+
+OPTIMIZERS: Final = {str(kind.model_fields["name"].default): kind for kind in Optimizer.__subclasses__()}
+
+if TYPE_CHECKING:
+    AnyOptimizer = Optimizer
+else:
+    # Discriminated by a function: pydantic's field discriminator forbids Section's number reading on the name field.
+    AnyOptimizer = Annotated[
+        Union[tuple(Annotated[kind, Tag(name)] for name, kind in OPTIMIZERS.items())],  # noqa: UP007
+        Discriminator(_name),
+    ]

@@ -1,0 +1,104 @@
+"""Where results are saved, and in which formats."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from modules.config.interval import Interval
+from modules.config.section import Section, setting
+
+
+class OutputSettings(Section):
+    """Run folder, log, backups and the formats of the finished model."""
+
+    section_title: ClassVar[str] = "Output"
+
+    runs_dir: str = setting(
+        "runs",
+        title="Runs folder",
+        help="Each run gets its own folder in here, with its model, samples, backups and log. A relative path is "
+        "resolved from the folder in which you start Tandem.",
+        picks="folder",
+        min_length=1,
+    )
+    run_name: str | None = setting(
+        None,
+        title="Run name",
+        help="The name of the run's folder. Empty: the model family and the start time.",
+        min_length=1,
+    )
+    log_every: Interval = setting(
+        Interval(1, "steps"),
+        title="Log every",
+        help="How often loss and speed are logged. Logging every step costs next to nothing.",
+        advanced=True,
+    )
+    backup_every: Interval = setting(
+        Interval(30, "minutes"),
+        title="Back up every",
+        help="How often to save everything needed to resume. A crash loses at most this much.",
+    )
+    backups_kept: int = setting(
+        3,
+        title="Backups kept",
+        help="Older backups are deleted once a new one is complete. Each takes three to four times the size of what "
+        "is trained.",
+        unit="backups",
+        ge=1,
+        le=10_000,
+    )
+    tensorboard: bool = setting(
+        True,
+        title="TensorBoard logs",
+        help="Also writes the curves and samples for TensorBoard, a viewer in the browser.",
+        advanced=True,
+    )
+    save_dtype: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32",
+        title="Saved precision (dtype)",
+        help="fp32 loses nothing and is the best to continue training from. bf16 and fp16 take half the space; every "
+        "tool reads fp16, a few older ones cannot read bf16. Backups always keep full precision.",
+    )
+    save_single_file: bool = setting(
+        False,
+        title="Single-file checkpoint",
+        help="Also saves the model as one .safetensors file in the original layout, which ComfyUI, A1111 and kohya's "
+        "scripts open. It lies next to the model folder under the run's name. For Stable Diffusion and SDXL.",
+        depends_on="method=fine_tune",
+    )
+    lora_layouts: Literal["diffusers", "kohya", "both"] = setting(
+        "both",
+        title="LoRA file format",
+        help="kohya: for ComfyUI, A1111, Forge and most other tools. diffusers: for programs based on diffusers and "
+        "peft. Both files are small.",
+        depends_on="method=lora",
+    )
+    model_title: str = setting(
+        "",
+        title="Model title",
+        help="The name of the model that other tools show. Empty: the run's name.",
+    )
+    model_author: str = setting(
+        "",
+        title="Author",
+        help="Your name as other tools show it with the model. Empty: none is written.",
+    )
+    model_license: str = setting(
+        "",
+        title="Licence",
+        help="The licence under which others may use the model, for example CC-BY-4.0. It is only recorded in the "
+        "file.",
+    )
+    trigger_phrase: str = setting(
+        "",
+        title="Trigger words",
+        help="The words of a prompt that invoke what was trained. Tools show them with the model; they do not affect "
+        "training.",
+        depends_on="method=fine_tune|lora",
+    )
+    metadata_dataset: bool = setting(
+        False,
+        title="Dataset metadata",
+        help="Also writes the names of the image folders and how often each tag occurs to the saved files. Leave it "
+        "off if these are private: anyone who gets the file can read them.",
+    )

@@ -1,0 +1,89 @@
+"""Sample images during training."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from modules.config.interval import Interval
+from modules.config.section import Section, setting
+
+
+class Sample(Section):
+    """One sample image: what to generate and how."""
+
+    section_title: ClassVar[str] = "Sample"
+
+    prompt: str = setting(
+        ...,
+        title="Prompt",
+        help="What to generate. Use the words of your captions, including the trigger word.",
+        picks="long_text",
+    )
+    negative_prompt: str = setting(
+        "",
+        title="Negative prompt",
+        help="What to keep out of the image. Only takes effect with guidance above 1, and in models that support it.",
+        picks="long_text",
+    )
+    enabled: bool = setting(
+        True,
+        title="Generate this sample",
+        help="Switch off to skip this sample without removing it.",
+    )
+    width: int | None = setting(
+        None,
+        title="Width",
+        help="Empty: the training resolution. The model may round it to a size it supports.",
+        unit="pixels",
+        ge=8,
+        le=8192,
+    )
+    height: int | None = setting(
+        None,
+        title="Height",
+        help="Empty: the training resolution. The model may round it to a size it supports.",
+        unit="pixels",
+        ge=8,
+        le=8192,
+    )
+    steps: int = setting(
+        20,
+        title="Sampling steps",
+        help="Number of steps from noise to the image. More is finer and slower; beyond 50 little changes.",
+        unit="steps",
+        ge=1,
+        le=1000,
+    )
+    guidance_scale: float = setting(
+        4.0,
+        title="Guidance scale (CFG)",
+        help="How strictly the image follows the prompt. 1 switches guidance off; too much looks harsh and "
+        "oversaturated.",
+        ge=0,
+        le=100,
+    )
+    seed: int = setting(
+        42,
+        title="Seed",
+        help="Seed of the initial noise. The same seed keeps samples comparable over the whole run.",
+        ge=0,
+        le=2**63 - 1,
+    )
+
+
+class SamplingSettings(Section):
+    """Which sample images are generated and how often."""
+
+    section_title: ClassVar[str] = "Sampling"
+
+    samples: tuple[Sample, ...] = setting(
+        (),
+        title="Samples",
+        help="Images generated with the current model, to see what it has learned so far.",
+    )
+    sample_every: Interval = setting(
+        Interval.never(),
+        title="Sample every",
+        help="How often samples are generated. Training pauses meanwhile.",
+        depends_on="samples",
+    )

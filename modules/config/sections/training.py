@@ -1,0 +1,150 @@
+"""Length, batch size and precision of training."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from modules.config.interval import Interval
+from modules.config.section import Section, setting
+
+
+class TrainingSettings(Section):
+    """Length of the run, batch size, precision, EMA and validation."""
+
+    section_title: ClassVar[str] = "Training"
+
+    seed: int = setting(
+        42,
+        title="Seed",
+        help="Fixes every random choice. The same seed and settings give the same training again; with a fixed "
+        "global batch size on any number of GPUs.",
+        ge=0,
+        le=2**63 - 1,
+        resume="warn",
+    )
+    epochs: int = setting(
+        10,
+        title="Epochs",
+        help="How often training goes through all images.",
+        unit="epochs",
+        ge=1,
+        le=1_000_000,
+    )
+    max_steps: int | None = setting(
+        None,
+        title="Maximum steps",
+        help="Ends the run after this many steps, even if epochs are left. Empty: only the epochs count.",
+        unit="steps",
+        ge=1,
+        le=1_000_000_000,
+    )
+    batch_size: int = setting(
+        1,
+        title="Batch size per GPU",
+        help="How many images one GPU processes at once. Larger is faster and more stable until the memory is full.",
+        unit="images",
+        ge=1,
+        le=65_536,
+    )
+    gradient_accumulation_steps: int = setting(
+        1,
+        title="Gradient accumulation steps",
+        help="Adds up the gradients of this many batches before the model is updated once: the effect of a larger "
+        "batch without its memory, but slower. With a fixed global batch size it is the minimum number of batches "
+        "each GPU's share is split into.",
+        unit="batches",
+        ge=1,
+        le=65_536,
+    )
+    global_batch_size: int | None = setting(
+        None,
+        title="Global batch size (fixed)",
+        help="How many images one step uses over all GPUs together. If set, the result is the same on any number of "
+        "GPUs and the learning rate is not scaled. Empty: batch size x GPUs x gradient accumulation steps.",
+        unit="images",
+        ge=1,
+        le=16_777_216,
+        resume="checked",
+    )
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = setting(
+        "fp32",
+        title="Precision",
+        help="Number format of the computation. bf16: less memory and much faster on current GPUs, the usual choice "
+        "there. fp16: the same for older GPUs, less robust. fp32: exact and slow. tf32: a faster fp32 on NVIDIA GPUs "
+        "since 2020. fp64: only for checks.",
+        resume="warn",
+    )
+    max_grad_norm: float | None = setting(
+        1.0,
+        title="Gradient clipping (maximum norm)",
+        help="Limits how far one step may change the model, so that a single unusual image cannot ruin it. Smaller "
+        "is more careful; empty switches it off.",
+        gt=0,
+        le=1_000_000_000,
+        resume="warn",
+    )
+    ema: bool = setting(
+        False,
+        title="EMA (averaged weights)",
+        help="Keeps an exponential moving average of the weights, which is used for samples and the result and is "
+        "usually smoother. Takes the memory of one more copy of what is trained.",
+        resume="warn",
+    )
+    ema_decay: float = setting(
+        0.999,
+        title="EMA decay",
+        help="How long the average remembers: 0.999 covers about 1,000 steps, 0.9999 about 10,000. Short runs need "
+        "less.",
+        advanced=True,
+        depends_on="ema",
+        ge=0,
+        lt=1,
+        resume="warn",
+    )
+    channels_last: bool = setting(
+        False,
+        title="Channels-last memory format",
+        help="Another memory layout of image data that makes convolutional networks such as a UNet faster, often by "
+        "a lot. The result differs only by rounding.",
+        advanced=True,
+    )
+    compile: bool = setting(
+        False,
+        title="torch.compile (faster steps)",
+        help="Compiles the model to faster code when training starts. The first steps take minutes, later ones are "
+        "faster; worth it for long runs.",
+        advanced=True,
+    )
+    gradient_checkpointing: bool = setting(
+        False,
+        title="Gradient checkpointing (saves memory)",
+        help="Discards activations and recomputes them in the backward pass: much less GPU memory, about a third "
+        "slower, same result.",
+    )
+    max_nonfinite_steps: int = setting(
+        10,
+        title="Maximum consecutive non-finite steps",
+        help="A step whose gradients overflow is skipped. After this many in a row the run ends and names the last "
+        "good backup.",
+        unit="steps",
+        advanced=True,
+        ge=1,
+        le=1_000_000,
+    )
+    validate_every: Interval = setting(
+        Interval.never(),
+        title="Validate every",
+        help="How often the loss on the validation images is measured. Rising validation loss with falling training "
+        "loss means that the model is starting to overfit.",
+    )
+    early_stopping_patience: int | None = setting(
+        None,
+        title="Early stopping patience",
+        help="Ends the run after this many validations in a row without improvement. Needs validation images and a "
+        "validation interval. Empty: never stop early.",
+        unit="validations",
+        advanced=True,
+        depends_on="validate_every",
+        ge=1,
+        le=1_000_000,
+    )

@@ -1,0 +1,116 @@
+"""Views of an image: how it is scaled, cropped and mirrored to fill its bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from modules.config import Concept
+from modules.data.batch import Example
+from modules.data.index.buckets import Bucket
+from modules.data.rng import hash_uint64, to_unit_interval
+
+
+@dataclass(frozen=True)
+class Crop:
+    """One view: the image is scaled to `resized` (height, width) pixels, then cropped to `bucket` at (top, left)."""
+
+    resized: tuple[int, int]
+    top: int
+    left: int
+    bucket: Bucket
+    flipped: bool
+
+    def box(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """The same crop as (left, top, right, bottom) in pixels of an image or mask of the given size."""
+        across, down = width / self.resized[1], height / self.resized[0]
+        right, bottom = self.left + self.bucket.width, self.top + self.bucket.height
+        return (
+            self.left * across,
+            self.top * down,
+            min(float(width), right * across),
+            min(float(height), bottom * down),
+        )
+
+
+def count_views(concept: Concept, validation: bool) -> int:
+    """How many views of each image of a concept are cached; validation images have one, so that they never vary."""
+    if validation:
+        return 1
+    return (concept.image_variations if concept.crop_jitter else 1) * (2 if concept.horizontal_flip else 1)
+
+
+def compute_crops(
+    width: NDArray[np.int32],
+    height: NDArray[np.int32],
+    bucket_size: NDArray[np.int32],
+    path_hash: NDArray[np.uint64],
+    variation: int,
+) -> NDArray[np.int32]:
+    """Crops of n images: int32 [n, 4] of resized height, resized width, top, left, in pixels.
+
+    `bucket_size` is [n, 2] (height, width), the other arrays [n]. Variation 0 is the centre crop; the position of
+    others is a hash of the path below the concept folder, so that it stays the same when the whole folder moves.
+    """
+    target = bucket_size.astype(np.float64)
+    scale = np.maximum(target[:, 0] / height, target[:, 1] / width)
+    resized_height = np.maximum(bucket_size[:, 0], np.floor(height * scale + 0.5).astype(np.int32))
+    resized_width = np.maximum(bucket_size[:, 1], np.floor(width * scale + 0.5).astype(np.int32))
+    spare_height = resized_height - bucket_size[:, 0]
+    spare_width = resized_width - bucket_size[:, 1]
+    if variation == 0:
+        top, left = spare_height // 2, spare_width // 2
+    else:
+        top = np.floor(to_unit_interval(hash_uint64(path_hash, variation, 0)) * (spare_height + 1)).astype(np.int32)
+        left = np.floor(to_unit_interval(hash_uint64(path_hash, variation, 1)) * (spare_width + 1)).astype(np.int32)
+    return np.stack([resized_height, resized_width, top, left], axis=1).astype(np.int32)
+
+
+def split_view(view: int, concept: Concept) -> tuple[int, bool]:
+    """A view's number as (variation, flipped)."""
+    return (view // 2, view % 2 == 1) if concept.horizontal_flip else (view, False)
+
+
+def crop_example(
+    image: Image.Image,
+    mask: Image.Image | None,
+    with_mask: bool,
+    captions: tuple[str, ...],
+    original_size: tuple[int, int],
+    crop: Crop,
+) -> Example:
+    """The example of one crop. `original_size` is (height, width); the mask may have another size than the image.
+
+    With `with_mask`, an image without a mask gets an all-white one, so that every example has one.
+    """
+    mask_pixels = None
+    if with_mask:
+        size = (crop.bucket.width, crop.bucket.height)
+        mask_pixels = _pixels(_crop(mask, crop) if mask is not None else Image.new("L", size, 255))
+    return Example(
+        pixels=_pixels(_crop(image, crop)),
+        mask=mask_pixels,
+        captions=captions,
+        original_size=original_size,
+        crop=(crop.top, crop.left),
+        flipped=crop.flipped,
+    )
+
+
+def _crop(image: Image.Image, crop: Crop) -> Image.Image:
+    # Resizing only the part that is kept gives the same pixels as resizing all and cropping, for less work.
+    size = (crop.bucket.width, crop.bucket.height)
+    cropped = image.resize(size, Image.Resampling.LANCZOS, box=crop.box(*image.size))
+    return cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flipped else cropped
+
+
+def _pixels(image: Image.Image) -> Tensor:
+    """uint8 [C, H, W]."""
+    values = np.array(image)
+    values = values[:, :, None] if values.ndim == 2 else values
+    return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))

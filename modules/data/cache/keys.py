@@ -1,0 +1,71 @@
+"""Keys of cached views: a hash over everything that affects the encoding, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modules.config import Concept
+from modules.data.cache.crops import Crop, compute_crops, count_views, split_view
+from modules.data.index.index import Index
+
+NO_MASK = bytes(32)  # masked_training is off
+WHOLE_MASK = b"\xff" * 32  # the image has no mask and counts fully
+
+_FORMAT = "view 1"
+_KEY_BYTES = 16
+
+
+class ViewKeys:
+    """The views of every row and their keys. A row's views are numbered from 0; slots count the views of all rows."""
+
+    def __init__(self, index: Index, concepts: Sequence[Concept], fingerprint: str, captions_in_key: bool) -> None:
+        self._index = index
+        self._concepts = concepts
+        self._captions_in_key = captions_in_key
+        self._start = hashlib.sha256(f"{_FORMAT}\0{fingerprint}\0".encode())
+        self._bucket_sizes = np.array([(b.height, b.width) for b in index.buckets], dtype=np.int32).reshape(-1, 2)
+        self._geometry: dict[int, NDArray[np.int32]] = {}
+        per_concept = np.array([[count_views(c, False), count_views(c, True)] for c in concepts]).reshape(-1, 2)
+        self.views = per_concept[index.concept, index.validation.astype(np.int64)]  # [rows]
+        self.first_slot = np.concatenate([[0], np.cumsum(self.views)]).astype(np.int64)  # [rows + 1]
+
+    def key(self, row: int, view: int, content: bytes, mask: bytes) -> bytes:
+        """The 16-byte key of one view; `content` and `mask` are the sha256 digests of the image and mask files."""
+        variation, flipped = self._split(row, view)
+        hasher = self._start.copy()
+        hasher.update(content + mask + self._numbers(variation)[row].tobytes() + (b"\1" if flipped else b"\0"))
+        if self._captions_in_key:
+            hasher.update("\n".join(self.captions(row)).encode())
+        return hasher.digest()[:_KEY_BYTES]
+
+    def crop(self, row: int, view: int) -> Crop:
+        """The geometry of one view."""
+        variation, flipped = self._split(row, view)
+        height, width, top, left, *_ = self._numbers(variation)[row].tolist()
+        return Crop((height, width), top, left, self._index.buckets[self._index.bucket[row]], flipped)
+
+    def captions(self, row: int) -> tuple[str, ...]:
+        """The row's captions with their prefix, before tags are shuffled or dropped."""
+        prefix = self._concepts[self._index.concept[row]].prompt_prefix
+        return tuple(prefix + caption for caption in self._index.captions(row))
+
+    def stamps(self, row: int) -> tuple[int, ...]:
+        """Size and mtime_ns of the image and of its mask: while they are unchanged, a bad file is still bad."""
+        index = self._index
+        return (int(index.size[row]), int(index.mtime_ns[row]), *index.mask_file[row].tolist())
+
+    def _split(self, row: int, view: int) -> tuple[int, bool]:
+        return (0, False) if view == 0 else split_view(view, self._concepts[self._index.concept[row]])
+
+    def _numbers(self, variation: int) -> NDArray[np.int32]:
+        """int32 [rows, 6]: the crop of `compute_crops`, then the bucket's height and width."""
+        if variation not in self._geometry:
+            index = self._index
+            target = self._bucket_sizes[index.bucket]
+            crop = compute_crops(index.width, index.height, target, index.path_hash, variation)
+            self._geometry[variation] = np.concatenate([crop, target], axis=1)
+        return self._geometry[variation]

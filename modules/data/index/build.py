@@ -1,0 +1,137 @@
+"""Building the index: scan the folders, open only new and changed files, store the table."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from modules.config import ConfigError, DataError, TandemError
+from modules.config.sections.data import DataSettings
+from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
+from modules.data.index.column_store import Column, StringColumn, write_columns
+from modules.data.index.concept_rows import ConceptRows, index_concept
+from modules.data.index.index import Index, IndexHeader, ProgressCallback, index_path, load_index, no_progress
+from modules.data.index.scan import FolderScan, scan_concept
+from modules.data.rng import hash_uint64, to_unit_interval
+
+_KEPT_INDEXES = 8
+
+
+def build_index(
+    settings: DataSettings, seed: int, size_step: int, cache_dir: Path, progress: ProgressCallback = no_progress
+) -> Index:
+    """Bring the stored index up to date and load it; `progress` counts the images opened, per concept.
+
+    Bucket sides are multiples of `size_step` pixels; `seed` chooses the validation split.
+    Raises DataError if no image is left to train on, TandemError if `cache_dir` cannot be written.
+    """
+    if not any(concept.enabled for concept in settings.concepts):
+        raise DataError("concepts: there is no concept that is switched on.", "Add a folder with images.")
+    path = index_path(settings, seed, size_step, cache_dir)
+    scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
+    previous = _previous_index(path)
+    concepts = {n: index_concept(n, scan, settings.concepts[n], previous, progress) for n, scan in scans.items()}
+    buckets = make_buckets(settings.resolution, size_step, settings.aspect_ratio_bucketing)
+    columns = _with_settings(_joined(list(concepts.values())), settings, seed, buckets)
+    header = IndexHeader(
+        roots=tuple(scans[n].root if n in scans else "" for n in range(len(settings.concepts))),
+        origins=tuple(concepts[n].origin if n in concepts else "" for n in range(len(settings.concepts))),
+        buckets=buckets,
+        problems=tuple(problem for rows in concepts.values() for problem in rows.problems),
+        files_seen=sum(scan.files_seen for scan in scans.values()),
+    )
+    _refuse_empty(columns, header, list(scans.values()))
+    _store(path, columns, header)
+    return load_index(path)
+
+
+def _joined(concepts: list[ConceptRows]) -> dict[str, Column]:
+    """The columns of all concepts, one after the other."""
+    columns = {name: np.concatenate([rows.columns[name] for rows in concepts]) for name in concepts[0].columns}
+    numbers = [np.full(len(rows.paths), rows.number, dtype=np.int32) for rows in concepts]
+    columns["concept"] = np.concatenate(numbers)
+    for name, texts in (
+        ("path", [path for rows in concepts for path in rows.paths]),
+        ("caption", [caption for rows in concepts for caption in rows.captions]),
+    ):
+        packed = StringColumn.pack(texts)
+        columns[f"{name}_blob"], columns[f"{name}_starts"] = packed.blob, packed.starts
+    return columns
+
+
+def _with_settings(
+    columns: dict[str, Column], settings: DataSettings, seed: int, buckets: tuple[Bucket, ...]
+) -> dict[str, Column]:
+    """Add the columns that follow from settings: bucket, and validation (true for every image not trained on)."""
+    bucket = assign_buckets(buckets, columns["width"].astype(np.int32), columns["height"].astype(np.int32))
+    held_out = np.array([concept.kind != "train" for concept in settings.concepts])
+    # A pure function of seed and relative path, so adding files never moves other ones between the sets.
+    position = to_unit_interval(hash_uint64(columns["path_hash"].astype(np.uint64), seed, 0x5EED))
+    in_split = position < settings.validation_split
+    return columns | {"bucket": bucket, "validation": held_out[columns["concept"].astype(np.int64)] | in_split}
+
+
+def _previous_index(path: Path) -> Index | None:
+    """The index to reuse sizes and captions from: that of these settings, else the newest."""
+    candidates = [path] if path.exists() else _stored_indexes(path.parent)[:1]
+    try:
+        return load_index(candidates[0]) if candidates else None
+    except DataError:
+        return None
+
+
+def _stored_indexes(cache_dir: Path) -> list[Path]:
+    """All indexes in the folder, newest first."""
+    by_date = []
+    for path in cache_dir.glob("index-*.safetensors"):
+        try:
+            by_date.append((path.stat().st_mtime_ns, path))
+        except OSError:  # another run may delete old indexes at the same time
+            continue
+    return [path for _, path in sorted(by_date, reverse=True)]
+
+
+def _store(path: Path, columns: dict[str, Column], header: IndexHeader) -> None:
+    try:
+        write_columns(path, columns, header.dump())
+        for old in _stored_indexes(path.parent)[_KEPT_INDEXES:]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        kind = TandemError if error.errno == errno.ENOSPC else ConfigError
+        raise kind(
+            f"cache_dir: the index cannot be written to {str(path.parent)!r}: {error.strerror or error}.",
+            "Choose a writable folder on a disk with free space.",
+        ) from error
+
+
+def _refuse_empty(columns: dict[str, Column], header: IndexHeader, scans: list[FolderScan]) -> None:
+    validation = columns["validation"]
+    if len(validation) and not validation.all():
+        return
+    folders = ", ".join(repr(scan.root) for scan in scans)
+    if len(validation):
+        raise DataError(
+            f"All {len(validation)} images in {folders} are held out for validation; none is left to train on.",
+            "Add a concept of kind train, or lower validation_split.",
+        )
+    reasons = _reasons(header, scans)
+    raise DataError(
+        f"No usable image in {folders}: {header.files_seen} files seen{reasons}.",
+        "Tandem reads .png, .jpg, .jpeg, .webp and .bmp files.",
+    )
+
+
+def _reasons(header: IndexHeader, scans: list[FolderScan]) -> str:
+    """Why files were skipped, with the count of each kind: " (3 x .txt; 2 x skipped: ...)"."""
+    suffixes: Counter[str] = Counter()
+    for scan in scans:
+        suffixes += scan.other_files
+    kinds = Counter(problem.what for problem in header.problems)
+    reasons = [f"{count} x {suffix or 'files without suffix'}" for suffix, count in suffixes.most_common(4)]
+    reasons += [f"{count} x {what}" for what, count in kinds.most_common(4)]
+    masks = sum(scan.masks for scan in scans)
+    reasons += [f"{masks} x masks"] if masks else []
+    return f" ({'; '.join(reasons)})" if reasons else ""

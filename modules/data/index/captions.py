@@ -1,0 +1,164 @@
+"""Finding the captions of an image. An image without a readable caption is used with an empty one and reported."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import posixpath
+import re
+from enum import IntEnum
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from modules.data.index.problems import Problem
+from modules.data.index.scan import FolderScan
+
+CaptionSource: TypeAlias = Literal["auto", "txt", "file_name", "folder_name", "metadata", "none"]
+Metadata: TypeAlias = dict[str, tuple[str, ...]]
+
+_TEXT_KEYS = ("text", "caption", "prompt")
+_MAX_CAPTION_FILE_BYTES = 1 << 20
+
+
+class CaptionState(IntEnum):
+    """Result of looking for a caption; anything but FOUND is reported. The numbers are stored in the index."""
+
+    FOUND = 0
+    MISSING = 1
+    UNREADABLE = 2
+    EMPTY = 3
+
+    def explain(self) -> str:
+        """The state in plain words, for problems.txt."""
+        return {
+            CaptionState.FOUND: "",
+            CaptionState.MISSING: "no caption found; used with an empty caption",
+            CaptionState.UNREADABLE: "its caption file is not readable as UTF-8; used with an empty caption",
+            CaptionState.EMPTY: "its caption is empty",
+        }[self]
+
+
+class Captions:
+    """Finds the captions of one concept's images; files are opened only when needed.
+
+    auto: the image's metadata entry, else its .txt file. If the concept has neither metadata nor .txt files, captions
+    are the file names; otherwise an image without either is reported and gets an empty caption.
+    """
+
+    def __init__(self, source: CaptionSource, scan: FolderScan) -> None:
+        self.problems: list[Problem] = []
+        self._scan = scan
+        self._source: CaptionSource = source
+        if source == "auto" and not scan.metadata and (scan.stamps[:, 1, 0] < 0).all():
+            self._source = "file_name"
+        self._metadata: Metadata | None = None
+
+    @property
+    def origin(self) -> str:
+        """Everything captions depend on apart from each image's caption file; if it is unchanged, so are they."""
+        metadata = self._scan.metadata if self._source in ("auto", "metadata") else []
+        return json.dumps([self._source, metadata])
+
+    def find(self, relative_path: str, has_text_file: bool) -> tuple[tuple[str, ...], CaptionState]:
+        """The captions of one image (an empty tuple means one empty caption) and the state of the search."""
+        if self._source == "none":
+            return (), CaptionState.FOUND
+        if self._source == "file_name":
+            return _with_state((_from_name(posixpath.splitext(posixpath.basename(relative_path))[0]),))
+        if self._source == "folder_name":
+            folder = posixpath.basename(posixpath.dirname(relative_path)) or Path(self._scan.root).name
+            return _with_state((_from_name(folder),))
+        if self._source in ("auto", "metadata"):
+            entry = self._entries().get(relative_path)
+            if entry is not None:
+                return _with_state(entry)
+        if self._source in ("auto", "txt") and has_text_file:
+            return self._read_text(relative_path)
+        return (), CaptionState.MISSING
+
+    def read_metadata(self) -> None:
+        """Read the metadata files now, so that `problems` includes theirs."""
+        if self._source in ("auto", "metadata"):
+            self._entries()
+
+    def _read_text(self, relative_path: str) -> tuple[tuple[str, ...], CaptionState]:
+        try:
+            with open(Path(self._scan.root, posixpath.splitext(relative_path)[0] + ".txt"), "rb") as file:
+                data = file.read(_MAX_CAPTION_FILE_BYTES)
+            text = data.decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError):
+            return (), CaptionState.UNREADABLE
+        lines = (line.strip() for line in re.split(r"\r\n|\r|\n", text.replace("\0", "")))
+        return _with_state(tuple(line for line in lines if line))
+
+    def _entries(self) -> Metadata:
+        if self._metadata is None:
+            self._metadata = {}
+            for relative, _ in self._scan.metadata:  # a file deeper in the tree comes later and overrides
+                self._metadata |= _read_metadata(self._scan.root, relative, self.problems)
+        return self._metadata
+
+
+def _with_state(captions: tuple[str, ...]) -> tuple[tuple[str, ...], CaptionState]:
+    nonempty = tuple(caption for caption in captions if caption)
+    return nonempty, CaptionState.FOUND if nonempty else CaptionState.EMPTY
+
+
+def _from_name(name: str) -> str:
+    readable = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return _one_line(readable.replace("_", " "))
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s*[\r\n]+\s*", " ", text).strip()
+
+
+def _read_metadata(root: str, relative: str, problems: list[Problem]) -> Metadata:
+    path = Path(root, relative)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        records = _csv_records(text) if relative.endswith(".csv") else _json_records(text, path, problems)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        problems.append(Problem(str(path), f"cannot be read as UTF-8 {path.suffix[1:]}: {error}"))
+        return {}
+    entries: Metadata = {}
+    unnamed = 0
+    for record in records:
+        name = record.get("file_name")
+        if not isinstance(name, str):
+            unnamed += 1
+            continue
+        key = posixpath.normpath(posixpath.join(posixpath.dirname(relative), name.replace("\\", "/")))
+        entries[key] = _texts(record)
+    if unnamed:
+        problems.append(Problem(str(path), f"{unnamed} entries have no `file_name`; they were ignored"))
+    return entries
+
+
+def _csv_records(text: str) -> list[dict[str, object]]:
+    return [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+
+
+def _json_records(text: str, path: Path, problems: list[Problem]) -> list[dict[str, object]]:
+    records: list[dict[str, object]] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            problems.append(Problem(str(path), f"line {number} is not JSON ({error}); it was ignored"))
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            problems.append(Problem(str(path), f"line {number} is not a JSON object; it was ignored"))
+    return records
+
+
+def _texts(record: dict[str, object]) -> tuple[str, ...]:
+    value = next((record[key] for key in _TEXT_KEYS if key in record), None)
+    texts = value if isinstance(value, list) else [value]
+    # JSON can contain a lone surrogate, which neither tokenizers nor files accept.
+    return tuple(_one_line(t.encode("utf-8", "replace").decode()) for t in texts if isinstance(t, str))

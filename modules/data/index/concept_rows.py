@@ -1,0 +1,211 @@
+"""The rows of one concept: reused from the previous index, and read from the headers of new and changed files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modules.config import Concept
+from modules.data.index.captions import Captions, CaptionState
+from modules.data.index.column_store import Column
+from modules.data.index.images import IMAGE_ERRORS, describe_image_error, read_image_size, suppress_pillow_warnings
+from modules.data.index.index import Index, ProgressCallback
+from modules.data.index.problems import Problem
+from modules.data.index.scan import FolderScan, mask_path
+from modules.data.rng import hash_bytes
+
+Rows: TypeAlias = NDArray[np.int64]
+Result = TypeVar("Result")
+
+_THREADS = 4  # on a network drive the time goes into waiting, not the CPU
+_CHUNK = 256  # files per task of a thread
+_MAX_ASPECT_DIFFERENCE = 0.01  # relative, of mask and image
+
+
+@dataclass
+class ConceptRows:
+    """The columns of one concept [rows], and what belongs to them."""
+
+    number: int  # position in config.concepts
+    columns: dict[str, Column]
+    paths: list[bytes]
+    captions: list[bytes]  # UTF-8, several captions separated by newlines
+    origin: str  # Captions.origin
+    problems: list[Problem]
+
+
+def index_concept(
+    number: int, scan: FolderScan, concept: Concept, previous: Index | None, progress: ProgressCallback
+) -> ConceptRows:
+    """Table rows for the scanned images; unusable files become problems instead of rows."""
+    return _RowBuilder(scan, concept, _PreviousRows.of(previous, scan.root, number)).build(number, progress)
+
+
+class _PreviousRows:
+    """One concept's rows of the previous index, found by relative path."""
+
+    def __init__(self, index: Index | None, origin: str, rows: dict[bytes, int]) -> None:
+        self.index, self.origin, self._rows = index, origin, rows
+
+    @classmethod
+    def of(cls, index: Index | None, root: str, number: int) -> _PreviousRows:
+        if index is None or root not in index.header.roots:
+            return cls(None, "", {})
+        roots = index.header.roots
+        # Two concepts may share a folder; then the same position in the list is the same concept.
+        number = number if roots[number : number + 1] == (root,) else roots.index(root)
+        first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
+        paths = index.paths.unpack(first, last)
+        return cls(index, index.header.origins[number], dict(zip(paths, range(first, last), strict=True)))
+
+    def rows(self, paths: list[bytes]) -> Rows:
+        """int64 [paths]: the previous row of each path, -1 for new ones."""
+        get = self._rows.get
+        return np.array([get(path, -1) for path in paths], dtype=np.int64)
+
+
+class _RowBuilder:
+    """Builds one concept's rows; all arrays have one element per scanned image until `build` drops the unusable."""
+
+    def __init__(self, scan: FolderScan, concept: Concept, previous: _PreviousRows) -> None:
+        self.scan, self.concept, self.previous = scan, concept, previous
+        self.paths = scan.paths
+        self.previous_row = previous.rows(self.paths)
+        self.problems = list(scan.problems)
+        self.usable = np.ones(len(self.paths), dtype=np.bool_)
+
+    def build(self, number: int, progress: ProgressCallback) -> ConceptRows:
+        stamps = self.scan.stamps
+        file, caption, mask = stamps[:, 0], stamps[:, 1], stamps[:, 2]
+        with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
+            sizes = self._sizes(file, pool, progress)
+            mask_sizes = self._mask_sizes(mask, sizes, pool)
+            texts, states, origin = self._captions(caption, pool)
+        keep = np.flatnonzero(self.usable)
+        columns: dict[str, Column] = {
+            "size": file[:, 0],
+            "mtime_ns": file[:, 1],
+            "width": sizes[:, 0],
+            "height": sizes[:, 1],
+            "path_hash": self._path_hashes(),
+            "caption_file": caption,
+            "caption_state": states,
+            "mask_file": mask,
+            "mask_size": mask_sizes,
+        }
+        return ConceptRows(
+            number,
+            {name: np.ascontiguousarray(column[keep]) for name, column in columns.items()},
+            [self.paths[row] for row in keep.tolist()],
+            [texts[row] for row in keep.tolist()],
+            origin,
+            self.problems,
+        )
+
+    def _sizes(self, file: Rows, pool: ThreadPoolExecutor, progress: ProgressCallback) -> NDArray[np.int32]:
+        """int32 [n, 2]: width, height in pixels; only files whose size or mtime changed are opened."""
+        sizes = np.zeros((len(self.paths), 2), dtype=np.int32)
+        reused = np.zeros(len(self.paths), dtype=np.bool_)
+        if self.previous.index is not None:
+            index = self.previous.index
+            stamps = np.stack([index.size, index.mtime_ns], axis=1)
+            reused = self._unchanged(stamps, file)
+            sizes[reused, 0] = index.width[self.previous_row[reused]]
+            sizes[reused, 1] = index.height[self.previous_row[reused]]
+        changed = np.flatnonzero(~reused).tolist()
+        for done, (row, size) in enumerate(_map(pool, changed, lambda row: _try_size(self._file(row))), start=1):
+            sizes[row] = self._size_or_reject(row, size)
+            progress(done, len(changed))
+        return sizes
+
+    def _mask_sizes(self, mask: Rows, sizes: NDArray[np.int32], pool: ThreadPoolExecutor) -> NDArray[np.int32]:
+        """int32 [n, 2]: width, height of the masks, 0 without; images whose mask does not fit are rejected."""
+        mask_sizes = np.zeros((len(self.paths), 2), dtype=np.int32)
+        reused = np.zeros(len(self.paths), dtype=np.bool_)
+        if self.previous.index is not None:
+            reused = self._unchanged(self.previous.index.mask_file, mask)
+            mask_sizes[reused] = self.previous.index.mask_size[self.previous_row[reused]]
+        changed = np.flatnonzero(~reused & (mask[:, 0] >= 0) & self.usable).tolist()
+        for row, size in _map(pool, changed, lambda row: _try_size(mask_path(self._file(row), self.concept))):
+            mask_sizes[row] = self._size_or_reject(row, f"its mask is {size}" if isinstance(size, str) else size)
+        for row in np.flatnonzero((mask_sizes[:, 0] > 0) & self.usable).tolist():
+            stretch = (mask_sizes[row, 0] / mask_sizes[row, 1]) / (sizes[row, 0] / sizes[row, 1])
+            if abs(stretch - 1) > _MAX_ASPECT_DIFFERENCE:
+                shapes = f"{mask_sizes[row, 0]}x{mask_sizes[row, 1]}, the image {sizes[row, 0]}x{sizes[row, 1]}"
+                self._size_or_reject(row, f"skipped: its mask has another shape ({shapes})")
+        return mask_sizes
+
+    def _captions(self, caption: Rows, pool: ThreadPoolExecutor) -> tuple[list[bytes], NDArray[np.uint8], str]:
+        """Caption text and CaptionState of each image, and the origin of all."""
+        captions = Captions(self.concept.caption_source, self.scan)
+        texts = [b""] * len(self.paths)
+        states = np.zeros(len(self.paths), dtype=np.uint8)
+        reused = np.zeros(len(self.paths), dtype=np.bool_)
+        index = self.previous.index
+        if index is not None and self.previous.origin == captions.origin:
+            reused = self._unchanged(index.caption_file, caption)
+            stored = index.caption_texts.unpack()
+            for row, old in zip(np.flatnonzero(reused).tolist(), self.previous_row[reused].tolist(), strict=True):
+                texts[row] = stored[old]
+            states[reused] = index.caption_state[self.previous_row[reused]]
+            metadata = {os.path.join(self.scan.root, relative) for relative, _ in self.scan.metadata}
+            self.problems += [problem for problem in index.header.problems if problem.path in metadata]
+        else:
+            captions.read_metadata()
+            self.problems += captions.problems
+
+        def find(row: int) -> tuple[tuple[str, ...], CaptionState]:
+            path = os.fsdecode(self.paths[row])
+            return captions.find(path, has_text_file=bool(caption[row, 0] >= 0))
+
+        for row, (found, state) in _map(pool, np.flatnonzero(~reused & self.usable).tolist(), find):
+            texts[row] = "\n".join(found).encode("utf-8")
+            states[row] = state
+        return texts, states, captions.origin
+
+    def _path_hashes(self) -> NDArray[np.uint64]:
+        hashes = np.zeros(len(self.paths), dtype=np.uint64)
+        seen = self.previous_row >= 0
+        if self.previous.index is not None:
+            hashes[seen] = self.previous.index.path_hash[self.previous_row[seen]]
+        for row in np.flatnonzero(~seen).tolist():
+            hashes[row] = hash_bytes(self.paths[row])
+        return hashes
+
+    def _unchanged(self, stored: Rows, found: Rows) -> NDArray[np.bool_]:
+        """bool [n]: the image is in the previous index and its [n, 2] stamps are the same."""
+        same = self.previous_row >= 0
+        same[same] = (stored[self.previous_row[same]] == found[same]).all(axis=1)
+        return same
+
+    def _size_or_reject(self, row: int, size: tuple[int, int] | str) -> tuple[int, int]:
+        """The size; if it is a reason instead, the row is rejected with it."""
+        if isinstance(size, tuple):
+            return size
+        self.usable[row] = False
+        self.problems.append(Problem(self._file(row), size))
+        return 0, 0
+
+    def _file(self, row: int) -> str:
+        return os.path.join(self.scan.root, os.fsdecode(self.paths[row]))
+
+
+def _try_size(path: str) -> tuple[int, int] | str:
+    try:
+        width, height = read_image_size(path)
+    except IMAGE_ERRORS as error:
+        return describe_image_error(error)
+    return (width, height) if width > 0 and height > 0 else "skipped: it has no pixels"
+
+
+def _map(pool: ThreadPoolExecutor, rows: list[int], work: Callable[[int], Result]) -> Iterator[tuple[int, Result]]:
+    """(row, work(row)) in order, computed by the pool's threads."""
+    chunks = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
+    for chunk, results in zip(chunks, pool.map(lambda chunk: [work(row) for row in chunk], chunks), strict=True):
+        yield from zip(chunk, results, strict=True)

@@ -1,0 +1,156 @@
+"""The index: one table of all images of all concepts, in an order that is the same in every process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modules.config import DataError
+from modules.config.sections.data import DataSettings
+from modules.data.index.buckets import Bucket
+from modules.data.index.captions import CaptionState
+from modules.data.index.column_store import Column, StringColumn, map_columns
+from modules.data.index.problems import Problem
+from modules.data.index.scan import concept_root
+
+FORMAT = 1
+ProgressCallback: TypeAlias = Callable[[int, int], None]  # (done, total)
+
+
+def no_progress(done: int, total: int) -> None:
+    """A ProgressCallback that does nothing."""
+
+
+@dataclass(frozen=True)
+class IndexHeader:
+    """What the index stores besides its columns; JSON in the file, so the names are part of the format."""
+
+    roots: tuple[str, ...]  # one per entry of config.concepts, absolute; "" if the concept is switched off
+    origins: tuple[str, ...]  # Captions.origin, per concept
+    buckets: tuple[Bucket, ...]
+    problems: tuple[Problem, ...]  # of files that did not become rows, and of metadata files
+    files_seen: int
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> IndexHeader:
+        """The header of a `dump`. Raises ValueError, KeyError or TypeError if the text is not one."""
+        data = json.loads(text)
+        return cls(
+            roots=tuple(data["roots"]),
+            origins=tuple(data["origins"]),
+            buckets=tuple(Bucket(**bucket) for bucket in data["buckets"]),
+            problems=tuple(Problem(**problem) for problem in data["problems"]),
+            files_seen=data["files_seen"],
+        )
+
+
+class Index:
+    """The table. Rows are sorted by (concept, relative path); columns are arrays [rows], read-only memory maps."""
+
+    def __init__(self, path: Path, columns: dict[str, Column], header: IndexHeader) -> None:
+        self.path = path
+        self.header = header
+        self.concept = cast("NDArray[np.int32]", columns["concept"])  # position in config.concepts
+        self.size = cast("NDArray[np.int64]", columns["size"])  # file size in bytes
+        self.mtime_ns = cast("NDArray[np.int64]", columns["mtime_ns"])
+        self.width = cast("NDArray[np.int32]", columns["width"])  # pixels, with the orientation applied
+        self.height = cast("NDArray[np.int32]", columns["height"])
+        self.bucket = cast("NDArray[np.int32]", columns["bucket"])  # position in `buckets`
+        self.validation = cast("NDArray[np.bool_]", columns["validation"])  # not trained on: validation or test
+        self.path_hash = cast("NDArray[np.uint64]", columns["path_hash"])  # of the relative path alone
+        self.caption_file = cast("NDArray[np.int64]", columns["caption_file"])  # [rows, 2] size, mtime_ns; -1 without
+        self.caption_state = cast("NDArray[np.uint8]", columns["caption_state"])  # CaptionState
+        self.mask_file = cast("NDArray[np.int64]", columns["mask_file"])  # [rows, 2] size, mtime_ns; -1 without
+        self.mask_size = cast("NDArray[np.int32]", columns["mask_size"])  # [rows, 2] width, height; 0 without
+        self.paths = _string_column(columns, "path")
+        self.caption_texts = _string_column(columns, "caption")  # several captions separated by newlines
+
+    def __len__(self) -> int:
+        return len(self.concept)
+
+    def __reduce__(self) -> tuple[Callable[[Path], Index], tuple[Path]]:
+        # Spawned loader workers map the file again instead of receiving a copy of the table.
+        return load_index, (self.path,)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """All buckets; the `bucket` column holds positions in it."""
+        return self.header.buckets
+
+    def relative_path(self, row: int) -> str:
+        """The image's path below its concept folder."""
+        return os.fsdecode(self.paths[row])
+
+    def file(self, row: int) -> str:
+        """The image's absolute path."""
+        return os.path.join(self.header.roots[self.concept[row]], self.relative_path(row))
+
+    def files(self) -> Iterator[str]:
+        """The absolute paths of all rows, in order: faster than `file` for each row."""
+        for number, root in enumerate(self.header.roots):
+            first, last = np.searchsorted(self.concept, [number, number + 1]).tolist()
+            for path in self.paths.unpack(first, last):
+                yield os.path.join(root, os.fsdecode(path))
+
+    def captions(self, row: int) -> tuple[str, ...]:
+        """The image's captions as written, at least one; ("",) if it has none."""
+        return tuple(self.caption_texts[row].decode("utf-8").split("\n"))
+
+    def has_mask(self, row: int) -> bool:
+        """Whether a mask file belongs to the image (always false without masked_training)."""
+        return bool(self.mask_file[row, 0] >= 0)
+
+    def problems(self) -> list[Problem]:
+        """All problems found when the index was built, of used and unused images."""
+        found = list(self.header.problems)
+        for row in np.flatnonzero(self.caption_state).tolist():
+            found.append(Problem(self.file(row), CaptionState(int(self.caption_state[row])).explain()))
+        other_size = (self.mask_size != np.stack([self.width, self.height], axis=1)).any(axis=1)
+        for row in np.flatnonzero(other_size & (self.mask_file[:, 0] >= 0)).tolist():
+            size = "x".join(map(str, self.mask_size[row].tolist()))
+            found.append(Problem(self.file(row), f"its mask has another size ({size}); the mask was scaled"))
+        return found
+
+
+def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Path) -> Path:
+    """The file of the index for these settings; other settings have other files."""
+    concepts = [
+        [concept_root(c), c.enabled, c.kind, c.include_subfolders, c.caption_source, c.mask_suffix]
+        for c in settings.concepts
+    ]
+    sizes = [settings.resolution, settings.aspect_ratio_bucketing, size_step]
+    split = [settings.validation_split, seed, settings.masked_training]
+    digest = hashlib.sha256(json.dumps([FORMAT, concepts, sizes, split]).encode()).hexdigest()
+    return cache_dir / f"index-{digest[:16]}.safetensors"
+
+
+def load_index(path: Path) -> Index:
+    """Memory-map the stored index. Raises DataError if it is missing or damaged."""
+    try:
+        columns, header = map_columns(path)
+        return Index(path, columns, IndexHeader.parse(header))
+    except OSError as error:
+        raise DataError(f"The index {str(path)!r} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"The index {str(path)!r} is damaged ({error}).", "Delete it; the next start builds it again."
+        ) from error
+
+
+def _string_column(columns: dict[str, Column], name: str) -> StringColumn:
+    return StringColumn(
+        cast("NDArray[np.uint8]", columns[f"{name}_blob"]),
+        cast("NDArray[np.uint64]", columns[f"{name}_starts"]),
+    )

@@ -1,0 +1,139 @@
+"""`python -m modules.data.index.survey FILE [SIZE_STEP]`: the contents of a config's concept folders as JSON lines.
+
+The window runs this in a child process, so that it neither reads thousands of files itself nor imports numpy.
+FILE holds {"concepts": [...], "resolution": ..., ...} as a config does; "-" reads it from standard input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from modules.config import DataError, TandemError, validate
+from modules.config.sections.data import DataSettings
+from modules.data.index.buckets import assign_buckets, make_buckets
+from modules.data.index.captions import CaptionState
+from modules.data.index.concept_rows import ConceptRows, index_concept
+from modules.data.index.index import no_progress
+from modules.data.index.scan import scan_concept
+
+Record = dict[str, object]
+
+_ROWS_PER_RECORD = 500
+_TINY = 0.25  # fraction of resolution² below which an image counts as tiny: both sides more than doubled
+
+
+def survey(settings: DataSettings, size_step: int = 8) -> Iterator[Record]:
+    """Records for every concept, enabled or not: `pictures` (in chunks), `problem`s, then one `concept`; at the end
+    the `buckets` of the images that would be trained on.
+
+    A folder that cannot be read gives a `concept` with an `error`; nothing is raised.
+    """
+    buckets = make_buckets(settings.resolution, size_step, settings.aspect_ratio_bucketing)
+    counts = np.zeros(len(buckets), dtype=np.int64)
+    for number, concept in enumerate(settings.concepts):
+        try:
+            scan = scan_concept(concept, settings.masked_training)
+        except DataError as error:
+            yield {"type": "concept", "concept": number, "pictures": 0, "error": error.message}
+            continue
+        rows = index_concept(number, scan, concept, None, no_progress)
+        width, height = (rows.columns[name].astype(np.int32) for name in ("width", "height"))
+        bucket = assign_buckets(buckets, width, height)
+        if concept.enabled and concept.kind == "train":
+            counts += np.bincount(bucket, minlength=len(buckets))
+        problems = list(_problems(rows, scan.root, settings.resolution))
+        yield from _image_records(rows, [str(each) for each in buckets], bucket.tolist())
+        yield from ({"type": "problem", "concept": number, **problem} for problem in problems)
+        yield {
+            "type": "concept",
+            "concept": number,
+            "root": scan.root,
+            "pictures": len(rows.paths),
+            "other_files": dict(scan.other_files),
+            "problems": len(problems),
+        }
+    yield {"type": "buckets", "buckets": [[str(b), n] for b, n in zip(buckets, counts.tolist(), strict=True) if n]}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the records; exit code 2 and an `error` record if the config cannot be read."""
+    if not 1 <= len(arguments) <= 2 or not all(word.isdecimal() for word in arguments[1:]):
+        print("usage: python -m modules.data.index.survey FILE|- [SIZE_STEP]", file=sys.stderr)
+        return 2
+    try:
+        text = sys.stdin.read() if arguments[0] == "-" else Path(arguments[0]).read_text("utf-8")
+        config = validate(json.loads(text), "survey")
+    except (OSError, ValueError, TandemError) as error:
+        print(json.dumps({"type": "error", "message": str(error)}))
+        print(f"survey: {error}", file=sys.stderr)
+        return 2
+    for record in survey(config, *map(int, arguments[1:])):
+        print(json.dumps(record), flush=True)
+    return 0
+
+
+def _image_records(rows: ConceptRows, buckets: list[str], bucket: list[int]) -> Iterator[Record]:
+    """Records of rows [path below the folder, width, height, bucket, captions separated by newlines, CaptionState]."""
+    columns = rows.columns
+    listed = [
+        [os.fsdecode(path), width, height, buckets[number], caption.decode("utf-8"), CaptionState(state).name.lower()]
+        for path, caption, number, width, height, state in zip(
+            rows.paths,
+            rows.captions,
+            bucket,
+            columns["width"].tolist(),
+            columns["height"].tolist(),
+            columns["caption_state"].tolist(),
+            strict=True,
+        )
+    ]
+    for first in range(0, len(listed), _ROWS_PER_RECORD):
+        yield {"type": "pictures", "concept": rows.number, "rows": listed[first : first + _ROWS_PER_RECORD]}
+
+
+def _problems(rows: ConceptRows, root: str, resolution: int) -> Iterator[dict[str, str]]:
+    """Broken, uncaptioned, tiny and duplicate images: path, kind, and what is wrong in plain words."""
+    for problem in rows.problems:
+        yield {"path": problem.path, "kind": "broken", "what": problem.what}
+    paths = [os.path.join(root, os.fsdecode(path)) for path in rows.paths]
+    for row, state in enumerate(rows.columns["caption_state"].tolist()):
+        if state:
+            yield {"path": paths[row], "kind": "caption", "what": CaptionState(state).explain()}
+    widths, heights = rows.columns["width"].tolist(), rows.columns["height"].tolist()
+    for path, width, height in zip(paths, widths, heights, strict=True):
+        if width * height < _TINY * resolution**2:
+            enlarged = (resolution**2 / (width * height)) ** 0.5
+            what = f"{width}x{height} is small: it is enlarged {enlarged:.1f} times and will look soft"
+            yield {"path": path, "kind": "tiny", "what": what}
+    for path, first in _duplicates(paths, rows.columns["size"].tolist()):
+        yield {"path": path, "kind": "duplicate", "what": f"the same image as {os.path.relpath(first, root)}"}
+
+
+def _duplicates(paths: list[str], sizes: list[int]) -> Iterator[tuple[str, str]]:
+    """(file, earlier file with the same bytes); only files of equal size (bytes) are read."""
+    by_size = defaultdict(list)
+    for path, size in zip(paths, sizes, strict=True):
+        by_size[size].append(path)
+    for same_size in (group for group in by_size.values() if len(group) > 1):
+        seen: dict[bytes, str] = {}
+        for path in same_size:
+            try:
+                with open(path, "rb") as file:
+                    content = hashlib.file_digest(file, "sha256").digest()
+            except OSError:
+                continue
+            first = seen.setdefault(content, path)
+            if first is not path:
+                yield path, first
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""The loader: the micro-batches of one rank, read and augmented in worker processes; each sample is a pure function of
+its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+
+from modules.config import Concept, TandemError, TrainingError
+from modules.config.sections.data import DataSettings
+from modules.data.batch import Batch, MicroBatch, SampleTransform
+from modules.data.cache.reader import MEMORY_BYTES, CachedExamples
+from modules.data.index.index import Index
+from modules.data.loading.caption_augmentation import augment_caption
+from modules.data.loading.micro_batches import micro_batches
+from modules.data.loading.order import Order, StepSamples
+from modules.data.loading.packed_batch import PackedBatch
+from modules.data.loading.worker_signals import ignore_foreign_sigterm
+from modules.data.rng import SampleRng
+
+SplitStep: TypeAlias = Callable[[StepSamples], list[MicroBatch]]  # into the micro-batches of one rank
+Received: TypeAlias = "Batch | PackedBatch | _WorkerError"
+Loading: TypeAlias = "DataLoader[Received]"
+
+
+class LoaderWorkerDied(TrainingError):
+    """A loader worker process ended unexpectedly."""
+
+    kind = "loader"
+
+
+class MicroBatchDataset(Dataset["Received"]):
+    """Maps a MicroBatch to its Batch. Validation rows always use view 0 and their first caption."""
+
+    def __init__(
+        self,
+        concepts: Sequence[Concept],
+        caption_dropout: float,
+        index: Index,
+        cached: CachedExamples,
+        transform: SampleTransform,
+    ) -> None:
+        self._concepts, self._caption_dropout = concepts, caption_dropout
+        self._index, self._cached, self._transform = index, cached, transform
+
+    def __getitem__(self, micro_batch: MicroBatch) -> Received:
+        # torch re-raises a worker's error from its text alone; returned as a value, it arrives unchanged.
+        try:
+            batch = self.batch(micro_batch)
+        except TandemError as error:
+            return _WorkerError(error)
+        return batch if get_worker_info() is None else PackedBatch.pack(batch)
+
+    def batch(self, micro_batch: MicroBatch) -> Batch:
+        """Read, augment, transform and stack the samples of a micro-batch."""
+        generator = torch.Generator()
+        rows_and_seeds = zip(micro_batch.rows, micro_batch.seeds, strict=True)
+        samples = [self._sample(row, seed, generator) for row, seed in rows_and_seeds]
+        return Batch(
+            tensors={name: torch.stack([sample[name] for sample in samples]) for name in samples[0]},
+            ids=torch.tensor(micro_batch.rows, dtype=torch.int64),
+            seeds=torch.tensor(micro_batch.seeds, dtype=torch.int64),
+            weights=torch.tensor(micro_batch.weights, dtype=torch.float64),
+            is_last_of_step=micro_batch.is_last_of_step,
+            step_weight=micro_batch.step_weight,
+            step_samples=micro_batch.step_samples,
+        )
+
+    def _sample(self, row: int, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
+        concept = self._concepts[self._index.concept[row]]
+        captions = self._index.captions(row)
+        if self._index.validation[row]:
+            view, caption = 0, concept.prompt_prefix + captions[0]
+        else:
+            rng = SampleRng(seed)
+            view = rng.integer(int(self._cached.views[row]))
+            caption = augment_caption(captions, concept, self._caption_dropout, rng)
+        generator.manual_seed(seed)
+        return self._transform(self._cached.read(row, view), caption, generator)
+
+
+class Loader:
+    """Batches of one rank. Touches no global random state; its errors are TandemErrors."""
+
+    def __init__(self, settings: DataSettings, data: MicroBatchDataset, order: Order, split_step: SplitStep) -> None:
+        self._settings, self._data, self._order, self._split_step = settings, data, order, split_step
+        self._sampler = _MicroBatchSampler()
+        self._training = _data_loader(settings, data, self._sampler, keep_workers=settings.persistent_workers)
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """The batches of this rank from step `first_step` of an epoch on.
+
+        One epoch at a time: requesting another ends the previous one.
+        """
+        order = self._order
+        steps = (order.step(epoch, step) for step in range(first_step, order.steps_per_epoch))
+        self._sampler.pending = chain.from_iterable(map(self._split_step, steps))
+        return _received(self._training)
+
+    def validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
+        """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch."""
+        sampler = _MicroBatchSampler(chain.from_iterable(map(self._split_step, steps)))
+        return _received(_data_loader(self._settings, self._data, sampler, keep_workers=False))
+
+    def close(self) -> None:
+        """End the worker processes. Call it after a failure as well: workers left to the garbage collector hang for 5 s
+        each, because it closes the queue through which torch asks them to exit."""
+        _end_workers(self._training, self._training._iterator)
+
+
+def make_loader(
+    settings: DataSettings,
+    index: Index,
+    cached: CachedExamples,
+    order: Order,
+    transform: SampleTransform,
+    *,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    min_micro_batches: int = 1,
+    equal_counts: bool = False,
+) -> Loader:
+    """The loader of one rank; for the last five arguments see `micro_batches`."""
+    memory_bytes = MEMORY_BYTES // max(1, settings.loader_workers)
+    cached = cached.with_memory(memory_bytes)
+    data = MicroBatchDataset(settings.concepts, settings.caption_dropout, index, cached, transform)
+    split_step = partial(
+        micro_batches,
+        buckets=index.bucket,
+        rank=rank,
+        world_size=world_size,
+        batch_size=batch_size,
+        min_micro_batches=min_micro_batches,
+        equal_counts=equal_counts,
+    )
+    return Loader(settings, data, order, split_step)
+
+
+@dataclass(frozen=True)
+class _WorkerError:
+    """A worker's error, sent to the trainer's process to be raised there."""
+
+    error: TandemError
+
+
+@dataclass
+class _MicroBatchSampler(Sampler[MicroBatch]):
+    """The micro-batches to load; refilled for every epoch, because persistent workers keep their sampler."""
+
+    pending: Iterator[MicroBatch] = field(default_factory=lambda: iter(()))
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        return self.pending
+
+
+def _data_loader(
+    settings: DataSettings, data: MicroBatchDataset, sampler: _MicroBatchSampler, keep_workers: bool
+) -> Loading:
+    workers = settings.loader_workers
+    return DataLoader(
+        data,
+        batch_size=None,
+        sampler=sampler,
+        num_workers=workers,
+        pin_memory=settings.pin_memory and torch.cuda.is_available(),
+        prefetch_factor=settings.prefetch_factor if workers else None,
+        persistent_workers=keep_workers and workers > 0,
+        worker_init_fn=ignore_foreign_sigterm,
+        generator=torch.Generator(),  # otherwise torch takes the workers' seeds from the global one
+    )
+
+
+def _received(loading: Loading) -> Iterator[Batch]:
+    items = iter(loading)
+    try:
+        for item in items:
+            if isinstance(item, _WorkerError):
+                raise item.error
+            yield item.unpack() if isinstance(item, PackedBatch) else item
+    except (TandemError, RuntimeError) as failure:
+        _end_workers(loading, items)
+        if isinstance(failure, TandemError) or "DataLoader worker" not in str(failure):
+            raise
+        raise LoaderWorkerDied(
+            f"A loader process ended unexpectedly: {failure}",
+            "It usually ran out of memory: lower loader_workers or prefetch_factor, or set loader_workers to 0.",
+        ) from failure
+
+
+def _end_workers(loading: Loading, items: object) -> None:
+    # The only public way to end persistent workers is to drop all references, and tracebacks keep some.
+    shut_down = getattr(items, "_shutdown_workers", None)  # only iterators with workers have it
+    if shut_down is not None:
+        shut_down()
+        loading._iterator = None

@@ -1,0 +1,72 @@
+"""Splitting a step of the global order into the micro-batches of one rank."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modules.data.batch import MicroBatch
+from modules.data.loading.order import StepSamples
+
+
+def micro_batches(
+    step: StepSamples,
+    buckets: NDArray[np.int32],
+    rank: int,
+    world_size: int,
+    batch_size: int,
+    min_micro_batches: int = 1,
+    equal_counts: bool = False,
+) -> list[MicroBatch]:
+    """One rank's part of a step, in micro-batches of one bucket and at most `batch_size` samples each.
+
+    The step is sorted by bucket and divided into nearly equal contiguous parts, so that every sample is on exactly one
+    rank. There are at least `min_micro_batches` if the part has that many samples, and with `equal_counts` the same
+    number on every rank. Missing ones, as on a rank without samples, are padded with a sample of weight 0. `buckets`
+    is the index column int32 [all rows].
+    """
+    by_bucket = np.argsort(buckets[step.rows], kind="stable")
+
+    def split(of_rank: int, at_least: int) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+        part = by_bucket[len(step) * of_rank // world_size : len(step) * (of_rank + 1) // world_size]
+        return part, _slices(buckets[step.rows[part]], batch_size, at_least)
+
+    part, slices = split(rank, min_micro_batches)
+    count = max(1, len(slices))
+    if equal_counts:
+        count = max(count, *(len(split(other, min_micro_batches)[1]) for other in range(world_size)))
+        part, slices = split(rank, count)
+    # Padding of weight 0 still runs forward and backward, because DDP and FSDP wait for all ranks there.
+    padding = [(by_bucket[:1], np.zeros(1))] * (count - len(slices))
+    chosen = [(part[a:b], step.weights[part[a:b]]) for a, b in slices] + padding
+    step_weight = float(step.weights.sum())
+    return [
+        MicroBatch(
+            tuple(step.rows[positions].tolist()),
+            tuple(step.seeds[positions].tolist()),
+            tuple(weights.tolist()),
+            is_last_of_step=number == count - 1,
+            step_weight=step_weight,
+            step_samples=len(step),
+        )
+        for number, (positions, weights) in enumerate(chosen)
+    ]
+
+
+def _slices(bucket: NDArray[np.int32], batch_size: int, at_least: int) -> list[tuple[int, int]]:
+    """(start, end) of the micro-batches of a part that is sorted by `bucket`, balanced within each bucket."""
+    if not len(bucket):
+        return []
+    borders = [0, *(np.flatnonzero(np.diff(bucket)) + 1).tolist(), len(bucket)]
+    groups = [(a, b) for a, b in itertools.pairwise(borders)]
+    counts = [-(-(b - a) // batch_size) for a, b in groups]
+    while sum(counts) < min(at_least, len(bucket)):
+        largest = max(range(len(groups)), key=lambda n: (groups[n][1] - groups[n][0]) / counts[n])
+        counts[largest] += 1
+    return [
+        (a + (b - a) * n // count, a + (b - a) * (n + 1) // count)
+        for (a, b), count in zip(groups, counts, strict=True)
+        for n in range(count)
+    ]

@@ -1,0 +1,67 @@
+"""A batch as it is sent from a loader worker to the trainer's process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from modules.data.batch import Batch
+
+ALIGNMENT_BYTES = 64  # of the start of each tensor
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """All tensors of a batch in one buffer.
+
+    Each tensor shared between two processes costs a handshake of up to a millisecond: on 2 cores a batch of 7 tensors
+    took 2.1 ms of the receiver's CPU time and 7.7 ms to arrive, as one buffer 1.3 ms and 3.9 ms.
+    """
+
+    buffer: Tensor  # uint8 [bytes]
+    layout: tuple[tuple[torch.dtype, torch.Size], ...]  # of ids, seeds, weights, then of every name
+    names: tuple[str, ...]
+    is_last_of_step: bool
+    step_weight: float
+    step_samples: int
+
+    @classmethod
+    def pack(cls, batch: Batch) -> PackedBatch:
+        """Copy the tensors of `batch` into one buffer."""
+        tensors = [batch.ids, batch.seeds, batch.weights, *batch.tensors.values()]
+        layout = tuple((tensor.dtype, tensor.shape) for tensor in tensors)
+        packed = cls(
+            buffer=torch.empty(sum(map(_aligned_bytes, layout)), dtype=torch.uint8),
+            layout=layout,
+            names=tuple(batch.tensors),
+            is_last_of_step=batch.is_last_of_step,
+            step_weight=batch.step_weight,
+            step_samples=batch.step_samples,
+        )
+        for view, tensor in zip(packed._views(), tensors, strict=True):
+            view.copy_(tensor)
+        return packed
+
+    def unpack(self) -> Batch:
+        """The batch; its tensors are views of the buffer."""
+        ids, seeds, weights, *others = self._views()
+        tensors = dict(zip(self.names, others, strict=True))
+        return Batch(tensors, ids, seeds, weights, self.is_last_of_step, self.step_weight, self.step_samples)
+
+    def pin_memory(self) -> PackedBatch:
+        """Called by the DataLoader if pin_memory is on."""
+        return replace(self, buffer=self.buffer.pin_memory())
+
+    def _views(self) -> Iterator[Tensor]:
+        starts = accumulate(map(_aligned_bytes, self.layout), initial=0)
+        for (dtype, shape), start in zip(self.layout, starts, strict=False):
+            yield self.buffer[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
+
+
+def _aligned_bytes(entry: tuple[torch.dtype, torch.Size]) -> int:
+    dtype, shape = entry
+    return -(-shape.numel() * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,1 @@
+"""What diffusion families are built from: noise, losses, samplers, latents, text encoders, pipelines, hub."""

@@ -1,0 +1,138 @@
+"""Finding the base model on disk or on the hub, and checking it before anything large is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
+from safetensors import SafetensorError, safe_open
+
+from modules.config import ConfigError
+from modules.diffusion.hub.files import PICKLES
+from modules.diffusion.hub.model import HubModel
+
+REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
+ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
+
+
+def find_base_model(name: str | None, pipelines: Collection[str], components: Collection[str]) -> Path | HubModel:
+    """The diffusers folder or .safetensors file that `base_model` names, or these `components` of a model on the hub.
+
+    Raises ConfigError if it can be none of these; the hub is not contacted.
+    """
+    if name is None:
+        raise ConfigError("base_model is empty; this family starts from a pretrained model.", ACCEPTED)
+    path = Path(name)
+    if path.suffix.lower() in PICKLES:
+        raise _pickled(path)
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix.lower() != ".safetensors":
+            raise ConfigError(f"base_model: {name!r} is not a .safetensors file.", ACCEPTED)
+        return path
+    found = None if path.suffix.lower() == ".safetensors" else REPO_ID.fullmatch(name)
+    if found is None:
+        raise ConfigError(f"base_model: there is no {name!r}.", ACCEPTED)
+    try:
+        validate_repo_id(found["name"])
+    except HFValidationError as error:  # ./model or a--b/c: meant as a folder, which does not exist
+        raise ConfigError(f"base_model: there is no {name!r}.", ACCEPTED) from error
+    return HubModel(found["name"], found["revision"] or "", tuple(components), tuple(sorted(pipelines)))
+
+
+def check_folder(folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
+    """Raises ConfigError unless `folder` is a complete diffusers pipeline of one of these classes."""
+    check_pipeline_class(folder, pipelines, str(folder))
+    for component in components:
+        if component == "scheduler" or component.startswith("tokenizer"):
+            _check_json_files(folder, component, "base_model")
+        else:
+            read_shapes(weight_files(folder, component))
+
+
+def check_layout(folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
+    """Raises ConfigError unless `folder` has the configuration of such a pipeline; weights are not needed."""
+    check_pipeline_class(folder, pipelines, str(folder), "family_options.layout")
+    for component in components:
+        _check_json_files(folder, component, "family_options.layout")
+
+
+def check_pipeline_class(folder: Path, pipelines: Collection[str], label: str, option: str = "base_model") -> None:
+    """Raises ConfigError unless the model_index.json of `folder`, `label` in messages, names one of `pipelines`."""
+    index_file = folder / "model_index.json"
+    try:
+        pipeline = json.loads(index_file.read_text(encoding="utf-8"))["_class_name"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{option}: {label!r} is not a model folder: its model_index.json cannot be read ({type(error).__name__}).",
+            ACCEPTED,
+        ) from error
+    if pipeline not in pipelines:
+        raise ConfigError(
+            f"{option}: {label!r} contains a {pipeline}; this family trains {' or '.join(sorted(pipelines))}.",
+            "Choose the family of that model, or another model.",
+        )
+
+
+def _check_json_files(folder: Path, component: str, option: str) -> None:
+    if not any((folder / component).glob("*.json")):
+        raise _incomplete(folder, component, option)
+
+
+def weight_files(folder: Path, component: str) -> list[Path]:
+    """The .safetensors files of one component. Raises ConfigError if it has none."""
+    found = sorted((folder / component).glob("*.safetensors"))
+    plain = [file for file in found if ".fp16" not in file.name and "non_ema" not in file.name]
+    if not (folder / component / "config.json").is_file():
+        raise _incomplete(folder, component)
+    if not found:
+        pickled = next((file for file in sorted((folder / component).iterdir()) if file.suffix in PICKLES), None)
+        raise _incomplete(folder, component) if pickled is None else _pickled(pickled)
+    return plain or found
+
+
+def variant_of(files: list[Path]) -> str | None:
+    """diffusers' `variant` of these weight files: "fp16" if their names say so."""
+    return "fp16" if any(".fp16" in file.name for file in files) else None
+
+
+def read_shapes(files: list[Path]) -> dict[str, list[int]]:
+    """The shapes of all tensors, by name. Raises ConfigError if a file is truncated or not a safetensors file."""
+    shapes = {}
+    for file in files:
+        try:
+            with open_safetensors(file) as weights:
+                for name in weights.keys():  # noqa: SIM118 - not a dict
+                    shapes[name] = weights.get_slice(name).get_shape()
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(
+                f"base_model: {str(file)!r} is damaged or truncated ({error}).",
+                "Download or copy it again.",
+            ) from error
+    return shapes
+
+
+def open_safetensors(file: Path) -> Any:
+    """An open .safetensors file, for use in `with`; the library ships no types."""
+    return safe_open(file, framework="pt")
+
+
+def _incomplete(folder: Path, component: str, option: str = "base_model") -> ConfigError:
+    return ConfigError(
+        f"{option}: the model in {str(folder)!r} has no {component}: its folder {component!r} is missing or empty.",
+        "Copy the whole model folder; on the hub, choose a model with .safetensors weights.",
+    )
+
+
+def _pickled(file: Path) -> ConfigError:
+    return ConfigError(
+        f"base_model: {str(file)!r} is a pickled file, which can run arbitrary code when it is loaded.",
+        "Use the .safetensors file of the model; most are offered as both. To convert one that you trust, load it on "
+        "a machine without your data: torch.load(FILE, weights_only=True), then safetensors.torch.save_file.",
+    )

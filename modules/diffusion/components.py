@@ -1,0 +1,244 @@
+"""The components of a Stable Diffusion pipeline: loaded from a folder or a single file, saved to a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
+from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from diffusers.utils import logging as diffusers_logging
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+from transformers.utils import logging as transformers_logging
+
+from modules.config import ConfigError
+from modules.diffusion import base_model_files
+from modules.diffusion.hub.model import HubModel
+from modules.diffusion.text_encoders import TextEncoder
+
+CLASSES: Mapping[str, Any] = {
+    "unet": UNet2DConditionModel,
+    "vae": AutoencoderKL,
+    "text_encoder": CLIPTextModel,
+    "text_encoder_2": CLIPTextModelWithProjection,
+    "tokenizer": CLIPTokenizer,
+    "tokenizer_2": CLIPTokenizer,
+}
+# Names of tensors in a single file, which has the original layout.
+ORIGINAL_UNET = "model.diffusion_model."
+ORIGINAL_TEXT_ENCODER_2 = "conditioner.embedders.1."
+ORIGINAL_CONV_IN = ORIGINAL_UNET + "input_blocks.0.0.weight"
+INPAINTING_CHANNELS = 9  # latents (4), mask (1), latents of the masked image (4)
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """The diffusers pipeline of a family: its class names and components."""
+
+    pipeline: str
+    inpainting: str
+    encoders: Mapping[str, str]  # text encoder -> its tokenizer
+    arguments: Mapping[str, object]  # of the pipeline's constructor, besides the components
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The components, and so the subfolders, that training needs."""
+        return ("unet", "vae", *self.encoders, *self.encoders.values(), "scheduler")
+
+    @property
+    def class_names(self) -> frozenset[str]:
+        """The pipeline classes that the model_index.json of such a model may name."""
+        return frozenset({self.pipeline, self.inpainting, self.pipeline.replace("Pipeline", "Img2ImgPipeline")})
+
+
+@dataclass
+class Components:
+    """The loaded components, on the CPU."""
+
+    unet: UNet2DConditionModel
+    vae: AutoencoderKL
+    encoders: dict[str, TextEncoder]
+    tokenizers: dict[str, CLIPTokenizer]  # by the name of their encoder
+    scheduler: dict[str, Any]  # its config
+
+    @property
+    def is_inpainting(self) -> bool:
+        """Whether the UNet is that of an inpainting model."""
+        return bool(self.unet.config["in_channels"] == INPAINTING_CHANNELS)
+
+    @property
+    def scaling_factor(self) -> float:
+        """The factor between the autoencoder's latents and those that the UNet sees."""
+        return float(self.vae.config["scaling_factor"])
+
+    def latent_shape(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """[1, C, h, w] for an image of `height` x `width` pixels."""
+        factor = 2 ** (len(self.vae.config["block_out_channels"]) - 1)
+        return 1, int(self.vae.config["latent_channels"]), height // factor, width // factor
+
+
+def load_components(base_model: str | None, layout: str, spec: PipelineSpec) -> Components:
+    """All components in fp32. Raises ConfigError if the base model is missing, damaged, pickled or of another class.
+
+    `layout` is a diffusers folder that gives a single file its configuration; empty to take it from the hub.
+    """
+    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    if isinstance(base, HubModel):
+        base = base.ensure_cached()
+    with _quiet_libraries():
+        return _from_folder(base, spec) if base.is_dir() else _from_file(base, layout, spec)
+
+
+def required_hub_model(base_model: str | None, layout: str, spec: PipelineSpec) -> HubModel | None:
+    """What `load_components` needs from the hub, or None. Raises ConfigError for the same reasons."""
+    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    if isinstance(base, HubModel):
+        return base
+    return None if layout or base.is_dir() else _layout_on_hub(base, base_model_files.read_shapes([base]), spec)
+
+
+def save_pipeline(components: Components, spec: PipelineSpec, trained: Mapping[str, nn.Module], folder: Path) -> None:
+    """Write a folder for the pipeline's `from_pretrained`, with the modules `trained` in place of the loaded ones."""
+    name = spec.inpainting if components.is_inpainting else spec.pipeline
+    scheduler_class = components.scheduler["_class_name"]
+    modules = {
+        "unet": components.unet,
+        "vae": components.vae,
+        **components.encoders,
+        **{spec.encoders[encoder]: tokenizer for encoder, tokenizer in components.tokenizers.items()},
+        "scheduler": getattr(diffusers, scheduler_class).from_config(components.scheduler),
+        **trained,
+    }
+    with _quiet_libraries():
+        getattr(diffusers, name)(**modules, **spec.arguments).save_pretrained(folder)
+        for encoder in spec.encoders:
+            _restore_clip_prefix(folder / encoder / "model.safetensors")
+
+
+def copy_with_weights(module: Any, state: Mapping[str, Tensor]) -> nn.Module:
+    """A module of the same configuration with the weights `state`, on the CPU; fp64 becomes fp32."""
+    plain = {n: t.to("cpu", torch.float32 if t.dtype == torch.float64 else None).contiguous() for n, t in state.items()}
+    with torch.device("meta"):  # initialising weights would advance the random state
+        is_unet = isinstance(module, UNet2DConditionModel)
+        copy: nn.Module = type(module).from_config(module.config) if is_unet else type(module)(module.config)
+    copy.load_state_dict(plain, assign=True)
+    return copy
+
+
+def weights_fingerprint(module: nn.Module) -> str:
+    """The first 128 bits of the SHA-256 of all parameters, as hex."""
+    hasher = hashlib.sha256()
+    for weight in module.parameters():
+        hasher.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()[:32]
+
+
+def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
+    base_model_files.check_folder(folder, spec.class_names, spec.components)
+    loaded: dict[str, Any] = {}
+    for name in ("unet", "vae", *spec.encoders, *spec.encoders.values()):
+        arguments: dict[str, object] = {}
+        if name not in spec.encoders.values():
+            variant = base_model_files.variant_of(base_model_files.weight_files(folder, name))
+            dtype = "torch_dtype" if name in ("unet", "vae") else "dtype"
+            arguments = {"use_safetensors": True, "variant": variant, dtype: torch.float32}
+        try:
+            loaded[name] = CLASSES[name].from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
+        except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {_first_line(error)}",
+                "Copy or download the model folder again.",
+            ) from error
+    scheduler = diffusers.DDPMScheduler.load_config(folder, subfolder="scheduler", local_files_only=True)
+    return _components(loaded, dict(scheduler), spec)
+
+
+def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
+    shapes = base_model_files.read_shapes([file])
+    is_inpainting = _check_file(file, shapes, spec)
+    config = Path(layout) if layout else _layout_on_hub(file, shapes, spec).ensure_cached()
+    base_model_files.check_layout(config, spec.class_names, (*spec.encoders.values(), "scheduler"))
+    pipeline_class = getattr(diffusers, spec.inpainting if is_inpainting else spec.pipeline)
+    without = {} if "text_encoder_2" in spec.encoders else {"safety_checker": None, "feature_extractor": None}
+    try:
+        pipeline = pipeline_class.from_single_file(
+            str(file), torch_dtype=torch.float32, config=str(config), local_files_only=True, **without
+        )
+    except SingleFileComponentError as error:
+        raise ConfigError(
+            f"base_model: {str(file)!r} lacks a component of the model: {_first_line(error)}",
+            "Use a file that contains the UNet, the text encoder and the autoencoder.",
+        ) from error
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"base_model: {str(file)!r} cannot be loaded: {_first_line(error)}",
+            "Is it a whole model of this family, and family_options.layout a model of the same architecture?",
+        ) from error
+    return _components(pipeline.components, dict(pipeline.scheduler.config), spec)
+
+
+def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> HubModel:
+    """The model on the hub from which diffusers takes the configuration and tokenizers of such a single file."""
+    _check_file(file, shapes, spec)
+    meta_tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    name = str(fetch_diffusers_config(meta_tensors)["pretrained_model_name_or_path"])
+    return HubModel(name, "", spec.components, tuple(sorted(spec.class_names)), weights=False, needed_by=str(file))
+
+
+def _check_file(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> bool:
+    """Whether it is an inpainting model. Raises ConfigError if it is not a whole model, or of another family."""
+    if not any(name.startswith(ORIGINAL_UNET) for name in shapes):
+        what = "a LoRA" if any("lora" in name for name in shapes) else "not a Stable Diffusion model"
+        raise ConfigError(f"base_model: {str(file)!r} is {what}.", "Give a whole model to start from.")
+    two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in shapes)
+    if two_encoders != ("text_encoder_2" in spec.encoders):
+        given, other = ("SDXL", "stable_diffusion_xl") if two_encoders else ("SD 1 or 2", "stable_diffusion")
+        raise ConfigError(f"base_model: {str(file)!r} is an {given} model.", f"Choose the family {other}.")
+    return shapes.get(ORIGINAL_CONV_IN, [0, 0])[1] == INPAINTING_CHANNELS
+
+
+def _components(loaded: Mapping[str, Any], scheduler: dict[str, Any], spec: PipelineSpec) -> Components:
+    return Components(
+        unet=loaded["unet"].float(),
+        vae=loaded["vae"].float(),
+        encoders={name: loaded[name].float() for name in spec.encoders},
+        tokenizers={name: loaded[tokenizer] for name, tokenizer in spec.encoders.items()},
+        scheduler=scheduler,
+    )
+
+
+def _restore_clip_prefix(file: Path) -> None:
+    """Rename CLIP's weights to what every program expects: transformers 5 leaves out the prefix text_model."""
+    with base_model_files.open_safetensors(file) as weights:
+        state = {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118 - not a dict
+    known = ("text_model.", "text_projection.")
+    if not all(name.startswith(known) for name in state):
+        save_file({f"text_model.{name}": tensor for name, tensor in state.items()}, file, metadata={"format": "pt"})
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
+
+
+@contextmanager
+def _quiet_libraries() -> Iterator[None]:
+    """Without the progress bars and warnings of diffusers and transformers: Tandem reports what matters itself."""
+    libraries: list[Any] = [diffusers_logging, transformers_logging]
+    levels = [library.get_verbosity() for library in libraries]
+    for library in libraries:
+        library.disable_progress_bar()
+        library.set_verbosity_error()
+    try:
+        yield
+    finally:
+        for library, level in zip(libraries, levels, strict=True):
+            library.set_verbosity(level)

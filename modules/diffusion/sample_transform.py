@@ -1,0 +1,59 @@
+"""From one cached example to the tensors of a training sample; runs in the loader's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modules.diffusion.caption_cache import CAPTION_IDS, find_caption
+from modules.diffusion.latents import sample_latents
+from modules.diffusion.noise import sample_noise
+from modules.diffusion.options import DiffusionOptions
+from modules.diffusion.pixels import mask_loss_weights
+from modules.diffusion.text_encoders import TOKENS
+from modules.diffusion.timesteps import sample_timestep
+from modules.diffusion.token_chunks import PromptTokenizer
+
+
+@dataclass(frozen=True)
+class LatentSampleTransform:
+    """Samples latents, noise and timestep; looks up the caption's embeddings, or tokenizes it."""
+
+    options: DiffusionOptions
+    alphas_cumprod: Tensor  # fp32 [T]
+    scaling_factor: float  # of the latents
+    unmasked_weight: float
+    tokenizer: PromptTokenizer
+    uncached_encoders: tuple[str, ...]  # the text encoders that run in every step
+    empty_caption: Mapping[str, Tensor]  # the cached encoders' embeddings of "", for dropped captions
+
+    def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
+        """The tensors of one sample: latents and noise fp32 [4, h, w], timestep int64 [], alpha_bar fp32 []; for each
+        encoder NAME.hidden [T, D] and NAME.pooled [P], or NAME.tokens int64 [N, 77]; if cached, sizes [6], and for
+        inpainting inpaint_mask [1, h, w] and masked_latents [4, h, w]; with a mask, loss weights
+        [1, h, w] of mean 1."""
+        options = self.options
+        latents = sample_latents(cached, self.scaling_factor, generator)
+        noise = sample_noise(latents.shape, options.offset_noise, generator)
+        timestep = sample_timestep(
+            options.timestep_distribution,
+            len(self.alphas_cumprod),
+            options.min_timestep,
+            options.max_timestep,
+            generator,
+        )
+        sample = {"latents": latents, "noise": noise, "timestep": timestep, "alpha_bar": self.alphas_cumprod[timestep]}
+        for encoder in self.uncached_encoders:
+            sample[encoder + TOKENS] = self.tokenizer.input_ids(encoder, caption)
+        if CAPTION_IDS in cached:
+            embeddings = find_caption(cached, caption)
+            sample |= self.empty_caption if embeddings is None else embeddings
+        if "mask" in cached:
+            sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight)
+        if "hole" in cached:
+            sample["inpaint_mask"] = cached["hole"].to(torch.float32)
+            sample["masked_latents"] = cached["kept"] * self.scaling_factor
+        return sample | {name: cached[name] for name in ("sizes",) if name in cached}

@@ -1,0 +1,95 @@
+"""Samplers: diffusers' schedulers, stepped as its pipelines step them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import diffusers
+import torch
+from torch import Tensor
+
+from modules.config import ConfigError
+
+Sampler = Literal[
+    "model",
+    "ddim",
+    "ddpm",
+    "pndm",
+    "euler",
+    "euler_a",
+    "heun",
+    "dpmpp_2m",
+    "dpmpp_2m_karras",
+    "dpmpp_2m_sde_karras",
+    "unipc",
+]
+SCHEDULERS: Mapping[str, tuple[str, dict[str, object]]] = {  # sampler -> diffusers' class and its arguments
+    "ddim": ("DDIMScheduler", {}),
+    "ddpm": ("DDPMScheduler", {}),
+    "pndm": ("PNDMScheduler", {"skip_prk_steps": True}),
+    "euler": ("EulerDiscreteScheduler", {}),
+    "euler_a": ("EulerAncestralDiscreteScheduler", {}),
+    "heun": ("HeunDiscreteScheduler", {}),
+    "dpmpp_2m": ("DPMSolverMultistepScheduler", {"algorithm_type": "dpmsolver++"}),
+    "dpmpp_2m_karras": ("DPMSolverMultistepScheduler", {"algorithm_type": "dpmsolver++", "use_karras_sigmas": True}),
+    "dpmpp_2m_sde_karras": (
+        "DPMSolverMultistepScheduler",
+        {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
+    ),
+    "unipc": ("UniPCMultistepScheduler", {}),
+}
+
+
+def check_sampler(name: Sampler, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Raises ConfigError if the sampler `name` does not support the noise schedule that the model is trained with."""
+    class_name, _, parameters = _scheduler_class(name, config)
+    if overrides.get("rescale_betas_zero_snr") and "rescale_betas_zero_snr" not in parameters:
+        raise ConfigError(
+            f"family_options.sample_scheduler is {name!r} ({class_name}), which cannot start from pure noise, as "
+            "family_options.zero_terminal_snr requires.",
+            "Choose ddim, ddpm, euler, dpmpp_2m or unipc.",
+        )
+
+
+def make_scheduler(name: Sampler, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    """The diffusers scheduler of sampler `name` ("model": the base model's) with the noise schedule of `config`."""
+    class_name, arguments, parameters = _scheduler_class(name, config)
+    accepted = {key: value for key, value in {**config, **arguments, **overrides}.items() if key in parameters}
+    return getattr(diffusers, class_name).from_config(accepted)
+
+
+def _scheduler_class(name: Sampler, config: Mapping[str, Any]) -> tuple[str, dict[str, object], Mapping[str, object]]:
+    """The class name of the sampler's scheduler, the arguments to set, and all that its constructor accepts."""
+    class_name, arguments = SCHEDULERS.get(name, (config["_class_name"], {}))
+    return class_name, arguments, inspect.signature(getattr(diffusers, class_name).__init__).parameters
+
+
+def denoise(
+    predict: Callable[[Tensor, Tensor], Tensor],
+    scheduler: Any,
+    noise: Tensor,
+    steps: int,
+    guidance_scale: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """Latents x_0 [1, C, h, w] from `noise` [1, C, h, w].
+
+    `predict(x_t, timestep)` takes x_t [N, C, h, w] and a timestep [], and returns the prediction [N, C, h, w]. N is 1,
+    or 2 with a `guidance_scale` above 1: unconditional first, then conditional (classifier-free guidance,
+    Ho & Salimans 2022, arXiv:2207.12598).
+    """
+    scheduler.set_timesteps(steps, device=noise.device)
+    x_t: Tensor = noise * scheduler.init_noise_sigma
+    accepted = inspect.signature(scheduler.step).parameters
+    arguments: dict[str, object] = {"generator": generator} if "generator" in accepted else {}
+    guided = guidance_scale > 1.0
+    for timestep in scheduler.timesteps:
+        model_input = scheduler.scale_model_input(torch.cat([x_t] * 2) if guided else x_t, timestep)
+        prediction = predict(model_input, timestep).to(x_t.dtype)
+        if guided:
+            unconditional, conditional = prediction.chunk(2)
+            prediction = unconditional + guidance_scale * (conditional - unconditional)
+        x_t = scheduler.step(prediction, timestep, x_t, **arguments, return_dict=False)[0].to(x_t.dtype)
+    return x_t

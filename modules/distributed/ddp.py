@@ -1,0 +1,92 @@
+"""Wrap the trained module in DistributedDataParallel with the settings of TrainConfig."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from modules.config import ConfigError, TrainConfig
+from modules.distributed.process_group import Group
+
+MIB = 2**20
+MAX_ADAPTERS_MIB = 64  # up to this size, waiting for all gradients costs less than sending several buckets
+INT_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by element size in bytes
+
+
+def wrap_ddp(model: nn.Module, config: TrainConfig, group: Group) -> DistributedDataParallel:
+    """`model`, already on its device, wrapped so that the last backward of a step averages gradients over all ranks.
+
+    Every rank then has rank 0's weights; they are broadcast only if some rank's differ. Raises ConfigError if a
+    setting does not work here.
+    """
+    if config.sync_batch_norm:
+        model = with_sync_batch_norm(model, group)
+    adapters = trains_only_adapters(model)
+    # torch's PowerSGD waits for gloo on gloo's own two threads and deadlocks with several buckets in flight
+    one_bucket = adapters or config.gradient_compression == "powersgd"
+    return DistributedDataParallel(
+        model,
+        device_ids=[group.device] if group.device.type == "cuda" else None,
+        forward_sync_buffers=config.broadcast_buffers,
+        bucket_cap_mb=max(config.bucket_cap_mb, gradients_mib(model)) if one_bucket else config.bucket_cap_mb,
+        batched_grad_copy=adapters,
+        init_sync=not same_on_all_ranks(model, group),
+        find_unused_parameters=config.find_unused_parameters,
+        gradient_as_bucket_view=config.gradient_as_bucket_view,
+        static_graph=config.static_graph,
+    )
+
+
+def trains_only_adapters(model: nn.Module) -> bool:
+    """Whether a small part of the weights is trained and the rest is frozen.
+
+    All gradients then go into one bucket with a single copy kernel; hundreds of small tensors would otherwise be
+    copied one by one.
+    """
+    frozen = any(not weight.requires_grad for weight in model.parameters())
+    return frozen and gradients_mib(model) <= MAX_ADAPTERS_MIB
+
+
+def gradients_mib(model: nn.Module) -> int:
+    """The size of all gradients in MiB, rounded up."""
+    return math.ceil(sum(w.numel() * w.element_size() for w in model.parameters() if w.requires_grad) / MIB)
+
+
+def same_on_all_ranks(model: nn.Module, group: Group) -> bool:
+    """Whether all ranks hold bit-identical weights and buffers, which then need no broadcast."""
+    local = _fingerprint([*model.parameters(), *model.buffers()])
+    lowest, highest = local.clone(), local.clone()
+    dist.all_reduce(lowest, dist.ReduceOp.MIN, group=group.control)
+    dist.all_reduce(highest, dist.ReduceOp.MAX, group=group.control)
+    return torch.equal(lowest, highest)
+
+
+def _fingerprint(tensors: Sequence[Tensor]) -> Tensor:
+    """An int64 hash [1] of all bits, shapes, dtypes and the order of the tensors."""
+    filled = [_bits(tensor) for tensor in tensors if tensor.numel()]
+    # hash the first element, too: XOR cannot tell an even number of ones from as many twos
+    sums = [torch.hash_tensor(values) for bits in filled for values in (bits, bits.flatten()[:1])]
+    shapes = [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+    digest = hashlib.sha256(repr((torch.stack(sums).tolist(), shapes)).encode()).digest()
+    return torch.tensor([int.from_bytes(digest[:8], "little", signed=True)])
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    return plain.view(INT_DTYPES[plain.element_size()])
+
+
+def with_sync_batch_norm(model: nn.Module, group: Group) -> nn.Module:
+    """`model` with SyncBatchNorm layers. Raises ConfigError on the CPU, where they are not supported."""
+    if group.device.type != "cuda":
+        raise ConfigError(
+            "sync_batch_norm is on, but it works on CUDA devices only; switch it off to train on the CPU."
+        )
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return converted

@@ -1,0 +1,210 @@
+"""FSDP2 (fully_shard): each rank holds a shard of every weight and gathers full weights only while it needs them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from modules.config import ConfigError, TrainConfig
+from modules.distributed.ddp import MIB, same_on_all_ranks, with_sync_batch_norm
+from modules.distributed.process_group import Group
+from modules.distributed.weights import Weights
+
+
+def apply_fsdp(
+    model: nn.Module, blocks: Sequence[nn.Module], config: TrainConfig, group: Group, compute_dtype: torch.dtype | None
+) -> ShardedWeights:
+    """Shard `model`, which is on the CPU, in place over all ranks, with rank 0's weights.
+
+    Each block becomes a unit whose weights are gathered together, and the rest of the model one more.
+    `compute_dtype` is autocast's dtype, None without autocast. Raises ConfigError if the model cannot be sharded.
+    """
+    for name, weight in model.named_parameters():
+        if weight.dim() == 0:
+            raise ConfigError(
+                f"training_mode is 'fully_sharded', which cannot shard the scalar {name!r} of this model; "
+                "use 'distributed', or give that weight the shape [1] in the family."
+            )
+    if config.sync_batch_norm:
+        model = with_sync_batch_norm(model, group)
+    same = same_on_all_ranks(model, group)
+    # None is the dtype of the weights; autocast decides per operation, so inputs such as timesteps keep their precision
+    reduce_dtype = None if compute_dtype is None else torch.float32
+    if config.fsdp_reduce_precision == "bf16":
+        reduce_dtype = torch.bfloat16
+    precision = MixedPrecisionPolicy(compute_dtype, reduce_dtype, cast_forward_inputs=False)
+    largest = 0
+    mesh = init_device_mesh(group.device.type, (group.world_size,))
+    offload = CPUOffloadPolicy(pin_memory=group.device.type == "cuda") if config.fsdp_cpu_offload else OffloadPolicy()
+    units = [*fsdp_units(model, blocks), model]
+    for unit in units:
+        outside = [weight for weight in unit.parameters() if not isinstance(weight, DTensor)]
+        largest = max(largest, sum(weight.numel() * weight.element_size() for weight in outside))
+        if not same:
+            _broadcast_from_rank0(unit, group.device)
+        fully_shard(
+            unit,
+            mesh=mesh,
+            reshard_after_forward=config.fsdp_reshard_after_forward,
+            mp_policy=precision,
+            offload_policy=offload,
+        )
+    assert isinstance(model, FSDPModule), "fully_shard changes the class"
+    model.set_reduce_scatter_unused_params(config.find_unused_parameters)
+    return ShardedWeights(model, group, f"{len(units)} units of at most {largest / MIB:.1f} MiB")
+
+
+def fsdp_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """The blocks that can be FSDP units, inner ones first; excludes the model and blocks that share weights."""
+    owners: dict[int, set[int]] = {}
+    wanted = {id(block) for block in blocks if block is not model}
+    found = [module for module in model.modules() if id(module) in wanted][::-1]
+    inside = {id(module): {id(inner) for inner in module.modules()} for module in found}
+    for module in model.modules():
+        for weight in module.parameters(recurse=False):
+            owners.setdefault(id(weight), set()).add(id(module))
+    shared = [modules for modules in owners.values() if len(modules) > 1]
+    return [
+        module
+        for module in found
+        if all(modules <= inside[id(module)] or not modules & inside[id(module)] for modules in shared)
+    ]
+
+
+class ShardedWeights(Weights):
+    """`local` holds this rank's shards as plain tensors, since custom kernels and optimizers do not support DTensor.
+
+    A full tensor [N, ...] is split along its first dimension: each rank holds ceil(N / world_size) rows, the last
+    ranks fewer or none.
+    """
+
+    def __init__(self, model: FSDPModule, group: Group, units_text: str) -> None:
+        assert isinstance(model, nn.Module), "fully_shard changes its class, but it stays a module"
+        super().__init__(model)
+        self._fsdp = model
+        self._units_text = units_text
+        self._device = group.device
+        self._rank, self._world_size = group.rank, group.world_size
+        self._shards = self.local
+        # a shard and its plain tensor share storage: the next forward gathers what the optimizer has written
+        self.local = {name: nn.Parameter(_local(weight.detach())) for name, weight in self._shards.items()}
+
+    def summary(self) -> str:
+        """How much memory sharding saves."""
+        full, local = Counter[str](), Counter[str]()
+        for weight in self.model.parameters():
+            for kind in ("weights", "gradients") if weight.requires_grad else ("weights",):
+                full[kind] += weight.numel() * weight.element_size()
+                local[kind] += _local(weight.detach()).numel() * weight.element_size()
+        weights, gradients = (f"{local[kind] / MIB:.1f} of {full[kind] / MIB:.1f} MiB of {kind}" for kind in full)
+        return (
+            f"Fully sharded in {self._units_text}: each rank holds {weights} and {gradients}, which saves "
+            f"{(full.total() - local.total()) / MIB:.1f} MiB, and the same share of EMA and optimizer state."
+        )
+
+    def set_gradient_sync(self, *, enabled: bool) -> None:
+        """Whether the next backward reduces gradients over the ranks or accumulates them unreduced, in full."""
+        self._fsdp.set_requires_gradient_sync(enabled)
+
+    def broadcast_buffers(self) -> None:
+        """Copy rank 0's buffers, such as BatchNorm's running statistics, to every rank."""
+        for buffer in self.model.buffers():
+            if not buffer.is_complex():  # constants, which gloo cannot send
+                dist.broadcast(buffer, src=0)
+
+    def leaf_tensors(self) -> Mapping[str, Tensor]:
+        """The full weights that forwards use, by name: gathered unit by unit, their data freed again."""
+        found: dict[str, Tensor] = {}
+        for unit in self._units():
+            unit.unshard()
+            full = {name: weight for name, weight in self.model.named_parameters() if not isinstance(weight, DTensor)}
+            found |= {name: weight for name, weight in full.items() if name in self.shapes}
+            unit.reshard()
+        return {name: found[name] for name in self.shapes}
+
+    def collect_gradients(self) -> None:
+        """Move the gradients from the shards to the plain tensors, so that the next backward starts from none."""
+        for name, shard in self._shards.items():
+            self.local[name].grad = None if shard.grad is None else _local(shard.grad)
+            shard.grad = None
+
+    def total_norm(self, local_norm: Tensor) -> Tensor:
+        """sqrt(sum of squared local norms), from one all-reduce in fp64."""
+        square = local_norm.to(self._device, torch.float64).square()
+        dist.all_reduce(square)
+        return square.sqrt().to(local_norm)
+
+    def reshard(self) -> None:
+        """Free the full weights that the last forward gathered: they would go stale when the shards change."""
+        for unit in self._units():
+            unit.reshard()
+
+    def shard(self, name: str, full: Tensor) -> Tensor:
+        if name not in self.shapes or full.shape != self.shapes[name]:
+            return full
+        rows = self._rows(full.shape)
+        return full[self._rank * rows : (self._rank + 1) * rows]
+
+    def full_tensor(self, name: str, local: Tensor) -> Tensor:
+        """All ranks' rows; the device holds one full tensor at a time."""
+        if name not in self.shapes or local.shape != self.local[name].shape:
+            return local
+        return self._gather(local, self.shapes[name])
+
+    def full_state_dict(self) -> dict[str, Tensor]:
+        return {
+            name: self._gather(_local(tensor), tensor.shape) if isinstance(tensor, DTensor) else tensor
+            for name, tensor in self.model.state_dict().items()
+        }
+
+    def _units(self) -> Iterator[FSDPModule]:
+        return (module for module in self.model.modules() if isinstance(module, FSDPModule))
+
+    def _gather(self, local: Tensor, shape: torch.Size) -> Tensor:
+        rows = self._rows(shape)
+        padded = local.new_zeros((rows, *shape[1:]), device=self._device)
+        padded[: len(local)].copy_(local)
+        gathered = padded.new_empty((rows * self._world_size, *shape[1:]))
+        dist.all_gather_single(gathered, padded)
+        return gathered[: shape[0]].cpu() if self._rank == 0 else gathered.new_empty(0)
+
+    def _rows(self, shape: torch.Size) -> int:
+        """Rows per rank, split like torch.chunk."""
+        return math.ceil(shape[0] / self._world_size)
+
+
+class FsdpGradScaler(torch.amp.GradScaler):
+    """An overflow in one rank's shards counts for all: they skip the same steps and use the same scale.
+
+    torch's ShardedGradScaler does so as well, but its flag has a shape that fused optimizers reject.
+    """
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Like torch's, then combines the overflow flags of all ranks."""
+        super().unscale_(optimizer)
+        if self.is_enabled():
+            for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+                flag = found.to(self._device)
+                dist.all_reduce(flag, dist.ReduceOp.MAX)
+                found.copy_(flag)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    assert isinstance(tensor, DTensor), "fully_shard leaves no other parameters"
+    return tensor.to_local()
+
+
+@torch.no_grad()
+def _broadcast_from_rank0(unit: nn.Module, device: torch.device) -> None:
+    for tensor in (*unit.parameters(), *unit.buffers()):
+        if not isinstance(tensor, DTensor):  # inner units are sharded already
+            tensor.data = tensor.data.to(device)
+            dist.broadcast(tensor.data, src=0)

@@ -1,0 +1,82 @@
+"""Load, memory, temperature and power of every host, read by a thread of its first rank and sent to rank 0."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TypeAlias
+
+import psutil
+from torch._C._distributed_c10d import Store
+
+from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
+from modules.distributed.startup.cluster_info import ClusterInfo
+from modules.distributed.startup.rank_info import RankInfo
+from modules.machine import gpu_load, memory_mib, visible_gpus
+
+READ_EVERY_S = 2.0
+_STORE_TIMEOUT_S = 10.0
+
+Reading: TypeAlias = Mapping[str, float | None]  # metric name with its unit -> value
+
+
+class Readings:
+    """The latest readings by rank; complete only on rank 0."""
+
+    def __init__(self, cluster_info: ClusterInfo, rank: int, store: Store | None = None) -> None:
+        self._first_ranks = [ranks[0].rank for ranks in cluster_info.hosts.values()]
+        self._local_ranks = cluster_info.hosts[cluster_info.rows[rank].host]
+        self._rank = rank
+        self._store = None if store is None else TimedStore(store, _STORE_TIMEOUT_S)
+        self._latest: dict[int, Reading] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="readings", daemon=True)
+        if rank in self._first_ranks:
+            self._thread.start()
+
+    def latest(self) -> Mapping[int, Reading]:
+        """The latest reading of each rank."""
+        return self._latest
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._store is not None:
+            self._store.close()
+
+    def _poll(self) -> None:
+        psutil.cpu_percent(None)  # the first call has no interval to measure
+        while not self._closing.wait(READ_EVERY_S):
+            own = read_host(self._local_ranks)
+            try:
+                self._latest = {**own, **self._exchange(own)}
+            except (StoreClosed, StoreTimeout):
+                return  # the main thread notices and reports it itself
+
+    def _exchange(self, own: Mapping[int, Reading]) -> dict[int, Reading]:
+        """Put this host's readings into the store; rank 0 gets the others' from there."""
+        if self._store is None:
+            return {}
+        if self._rank != 0:
+            self._store.set(f"readings/{self._rank}", json.dumps(own))
+            return {}
+        keys = [f"readings/{first}" for first in self._first_ranks if first != 0]
+        texts = [self._store.get(key) for key in keys if self._store.contains(key)]
+        return {int(rank): reading for text in texts for rank, reading in json.loads(text).items()}
+
+
+def read_host(ranks: list[RankInfo]) -> dict[int, Reading]:
+    """The current readings of this machine from NVML and the operating system, for each of its ranks."""
+    memory = memory_mib()
+    host = {"cpu_percent": psutil.cpu_percent(None), "ram_used_mib": float(memory.total - memory.available)}
+    loads = gpu_load(visible_gpus()) if ranks[0].on_gpu else []
+    found: dict[int, Reading] = {}
+    for row in ranks:
+        number = int(row.device.partition(":")[2] or 0)
+        load = asdict(loads[number]) if row.on_gpu and number < len(loads) else {}
+        found[row.rank] = {**host, **load}
+    return found

@@ -1,0 +1,104 @@
+"""What this rank publishes about itself: a heartbeat every second and, on demand, a full snapshot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from modules.distributed.health import flight_recorder
+from modules.distributed.health.diagnosis import IDLE_AFTER_S, RankSnapshot
+from modules.distributed.health.main_thread import main_thread_cpu_s, main_thread_fingerprint, main_thread_stack
+from modules.distributed.startup.rendezvous import Member
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """A sequence number, and for how long the main thread has waited for other ranks or used no CPU at all."""
+
+    number: int
+    waits_s: float = 0.0
+    has_left: bool = False
+    frozen_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """A wait through the store, which may last for hours."""
+
+    name: str
+    ranks: tuple[int, ...]
+    since: float
+
+
+class SelfMonitor:
+    """Observes this process from the watchdog's thread; the main thread calls only `waiting`."""
+
+    def __init__(self, own: Member) -> None:
+        self._own = own
+        self._number = 0
+        self._wait: _Wait | None = None
+        self._fingerprint, self._moved_at = "", time.monotonic()
+        self._cpu_s, self._frozen_since = 0.0, time.monotonic()
+        self._collectives: tuple[str, list[flight_recorder.Collective]] = "", []
+
+    @contextmanager
+    def waiting(self, name: str, ranks: Sequence[int]) -> Iterator[None]:
+        """Inside the block this rank waits for `ranks`, which are doing `name`."""
+        before, self._wait = self._wait, _Wait(name, tuple(ranks), time.monotonic())
+        try:
+            yield
+        finally:
+            self._wait = before
+
+    @property
+    def waits_for(self) -> str:
+        """What this rank waits for through the store; empty if it does not."""
+        return self._wait.name if self._wait is not None else ""
+
+    def heartbeat(self, *, has_left: bool = False) -> Heartbeat:
+        """The next heartbeat."""
+        self._number += 1
+        idle_s, frozen_s = self._idle_s(), self._frozen_s()
+        if (wait := self._wait) is not None:
+            return Heartbeat(self._number, time.monotonic() - wait.since, has_left)
+        is_blocked = idle_s >= IDLE_AFTER_S and any(each.pending for each in self._last_collectives())
+        return Heartbeat(self._number, idle_s if is_blocked else 0.0, has_left, frozen_s)
+
+    def snapshot(self) -> RankSnapshot:
+        """Everything that a diagnosis may need."""
+        stack, wait = main_thread_stack(), self._wait
+        return RankSnapshot(
+            rank=self._own.rank,
+            host=self._own.host,
+            heartbeat=self._number,
+            location=stack.location,
+            component=stack.component,
+            idle_s=time.monotonic() - (self._moved_at if wait is None else wait.since),
+            barrier="" if wait is None else wait.name,
+            waits_for=() if wait is None else wait.ranks,
+            collectives=tuple(self._last_collectives()),
+            stack=stack.text,
+        )
+
+    def _last_collectives(self) -> list[flight_recorder.Collective]:
+        """Read again only after a change: dumping a full recorder takes a quarter of a second."""
+        counters = flight_recorder.counters()
+        if counters != self._collectives[0]:
+            self._collectives = counters, flight_recorder.last_collectives()
+        return self._collectives[1]
+
+    def _idle_s(self) -> float:
+        """How long the main thread has neither moved nor started or completed a collective."""
+        fingerprint = f"{main_thread_fingerprint()} {flight_recorder.counters()}"
+        if fingerprint != self._fingerprint:
+            self._fingerprint, self._moved_at = fingerprint, time.monotonic()
+        return time.monotonic() - self._moved_at
+
+    def _frozen_s(self) -> float:
+        """How long the main thread has used no CPU time at all; even hours of work use some now and then."""
+        cpu_s = main_thread_cpu_s()
+        if cpu_s != self._cpu_s:
+            self._cpu_s, self._frozen_since = cpu_s, time.monotonic()
+        return time.monotonic() - self._frozen_since

@@ -1,0 +1,153 @@
+"""Finds ranks whose heartbeats have stopped and says, as far as it can be seen from here, what happened to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import psutil
+
+from modules.distributed.health.reachability import HostProbe
+from modules.distributed.startup.rendezvous import Member, ranks_by_host
+from modules.run.folder.error_help import advice_for_kind
+from modules.run.folder.failures import Failure
+
+# A machine is lost if all its ranks have been silent for so long.
+DEAD_AFTER_S = 20.0
+# The same if its operating system does not answer either.
+DEAD_AFTER_UNREACHABLE_S = 10.0
+# The same if a connection has broken already, so that only the culprit's name is missing.
+DEAD_AFTER_BROKEN_CONNECTION_S = 6.0
+# A silent rank whose machine is alive, and whose process looks healthy, may be in native code that holds the GIL.
+UNRESPONSIVE_AFTER_S = 45.0
+UNRESPONSIVE_AFTER_BROKEN_CONNECTION_S = 20.0
+# How long a process must be stopped (Ctrl-Z, a debugger, SIGSTOP) before the others end.
+STOPPED_AFTER_S = 6.0
+SILENT_AFTER_S = 3.0
+_STOPPED = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
+
+
+class HeartbeatMonitor:
+    """Tracks when each of the other ranks last sent a new heartbeat."""
+
+    def __init__(self, everyone: Sequence[Member], own_rank: int, probes: Mapping[str, HostProbe]) -> None:
+        """`probes`: the other machines that this rank can probe, by machine id."""
+        self._everyone = everyone
+        self._probes = probes
+        self._machine = everyone[own_rank].machine_id
+        self._last: dict[int, tuple[int, float]] = {}  # rank -> number of its last heartbeat, when it arrived
+        self._local_ranks = {
+            m.rank for m in everyone if m.machine_id == self._machine and psutil.pid_exists(m.process_id)
+        }
+
+    def record(self, rank: int, number: int) -> None:
+        """Note the number of the last heartbeat of `rank`."""
+        if self._last.get(rank, (-1, 0.0))[0] != number:
+            self._last[rank] = number, time.monotonic()
+
+    def remove(self, rank: int) -> None:
+        """Stop watching a rank that has left."""
+        self._last.pop(rank, None)
+
+    def is_late(self, rank: int) -> bool:
+        """Whether it has missed at least one heartbeat."""
+        _, at = self._last.get(rank, (0, time.monotonic()))
+        return time.monotonic() - at > SILENT_AFTER_S / 2
+
+    def discount(self, seconds: float) -> None:
+        """Do not count the last `seconds`, in which this process itself did not look."""
+        self._last = {rank: (number, at + seconds) for rank, (number, at) in self._last.items()}
+
+    def find_lost_rank(self, *, connection_broken: bool) -> Failure | None:
+        """The first rank that is lost, and what is known of it; `connection_broken`: its loss is certain already."""
+        now = time.monotonic()
+        silent = {rank: now - at for rank, (_, at) in self._last.items() if now - at > SILENT_AFTER_S}
+        for rank in sorted(silent):
+            if rank in self._local_ranks and (found := self._check_process(self._everyone[rank], silent[rank])):
+                return found
+        for rank in sorted(silent):
+            machine = self._everyone[rank].machine_id
+            is_down = machine != self._machine and all(each.rank in silent for each in self._on(machine))
+            if is_down:
+                limit_s = self._machine_timeout_s(machine, connection_broken=connection_broken)
+            else:
+                limit_s = UNRESPONSIVE_AFTER_BROKEN_CONNECTION_S if connection_broken else UNRESPONSIVE_AFTER_S
+            if silent[rank] > limit_s:
+                return self._lost(rank, set(silent), silent[rank])
+        return None
+
+    def diagnose_store(self, seconds: float, *, connection_broken: bool) -> Failure | None:
+        """The failure if the store, which is on the machine of rank 0, has not answered for `seconds`."""
+        host = self._everyone[0]
+        is_local = host.machine_id == self._machine and 0 in self._local_ranks
+        if is_local and (found := self._check_process(host, seconds)):
+            return found
+        if seconds < self._machine_timeout_s(host.machine_id, connection_broken=connection_broken):
+            return None
+        return self._lost(0, {member.rank for member in self._on(host.machine_id)}, seconds)
+
+    def kill(self, rank: int) -> None:
+        """Kill the process of a rank if it is on this machine."""
+        if rank in self._local_ranks:
+            with suppress(psutil.Error):
+                psutil.Process(self._everyone[rank].process_id).kill()
+
+    def _machine_timeout_s(self, machine: str, *, connection_broken: bool) -> float:
+        """How long a whole machine may be silent."""
+        if connection_broken:
+            return DEAD_AFTER_BROKEN_CONNECTION_S
+        return DEAD_AFTER_UNREACHABLE_S if self._is_unreachable(machine) else DEAD_AFTER_S
+
+    def _is_unreachable(self, machine: str) -> bool:
+        probe = self._probes.get(machine)
+        return probe is not None and probe.is_unreachable()
+
+    def _on(self, machine: str) -> list[Member]:
+        return [member for member in self._everyone if member.machine_id == machine]
+
+    def _check_process(self, member: Member, seconds: float) -> Failure | None:
+        """The failure that the operating system shows for a process of this machine; None if it shows none yet."""
+        status = _status(member.process_id)
+        who = f"The process of rank {member.rank} ({member.process_id} on {member.host})"
+        if status in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
+            return failure_of(member, "gone", f"{who} exited during the run without reporting an error.")
+        if status in _STOPPED and seconds > STOPPED_AFTER_S:
+            return failure_of(member, "stopped", f"{who} is stopped (state T) and has been idle for {seconds:.0f} s.")
+        if status == psutil.STATUS_DISK_SLEEP and seconds > DEAD_AFTER_S:
+            text = f"{who} has waited for a disk or network drive for {seconds:.0f} s (state D) and cannot be woken."
+            return failure_of(member, "stopped", text)
+        return None
+
+    def _lost(self, rank: int, silent: set[int], seconds: float) -> Failure:
+        member = self._everyone[rank]
+        there = self._on(member.machine_id)
+        if member.machine_id == self._machine:
+            text = f"Rank {rank} on {member.host} sent no heartbeat for {seconds:.0f} s, but its process exists."
+            return failure_of(member, "stopped", text)
+        if {each.rank for each in there} <= silent:
+            ranks = ranks_by_host(there).replace(f" on {member.host}", "")
+            text = f"Host {member.host} ({ranks}) sent no heartbeat for {seconds:.0f} s"
+            text += " and cannot be reached." if self._is_unreachable(member.machine_id) else "."
+        else:
+            text = f"Rank {rank} on {member.host} sent no heartbeat for {seconds:.0f} s."
+        return failure_of(member, "lost", text)
+
+
+def is_stopped(process_id: int) -> bool:
+    """Whether a process of this machine is suspended."""
+    return _status(process_id) in _STOPPED
+
+
+def _status(process_id: int) -> str:
+    try:
+        return str(psutil.Process(process_id).status())
+    except psutil.NoSuchProcess:
+        return str(psutil.STATUS_DEAD)
+    except psutil.Error:
+        return ""
+
+
+def failure_of(member: Member, kind: str, message: str, trace: str = "") -> Failure:
+    """The failure of a rank, with the advice for its kind."""
+    return Failure(member.rank, member.host, kind, message, advice_for_kind(kind), trace)

@@ -1,0 +1,81 @@
+"""A store client for threads that must never hang: every call returns within seconds or raises StoreTimeout."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TypeVar
+
+from torch._C._distributed_c10d import Store
+
+T = TypeVar("T")
+
+
+class StoreTimeout(Exception):
+    """The store did not answer in time: its process is stopped, or its machine cannot be reached."""
+
+
+class StoreClosed(Exception):
+    """The connection to the store was closed: the process that hosts it has exited."""
+
+
+class TimedStore:
+    """A separate connection to a store, with a timeout on each call.
+
+    torch's store waits for ever if the process that hosts it is stopped or its machine loses power, and
+    all threads that share a connection queue behind each other. Every method raises StoreTimeout or StoreClosed.
+    """
+
+    def __init__(self, store: Store, timeout_s: float) -> None:
+        self._store: Store = store.clone()  # type: ignore[attr-defined]  # missing in torch's stubs
+        self._timeout_s = timeout_s
+        self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._work, name="store", daemon=True).start()
+
+    def close(self) -> None:
+        """End the connection's thread, once it is not waiting for an answer."""
+        self._requests.put(None)
+
+    def set(self, key: str, value: str) -> None:
+        """Set `key`."""
+        self._call(lambda: self._store.set(key, value))
+
+    def contains(self, key: str) -> bool:
+        """Whether `key` has been set."""
+        return self._call(lambda: self._store.check([key]))
+
+    def get(self, key: str) -> str:
+        """The value of a key that has been set."""
+        return self._call(lambda: self._store.get(key)).decode()
+
+    def get_many(self, keys: Sequence[str]) -> list[str]:
+        """The values of keys that have all been set."""
+        return [value.decode() for value in self._call(lambda: self._store.multi_get(list(keys)))]
+
+    def set_if_absent(self, key: str, value: str) -> str:
+        """Set `key` unless it has been set before; returns its value now."""
+        return self._call(lambda: self._store.compare_set(key, "", value)).decode()
+
+    def _call(self, call: Callable[[], T]) -> T:
+        done = threading.Event()
+        results: list[T] = []
+        errors: list[Exception] = []
+
+        def request() -> None:
+            try:
+                results.append(call())
+            except Exception as error:  # noqa: BLE001  # passed on to the calling thread
+                errors.append(error)
+            done.set()
+
+        self._requests.put(request)
+        if not done.wait(self._timeout_s):
+            raise StoreTimeout
+        if errors:
+            raise StoreClosed(str(errors[0])) from errors[0]
+        return results[0]
+
+    def _work(self) -> None:
+        while (request := self._requests.get()) is not None:
+            request()

@@ -1,0 +1,288 @@
+"""One thread per rank that sends heartbeats, watches those of the others, and ends a run that cannot continue.
+
+If a rank dies, stops or hangs, the others must not wait for it, and all must report the same cause. Each rank's
+watchdog puts a heartbeat into the store. A watchdog that sees that a rank is lost, or that all wait for one that never
+arrives, puts a failure there, and so does a rank that fails by itself. The first failure counts. It reaches every
+machine before the connections break, so that a consequence is never mistaken for the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
+from types import TracebackType
+from typing import Self
+
+from modules.config import TrainingError
+from modules.distributed.health.diagnosis import (
+    IDLE_AFTER_S,
+    RankSnapshot,
+    WaitRow,
+    describe_wait,
+    find_mismatch,
+    find_straggler,
+    format_stacks,
+    wait_rows,
+)
+from modules.distributed.health.heartbeat import Heartbeat, SelfMonitor
+from modules.distributed.health.heartbeat_monitor import (
+    SILENT_AFTER_S,
+    STOPPED_AFTER_S,
+    HeartbeatMonitor,
+    failure_of,
+    is_stopped,
+)
+from modules.distributed.health.reachability import host_probes
+from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
+from modules.distributed.process_group import Group
+from modules.run.exit_codes import exit_code_of
+from modules.run.folder.error_help import advice_for_kind
+from modules.run.folder.failures import Failure, record_failure
+from modules.run.folder.run_folder import RunFolder
+
+HEARTBEAT_EVERY_S = 1.0
+STORE_TIMEOUT_S = 3.0
+# How long a rank whose error is only a consequence of another's waits for the cause.
+FIND_CAUSE_WITHIN_S = 10.0
+# How long the main thread may take to leave by itself, once the run has failed.
+LEAVE_WITHIN_S = 3.0
+REPORT_WAITING_AFTER_S = 5.0
+REPORT_WAITING_EVERY_S = 10.0
+NOTE_LONG_WAIT_EVERY_S = 60.0
+# Work that others wait for may take hours, but its main thread uses some CPU time now and then.
+FROZEN_AFTER_S = 1800.0
+_MAX_TRACEBACK_CHARS = 30_000
+
+
+class PeerLost(TrainingError):
+    """Another rank is gone; its own failure is the one to read."""
+
+    kind = "peer_lost"
+
+
+class Watchdog:
+    """Guards the block it is entered for; enter it inside the process group."""
+
+    def __init__(
+        self,
+        group: Group,
+        folder: RunFolder | None = None,
+        *,
+        expected: tuple[type[BaseException], ...] = (),
+        on_waiting: Callable[[list[WaitRow]], None] | None = None,
+        on_long_wait: Callable[[str], None] | None = None,
+        on_force_exit: Callable[[Failure], None] | None = None,
+    ) -> None:
+        """Failures are recorded in `folder`; exceptions of the types `expected` are not failures.
+
+        `on_waiting` is called from time to time with the ranks that wait, `on_long_wait` with one sentence about them
+        if it takes minutes, `on_force_exit` with the reason for which this process is about to be killed.
+        """
+        self._everyone = group.members
+        self._own = group.members[group.rank]
+        self._folder = folder
+        self._expected = expected
+        self._on_waiting = on_waiting
+        self._on_long_wait = on_long_wait
+        self._on_force_exit = on_force_exit
+        self._store = TimedStore(group.store, STORE_TIMEOUT_S)
+        self._self_monitor = SelfMonitor(self._own)
+        self._monitor = HeartbeatMonitor(group.members, self._own.rank, host_probes(group.members, group.rank_env))
+        self._every_s = max(HEARTBEAT_EVERY_S, len(group.members) / 256)
+        self._started: set[int] = set()
+        self._parent = os.getppid()
+        self._store_answered_at = time.monotonic()
+        self._connection_broken = False
+        self._reported_waiting_at = self._noted_waiting_at = 0.0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._failure: Failure | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Report to the others why this rank leaves, or find out whose failure made it leave."""
+        if error is not None and not isinstance(error, self._expected):
+            self._handle_error(error)
+        self._closing.set()
+        self._thread.join()
+        self._store.close()
+
+    def waiting(self, name: str, rank: int) -> AbstractContextManager[None]:
+        """For a block in which this rank waits until `rank` has done `name`, for as long as it takes."""
+        return self._self_monitor.waiting(name, [rank])
+
+    def check(self) -> None:
+        """Raises PeerLost if the run has failed."""
+        if (failure := self._failure) is not None:
+            waited = self._self_monitor.waits_for
+            what = f"rank {self._own.rank} waited for {waited}, but" if waited else f"rank {self._own.rank} leaves:"
+            raise PeerLost(f"{what} {failure.message}", advice_for_kind(failure.kind))
+
+    def _handle_error(self, error: BaseException) -> None:
+        failure = Failure.from_exception(error, rank=self._own.rank, traceback=traceback.format_exc(), training=True)
+        if not failure.is_secondary:
+            with suppress(StoreClosed, StoreTimeout):
+                self._publish(failure)
+            return
+        self._connection_broken = True
+        give_up = time.monotonic() + FIND_CAUSE_WITHIN_S
+        while self._failure is None and time.monotonic() < give_up:
+            time.sleep(0.05)
+
+    # In the watchdog's own thread
+
+    def _watch(self) -> None:
+        checked_at = time.monotonic()
+        while True:
+            try:
+                self._check_ranks()
+                self._store_answered_at = time.monotonic()
+            except (StoreClosed, StoreTimeout) as error:
+                self._handle_store_error(error)
+            if self._failure is not None:
+                self._end_process(self._failure)
+            if self._closing.wait(self._every_s):
+                break
+            if (gap_s := time.monotonic() - checked_at - self._every_s) > SILENT_AFTER_S:
+                self._monitor.discount(gap_s)  # this process was stopped, or the store was slow to answer
+            checked_at = time.monotonic()
+        with suppress(StoreClosed, StoreTimeout):
+            self._send_heartbeat(has_left=True)
+
+    def _check_ranks(self) -> None:
+        own = self._send_heartbeat()
+        if self._store.contains("failure"):
+            self._adopt(self._store.get("failure"))
+            return
+        heartbeats = self._receive_heartbeats()
+        if self._connection_broken or any(each.waits_s >= IDLE_AFTER_S for each in heartbeats.values()):
+            self._store.set(f"snapshot/{self._own.rank}", json.dumps(asdict(self._self_monitor.snapshot())))
+            if self._connection_broken or own.waits_s >= IDLE_AFTER_S or self._on_waiting is not None:
+                self._diagnose(heartbeats, own)
+        if self._failure is None and (lost := self._monitor.find_lost_rank(connection_broken=self._connection_broken)):
+            self._publish(lost)
+
+    def _send_heartbeat(self, *, has_left: bool = False) -> Heartbeat:
+        heartbeat = self._self_monitor.heartbeat(has_left=has_left)
+        self._store.set(f"heartbeat/{self._own.rank}", json.dumps(asdict(heartbeat)))
+        return heartbeat
+
+    def _receive_heartbeats(self) -> dict[int, Heartbeat]:
+        """The last heartbeat of every rank that has sent one and has not left."""
+        for member in self._everyone:
+            if member.rank not in self._started and self._store.contains(f"heartbeat/{member.rank}"):
+                self._started.add(member.rank)
+        ranks = sorted(self._started)
+        texts = self._store.get_many([f"heartbeat/{rank}" for rank in ranks])
+        heartbeats = {rank: Heartbeat(**json.loads(text)) for rank, text in zip(ranks, texts, strict=True)}
+        for rank, heartbeat in heartbeats.items():
+            if heartbeat.has_left:
+                self._monitor.remove(rank)
+            elif rank != self._own.rank:
+                self._monitor.record(rank, heartbeat.number)
+        return {rank: heartbeat for rank, heartbeat in heartbeats.items() if not heartbeat.has_left}
+
+    def _snapshots(self, heartbeats: dict[int, Heartbeat]) -> dict[int, RankSnapshot]:
+        """The ranks' snapshots, without those left over from an earlier wait."""
+        ranks = [rank for rank in heartbeats if self._store.contains(f"snapshot/{rank}")]
+        texts = self._store.get_many([f"snapshot/{rank}" for rank in ranks]) if ranks else []
+        snapshots = {rank: RankSnapshot.load(text) for rank, text in zip(ranks, texts, strict=True)}
+        return {rank: each for rank, each in snapshots.items() if each.heartbeat >= heartbeats[rank].number - 2}
+
+    def _diagnose(self, heartbeats: dict[int, Heartbeat], own: Heartbeat) -> None:
+        """A rank waits: find out whether it waits in vain, and report who waits for whom."""
+        snapshots = self._snapshots(heartbeats)
+        # Which rank is the odd one out is known only when all have sent a snapshot, except those that never will.
+        is_lost = self._connection_broken
+        absent = [r for r in heartbeats if r not in snapshots and not (is_lost and self._monitor.is_late(r))]
+        diagnosis = find_mismatch(snapshots) if not absent else None
+        mine = snapshots.get(self._own.rank)
+        pending = mine.pending_collective if mine is not None else None
+        limit_s = _hang_after_s(pending.timeout_s) if pending else 0.0
+        if diagnosis is None and pending and own.waits_s >= IDLE_AFTER_S and time.time() - pending.started > limit_s:
+            diagnosis = find_straggler(snapshots)
+        if diagnosis is None and any(each.frozen_s > FROZEN_AFTER_S for each in heartbeats.values()):
+            slowest = find_straggler(snapshots)
+            diagnosis = slowest if slowest and heartbeats[slowest.rank].frozen_s > FROZEN_AFTER_S else None
+        if diagnosis is not None:
+            member, stacks = self._everyone[diagnosis.rank], format_stacks(snapshots)[:_MAX_TRACEBACK_CHARS]
+            self._publish(failure_of(member, diagnosis.kind, diagnosis.message, stacks))
+            return
+        rows = [row for row in wait_rows(snapshots) if row["seconds"] >= REPORT_WAITING_AFTER_S]
+        is_due = time.monotonic() - self._reported_waiting_at >= REPORT_WAITING_EVERY_S
+        if rows and self._on_waiting and is_due:
+            self._reported_waiting_at = time.monotonic()
+            self._on_waiting(rows)
+            self._note_long_wait(rows)
+
+    def _note_long_wait(self, rows: list[WaitRow]) -> None:
+        is_long = any(row["seconds"] >= NOTE_LONG_WAIT_EVERY_S for row in rows)
+        is_due = time.monotonic() - self._noted_waiting_at >= NOTE_LONG_WAIT_EVERY_S
+        if self._on_long_wait and is_long and is_due:
+            self._noted_waiting_at = time.monotonic()
+            self._on_long_wait(describe_wait(rows))
+
+    def _handle_store_error(self, error: StoreClosed | StoreTimeout) -> None:
+        """The store is hosted by the launcher or by rank 0, so always on the machine of rank 0."""
+        is_broken = isinstance(error, StoreClosed) or self._connection_broken
+        seconds = time.monotonic() - self._store_answered_at
+        failure = self._find_lost_launcher(seconds)
+        failure = failure or self._monitor.diagnose_store(seconds, connection_broken=is_broken)
+        if failure is not None:
+            self._adopt(json.dumps(asdict(failure)))
+
+    def _find_lost_launcher(self, seconds: float) -> Failure | None:
+        """The failure if the process that started this one has exited or is stopped, and the store with it."""
+        if sys.platform == "win32":
+            return None
+        if os.getppid() != self._parent:
+            fate = "has exited"
+        elif is_stopped(self._parent) and seconds > STOPPED_AFTER_S:
+            fate = "is stopped (state T)"
+        else:
+            return None
+        text = f"The launcher that started the ranks of {self._own.host} (process {self._parent}) {fate}."
+        return failure_of(self._own, "launcher", text)
+
+    def _end_process(self, failure: Failure) -> None:
+        """End the process unless it leaves by itself: the main thread may be stuck for ever."""
+        if failure.kind == "stopped":
+            self._monitor.kill(failure.rank)  # it cannot end itself
+        if self._closing.wait(LEAVE_WITHIN_S):
+            return
+        if self._on_force_exit is not None:
+            self._on_force_exit(failure)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(exit_code_of(failure.kind))
+
+    # In either thread
+
+    def _publish(self, failure: Failure) -> None:
+        """Put a failure into the store unless there is one already, and adopt the one that is there."""
+        self._adopt(self._store.set_if_absent("failure", json.dumps(asdict(failure))))
+
+    def _adopt(self, text: str) -> None:
+        """Record the run's failure on this machine, too, before any of its consequences."""
+        failure = Failure(**json.loads(text))
+        if self._folder is not None:
+            record_failure(self._folder, failure, keep_existing=True)
+        self._failure = failure
+
+
+def _hang_after_s(timeout_s: float) -> float:
+    """Somewhat less than torch's own timeout, which would end every rank without giving a reason."""
+    return timeout_s - min(15.0, timeout_s / 5)

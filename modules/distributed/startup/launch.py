@@ -1,0 +1,103 @@
+"""Start a function in several processes of this machine, without torchrun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+from torch._C._distributed_c10d import TCPStore
+from torch.multiprocessing.spawn import (
+    ProcessExitedException,
+    ProcessRaisedException,
+    _prctl_pr_set_pdeathsig,
+    start_processes,
+)
+
+from modules.config import TrainingError
+from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
+from modules.distributed.startup.store import LAUNCHER_STORE_VARIABLE
+from modules.machine import find_free_port, hostname
+from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
+from modules.run.launch.rank_env import RankEnv
+
+GRACE_S = 8.0
+SECONDARY_FAILURE_DELAY_S = 2.0
+
+P = ParamSpec("P")
+
+
+def launch_distributed(
+    train_fn: Callable[Concatenate[int, int, P], None],
+    world_size: int,
+    backend: str = "nccl",
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Run `train_fn(rank, world_size, *args, **kwargs)` in `world_size` processes that form a process group.
+
+    `train_fn` must be importable (defined at the top level of a module). Returns when all have exited. If one fails,
+    the others are terminated within seconds and TrainingError names the rank and carries its traceback.
+    """
+    port = find_free_port(12355)
+    spawn(_in_group, world_size, port, (train_fn, resolve_backend(backend)[0], args, kwargs))
+
+
+def spawn(function: Callable[..., None], world_size: int, port: int, arguments: tuple[object, ...]) -> None:
+    """Start `function(rank_env, *arguments)` once per rank with torch.multiprocessing and wait for all of them.
+
+    Raises TrainingError for the first rank that failed, after the others have exited or were killed.
+    """
+    # Hosted by this process, the store outlives every rank, even one that is killed or stopped.
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=sys.platform != "win32")
+    args = world_size, port, function, arguments
+    context = start_processes(_run_rank, args, nprocs=world_size, join=False, start_method="spawn")
+    assert context is not None
+    try:
+        # the grace period lets the others notice the loss, record it and exit by themselves
+        while not context.join(grace_period=GRACE_S):
+            time.sleep(0.1)
+    except ProcessExitedException as error:
+        # in torchrun's format, so that the supervisor parses both launchers alike
+        now = time.strftime("%Y-%m-%d_%H:%M:%S")
+        print(
+            f"Root Cause (first observed failure):\n  time      : {now}\n  host      : {hostname()}\n"
+            f"  rank      : {error.error_index} (local_rank: {error.error_index})\n"
+            f"  exitcode  : {error.exit_code} (pid: {error.error_pid})",
+            file=sys.stderr,
+            flush=True,
+        )
+        raise TrainingError(f"rank {error.error_index} ended with exit code {error.exit_code}.") from error
+    except ProcessRaisedException as error:
+        raise TrainingError(f"rank {error.error_index} failed: {error.msg}") from error
+    finally:
+        del store
+
+
+def _run_rank(
+    rank: int, world_size: int, port: int, function: Callable[..., None], arguments: tuple[object, ...]
+) -> None:
+    rank_env = RankEnv(rank, rank, world_size, "127.0.0.1", port)
+    # torch makes the kernel send SIGINT when the parent dies, which would look like a stop request
+    _prctl_pr_set_pdeathsig(signal.SIGKILL)
+    os.environ.update(rank_env.environment())
+    os.environ[LAUNCHER_STORE_VARIABLE] = str(port)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    function(rank_env, *arguments)
+
+
+def _in_group(
+    rank_env: RankEnv, train_fn: Callable[..., None], backend: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    join_group(rank_env, backend, timeout_s=300)
+    try:
+        train_fn(rank_env.rank, rank_env.world_size, *args, **kwargs)
+    except Exception as error:
+        if explain_exception(error, training=True).kind in SECONDARY_KINDS:
+            time.sleep(SECONDARY_FAILURE_DELAY_S)  # let the culprit exit first: only the first is reported
+        raise
+    finally:
+        cleanup_distributed()

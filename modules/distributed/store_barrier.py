@@ -1,0 +1,97 @@
+"""Wait for other ranks for as long as their work takes, and notice within seconds if one of them dies.
+
+Long work (caching, sampling, saving) is never waited for in a collective, whose timeout would have to be hours.
+Instead, a waiting rank polls the store for the result and asks its watchdog whether the run can still continue.
+
+Whether a barrier completes or is cancelled is decided exactly once: no rank continues if another has left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from torch._C._distributed_c10d import Store
+
+from modules.distributed.health.watchdog import Watchdog
+
+POLL_EVERY_S = 0.05
+_COMPLETED = "completed"
+
+
+class StoreBarrier:
+    """Barriers after work of unequal length; all ranks call the same methods in the same order."""
+
+    def __init__(self, store: Store, rank: int, world_size: int, watchdog: Watchdog) -> None:
+        self._store = store
+        self.rank, self.world_size = rank, world_size
+        self.on_wait: Callable[[], None] = do_nothing  # called repeatedly while this rank waits; may raise
+        self._watchdog = watchdog
+        self._round = 0
+
+    def cancel(self, reason: str) -> bool:
+        """Make every rank leave at the current barrier; False if it has completed already and all continue."""
+        return self._decide(reason) == reason
+
+    def cancel_reason(self) -> str:
+        """The reason for which a rank cancelled the current barrier; empty if none has."""
+        key = self._decision_key
+        decision = self._store.get(key).decode() if self._store.check([key]) else ""
+        return "" if decision == _COMPLETED else decision
+
+    def run_on_rank0(self, name: str, work: Callable[[], None]) -> None:
+        """Rank 0 works, the others wait for it."""
+        key = self._next_key(name)
+        if self.rank == 0:
+            work()
+            self._store.set(f"{key}/0", "done")
+        else:
+            self._wait_for(0, key, name)
+        self._complete()
+
+    def run_on_all(self, name: str, work: Callable[[], None]) -> None:
+        """Every rank works, then waits for all others."""
+        key = self._next_key(name)  # before the work, so that it can be cancelled
+        work()
+        self._arrive(key, name, "done")
+
+    def gather(self, name: str, text: str) -> list[str]:
+        """The texts of all ranks, by rank."""
+        key = self._next_key(name)
+        self._arrive(key, name, text)
+        return [value.decode() for value in self._store.multi_get([f"{key}/{r}" for r in range(self.world_size)])]
+
+    def _arrive(self, key: str, name: str, text: str) -> None:
+        """Publish `text` and wait until every rank has."""
+        self._store.set(f"{key}/{self.rank}", text)
+        for rank in range(self.world_size):
+            self._wait_for(rank, key, name)
+        self._complete()
+
+    @property
+    def _decision_key(self) -> str:
+        return f"barrier/{self._round}/decision"
+
+    def _decide(self, decision: str) -> str:
+        """The first decision that any rank made on this barrier: the same for all."""
+        return self._store.compare_set(self._decision_key, "", decision).decode()
+
+    def _complete(self) -> None:
+        """All ranks have arrived; if one has cancelled meanwhile, `on_wait` finds out."""
+        if self._decide(_COMPLETED) != _COMPLETED:
+            self.on_wait()
+
+    def _next_key(self, name: str) -> str:
+        self._round += 1
+        return f"barrier/{self._round}/{name}"
+
+    def _wait_for(self, rank: int, key: str, name: str) -> None:
+        with self._watchdog.waiting(f"rank {rank} ({name})", rank):
+            while not self._store.check([f"{key}/{rank}"]):
+                self.on_wait()
+                self._watchdog.check()
+                time.sleep(POLL_EVERY_S)
+
+
+def do_nothing() -> None:
+    """Waiting needs no attention."""

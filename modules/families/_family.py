@@ -1,0 +1,229 @@
+"""The interface of a model family: all that training, data loading and the window know about models."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+
+import torch
+from PIL.Image import Image
+from pydantic import JsonValue, ValidationError
+from torch import Tensor, nn
+
+from modules.config import ConfigError, Section, TrainConfig
+from modules.config.explain import explain
+from modules.config.family_files import family_names
+from modules.data.batch import Batch, Example, SampleTransform
+
+if TYPE_CHECKING:
+    from modules.diffusion.hub.model import HubModel
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """One image to generate. `width` and `height` in pixels, multiples of the family's `size_step`."""
+
+    prompt: str
+    negative_prompt: str
+    width: int
+    height: int
+    steps: int
+    guidance_scale: float
+    seed: int
+
+
+class NoOptions(Section):
+    """For families without options of their own."""
+
+
+class Family(ABC):
+    """One model family: how its model is loaded, trained, sampled and saved.
+
+    Setup calls `load`, and `add_placeholder_token` for textual inversion. Each rank then encodes its share of the
+    images (`fingerprint`, `encode_batch`) and calls `offload_frozen`. The loader's workers apply `sample_transform` to
+    cached examples; every step calls `loss`. Between steps, `sample` generates images and `export` saves the model.
+    """
+
+    Options: ClassVar[type[Section]] = NoOptions
+    methods: ClassVar[tuple[str, ...]] = ("fine_tune",)
+    size_step: ClassVar[int] = 8  # pixels; sides of buckets and samples are multiples of it
+    # Submodules of `model` that can be trained separately (the config's `parts`), the default one first; empty if
+    # `model` is always trained as a whole. One that is trained is an attribute of `model` under its name; one that is
+    # not may be among `encoders`.
+    submodules: ClassVar[tuple[str, ...]] = ()
+    # Submodule -> the prefixes of its keys in LoRA files, in diffusers' layout and in kohya's.
+    adapter_prefixes: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
+    single_file: ClassVar[bool] = False  # whether its folder can be written as one file in the original layout
+    encodes_captions: bool = False  # whether `encode` uses captions, so that the cache depends on them
+
+    model: nn.Module  # the one module that is trained, wrapped, averaged and saved
+    encoders: Mapping[str, nn.Module]  # frozen
+    sample_transform: SampleTransform
+    device: torch.device = torch.device("cpu")  # for encoders; the trainer sets it before encoding
+
+    @classmethod
+    @abstractmethod
+    def load(cls, config: TrainConfig) -> Self:
+        """Build or load the model on the CPU in fp32; with equal `config.seed` every rank gets equal weights.
+
+        Raises ConfigError if `config.base_model` or `config.family_options` are unsuitable.
+        """
+
+    @classmethod
+    def hub_model(cls, config: TrainConfig) -> HubModel | None:
+        """What `load` reads from the hub, or None; it is downloaded before `load`, once per cache.
+
+        Raises ConfigError for the same reasons as `load`.
+        """
+        return None
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A text that changes with everything that `encode` depends on; part of the cache key."""
+
+    @abstractmethod
+    def encode(self, example: Example) -> dict[str, Tensor]:
+        """The tensors to cache for one example: any dtype, on the CPU, without a batch dimension.
+
+        All examples of a bucket need equal shapes.
+        """
+
+    def encode_batch(self, examples: Sequence[Example], size: int) -> Sequence[Mapping[str, Tensor]]:
+        """`encode` for at most `size` examples of one bucket, in their order.
+
+        Override it to encode several at once. Always pad the batch to `size` examples (see `pad_batch`): then the
+        result for an image does not depend on the others in its batch.
+        """
+        return [self.encode(example) for example in examples]
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Tensor:
+        """Per-sample losses, floating point [B]: no mean, no sample weights; those belong to the trainer.
+
+        `batch.tensors` are the stacked outputs of `sample_transform`, each [B, ...], floating point ones in the dtype
+        of training. Call `self.model(...)`, never its children: DDP and FSDP hook only that forward.
+        """
+
+    @abstractmethod
+    def sample(self, request: SampleRequest) -> Image:
+        """Generate one image; equal requests give equal images on the same device."""
+
+    @abstractmethod
+    def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
+        """Write the model as a diffusers folder, with the weights `state` instead of the live ones.
+
+        `state` has the names and shapes of `model.state_dict()`, in any floating point dtype, on the CPU.
+        """
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """The submodules to shard, checkpoint, compile and offload as units; by default the whole model."""
+        return [self.model]
+
+    def modelspec(self) -> Mapping[str, str]:
+        """`architecture` and `prediction_type` for headers of saved files, as in modelspec 1.0.1; may be empty."""
+        return {}
+
+    def offload_frozen(self) -> None:  # noqa: B027 - optional
+        """Move encoders that `loss` does not need off `device`: all images are encoded. `sample` moves them back."""
+
+    def sample_metadata(self) -> Mapping[str, str]:
+        """What to store in a generated image besides its request, for example the sampler."""
+        return {}
+
+    def prompt_warnings(self, captions: Sequence[str]) -> list[str]:
+        """Warnings about these captions, logged once, for example how many are truncated."""
+        return []
+
+    def add_placeholder_token(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
+        """For textual inversion: add `token`, made of `vectors` embeddings that start as those of the words `init`.
+
+        Returns the token ids by the name of the nn.Embedding within `model`. Raises ConfigError if the family has no
+        text encoder to train, or the token is already in the vocabulary.
+        """
+        raise ConfigError(
+            f"method is 'embedding'; the family {type(self).__module__.rpartition('.')[2]!r} has no text encoder "
+            "that could learn a token; use fine_tune or lora."
+        )
+
+
+# Members of Family that had other names in older versions, so that files written for those get a sentence.
+_RENAMED = {
+    "parts": "submodules",
+    "draw": "sample_transform",
+    "rest": "offload_frozen",
+    "remarks": "prompt_warnings",
+    "learn_words": "add_placeholder_token",
+    "sampling_facts": "sample_metadata",
+    "encode_together": "encode_batch",
+    "on_hub": "hub_model",
+    "adapter_names": "adapter_prefixes",
+}
+
+OptionsT = TypeVar("OptionsT", bound=Section)
+
+
+def trained_submodules(config: TrainConfig, submodules: Sequence[str]) -> frozenset[str]:
+    """Which of a family's `submodules` are trained; with textual inversion all but the first, the text encoders."""
+    if config.method == "embedding":
+        return frozenset(submodules[1:])
+    return frozenset(part.part for part in config.parts if part.train) or frozenset(submodules[:1])
+
+
+def read_options(options: type[OptionsT], given: Mapping[str, JsonValue]) -> OptionsT:
+    """Validate `family_options`; raises ConfigError with a sentence for each fault."""
+    try:
+        return options.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError.from_faults("family_options", explain(error, options)) from error
+
+
+def family_class(name: str) -> type[Family]:
+    """The Family in modules/families/NAME.py, or in the Python file whose path `name` is.
+
+    Raises ConfigError if there is no such family, or the file does not define exactly one.
+    """
+    module = _module_from_file(Path(name)) if name.endswith(".py") else _built_in_module(name)
+    found = [
+        member
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, Family) and member.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise ConfigError(f"family: {name!r} defines {len(found)} Family classes; a family file defines exactly one.")
+    if old := [member for member in _RENAMED if member in vars(found[0])]:
+        renamed = ", ".join(f"{member} to {_RENAMED[member]}" for member in old)
+        raise ConfigError(f"family: {name!r} was written for an older Tandem; rename {renamed}.")
+    return found[0]
+
+
+def _built_in_module(name: str) -> ModuleType:
+    if name not in family_names():
+        raise ConfigError(
+            f"family is {name!r}; use one of {', '.join(family_names())}, or the path of a .py file with a Family."
+        )
+    return importlib.import_module(f"modules.families.{name}")
+
+
+def _module_from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"family: there is no file {str(path)!r}.")
+    spec = importlib.util.spec_from_file_location(f"tandem_family_{path.stem}", path.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"family: {str(path)!r} cannot be loaded as a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look up a class's module there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a user's file can raise anything
+        del sys.modules[spec.name]
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        cause = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError(f"family: {str(path)!r}{line} cannot be loaded: {type(error).__name__}: {cause}.") from error
+    return module

@@ -1,0 +1,300 @@
+"""What Stable Diffusion 1, 2 and XL have in common; their own files add the rest."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from modules.config import TrainConfig
+from modules.data.batch import Batch, Example
+from modules.diffusion import losses, noise, placeholder_tokens, samplers
+from modules.diffusion.caption_cache import encode_captions, stack_captions
+from modules.diffusion.components import (
+    Components,
+    PipelineSpec,
+    copy_with_weights,
+    load_components,
+    required_hub_model,
+    save_pipeline,
+    weights_fingerprint,
+)
+from modules.diffusion.diffusion_model import DiffusionModel
+from modules.diffusion.dtypes import HALF_DTYPES
+from modules.diffusion.hub.model import HubModel
+from modules.diffusion.latents import Latents, blank_inpainting_input, decode_image, encode_images, pad_batch
+from modules.diffusion.options import DiffusionOptions
+from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
+from modules.diffusion.resolve_options import has_fixed_captions, resolve_prediction_type, resolve_prompt_encoding
+from modules.diffusion.sample_transform import LatentSampleTransform
+from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer, encode_tokens
+from modules.diffusion.token_chunks import PromptTokenizer
+from modules.families._family import Family, SampleRequest, read_options, trained_submodules
+
+
+class LatentDiffusion(Family):
+    """A UNet that denoises the latents of an autoencoder, conditioned on CLIP embeddings of a prompt."""
+
+    Options = DiffusionOptions
+    methods = ("fine_tune", "lora", "embedding")
+    size_step = 64  # the autoencoder divides sides by 8, the UNet by up to 8 again
+    single_file = True
+    spec: ClassVar[PipelineSpec]
+    layer: ClassVar[Layer]  # of the text encoders
+
+    model: DiffusionModel
+    sample_transform: LatentSampleTransform
+    placeholder_warnings: Sequence[str] = ()
+
+    def __init__(self, config: TrainConfig, options: DiffusionOptions, components: Components) -> None:
+        self.options, self.components = options, components
+        self.precision = config.precision
+        self.masked = config.masked_training
+        self.encoding = resolve_prompt_encoding(self.layer, options, components.encoders)
+        self.prediction = resolve_prediction_type(components.scheduler, options)
+        samplers.check_sampler(options.sample_scheduler, components.scheduler, self._scheduler_overrides())
+        trained = trained_submodules(config, self.submodules)
+        encoders = components.encoders
+        trained_encoders = {name: encoder for name, encoder in encoders.items() if name in trained}
+        self.model = DiffusionModel(components.unet, trained_encoders, tuple(encoders), self.encoding)
+        self.encoders = {"vae": components.vae} | {n: e for n, e in encoders.items() if n not in trained}
+        self._freeze(config)
+        self.cached_encoders = tuple(n for n in encoders if n in self.encoders) if has_fixed_captions(config) else ()
+        self.encodes_captions = bool(self.cached_encoders)
+        self.sample_transform = self._make_sample_transform(config)
+
+    @classmethod
+    def load(cls, config: TrainConfig) -> Self:
+        """From `base_model`; see `load_components`."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, DiffusionOptions)
+        return cls(config, options, load_components(config.base_model, options.layout, cls.spec))
+
+    @classmethod
+    def hub_model(cls, config: TrainConfig) -> HubModel | None:
+        """The base model if it is named by its hub name, or the configuration of a single file."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, DiffusionOptions)
+        return required_hub_model(config.base_model, options.layout, cls.spec)
+
+    @abstractmethod
+    def architecture(self) -> str:
+        """Its modelspec 1.0.1 name."""
+
+    @abstractmethod
+    def size_conditioning(self, example: Example) -> dict[str, Tensor]:
+        """The UNet's size conditioning as `sizes` fp32 [6]; empty if it has none."""
+
+    def fingerprint(self) -> str:
+        """The weights of the autoencoder and of the text encoders that are cached, and how they are used."""
+        options = self.options
+        used = {name: weights_fingerprint(self.encoders[name]) for name in ("vae", *self.cached_encoders)}
+        text = f"{options.clip_skip} {options.chunks} {self.precision}" if self.cached_encoders else ""
+        flags = f"masked={self.masked} hole={self.components.is_inpainting} tiles={options.vae_tiling}"
+        return f"{self.spec.pipeline} 1 {used} {options.latents} {flags} {text}"
+
+    def encode(self, example: Example) -> dict[str, Tensor]:
+        """mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; `captions` int64 [N] and the embeddings of the N
+        captions, NAME.hidden [N, T, D] and NAME.pooled [N, P]; mask uint8 [1, h, w] with masked training; of inpainting
+        models hole uint8 [1, h, w] and kept fp32 [4, h, w], the latents of the image outside it."""
+        return self.encode_batch([example], 1)[0]
+
+    @torch.no_grad()
+    def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
+        """See Family."""
+        pixels = torch.stack([example.pixels for example in examples])
+        latents = self._encode_latents(pixels, self.options.latents, size)
+        captions = [example.captions or ("",) for example in examples]
+        embeddings = self._encode_captions([caption for several in captions for caption in several], size)
+        encoded = [{name: tensor[place] for name, tensor in latents.items()} for place in range(len(examples))]
+        for own, example, several in zip(encoded, examples, captions, strict=True):
+            if self.masked:
+                own["mask"] = downsample_mask(mask_or_ones(example), own["mean"].shape[-2:])
+            own |= self.size_conditioning(example) | (stack_captions(several, embeddings) if embeddings else {})
+        if self.components.is_inpainting:
+            masks = [inpaint_mask(example) for example in examples]
+            masked = torch.where(torch.stack(masks) > 0, torch.full_like(pixels, 128), pixels)
+            masked_latents = self._encode_latents(masked, "mode", size)["mean"]
+            for own, mask, kept in zip(encoded, masks, masked_latents, strict=True):
+                own["kept"] = kept
+                own["hole"] = (downsample_mask(mask, kept.shape[-2:]) > 127).to(torch.uint8)
+        return encoded
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Loss of the predicted epsilon or v for each sample, weighted by its noise level: [B]."""
+        tensors, options = batch.tensors, self.options
+        x_0, epsilon, alpha_bar = tensors["latents"], tensors["noise"], tensors["alpha_bar"]
+        x_t = noise.add_noise(x_0, epsilon, alpha_bar)
+        if "inpaint_mask" in tensors:
+            x_t = torch.cat([x_t, tensors["inpaint_mask"], tensors["masked_latents"]], dim=1)
+        conditioning = self._encode_frozen(
+            {n: t for n, t in tensors.items() if n.endswith((HIDDEN, POOLED, TOKENS)) or n == "sizes"}
+        )
+        prediction = self.model(x_t, tensors["timestep"], conditioning).to(x_0.dtype)
+        target = epsilon if self.prediction == "epsilon" else noise.velocity(x_0, epsilon, alpha_bar)
+        loss = losses.elementwise_loss(prediction, target, options.loss, options.huber_delta)
+        snr = noise.compute_snr(alpha_bar.to(x_0.dtype))
+        weights = losses.snr_weights(snr, self.prediction, options.loss_weighting, options.min_snr_gamma)
+        return losses.mean_per_sample(loss, tensors.get("weights")) * weights
+
+    @torch.no_grad()
+    def sample(self, request: SampleRequest) -> Image.Image:
+        """As the diffusers pipeline generates it, from noise sampled on the CPU: a GPU's generator would differ."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            return self._sample(request)
+        finally:
+            self.model.train(was_training)
+            self.offload_frozen()
+
+    def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
+        """A folder for diffusers' pipeline; components that are not trained are written as they were loaded."""
+        trained = {}
+        for name, module in self.model.named_children():
+            weights = {key.removeprefix(f"{name}."): t for key, t in state.items() if key.startswith(f"{name}.")}
+            trained[name] = copy_with_weights(module, weights)
+        scheduler = self.components.scheduler | self._scheduler_overrides()
+        save_pipeline(replace(self.components, scheduler=scheduler), self.spec, trained, folder)
+
+    def modelspec(self) -> Mapping[str, str]:
+        """See Family."""
+        return {
+            "architecture": self.architecture(),
+            "prediction_type": "v" if self.prediction == "v_prediction" else "epsilon",
+        }
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """The UNet's down, middle and up blocks, and the layers of trained text encoders."""
+        return self.model.blocks()
+
+    def offload_frozen(self) -> None:
+        """With the option `offload_frozen`: all but the text encoders that run in every step."""
+        if self.options.offload_frozen:
+            for name in ("vae", *self.cached_encoders):
+                self._encoder_on(name, torch.device("cpu"))
+
+    def sample_metadata(self) -> Mapping[str, str]:
+        """The sampler; for "model" the name of the base model's scheduler."""
+        name = self.options.sample_scheduler
+        return {"sampler": str(self.components.scheduler["_class_name"]) if name == "model" else name}
+
+    def prompt_warnings(self, captions: Sequence[str]) -> list[str]:
+        """Truncated captions, and an initial text longer than the placeholder token's vectors."""
+        return [*self.placeholder_warnings, *self.sample_transform.tokenizer.truncation_warnings(captions)]
+
+    def add_placeholder_token(self, token: str, vectors: int, init: str) -> Mapping[str, list[int]]:
+        """See Family; an empty `init` starts from "*"."""
+        tokenizer = self.sample_transform.tokenizer
+        encoders = {name: getattr(self.model, name) for name in tokenizer.tokenizers}
+        tables, self.placeholder_warnings = placeholder_tokens.add_placeholder_token(
+            tokenizer, encoders, token, vectors, init
+        )
+        return tables
+
+    def _freeze(self, config: TrainConfig) -> None:
+        """Freeze the encoders, in the number format that `config.parts` asks for, and unused layers of trained ones."""
+        dtypes = {part.part: HALF_DTYPES.get(part.weights) for part in config.parts}
+        for name, encoder in self.components.encoders.items():
+            if name not in self.encoders:
+                self.encoding.freeze_unused_layers(encoder)
+        for name, frozen in self.encoders.items():
+            frozen.requires_grad_(False).eval().to(dtypes.get(name))
+        if self.options.vae_tiling:
+            self.components.vae.enable_tiling()
+
+    def _make_sample_transform(self, config: TrainConfig) -> LatentSampleTransform:
+        components, options = self.components, self.options
+        transform = LatentSampleTransform(
+            options=options,
+            alphas_cumprod=noise.alphas_cumprod(components.scheduler, options.zero_terminal_snr),
+            scaling_factor=components.scaling_factor,
+            unmasked_weight=config.unmasked_weight,
+            tokenizer=PromptTokenizer(components.tokenizers, options.chunks),
+            uncached_encoders=tuple(name for name in components.encoders if name not in self.cached_encoders),
+            empty_caption={},
+        )
+        if not (self.cached_encoders and config.caption_dropout > 0):
+            return transform
+        self.sample_transform = transform
+        return replace(transform, empty_caption=self._encode_captions([""], 1)[""])
+
+    def _encode_latents(self, pixels: Tensor, latents: Latents, size: int) -> dict[str, Tensor]:
+        """The output of `encode_images` for pixels uint8 [B, 3, H, W], on the CPU."""
+        vae = cast(Any, self._encoder_on("vae", self.device))
+        encoded = encode_images(vae, pad_batch(pixels, size).to(self.device), latents)
+        return {name: tensor[: len(pixels)].cpu() for name, tensor in encoded.items()}
+
+    def _encode_captions(self, captions: Sequence[str], size: int) -> dict[str, dict[str, Tensor]]:
+        """The output of `encode_captions` for the cached encoders; empty if there are none."""
+        encoders = {name: self._encoder_on(name, self.device) for name in self.cached_encoders}
+        if not encoders:
+            return {}
+        dtype = HALF_DTYPES.get(self.precision, torch.float32)
+        return encode_captions(captions, size, encoders, self.sample_transform.tokenizer, self.encoding, dtype)
+
+    def _encode_frozen(self, conditioning: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`conditioning` with the tokens of frozen text encoders encoded."""
+        names = [name for name in self.encoders if name + TOKENS in conditioning]
+        encoders = {name: self._encoder_on(name, conditioning[name + TOKENS].device) for name in names}
+        with torch.no_grad():
+            return encode_tokens(conditioning, encoders, self.encoding, self._master_dtype())
+
+    def _sample(self, request: SampleRequest) -> Image.Image:
+        weights_device = next(self.model.parameters()).device  # the CPU with fsdp_cpu_offload
+        device = weights_device if self.device.type == "cpu" else self.device
+        guided = request.guidance_scale > 1.0
+        prompts = [request.negative_prompt, request.prompt] if guided else [request.prompt]
+        each = [self._encode_prompt(prompt, request, device) for prompt in prompts]
+        self.offload_frozen()  # leaves the device's memory to the UNet
+        conditioning = {name: torch.cat([one[name] for one in each]) for name in each[0]}
+        generator = torch.Generator().manual_seed(request.seed)
+        shape = self.components.latent_shape(request.height, request.width)
+        x_1 = torch.randn(shape, generator=generator, dtype=self._master_dtype()).to(device)
+        extra = None
+        if self.components.is_inpainting:
+            vae, size = cast(Any, self._encoder_on("vae", device)), (request.height, request.width)
+            extra = blank_inpainting_input(vae, size, self.components.scaling_factor)
+
+        def predict(x_t: Tensor, timestep: Tensor) -> Tensor:
+            if extra is not None:
+                x_t = torch.cat([x_t, extra.to(x_t).expand(len(x_t), -1, -1, -1)], dim=1)
+            return cast(Tensor, self.model(x_t, timestep, conditioning))
+
+        scheduler = samplers.make_scheduler(
+            self.options.sample_scheduler, self.components.scheduler, self._scheduler_overrides()
+        )
+        x_0 = samplers.denoise(predict, scheduler, x_1, request.steps, request.guidance_scale, generator)
+        return decode_image(cast(Any, self._encoder_on("vae", device)), x_0 / self.components.scaling_factor)
+
+    def _encode_prompt(self, prompt: str, request: SampleRequest, device: torch.device) -> dict[str, Tensor]:
+        """The UNet's conditioning for one prompt, each tensor [1, ...]."""
+        tokenizer, size = self.sample_transform.tokenizer, (request.height, request.width)
+        tokens = {n + TOKENS: tokenizer.input_ids(n, prompt)[None].to(device) for n in self.components.encoders}
+        example = Example(torch.empty(3, *size, dtype=torch.uint8), None, (), size, (0, 0), flipped=False)
+        sizes = {n: t[None].to(device, self._master_dtype()) for n, t in self.size_conditioning(example).items()}
+        return cast(dict[str, Tensor], self.model(None, None, self._encode_frozen(tokens) | sizes))
+
+    def _scheduler_overrides(self) -> dict[str, object]:
+        """The options' changes to the config of the base model's scheduler."""
+        overrides: dict[str, object] = {"prediction_type": self.prediction}
+        if self.options.zero_terminal_snr:
+            overrides |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+        return overrides
+
+    def _master_dtype(self) -> torch.dtype:
+        return torch.float64 if self.precision == "fp64" else torch.float32
+
+    def _encoder_on(self, name: str, device: torch.device) -> nn.Module:
+        """The encoder, moved to `device` if it is elsewhere."""
+        encoder = self.encoders[name]
+        current = next(encoder.parameters()).device
+        if current.type != device.type or device.index not in (None, current.index):  # `to` alone would take 1 ms
+            encoder.to(device)
+        return encoder

@@ -1,1 +1,0 @@
-"""What families share by calling it; no family itself."""

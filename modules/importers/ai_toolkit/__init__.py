@@ -1,0 +1,112 @@
+"""ai-toolkit's YAML or JSON: a job with one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.config.io.text_formats import Data
+from modules.importers import common
+from modules.importers.ai_toolkit.tables import DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, PROCESS_TABLE, SAMPLE_TABLE
+from modules.importers.readers import is_path, is_text, items, non_empty_text
+from modules.importers.report import ImportEntry
+from modules.importers.rules import ANY, EMPTY_VALUES, Rule, Table, Unsupported
+from modules.importers.translation import Translation
+
+TRAINER = "ai-toolkit"
+TABLES = {
+    "the process": PROCESS_TABLE,
+    "the first of datasets": FIRST_TABLE,
+    "each of datasets": DATASET_TABLE,
+    "each sample": SAMPLE_TABLE,
+}
+
+
+def recognises(data: object) -> bool:
+    """Whether the data is a job whose config has processes."""
+    config = data.get("config") if isinstance(data, Mapping) else None
+    return isinstance(data, Mapping) and "job" in data and isinstance(config, Mapping) and "process" in config
+
+
+def translate(data: Mapping[str, object], translation: Translation) -> None:
+    """Translate the first process."""
+    config = data["config"]
+    assert isinstance(config, Mapping)
+    _job(data, config, translation)
+    processes = [item for item in items(config["process"]) if isinstance(item, Mapping)]
+    for index, _ in enumerate(processes[1:], 1):
+        translation.skip(f"config.process.{index}", "a process", "Tandem trains one model at a time")
+    process: Mapping[str, object] = processes[0] if processes else {}
+    process_prefix = "config.process.0."
+    datasets = items(process.get("datasets"))
+    has_folders = any(isinstance(item, Mapping) and is_path(item.get("folder_path")) for item in datasets)
+    trigger = process.get("trigger_word") if has_folders and isinstance(process.get("trigger_word"), str) else None
+    separate = ("datasets", "sample", *(("trigger_word",) if trigger else ()))
+    rest = {name: value for name, value in process.items() if name not in separate}
+    sample = process.get("sample")
+    sampling: Data = dict(sample) if isinstance(sample, Mapping) else {}
+    if "sample_every" in sampling:
+        rest["sample"] = {"sample_every": sampling["sample_every"]}
+    translation.apply(PROCESS_TABLE, rest, process_prefix)
+    translation.put("lr_scaling", "none")
+    _datasets(process, process_prefix, str(trigger or ""), translation)
+    _samples(sampling, f"{process_prefix}sample.", translation)
+
+
+def _job(data: Mapping[str, object], config: Mapping[str, object], translation: Translation) -> None:
+    outer = Table(
+        (Rule("config.name", "run_name", None, non_empty_text, optional=True),),
+        (
+            Unsupported("job", "the kind of job", default=ANY),
+            Unsupported("meta", common.METADATA, default=ANY, is_group=True),
+        ),
+    )
+    around = {name: value for name, value in config.items() if name != "process"}
+    translation.apply(outer, {**{name: value for name, value in data.items() if name != "config"}, "config": around})
+
+
+def _datasets(process: Mapping[str, object], process_prefix: str, trigger: str, translation: Translation) -> None:
+    count = 0
+    first: dict[str, object] = {}
+    for index, dataset in enumerate(items(process.get("datasets"))):
+        prefix = f"{process_prefix}datasets.{index}."
+        if not isinstance(dataset, Mapping) or not is_path(dataset.get("folder_path")):
+            translation.skip(prefix[:-1], dataset, "it has no folder_path")
+            continue
+        shared = {name: value for name, value in dataset.items() if name in FIRST_NAMES}
+        if count == 0:
+            first = shared
+            translation.apply(FIRST_TABLE, shared, prefix)
+        for name, value in shared.items():
+            if value != first.get(name):
+                translation.skip(prefix + name, value, "all concepts share it: the first one is used")
+        own = {name: value for name, value in dataset.items() if name not in shared}
+        translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")
+        translation.put(f"concepts.{count}.include_subfolders", False)
+        if trigger:
+            why = "it is put before every caption; ai-toolkit adds it only if it is missing"
+            path = f"concepts.{count}.prompt_prefix"
+            translation.add(ImportEntry(f"{process_prefix}trigger_word", trigger, path, f"{trigger}, ", why))
+        count += 1
+
+
+def _samples(sampling: Mapping[str, object], prefix: str, translation: Translation) -> None:
+    common = {name: value for name, value in sampling.items() if name not in ("prompts", "samples", "sample_every")}
+    prompts = [{"prompt": item} for item in items(sampling.get("prompts"))]
+    prompts += [dict(item) for item in items(sampling.get("samples")) if isinstance(item, Mapping)]
+    walks = common.get("walk_seed") is True
+    count = 0
+    for index, prompt in enumerate(prompts):
+        if not is_text(prompt.get("prompt")):
+            translation.skip(f"{prefix}prompts.{index}", prompt, "it has no prompt")
+            continue
+        values: Data = {**common, **prompt}
+        seed = values.get("seed")
+        if walks and isinstance(seed, int) and "seed" not in prompt:
+            values["seed"] = seed + index
+        names = {name: prefix + name for name in common} | {"prompt": f"{prefix}prompts.{index}"}
+        translation.apply(SAMPLE_TABLE, values, prefix, f"samples.{count}.", names)
+        count += 1
+    if not prompts:
+        for name, value in common.items():
+            if value not in EMPTY_VALUES:
+                translation.skip(prefix + name, value, "there are no prompts")

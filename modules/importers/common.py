@@ -1,0 +1,83 @@
+"""Reasons and rules that several trainers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.config.interval import Interval, Unit
+from modules.importers.readers import boolean, integer, optional_number
+from modules.importers.rules import Assignment, CombinedRule, Values
+
+BUCKETS = "Tandem derives its buckets from the resolution"
+CACHE = "Tandem always caches images"
+CAPTION_FILES = "write captions as .txt or metadata.jsonl: see docs/data.md"
+FIRST_SAMPLES = "the first samples are generated after one interval"
+FLOW = "for flow models, which Tandem does not support yet"
+FRACTION = "it is a fraction of all steps, whose number depends on the dataset; set warmup_steps in steps"
+IMAGES_ONLY = "Tandem trains on images"
+LORA = "Tandem's LoRA has no such setting"
+LORA_INSTEAD = "Tandem trains plain LoRA and DoRA instead"
+MASKS = "put each mask next to its image: cat.jpg has cat-masklabel.png"
+METADATA = "set model_title, model_author and model_license"
+MONITOR = "Tandem logs to TensorBoard and shows the run in its Monitor"
+NO_FAMILY = "Tandem does not have this model family yet: choose another one"
+NO_QUANTISATION = "Tandem does not quantise weights"
+PLAIN_OPTIMIZER = "8-bit and other variants become the plain optimizer"
+UPLOAD = "upload the result yourself"
+
+SCHEDULES: Mapping[str, str] = {  # of diffusers
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_restarts": "cosine_with_restarts",
+    "polynomial": "polynomial",
+}
+NO_SCHEDULE = "Tandem has no such schedule; set scheduler"
+
+Keys = tuple[str, ...]
+
+
+def max_steps(count: int, *keys: str) -> list[Assignment]:
+    """A run that ends after a number of steps."""
+    why = "high enough that max_steps ends the run"
+    return [Assignment("max_steps", count, keys=keys), Assignment("epochs", 10_000, why, keys)]
+
+
+def interval(target: str, units: Mapping[str, Unit], why: str = "") -> CombinedRule:
+    """An interval from the first of several settings that is above 0; `units` maps each to its unit."""
+
+    def read(values: Values) -> list[Assignment]:
+        for key, unit in units.items():
+            if (count := optional_number(values[key]) or 0) > 0:
+                whole = count if unit == "minutes" else integer(values[key])
+                return [Assignment(target, str(Interval(whole, unit)), why, (key,))]
+        return []
+
+    return CombinedRule(dict.fromkeys(units), target, read, why)
+
+
+def submodule(
+    index: int, part: str, trained: bool, keys: Keys, rate: float | None = None, rate_keys: Keys = ()
+) -> list[Assignment]:
+    """Whether one submodule is trained, from the settings `keys`, and its learning rate if it has its own."""
+    path = f"parts.{index}"
+    found = [Assignment(f"{path}.part", part, keys=keys, quiet=True), Assignment(f"{path}.train", trained, keys=keys)]
+    return [*found, Assignment(f"{path}.learning_rate", rate, keys=rate_keys)] if rate else found
+
+
+def loss_weighting(gamma: str, debiased: str = "") -> CombinedRule:
+    """The weighting of losses: Min-SNR with `gamma`, or debiased estimation, which takes precedence."""
+
+    def read(values: Values) -> list[Assignment]:
+        path = "family_options.loss_weighting"
+        if debiased and boolean(values[debiased]):
+            return [Assignment(path, "debiased", keys=(debiased,))]
+        strength = optional_number(values[gamma])
+        if not strength:
+            return []
+        named = Assignment(path, "min_snr", keys=(gamma,))
+        return [named, Assignment("family_options.min_snr_gamma", strength, keys=(gamma,))]
+
+    keys = {gamma: None, **({debiased: False} if debiased else {})}
+    return CombinedRule(keys, "family_options.loss_weighting, family_options.min_snr_gamma", read)

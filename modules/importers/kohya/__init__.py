@@ -1,0 +1,137 @@
+"""kohya's sd-scripts (its --config_file and dataset files) and the JSON of its GUI, kohya_ss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from modules.importers.kohya.data import ARGUMENT_NAMES, DATA_NAMES, DATASET_TABLE, SUBSET_TABLE, KohyaData
+from modules.importers.kohya.model import MODEL_RULES, MODEL_UNSUPPORTED
+from modules.importers.kohya.prompts import PROMPT_TABLE, prompts_of
+from modules.importers.kohya.training import TRAINING_RULES, TRAINING_UNSUPPORTED
+from modules.importers.readers import is_text
+from modules.importers.report import ImportEntry
+from modules.importers.rules import Table
+from modules.importers.source_file import lines_of
+from modules.importers.translation import Translation
+
+TRAINER = "kohya's sd-scripts"
+# The GUI's names for some settings of sd-scripts.
+GUI_NAMES = {
+    "optimizer": "optimizer_type",
+    "stop_text_encoder_training": "stop_text_encoder_training_pct",
+    "sdxl_cache_text_encoder_outputs": "cache_text_encoder_outputs",
+}
+GUI_ONLY = {"LoRA_type", "model_list", "lr_warmup", "max_resolution", "additional_parameters", "epoch"}
+# Settings that no table handles.
+FILES = ("dataset_config", "train_data_dir", "reg_data_dir", "sample_prompts")
+TABLE = Table((*MODEL_RULES, *TRAINING_RULES), (*MODEL_UNSUPPORTED, *TRAINING_UNSUPPORTED))
+TABLES = {
+    "settings": TABLE,
+    "datasets": DATASET_TABLE,
+    "each subset or folder of images": SUBSET_TABLE,
+    "each prompt": PROMPT_TABLE,
+}
+
+
+def recognises(data: object) -> bool:
+    """Whether the data has names that only sd-scripts and its GUI use."""
+    if not isinstance(data, Mapping):
+        return False
+    sets = data.get("datasets")
+    if isinstance(sets, list) and any(isinstance(item, Mapping) and "subsets" in item for item in sets):
+        return True
+    names = set(_merge_groups(data))
+    common = {"pretrained_model_name_or_path", "train_data_dir", "dataset_config", "network_module", "output_name"}
+    only = {"network_dim", "train_batch_size", "max_train_epochs", "network_alpha", "max_data_loader_n_workers"}
+    is_other = any(str(name).startswith("--") for name in data) or {"model_family", "data_backend_config"} & set(data)
+    return not is_other and bool(names & common) and bool(names & (only | GUI_ONLY | common - {"output_name"}))
+
+
+def translate(data: Mapping[str, object], translation: Translation) -> None:
+    """Translate the settings, datasets and prompts of a file."""
+    inside = {name: value for name, value in data.items() if name in ("general", "datasets")}
+    has_sets = "datasets" in inside
+    given = _merge_groups({name: value for name, value in data.items() if not has_sets or name not in inside})
+    is_gui = len(GUI_ONLY & set(given)) >= 2
+    if is_gui:
+        translation.trainer = "kohya_ss"
+    given = {name: value for name, value in given.items() if not isinstance(value, str) or value.strip()}
+    arguments = {ARGUMENT_NAMES.get(name, name): value for name, value in given.items() if name in DATA_NAMES}
+    names = {ARGUMENT_NAMES[name]: name for name in given if name in ARGUMENT_NAMES}
+    main = {name: value for name, value in given.items() if name not in DATA_NAMES and name not in FILES}
+    if set(given) & (set(TABLE.keys()) | {"train_data_dir"}):
+        renamed = GUI_NAMES if is_gui else {}
+        translation.apply(Table(TABLE.rules, TABLE.unsupported, renamed), main)
+        translation.put("lr_scaling", "none")  # accelerate does not scale the learning rate
+    sets = KohyaData(translation, arguments, names)
+    if has_sets:
+        sets.add_file(inside)
+    _data(given, sets, translation)
+    sets.finish()
+    _samples(given, translation)
+
+
+def _merge_groups(data: Mapping[str, object]) -> dict[str, object]:
+    """Merge the groups of a config file, whose names sd-scripts ignores."""
+    found: dict[str, object] = {}
+    for name, value in data.items():
+        found.update(value if isinstance(value, Mapping) else {str(name): value})
+    return found
+
+
+def _data(given: Mapping[str, object], sets: KohyaData, translation: Translation) -> None:
+    file = given.get("dataset_config")
+    if isinstance(file, str):
+        content = translation.read_file("dataset_config", file)
+        if isinstance(content, Mapping):
+            translation.imported.append(ImportEntry("dataset_config", file, "concepts", "its subsets"))
+            sets.add_file(content)
+        for name in ("train_data_dir", "reg_data_dir"):
+            if given.get(name):
+                translation.skip(name, given[name], "dataset_config takes precedence")
+        return
+    for name in ("train_data_dir", "reg_data_dir"):
+        folder = given.get(name)
+        if isinstance(folder, str):
+            sets.add_folders(name, folder, is_reg=name == "reg_data_dir")
+        elif folder is not None:
+            translation.skip(name, folder, "expected the path of a folder")
+
+
+def _samples(given: Mapping[str, object], translation: Translation) -> None:
+    source = given.get("sample_prompts")
+    if source is None:
+        return
+    prompts = _prompts(source, translation)
+    for index, prompt in enumerate(prompts):
+        prefix = f"sample_prompts.{index}."
+        if not is_text(prompt.get("prompt")):
+            translation.skip(prefix[:-1], dict(prompt), "it has no prompt")
+            continue
+        translation.apply(PROMPT_TABLE, prompt, prefix, f"samples.{translation.count('samples')}.")
+
+
+def _prompts(source: object, translation: Translation) -> list[Mapping[str, object]]:
+    """The prompts of a text, TOML or JSON file; kohya's GUI writes the lines themselves."""
+    if not isinstance(source, str):
+        translation.skip("sample_prompts", source, "expected a file")
+        return []
+    file = translation.paths.find(source) if len(source) < 1000 and "\n" not in source else None
+    is_name = Path(source).suffix.lower() in (".txt", ".toml", ".json") and "\n" not in source
+    if file is None and not is_name:
+        return [*prompts_of(source.splitlines())]
+    if Path(source).suffix.lower() in (".toml", ".json"):
+        return _listed(translation.read_file("sample_prompts", source))
+    lines = translation.read_file("sample_prompts", source, read=lines_of)
+    return [*prompts_of(lines)] if isinstance(lines, list) else []
+
+
+def _listed(content: object) -> list[Mapping[str, object]]:
+    """[prompt] with [[prompt.subset]] in TOML, a list in JSON."""
+    if isinstance(content, Mapping) and isinstance(content.get("prompt"), Mapping):
+        common = {name: value for name, value in content["prompt"].items() if name != "subset"}
+        subsets = content["prompt"].get("subset")
+        found = subsets if isinstance(subsets, list) else [{}]
+        return [{**common, **item} for item in found if isinstance(item, Mapping)]
+    return [item for item in content if isinstance(item, Mapping)] if isinstance(content, list) else []

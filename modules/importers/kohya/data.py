@@ -1,0 +1,251 @@
+"""kohya's data: folders named <repeats>_<words>, or a dataset file of [general], [[datasets]] and their subsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modules.importers import common
+from modules.importers.readers import boolean, data_path, integer, is_path, items, number, resolution_side, text
+from modules.importers.rules import Assignment, CombinedRule, Rule, Table, Unsupported, Values, is_default
+from modules.importers.translation import Translation
+
+# Names on the command line and in kohya's GUI -> names in a dataset file.
+ARGUMENT_NAMES = {
+    "train_batch_size": "batch_size",
+    "dataset_repeats": "num_repeats",
+    "max_resolution": "resolution",
+    "caption_extention": "caption_extension",
+}
+_FOLDER = re.compile(r"(\d+)_(.*)", re.DOTALL)
+
+DATASET_TABLE = Table(
+    rules=(
+        Rule("resolution", "resolution", 512, resolution_side),
+        Rule("batch_size", "batch_size", 1, integer),
+        Rule("enable_bucket", "aspect_ratio_bucketing", False, boolean),
+        Rule("caption_dropout_rate", "caption_dropout", 0.0, number, "all concepts share one probability"),
+    ),
+    unsupported=(
+        Unsupported("min_bucket_reso", common.BUCKETS, default=256),
+        Unsupported("max_bucket_reso", common.BUCKETS, default=1024),
+        Unsupported("bucket_reso_steps", common.BUCKETS, default=64),
+        Unsupported("bucket_no_upscale", "smaller images are upscaled to the resolution"),
+        Unsupported("skip_image_resolution", "remove images that are too small beforehand"),
+        Unsupported("network_multiplier", "set loss_weight of the concept", default=1.0),
+        Unsupported("validation_seed", "the run has one seed"),
+        Unsupported("validation_split", "set validation_split", default=0),
+        Unsupported("cache_info", "Tandem keeps an index of the images"),
+    ),
+)
+
+
+def subset_table(has_captions: bool) -> Table:
+    """The rules of one subset; `has_captions`: whether its folder contains caption files."""
+
+    def captions(values: Values) -> list[Assignment]:
+        words, prefix = text(values["class_tokens"] or "").strip(), text(values["caption_prefix"] or "").strip()
+        extension = f".{text(values['caption_extension'] or '').strip().lstrip('.')}"
+        if words and not has_captions:
+            keys = ("class_tokens", "caption_extension")
+            found = [
+                Assignment("caption_source", "none", keys=keys, quiet=True),
+                Assignment("prompt_prefix", words, "for images without caption files", keys),
+            ]
+            if prefix:
+                found.append(Assignment("", why="class_tokens are the caption", keys=("caption_prefix",)))
+            return found
+        found = [Assignment("caption_source", "txt", keys=("caption_extension",))]
+        if extension not in (".txt", "."):
+            why = "Tandem reads .txt: rename the caption files"
+            found.append(Assignment("", why=why, keys=("caption_extension",)))
+        if prefix:
+            found.append(Assignment("prompt_prefix", f"{prefix} ", keys=("caption_prefix",)))
+        if words:
+            found.append(Assignment("", why="the images have their own captions", keys=("class_tokens",)))
+        return found
+
+    def prior(values: Values) -> list[Assignment]:
+        if not boolean(values["is_reg"]):
+            return []
+        weight = number(values["prior_loss_weight"])
+        return [
+            Assignment("prior", True, keys=("is_reg",)),
+            Assignment("loss_weight", weight, keys=("prior_loss_weight",)),
+        ]
+
+    return Table(
+        rules=(
+            Rule("image_dir", "path", "", data_path),
+            Rule("num_repeats", "repeats", 1, integer),
+            CombinedRule({"is_reg": False, "prior_loss_weight": 1.0}, "prior, loss_weight", prior),
+            CombinedRule(
+                {"class_tokens": None, "caption_extension": ".caption", "caption_prefix": None},
+                "caption_source, prompt_prefix", captions,
+                "class_tokens are the caption of images without a caption file; only .txt files are read",
+            ),
+            Rule("shuffle_caption", "tag_shuffle", False, boolean),
+            Rule("caption_separator", "tag_delimiter", ",", text),
+            Rule("keep_tokens", "keep_tags", 0, integer),
+            Rule("caption_tag_dropout_rate", "tag_dropout", 0.0, number),
+            Rule("flip_aug", "horizontal_flip", False, boolean),
+            Rule("random_crop", "crop_jitter", False, boolean),
+        ),
+        unsupported=(
+            Unsupported("keep_tokens_separator", "set keep_tags to their number"),
+            Unsupported("secondary_separator", "Tandem has one tag_delimiter"),
+            Unsupported(
+                "enable_wildcard", "write several lines into a caption file: one is chosen at random each time",
+            ),
+            Unsupported("caption_suffix", "Tandem has prompt_prefix only"),
+            Unsupported("caption_dropout_every_n_epochs", "caption_dropout drops them at random", default=0),
+            Unsupported("color_aug", "Tandem has no colour augmentation; augment the images beforehand"),
+            Unsupported("face_crop_aug_range", "crop the images beforehand"),
+            Unsupported("token_warmup_min", "all tags are used from the start", default=1),
+            Unsupported("token_warmup_step", "all tags are used from the start", default=0),
+            Unsupported("metadata_file", common.CAPTION_FILES),
+            Unsupported("conditioning_data_dir alpha_mask", common.MASKS),
+            Unsupported("custom_attributes", "Tandem does not use them", is_group=True),
+        ),
+    )  # fmt: skip
+
+
+SUBSET_TABLE = subset_table(has_captions=True)
+SUBSET_NAMES = {*SUBSET_TABLE.keys(), *SUBSET_TABLE.unsupported_defaults()}
+DATASET_NAMES = {*DATASET_TABLE.keys(), *DATASET_TABLE.unsupported_defaults()}
+DATA_NAMES = SUBSET_NAMES | DATASET_NAMES | set(ARGUMENT_NAMES)
+
+
+@dataclass
+class Level:
+    """Settings of one level of a dataset file; deeper levels take precedence."""
+
+    prefix: str
+    values: Mapping[str, object]
+    names: Mapping[str, str] = field(default_factory=dict)  # as in the file, if that differs
+    used: set[str] = field(default_factory=set)
+
+
+def merge_levels(levels: Sequence[Level], names: set[str]) -> tuple[dict[str, object], dict[str, str]]:
+    """The effective values of the named settings, and each one's full name in the file."""
+    values: dict[str, object] = {}
+    shown: dict[str, str] = {}
+    for level in levels:
+        for name, value in level.values.items():
+            if value is not None and (name in names or (level is levels[-1] and name not in DATA_NAMES)):
+                values[name] = value
+                shown[name] = level.prefix + level.names.get(name, name)
+    for level in levels:
+        level.used.update(name for name in values if shown[name] == level.prefix + level.names.get(name, name))
+    return values, shown
+
+
+class KohyaData:
+    """Translates datasets; `arguments` are the settings of the main file that datasets fall back to."""
+
+    def __init__(self, translation: Translation, arguments: Mapping[str, object], names: Mapping[str, str]) -> None:
+        self._translation = translation
+        self._arguments = Level("", arguments, names)
+        self._levels = [self._arguments]
+        self._concepts = 0
+        self._first: dict[str, object] | None = None
+
+    def add_file(self, data: Mapping[str, object]) -> None:
+        """Translate the content of a dataset file."""
+        defaults = data.get("general")
+        general = Level("general.", defaults if isinstance(defaults, Mapping) else {})
+        self._levels.append(general)
+        for index, given in enumerate(_groups(data.get("datasets"))):
+            prefix = f"datasets.{index}."
+            dataset = Level(prefix, {name: value for name, value in given.items() if name != "subsets"})
+            self._levels.append(dataset)
+            subsets = [
+                Level(f"{prefix}subsets.{number}.", item) for number, item in enumerate(_groups(given.get("subsets")))
+            ]
+            self._levels += subsets
+            self._dataset([self._arguments, general, dataset, *subsets[:1]], [general, dataset])
+            for subset in subsets:
+                self._subset([self._arguments, general, dataset, subset])
+
+    def add_folders(self, key: str, folder: str, is_reg: bool) -> None:
+        """Translate a folder of subfolders named <repeats>_<words>, kohya's layout without a dataset file."""
+        if self._first is None:
+            self._dataset([self._arguments], [])
+        found = [
+            (path, match)
+            for path in self._translation.paths.folders_in(folder)
+            if (match := _FOLDER.fullmatch(path.name))
+        ]
+        if not found and self._translation.paths.has_images(folder):
+            why = "kohya only uses subfolders named <repeats>_<words>; these images are in the folder itself"
+            self._concept(key, {"image_dir": folder, "is_reg": is_reg}, why)
+            return
+        if not found:
+            there = self._translation.paths.is_folder(folder)
+            why = "it has no subfolders named <repeats>_<words>" if there else "there is no such folder on this machine"
+            self._translation.skip(key, folder, f"{why}: add the images by hand")
+        for path, match in found:
+            subset = {
+                "image_dir": str(path), "num_repeats": int(match[1]), "class_tokens": match[2], "is_reg": is_reg,
+            }  # fmt: skip
+            self._concept(key, subset)
+
+    def finish(self) -> None:
+        """Report settings that no dataset used."""
+        defaults = {**SUBSET_TABLE.keys(), **DATASET_TABLE.keys()}
+        defaults |= {**SUBSET_TABLE.unsupported_defaults(), **DATASET_TABLE.unsupported_defaults()}
+        for level in self._levels:
+            for name, value in level.values.items():
+                if name not in level.used and not is_default(value, defaults.get(name)):
+                    shown = level.prefix + level.names.get(name, name)
+                    self._translation.skip(
+                        shown, value, "no images use it: other settings take precedence, or there are no images"
+                    )
+
+    def _dataset(self, levels: Sequence[Level], own: Sequence[Level]) -> None:
+        values, shown = merge_levels(levels, DATASET_NAMES)
+        values = {name: value for name, value in values.items() if name in DATASET_NAMES}
+        if self._first is None:
+            self._first = values
+            self._translation.apply(DATASET_TABLE, values, written_as=shown)
+            return
+        for name, value in values.items():
+            mine = any(name in level.values for level in own)
+            if mine and value != self._first.get(name):
+                self._translation.skip(shown[name], value, "all concepts share it: the first one is used")
+
+    def _subset(self, levels: Sequence[Level]) -> None:
+        if not is_path(levels[-1].values.get("image_dir")):
+            self._translation.skip(levels[-1].prefix[:-1], dict(levels[-1].values), "it has no image_dir")
+            return
+        values, shown = merge_levels(levels, SUBSET_NAMES)
+        values = {name: value for name, value in values.items() if name not in DATASET_NAMES}
+        self._add(values, shown)
+
+    def _concept(self, key: str, subset: Mapping[str, object], why: str = "") -> None:
+        """Translate one subfolder of the folder in the setting `key`."""
+        if self._has_captions({**self._arguments.values, **subset}):
+            subset = {name: value for name, value in subset.items() if name != "class_tokens"}
+        level = Level(f"{key}.{self._concepts}.", subset)
+        values, shown = merge_levels([self._arguments, level], SUBSET_NAMES)
+        shown |= {name: f"{key}/{Path(str(subset['image_dir'])).name}" for name in subset}
+        if why:
+            self._translation.skip(key, subset["image_dir"], why)
+        self._add(values, shown)
+
+    def _has_captions(self, values: Mapping[str, object]) -> bool:
+        extension = f".{str(values.get('caption_extension') or 'txt').lstrip('.').lower()}"
+        return self._translation.paths.has_files(str(values["image_dir"]), extension)
+
+    def _add(self, values: Mapping[str, object], shown: Mapping[str, str]) -> None:
+        has = self._has_captions(values)
+        prefix = f"concepts.{self._concepts}."
+        self._translation.apply(subset_table(has), values, target_prefix=prefix, written_as=shown)
+        self._translation.put(f"{prefix}include_subfolders", False)
+        self._concepts += 1
+
+
+def _groups(value: object) -> list[Mapping[str, object]]:
+    return [item for item in items(value) if isinstance(item, Mapping)]

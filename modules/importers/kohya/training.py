@@ -1,0 +1,245 @@
+"""kohya's sd-scripts and its GUI: training, monitoring and output settings."""
+
+from __future__ import annotations
+
+from modules.importers import common
+from modules.importers.kohya.model import METHOD_KEYS, method
+from modules.importers.optimizers import optimizer_assignments, parse_arguments
+from modules.importers.readers import (
+    boolean,
+    choice,
+    device_ids,
+    integer,
+    non_empty_text,
+    number,
+    optional_number,
+    output_path,
+    positive_number,
+    precision,
+    save_dtype,
+)
+from modules.importers.rules import (
+    ANY,
+    EMPTY_VALUES,
+    Assignment,
+    CombinedRule,
+    Rule,
+    Unsupported,
+    UnsupportedValueError,
+    Values,
+)
+
+SAMPLERS = {
+    "ddim": "ddim", "pndm": "pndm", "euler": "euler", "k_euler": "euler", "euler_a": "euler_a", "k_euler_a": "euler_a",
+    "heun": "heun", "dpmsolver++": "dpmpp_2m",
+}  # fmt: skip
+SCHEDULES = {**common.SCHEDULES, "adafactor": "constant", "cosine_with_min_lr": "cosine"}
+
+
+def _optimizer(values: Values) -> list[Assignment]:
+    key = "optimizer_type"
+    name = values[key]
+    if name in EMPTY_VALUES and boolean(values["use_8bit_adam"]):
+        name, key = "AdamW8bit", "use_8bit_adam"
+    elif name in EMPTY_VALUES and boolean(values["use_lion_optimizer"]):
+        name, key = "Lion", "use_lion_optimizer"
+    given = parse_arguments(values["optimizer_args"]) if values["optimizer_args"] not in EMPTY_VALUES else {}
+    return optimizer_assignments(name or "AdamW", given, key, arguments_key="optimizer_args")
+
+
+def _length(values: Values) -> list[Assignment]:
+    epochs = optional_number(values["max_train_epochs"])
+    steps = optional_number(values["max_train_steps"])
+    if epochs:
+        return [Assignment("epochs", integer(epochs), keys=("max_train_epochs",))]
+    if values["epoch"] is not None and not steps:
+        return [Assignment("epochs", integer(values["epoch"]), keys=("epoch",))]
+    return common.max_steps(integer(steps or 1600), "max_train_steps")
+
+
+def _schedule(values: Values) -> list[Assignment]:
+    name = str(values["lr_scheduler"]).lower()
+    target = SCHEDULES.get(name)
+    if target is None:
+        raise UnsupportedValueError(common.NO_SCHEDULE)
+    why = "Tandem sets Adafactor's learning rate itself" if name == "adafactor" else ""
+    found = [Assignment("scheduler", target, why, ("lr_scheduler",))]
+    if target == "cosine_with_restarts" and values["lr_scheduler_num_cycles"] not in EMPTY_VALUES:
+        cycles = integer(values["lr_scheduler_num_cycles"])
+        found.append(Assignment("scheduler_cycles", cycles, keys=("lr_scheduler_num_cycles",)))
+    if target == "polynomial" and values["lr_scheduler_power"] not in EMPTY_VALUES:
+        power = number(values["lr_scheduler_power"])
+        found.append(Assignment("scheduler_power", power, keys=("lr_scheduler_power",)))
+    if target != "constant" and values["lr_scheduler_min_lr_ratio"] not in EMPTY_VALUES:
+        share = number(values["lr_scheduler_min_lr_ratio"])
+        found.append(Assignment("min_learning_rate_factor", share, keys=("lr_scheduler_min_lr_ratio",)))
+    return found
+
+
+def _warmup(values: Values) -> list[Assignment]:
+    steps, percent = optional_number(values["lr_warmup_steps"]), optional_number(values["lr_warmup"])
+    if not steps and not percent:
+        return []
+    if str(values["lr_scheduler"]).lower() == "constant":
+        raise UnsupportedValueError("kohya's constant schedule has no warm-up; set warmup_steps if you want one")
+    if steps and steps >= 1:
+        return [Assignment("warmup_steps", integer(steps), keys=("lr_warmup_steps",))]
+    share = steps if steps else (percent or 0.0) / 100
+    total = optional_number(values["max_train_steps"])
+    if not total or optional_number(values["max_train_epochs"]):
+        raise UnsupportedValueError(common.FRACTION)
+    why = f"{share:.0%} of {total:.0f} steps"
+    return [Assignment("warmup_steps", round(share * total), why, ("lr_warmup_steps", "lr_warmup"))]
+
+
+def _layouts(values: Values) -> list[Assignment]:
+    name, kind = str(values["save_model_as"] or "").lower(), method(values)
+    why = "a pickle can run code when it is opened; Tandem writes safetensors" if name in ("ckpt", "pt") else ""
+    if kind == "lora":
+        return [Assignment("lora_layouts", "kohya", why)]
+    if kind == "fine_tune":
+        return [Assignment("save_single_file", not name.startswith("diffusers"), why)]
+    return []
+
+
+def _processes(values: Values) -> list[Assignment]:
+    count = integer(values["num_processes"])
+    many = boolean(values["multi_gpu"]) or count > 1
+    if not many:
+        return []
+    found = [Assignment("enable_multi_gpu", True, keys=("multi_gpu", "num_processes"))]
+    if count > 1 and values["gpu_ids"] in EMPTY_VALUES:
+        found.append(Assignment("world_size", count, keys=("num_processes",)))
+    machines = integer(values["num_machines"])
+    if machines > 1:
+        found.append(Assignment("num_nodes", machines, keys=("num_machines",)))
+    if values["gpu_ids"] not in EMPTY_VALUES:
+        found.append(Assignment("device_ids", device_ids(values["gpu_ids"]), keys=("gpu_ids",)))
+    return found
+
+
+_SAVES = "kohya saves models, Tandem backups from which a run can resume"
+TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
+    Rule("learning_rate", "learning_rate", 2e-6, positive_number),
+    CombinedRule(
+        {"optimizer_type": "", "optimizer_args": None, "use_8bit_adam": False, "use_lion_optimizer": False},
+        "optimizer", _optimizer, common.PLAIN_OPTIMIZER,
+    ),
+    CombinedRule(
+        {
+            "lr_scheduler": "constant", "lr_scheduler_num_cycles": 1, "lr_scheduler_power": 1,
+            "lr_scheduler_min_lr_ratio": None,
+        },
+        "scheduler, scheduler_cycles, scheduler_power, min_learning_rate_factor", _schedule,
+    ),
+    CombinedRule(
+        {"lr_warmup_steps": 0, "lr_warmup": 0}, "warmup_steps", _warmup,
+        "a number below 1, and lr_warmup of kohya's GUI in percent, is a fraction of all steps",
+        {"lr_scheduler": "constant", "max_train_steps": None, "max_train_epochs": None},
+    ),
+    CombinedRule(
+        {"max_train_epochs": None, "max_train_steps": None, "epoch": None}, "epochs, max_steps", _length,
+        "epochs take precedence over steps; 1600 steps by default",
+    ),
+    Rule("gradient_accumulation_steps", "gradient_accumulation_steps", 1, integer),
+    Rule("max_grad_norm", "max_grad_norm", 1.0, optional_number),
+    Rule("mixed_precision", "precision", "no", precision),
+    Rule("gradient_checkpointing", "gradient_checkpointing", False, boolean),
+    Rule("torch_compile", "compile", False, boolean, optional=True),
+    Rule("opt_channelslast", "channels_last", False, boolean, optional=True),
+    Rule("seed", "seed", None, integer, optional=True),
+    Rule("masked_loss", "masked_training", False, boolean, "Tandem expects a mask next to each image: mask_suffix"),
+    Rule("max_data_loader_n_workers", "loader_workers", 8, integer),
+    Rule("persistent_data_loader_workers", "persistent_workers", False, boolean),
+    Rule("vae_batch_size", "cache_batch_size", 1, integer, optional=True),
+    common.interval("sample_every", {"sample_every_n_epochs": "epochs", "sample_every_n_steps": "steps"}),
+    Rule("sample_sampler", "family_options.sample_scheduler", "ddim", choice(SAMPLERS, "choose another sampler")),
+    common.interval("backup_every", {"save_every_n_epochs": "epochs", "save_every_n_steps": "steps"}, _SAVES),
+    Rule("save_last_n_epochs", "backups_kept", None, integer, _SAVES, optional=True),
+    Rule("save_precision", "save_dtype", None, save_dtype, optional=True),
+    CombinedRule({"save_model_as": None}, "lora_layouts, save_single_file", _layouts, "no pickles", METHOD_KEYS),
+    Rule("output_dir", "runs_dir", None, output_path, "every run gets its own folder in it", optional=True),
+    Rule("output_name", "run_name", None, non_empty_text, optional=True),
+    Rule("metadata_title", "model_title", None, non_empty_text, optional=True),
+    Rule("metadata_author", "model_author", None, non_empty_text, optional=True),
+    Rule("metadata_license", "model_license", None, non_empty_text, optional=True),
+    CombinedRule(
+        {"multi_gpu": False, "num_processes": 1, "num_machines": 1, "gpu_ids": ""},
+        "enable_multi_gpu, world_size, num_nodes, device_ids", _processes,
+    ),
+    Rule("main_process_port", "initial_port", 0, positive_number, optional=True),
+    Rule("ddp_static_graph", "static_graph", False, boolean, optional=True),
+    Rule("ddp_gradient_as_bucket_view", "gradient_as_bucket_view", False, boolean, optional=True),
+)  # fmt: skip
+
+_FLOW = "for a model family that Tandem does not have yet"
+
+TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
+    Unsupported("model_list", "used by kohya's GUI only", default=ANY),
+    Unsupported("xformers sdpa mem_eff_attn", "PyTorch's attention chooses the fastest implementation"),
+    Unsupported("save_as_bool", "used by kohya's GUI only"),
+    Unsupported(
+        "full_fp16 full_bf16", "trained weights are always kept in fp32; parts sets the precision of frozen weights",
+    ),
+    Unsupported("fp8_base*", common.NO_QUANTISATION),
+    Unsupported("no_half_vae sdxl_no_half_vae disable_mmap_load_safetensors mem_eff_save", "Tandem decides"),
+    Unsupported("cache_latents* skip_cache_check", "Tandem always caches images in cache_dir"),
+    Unsupported(
+        "cache_text_encoder_outputs* *_cache_text_encoder_outputs*",
+        "Tandem does so automatically if no text encoder is trained",
+    ),
+    Unsupported(
+        "*_fused_backward_pass fused_backward_pass blockwise_fused_optimizers",
+        "Tandem reduces all gradients before the step",
+    ),
+    Unsupported("fused_optimizer_groups", "Tandem reduces all gradients before the step", default=0),
+    Unsupported("lowram highvram", "set family_options.offload_frozen instead"),
+    Unsupported("cpu_offload_checkpointing", "set gradient_checkpointing instead"),
+    Unsupported("*blocks_to_swap", "set gradient_checkpointing instead", default=0),
+    Unsupported("dynamo_backend", "compile uses PyTorch's default backend", default="no"),
+    Unsupported("dynamo_mode", "compile uses PyTorch's defaults", default="default"),
+    Unsupported("dynamo_*", "compile uses PyTorch's defaults"),
+    Unsupported("num_cpu_threads_per_process", "PyTorch decides", default=2),
+    Unsupported("extra_accelerate_launch_args", "Tandem does not use accelerate: see the Multi-GPU settings"),
+    Unsupported("additional_parameters", "set them by hand"),
+    Unsupported("ddp_timeout", "set step_timeout_s"),
+    Unsupported("deepspeed zero_stage", "set training_mode fully_sharded instead"),
+    Unsupported("lr_scheduler_type lr_scheduler_args", "Tandem has no custom schedules"),
+    Unsupported("lr_decay_steps", "the learning rate decays over the whole run", default=0),
+    Unsupported("lr_scheduler_timescale", "Tandem has no such schedule"),
+    Unsupported("save_n_epoch_ratio", "set backup_every"),
+    Unsupported("save_last_n_*", "set backups_kept", default=0),
+    Unsupported("save_state*", "Tandem's backups always contain everything needed to resume"),
+    Unsupported("use_safetensors", "Tandem always writes safetensors"),
+    Unsupported("resume initial_epoch initial_step skip_until_initial_step", "use --resume"),
+    Unsupported("resume_from_huggingface", common.UPLOAD),
+    Unsupported("huggingface_token", common.UPLOAD, secret=True),
+    Unsupported("huggingface_* async_upload", common.UPLOAD),
+    Unsupported("sample_at_first", common.FIRST_SAMPLES),
+    Unsupported("logging_dir", "all files of a run are in its folder in runs_dir"),
+    Unsupported("log_with log_* wandb_run_name use_wandb", common.MONITOR),
+    Unsupported("wandb_api_key", common.MONITOR, secret=True),
+    Unsupported("metadata_description metadata_tags training_comment", common.METADATA),
+    Unsupported("no_metadata", "saved files contain training metadata; image folders only with metadata_dataset"),
+    Unsupported("console_log_*", "see the run's log"),
+    Unsupported("output_config", "the run folder contains the config"),
+    Unsupported("config_file", "the file itself", default=ANY),
+    Unsupported("tokenizer_cache_dir", "set HF_HOME"),
+    Unsupported("debug_dataset", "the Data page shows the images"),
+    Unsupported("dataset_class", "Tandem has one kind of dataset"),
+    Unsupported("conditioning_data_dir alpha_mask", common.MASKS),
+    Unsupported("validation_* validate_every_n_*", "set validation_split and validate_every"),
+    Unsupported("max_validation_steps", "all validation images are measured"),
+    Unsupported("wavelet_loss*", "Tandem has no such loss"),
+    Unsupported("guidance_scale", _FLOW, default=3.5),
+    Unsupported("discrete_flow_shift", _FLOW, default=3),
+    Unsupported("timestep_sampling", _FLOW, default="sigma"),
+    Unsupported("sigmoid_scale logit_std", _FLOW, default=1),
+    Unsupported("model_prediction_type", _FLOW, default="sigma_scaled"),
+    Unsupported("weighting_scheme", _FLOW, default="logit_normal"),
+    Unsupported("logit_mean", _FLOW, default=0),
+    Unsupported("mode_scale", _FLOW, default=1.29),
+    Unsupported("apply_t5_attn_mask clip_[lg] t5xxl t5xxl_* ae flux1_* sd3_* save_clip save_t5xxl train_t5xxl", _FLOW),
+    Unsupported("train_blocks train_double_block_indices train_single_block_indices", _FLOW, default="all"),
+    Unsupported("in_json", "write captions next to the images, or as metadata.jsonl: see docs/data.md"),
+)  # fmt: skip

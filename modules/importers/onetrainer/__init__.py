@@ -1,0 +1,141 @@
+"""OneTrainer's JSON, with its concepts and samples in separate files or in the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.importers.onetrainer.data import CONCEPT_TABLE, SAMPLE_TABLE, SAMPLERS
+from modules.importers.onetrainer.model import MODEL_RULES, MODEL_UNSUPPORTED, SUBMODULES
+from modules.importers.onetrainer.training import TRAINING_RULES, TRAINING_UNSUPPORTED, unsupported_submodule_settings
+from modules.importers.readers import is_path, is_text
+from modules.importers.report import ImportEntry
+from modules.importers.rules import Table, Unsupported
+from modules.importers.translation import Translation, flatten
+
+TRAINER = "OneTrainer"
+# Each with the file that contains the items if the list itself is null.
+LISTS = {
+    "concepts": ("concept_file_name", "training_concepts/concepts.json"),
+    "samples": ("sample_definition_file_name", "training_samples/samples.json"),
+}
+
+# Names before version 1 of its file format, and those that have changed since.
+OLD_NAMES: Mapping[str, str] = {
+    "optimizer": "optimizer.optimizer",
+    "weight_decay": "optimizer.weight_decay",
+    "weight_dtype": "unet.weight_dtype",
+    "gradient_checkpointing": "unet.gradient_checkpointing",
+    "dataloader_threads": "caching_threads",
+    "latent_caching": "image_caching",
+    "save_after": "save_every",
+    "save_after_unit": "save_every_unit",
+    "lora_layers": "layer_filter",
+    "lora_layer_preset": "layer_filter_preset",
+    "lora_layers_regex": "layer_filter_regex",
+    "token_count": "embedding.token_count",
+    "initial_embedding_text": "embedding.initial_embedding_text",
+    **{f"train_{part}": f"{part}.train" for part in SUBMODULES},
+    **{f"train_{part}_epochs": f"{part}.stop_training_after" for part in SUBMODULES},
+    **{f"{part}_learning_rate": f"{part}.learning_rate" for part in SUBMODULES},
+    **{f"{part}_weight_dtype": f"{part}.weight_dtype" for part in (*SUBMODULES, "vae")},
+}
+
+_RULES = (*MODEL_RULES, *TRAINING_RULES)
+_RULED = frozenset(Table(_RULES).keys())
+TABLE = Table(
+    _RULES,
+    (
+        *MODEL_UNSUPPORTED,
+        *TRAINING_UNSUPPORTED,
+        *(row for row in unsupported_submodule_settings() if row.sources not in _RULED),
+        Unsupported("concept_file_name", "its concepts are read from it", default="training_concepts/concepts.json"),
+        Unsupported(
+            "sample_definition_file_name",
+            "its samples are read from it",
+            default="training_samples/samples.json",
+        ),
+    ),
+    OLD_NAMES,
+)
+TABLES = {"settings": TABLE, "each of concepts": CONCEPT_TABLE, "each of samples": SAMPLE_TABLE}
+
+
+def recognises(data: object) -> bool:
+    """Whether the data has names that only OneTrainer uses."""
+    names = {"base_model_name", "concept_file_name", "learning_rate_warmup_steps", "training_method"}
+    return isinstance(data, Mapping) and len(names & set(data)) >= 2
+
+
+def translate(data: Mapping[str, object], translation: Translation) -> None:
+    """Translate the settings, concepts and samples of a file."""
+    rest = {name: value for name, value in data.items() if name not in LISTS}
+    files = {file for file, _ in LISTS.values()}
+    translation.apply(TABLE, _complete_old_settings({name: value for name, value in rest.items() if name not in files}))
+    for index, concept in enumerate(_items("concepts", data, translation)):
+        _concept(index, concept, translation)
+    for index, sample in enumerate(_items("samples", data, translation)):
+        _sample(index, sample, translation)
+
+
+def _complete_old_settings(given: Mapping[str, object]) -> dict[str, object]:
+    """Fill in settings of old files, which have one weight_dtype for all submodules and stop them by epochs only."""
+    found = flatten(given, {"cloud", "secrets", "optimizer_defaults", "quantization", "optimizer.muon_adam_config"})
+    for part in SUBMODULES:
+        for name in (f"{part}_weight_dtype", f"{part}.weight_dtype"):
+            if found.get(name) == "NONE":
+                del found[name]
+        if (
+            "weight_dtype" in found
+            and part != "unet"
+            and not {f"{part}_weight_dtype", f"{part}.weight_dtype"} & set(found)
+        ):
+            found[f"{part}.weight_dtype"] = found["weight_dtype"]
+        if f"train_{part}_epochs" in found:
+            found.setdefault(f"{part}.stop_training_after_unit", "EPOCH")
+    if {"unet_weight_dtype", "unet.weight_dtype"} & set(found):
+        found.pop("weight_dtype", None)
+    return found
+
+
+def _items(name: str, data: Mapping[str, object], translation: Translation) -> list[Mapping[str, object]]:
+    """The concepts or samples: in the file itself, or in the one that it refers to."""
+    inside = data.get(name)
+    key, default_file = LISTS[name]
+    if inside is not None and key in data and data[key] != default_file:
+        translation.skip(key, data[key], f"the {name} in the file itself take precedence")
+    if inside is None:
+        text = str(data.get(key) or default_file)
+        missing = f"{text} was not found in this folder or its parents: add the {name} by hand, or put the file there"
+        inside = translation.read_file(key, text, missing)
+        if inside is None:
+            return []
+        if key in data:
+            translation.imported.append(
+                ImportEntry(key, text, name, f"{len(inside) if isinstance(inside, list) else 0} items")
+            )
+    if isinstance(inside, list) and all(isinstance(item, Mapping) for item in inside):
+        return inside
+    translation.skip(name, inside, "expected a list of groups")
+    return []
+
+
+def _concept(index: int, concept: Mapping[str, object], translation: Translation) -> None:
+    prefix = f"concepts.{index}."
+    if not is_path(concept.get("path")):
+        translation.skip(f"{prefix[:-1]}", concept, "it has no folder")
+        return
+    translation.apply(CONCEPT_TABLE, concept, prefix, f"concepts.{translation.count('concepts')}.")
+
+
+def _sample(index: int, sample: Mapping[str, object], translation: Translation) -> None:
+    prefix = f"samples.{index}."
+    if not is_text(sample.get("prompt")):
+        translation.skip(prefix[:-1], sample, "it has no prompt")
+        return
+    count = translation.count("samples")
+    sampler = str(sample.get("noise_scheduler", "")).upper()
+    if count == 0 and sampler in SAMPLERS:
+        path = "family_options.sample_scheduler"
+        translation.add(ImportEntry(f"{prefix}noise_scheduler", sampler, path, SAMPLERS[sampler]))
+        sample = {name: value for name, value in sample.items() if name != "noise_scheduler"}
+    translation.apply(SAMPLE_TABLE, sample, prefix, f"samples.{count}.")

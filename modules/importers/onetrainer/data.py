@@ -1,0 +1,143 @@
+"""OneTrainer's concepts and samples. Names and defaults as in its ConceptConfig.py and SampleConfig.py."""
+
+from __future__ import annotations
+
+from modules.importers.readers import boolean, data_path, integer, number, text
+from modules.importers.rules import (
+    ANY,
+    Assignment,
+    CombinedRule,
+    Rule,
+    Table,
+    Unsupported,
+    UnsupportedValueError,
+    Values,
+)
+
+# Its samplers -> family_options.sample_scheduler
+SAMPLERS = {
+    "DDIM": "ddim",
+    "EULER": "euler",
+    "EULER_A": "euler_a",
+    "DPMPP": "dpmpp_2m",
+    "DPMPP_KARRAS": "dpmpp_2m_karras",
+    "DPMPP_SDE_KARRAS": "dpmpp_2m_sde_karras",
+    "UNIPC": "unipc",
+}
+
+
+def _kind(values: Values) -> list[Assignment]:
+    name = str(values["type"]).upper()
+    if boolean(values["validation_concept"]):
+        return [Assignment("kind", "validation", keys=("validation_concept",))]
+    if name == "PRIOR_PREDICTION":
+        why = "OneTrainer trains on the untrained model's prediction for these images, Tandem on the images "
+        why += "themselves, as many in an epoch as of all others"
+        return [Assignment("prior", True, why, ("type",))]
+    return [Assignment("kind", "validation" if name == "VALIDATION" else "train", keys=("type",))]
+
+
+def _repeats(values: Values) -> list[Assignment]:
+    if str(values["balancing_strategy"]).upper() == "SAMPLES":
+        raise UnsupportedValueError("it is a number of images per epoch; set repeats, how often each appears")
+    return [Assignment("repeats", number(values["balancing"]))]
+
+
+def _captions(values: Values) -> list[Assignment]:
+    prompt_source = str(values["text.prompt_source"]).lower()
+    target = {"sample": "txt", "filename": "file_name"}.get(prompt_source)
+    if target is None:
+        raise UnsupportedValueError(
+            "put the caption of a whole concept into the folder's name or metadata.jsonl: see docs/data.md"
+        )
+    return [Assignment("caption_source", target, keys=("text.prompt_source",))]
+
+
+def _tag_dropout(values: Values) -> list[Assignment]:
+    if not boolean(values["text.tag_dropout_enable"]):
+        return []
+    mode = str(values["text.tag_dropout_mode"]).upper()
+    if mode == "FULL":
+        raise UnsupportedValueError("it drops all tags at once; caption_dropout does that for all concepts")
+    why = "tags at the end are not dropped more often" if "WEIGHTED" in mode else ""
+    keys = ("text.tag_dropout_enable", "text.tag_dropout_mode", "text.tag_dropout_probability")
+    return [Assignment("tag_dropout", number(values["text.tag_dropout_probability"]), why, keys)]
+
+
+CONCEPT_TABLE = Table(
+    rules=(
+        Rule("path", "path", "", data_path),
+        Rule("name", "name", "", text, optional=True),
+        Rule("enabled", "enabled", True, boolean),
+        CombinedRule({"type": "STANDARD", "validation_concept": False}, "kind, prior", _kind),
+        Rule("include_subdirectories", "include_subfolders", False, boolean),
+        Rule("image_variations", "image_variations", 1, integer),
+        CombinedRule({"balancing": 1.0, "balancing_strategy": "REPEATS"}, "repeats", _repeats),
+        Rule("loss_weight", "loss_weight", 1.0, number),
+        Rule("image.enable_crop_jitter", "crop_jitter", True, boolean),
+        Rule("image.enable_random_flip", "horizontal_flip", True, boolean),
+        CombinedRule({"text.prompt_source": "sample", "text.prompt_path": ""}, "caption_source", _captions),
+        Rule("text.enable_tag_shuffling", "tag_shuffle", False, boolean),
+        Rule("text.tag_delimiter", "tag_delimiter", ",", text),
+        Rule("text.keep_tags_count", "keep_tags", 1, integer),
+        CombinedRule(
+            {"text.tag_dropout_enable": False, "text.tag_dropout_mode": "FULL", "text.tag_dropout_probability": 0.0},
+            "tag_dropout", _tag_dropout,
+        ),
+    ),
+    unsupported=(
+        Unsupported("__version *.__version", "the version of OneTrainer's file format", default=ANY),
+        Unsupported("seed", "the run has one seed, the same on any number of GPUs"),
+        Unsupported("text_variations", "captions are chosen at random each time", default=1),
+        Unsupported("concept_stats", "statistics of OneTrainer", is_group=True),
+        Unsupported("image.enable_fixed_flip", "mirror the images beforehand"),
+        Unsupported("image.*rotate*", "Tandem does not rotate images; augment them beforehand", default=0.0),
+        Unsupported(
+            "image.*brightness* image.*contrast* image.*saturation* image.*hue*",
+            "Tandem has no colour augmentation; augment the images beforehand", default=0.0,
+        ),
+        Unsupported("image.enable_resolution_override", "all concepts share one resolution"),
+        Unsupported("image.resolution_override", "all concepts share one resolution", default="512"),
+        Unsupported(
+            "image.enable_random_circular_mask_shrink image.enable_random_mask_rotate_crop", "masks are not augmented",
+        ),
+        Unsupported(
+            "text.tag_dropout_special_tags_mode", "the first keep_tags are never dropped; the others are treated alike",
+            default="NONE",
+        ),
+        Unsupported(
+            "text.tag_dropout_special_tags text.tag_dropout_special_tags_regex",
+            "the first keep_tags are never dropped; the others are treated alike",
+        ),
+        Unsupported("text.caps_randomize_enable text.caps_randomize_lowercase", "captions are used as written"),
+        Unsupported(
+            "text.caps_randomize_mode", "captions are used as written", default="capslock, title, first, random",
+        ),
+        Unsupported("text.caps_randomize_probability", "captions are used as written", default=0.0),
+    ),
+    renamed={"repeats": "balancing"},
+)  # fmt: skip
+
+SAMPLE_TABLE = Table(
+    rules=(
+        Rule("prompt", "prompt", "", text),
+        Rule("negative_prompt", "negative_prompt", "", text),
+        Rule("enabled", "enabled", True, boolean),
+        Rule("width", "width", 512, integer),
+        Rule("height", "height", 512, integer),
+        Rule("seed", "seed", 42, integer),
+        Rule("diffusion_steps", "steps", 20, integer),
+        Rule("cfg_scale", "guidance_scale", 7.0, number),
+    ),
+    unsupported=(
+        Unsupported("__version", "the version of OneTrainer's file format", default=ANY),
+        Unsupported("noise_scheduler", "all samples share the sampler of the first", default="DDIM"),
+        Unsupported("random_seed", "a fixed seed keeps samples comparable"),
+        Unsupported("frames", "Tandem generates images", default=1),
+        Unsupported("length", "Tandem generates images", default=10.0),
+        Unsupported("text_encoder_?_layer_skip", "samples use the run's clip_skip", default=0),
+        Unsupported("transformer_attention_mask prior_attention_mask", "for models with a T5 or LLM text encoder"),
+        Unsupported("force_last_timestep", "set by family_options.zero_terminal_snr"),
+        Unsupported("sample_inpainting base_image_path mask_image_path", "samples start from noise"),
+    ),
+)

@@ -1,0 +1,281 @@
+"""OneTrainer's model, adapters and losses. Names and defaults as in its modules/util/config/TrainConfig.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from modules.importers import common
+from modules.importers.onetrainer.values import RATE_USES, interval, rate_factor
+from modules.importers.readers import (
+    PRECISIONS,
+    boolean,
+    choice,
+    integer,
+    model_path,
+    non_empty_text,
+    number,
+    save_dtype,
+    text,
+)
+from modules.importers.rules import (
+    Assignment,
+    ChangedValue,
+    CombinedRule,
+    Rule,
+    Unsupported,
+    UnsupportedValueError,
+    Values,
+)
+
+SUBMODULES = ("unet", "text_encoder", "text_encoder_2")
+# The settings of each submodule, with the defaults of those that are trained by default.
+SUBMODULE_DEFAULTS: Mapping[str, object] = {
+    "model_name": "",
+    "include": True,
+    "train": True,
+    "stop_training_after": None,
+    "stop_training_after_unit": "NEVER",
+    "learning_rate": None,
+    "weight_dtype": "FLOAT_32",
+    "dropout_probability": 0.0,
+    "train_embedding": True,
+    "attention_mask": False,
+    "guidance_scale": 1.0,
+    "gradient_checkpointing": True,
+    "offload_fraction": 0.0,
+    "activation_offloading": False,
+}
+TARGETS = {"full": "all", "attn-mlp": "attention_mlp", "attn-only": "attention", "attn": "attention"}
+
+
+def _family(value: object) -> object:
+    name = str(value).upper()
+    if name.startswith("STABLE_DIFFUSION_XL"):
+        return "stable_diffusion_xl"
+    if name == "STABLE_DIFFUSION_20_DEPTH":
+        return ChangedValue("stable_diffusion", "Tandem has no depth input: choose another base model")
+    if re.match(r"STABLE_DIFFUSION_(15|20|21)", name):
+        return "stable_diffusion"
+    return ChangedValue(name.lower() or "unknown", common.NO_FAMILY)
+
+
+def _targets(values: Values) -> list[Assignment]:
+    """Which layers get adapters."""
+    preset, pattern = text(values["layer_filter_preset"]).lower(), text(values["layer_filter"]).strip()
+    keys = ("layer_filter_preset", "layer_filter", "layer_filter_regex")
+    if str(values["training_method"]).upper() != "LORA":
+        filtered = preset != "full" or bool(pattern)
+        return [Assignment("", why="layers can be chosen for LoRA only", keys=keys)] if filtered else []
+    if preset in TARGETS:
+        return [Assignment("lora_targets", TARGETS[preset], keys=keys[:1])]
+    if not pattern:
+        raise UnsupportedValueError("Tandem has no such preset; set lora_targets")
+    parts = [part.strip() for part in pattern.split(",") if part.strip()]
+    patterns = parts if boolean(values["layer_filter_regex"]) else [re.escape(part) for part in parts]
+    why = "written as regular expressions on the names of diffusers' modules; check that they match"
+    return [Assignment("lora_targets", ",".join(f".*{item}.*" for item in patterns), why, keys)]
+
+
+def _submodule(index: int, part: str) -> CombinedRule:
+    """How one submodule is trained; `index` is its position in `parts`."""
+    names = ("train", "learning_rate", "stop_training_after", "stop_training_after_unit", "weight_dtype")
+    keys = {f"{part}.{name}": SUBMODULE_DEFAULTS[name] for name in names}
+    if part != "unet":
+        keys |= {f"{part}.stop_training_after": 30, f"{part}.stop_training_after_unit": "EPOCH"}
+        keys |= {f"{part}.train_embedding": True}
+
+    def read(values: Values) -> list[Assignment]:
+        found = _read_submodule(values, part, f"parts.{index}")
+        is_there = part != "text_encoder_2" or "XL" in str(values["model_type"]).upper()
+        return found if is_there else _absent(values, keys, part)
+
+    uses = {
+        "training_method": "FINE_TUNE", "model_type": "STABLE_DIFFUSION_15", "learning_rate_scaler": "NONE",
+        "learning_rate": 3e-6, **RATE_USES,
+    }  # fmt: skip
+    return CombinedRule(keys, f"parts.{index}", read, "each submodule with its own learning rate and stop", uses)
+
+
+def _read_submodule(values: Values, part: str, prefix: str) -> list[Assignment]:
+    method = str(values["training_method"]).upper()
+    switch = f"{part}.train"
+    if method == "EMBEDDING" and part != "unet":
+        switch = f"{part}.train_embedding"
+    trained = boolean(values[switch]) and not (method == "EMBEDDING" and part == "unet")
+    found = [
+        Assignment(f"{prefix}.part", part, keys=(switch,), quiet=True),
+        Assignment(f"{prefix}.train", trained, keys=(switch,)),
+    ]
+    rate = values[f"{part}.learning_rate"]
+    if rate is not None and trained:
+        factor = rate_factor(values)
+        why = "" if factor == 1 else f"multiplied by {factor:.4g}, as learning_rate_scaler does"
+        found.append(Assignment(f"{prefix}.learning_rate", number(rate) * factor, why, (f"{part}.learning_rate",)))
+    ends = (f"{part}.stop_training_after", f"{part}.stop_training_after_unit")
+    stop = interval(values[ends[0]], values[ends[1]])
+    if stop != "never" and trained:
+        found.append(Assignment(f"{prefix}.stop_after", stop, keys=ends))
+    return [*found, _weights(values, part, prefix, frozen=method != "FINE_TUNE" or not trained)]
+
+
+def _weights(values: Values, part: str, prefix: str, *, frozen: bool) -> Assignment:
+    key = f"{part}.weight_dtype"
+    name = str(values[key]).lower()
+    kept = PRECISIONS.get(name)
+    if not frozen and kept != "fp32":
+        return Assignment("", why="weights that are trained are kept in fp32", keys=(key,))
+    if kept is None:
+        return Assignment("", why="Tandem does not quantise weights; they keep the run's precision", keys=(key,))
+    return Assignment(f"{prefix}.weights", "run" if kept == "tf32" else kept, keys=(key,))
+
+
+def _absent(values: Values, keys: Mapping[str, object], part: str) -> list[Assignment]:
+    why = f"the model type has no {part}"
+    return [Assignment("", why=why, keys=(key,)) for key, default in keys.items() if values[key] != default]
+
+
+def _prediction(values: Values) -> list[Assignment]:
+    v, epsilon = boolean(values["force_v_prediction"]), boolean(values["force_epsilon_prediction"])
+    name = "v_prediction" if v else "epsilon" if epsilon else "auto"
+    return [Assignment("family_options.prediction_type", name)] if name != "auto" else []
+
+
+def _loss(values: Values) -> list[Assignment]:
+    strength = {name: number(values[f"{name}_strength"]) for name in ("mse", "mae", "log_cosh", "huber")}
+    found = [
+        Assignment("", why="Tandem has MSE, Huber and smooth L1, one at a time", keys=(f"{name}_strength",))
+        for name in ("mae", "log_cosh")
+        if strength[name]
+    ]
+    if strength["huber"] and strength["huber"] >= strength["mse"]:
+        why = "the MSE part of the mixture is not supported" if strength["mse"] else ""
+        found.append(Assignment("family_options.loss", "huber", why, ("huber_strength", "mse_strength")))
+        found.append(Assignment("family_options.huber_delta", number(values["huber_delta"]), keys=("huber_delta",)))
+    elif strength["huber"]:
+        why = "losses are not mixed; MSE has the larger weight and is used"
+        found.append(Assignment("", why=why, keys=("huber_strength",)))
+    return found
+
+
+def _loss_weight(values: Values) -> list[Assignment]:
+    name = str(values["loss_weight_fn"]).upper()
+    target = {"CONSTANT": "none", "MIN_SNR_GAMMA": "min_snr", "DEBIASED_ESTIMATION": "debiased"}.get(name)
+    if target is None:
+        raise UnsupportedValueError("Tandem has min_snr and debiased; set family_options.loss_weighting")
+    found = [Assignment("family_options.loss_weighting", target, keys=("loss_weight_fn",))] if target != "none" else []
+    if target == "min_snr":
+        gamma = number(values["loss_weight_strength"])
+        found.append(Assignment("family_options.min_snr_gamma", gamma, keys=("loss_weight_strength",)))
+    return found
+
+
+def _timesteps(values: Values) -> list[Assignment]:
+    name = str(values["timestep_distribution"]).upper()
+    if name not in ("UNIFORM", "LOGIT_NORMAL"):
+        raise UnsupportedValueError("Tandem has uniform and logit_normal; set family_options.timestep_distribution")
+    if name == "UNIFORM":
+        return []
+    return [Assignment("family_options.timestep_distribution", name.lower(), keys=("timestep_distribution",))]
+
+
+def _layouts(values: Values) -> list[Assignment]:
+    """The file format of the result."""
+    name, method = str(values["output_model_format"]).upper(), str(values["training_method"]).upper()
+    if method == "LORA":
+        return [Assignment("lora_layouts", "diffusers" if "DIFFUSERS" in name or "PEFT" in name else "kohya")]
+    if method != "FINE_TUNE":
+        return []
+    why = "a pickle can run code when it is opened; Tandem writes safetensors" if name == "CKPT" else ""
+    return [Assignment("save_single_file", name != "DIFFUSERS", why)]
+
+
+METHODS = choice(
+    {"fine_tune": "fine_tune", "lora": "lora", "embedding": "embedding"},
+    "Tandem has fine_tune, lora and embedding; set method",
+)
+_NO_LORA = "only for adapters that Tandem does not have"
+
+MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
+    Rule("model_type", "family", "STABLE_DIFFUSION_15", _family),
+    Rule("training_method", "method", "FINE_TUNE", METHODS),
+    Rule("base_model_name", "base_model", "stable-diffusion-v1-5/stable-diffusion-v1-5", model_path),
+    Rule("lora_rank", "lora_rank", 16, integer),
+    Rule("lora_alpha", "lora_alpha", 1.0, number),
+    Rule("dropout_probability", "lora_dropout", 0.0, number),
+    Rule("lora_decompose", "lora_weight_decompose", False, boolean),
+    CombinedRule(
+        {"layer_filter_preset": "full", "layer_filter": "", "layer_filter_regex": False}, "lora_targets", _targets,
+        "patterns become regular expressions", {"training_method": "FINE_TUNE"},
+    ),
+    *(_submodule(index, part) for index, part in enumerate(SUBMODULES)),
+    Rule("embedding.placeholder", "embedding_token", "<embedding>", non_empty_text, optional=True),
+    Rule("embedding.initial_embedding_text", "embedding_init", "*", text, optional=True),
+    Rule("embedding.token_count", "embedding_vectors", 1, integer, optional=True),
+    CombinedRule(
+        {"force_v_prediction": False, "force_epsilon_prediction": False}, "family_options.prediction_type", _prediction
+    ),
+    Rule(
+        "rescale_noise_scheduler_to_zero_terminal_snr", "family_options.zero_terminal_snr", False, boolean,
+        optional=True,
+    ),
+    Rule("offset_noise_weight", "family_options.offset_noise", 0.0, number, optional=True),
+    Rule("min_noising_strength", "family_options.min_timestep", 0.0, number, optional=True),
+    Rule("max_noising_strength", "family_options.max_timestep", 1.0, number, optional=True),
+    CombinedRule({"timestep_distribution": "UNIFORM"}, "family_options.timestep_distribution", _timesteps),
+    CombinedRule(
+        {"mse_strength": 1.0, "mae_strength": 0.0, "log_cosh_strength": 0.0, "huber_strength": 0.0, "huber_delta": 1.0},
+        "family_options.loss", _loss, "losses are not mixed: MSE or Huber is used, whichever has the larger weight",
+    ),
+    CombinedRule(
+        {"loss_weight_fn": "CONSTANT", "loss_weight_strength": 5.0}, "family_options.loss_weighting", _loss_weight
+    ),
+    Rule("text_encoder_layer_skip", "family_options.clip_skip", 0, integer, optional=True),
+    Rule("output_dtype", "save_dtype", "FLOAT_32", save_dtype),
+    CombinedRule(
+        {"output_model_format": "SAFETENSORS"}, "lora_layouts, save_single_file", _layouts,
+        "for LoRA the key layout, for a full model whether a single file is also saved",
+        {"training_method": "FINE_TUNE"},
+    ),
+)  # fmt: skip
+
+MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
+    Unsupported("peft_type", "Tandem trains LoRA and DoRA, not LoHa, LoKr or OFT", default="LORA"),
+    Unsupported("lora_model_name", "training cannot start from a LoRA; use --resume to continue a run"),
+    Unsupported("lora_decompose_norm_epsilon", "set by peft's DoRA", default=True),
+    Unsupported("lora_decompose_output_axis", "set by peft's DoRA"),
+    Unsupported("lora_weight_dtype", "adapters are always trained in fp32", default="FLOAT_32"),
+    Unsupported("bundle_additional_embeddings", "only one thing is trained at a time", default=True),
+    Unsupported("oft_block_size", _NO_LORA, default=32),
+    Unsupported("oft_block_share dora_oft oft_scaled oft_cans", _NO_LORA),
+    Unsupported("oft_clipped_norm", _NO_LORA, default=0.95),
+    Unsupported("lokr_dim", _NO_LORA, default=16),
+    Unsupported("lokr_decompose_factor", _NO_LORA, default=-1),
+    Unsupported("lokr_dora_on_output lokr_vec_trick", _NO_LORA, default=True),
+    Unsupported("lokr_*", _NO_LORA),
+    Unsupported("preserve_embedding_norm", "Tandem does not constrain the vectors"),
+    Unsupported("embedding_weight_dtype", "embeddings are always trained in fp32", default="FLOAT_32"),
+    Unsupported("additional_embeddings", "one embedding is trained at a time", is_group=True),
+    Unsupported("embedding.uuid", "an internal name of OneTrainer"),
+    Unsupported("embedding.model_name", "training cannot start from an embedding; use --resume"),
+    Unsupported("embedding.train", "set by method", default=True),
+    Unsupported("embedding.stop_training_after", "set epochs"),
+    Unsupported("embedding.stop_training_after_unit", "set epochs", default="NEVER"),
+    Unsupported("embedding.is_output_embedding", "Tandem trains input embeddings"),
+    Unsupported("text_encoder_2_layer_skip", "both text encoders share clip_skip", default=0),
+    Unsupported("text_encoder_?_layer_skip", "no model family of Tandem has this text encoder", default=0),
+    Unsupported("text_encoder_sequence_length", "for models with a T5 or LLM text encoder", default=512),
+    Unsupported("text_encoder_2_sequence_length", "for models with a T5 or LLM text encoder", default=77),
+    Unsupported("generalized_offset_noise", "Tandem has plain offset noise"),
+    Unsupported("perturbation_noise_weight", "Tandem does not perturb the input", default=0.0),
+    Unsupported("noising_weight noising_bias", "the shape of the timestep distribution cannot be set", default=0.0),
+    Unsupported("timestep_shift", common.FLOW, default=1.0),
+    Unsupported("dynamic_timestep_shifting", common.FLOW),
+    Unsupported("cep_gamma", "Tandem has no such loss", default=0.0),
+    Unsupported("vb_loss_strength", "for PixArt only", default=1.0),
+    Unsupported("loss_scaler", "change learning_rate instead", default="NONE"),
+    Unsupported("force_circular_padding", "Tandem does not train tileable textures"),
+    Unsupported("quantization", common.NO_QUANTISATION, is_group=True),
+    Unsupported("extra_model_name", "Tandem's families need no second model"),
+    Unsupported("custom_conditioning_image", "Tandem does not support conditioning images"),
+)

@@ -1,0 +1,285 @@
+"""OneTrainer's training and output settings. Names and defaults as in its modules/util/config/TrainConfig.py."""
+
+from __future__ import annotations
+
+from modules.importers import common
+from modules.importers.onetrainer.model import SUBMODULE_DEFAULTS
+from modules.importers.onetrainer.values import RATE_USES, interval, learning_rates
+from modules.importers.optimizers import optimizer_assignments
+from modules.importers.readers import (
+    boolean,
+    device_ids,
+    integer,
+    non_empty_text,
+    number,
+    optional_number,
+    precision,
+    resolution_side,
+)
+from modules.importers.rules import (
+    ANY,
+    Assignment,
+    ChangedValue,
+    CombinedRule,
+    Rule,
+    Unsupported,
+    UnsupportedValueError,
+    Values,
+)
+
+# Its schedules -> Tandem's and how they differ.
+SCHEDULES = {
+    **{name: (name, "") for name in ("constant", "linear", "cosine", "cosine_with_restarts")},
+    "cosine_with_hard_restarts": ("cosine_with_restarts", ""),
+    "rex": ("linear", "Tandem has no REX schedule; linear also decays to the end"),
+    "adafactor": ("constant", "Tandem sets Adafactor's learning rate itself"),
+}
+# Optimizer settings that an optimizer of Tandem also has; None means the optimizer's default.
+OPTIMIZER_KEYS = {
+    "beta1": None, "beta2": None, "beta3": None, "eps": None, "weight_decay": None, "momentum": None,
+    "nesterov": False, "fused": False, "clip_threshold": None, "decay_rate": None, "scale_parameter": False,
+    "relative_step": False, "warmup_init": False, "d0": None, "d_coef": None, "use_bias_correction": False,
+    "bias_correction": False, "safeguard_warmup": False, "decouple": False,
+}  # fmt: skip
+# The rest of its ~100 fields belong to optimizers that Tandem does not have; these are on by default.
+OPTIMIZER_ON = (
+    "stochastic_rounding", "weight_decay_by_lr", "split_groups", "split_groups_mean", "factored", "factored_fp32",
+    "use_stableadamw", "d_limiter", "use_schedulefree", "rms_rescaling",
+)  # fmt: skip
+_OTHER_OPTIMIZER = "for an optimizer that Tandem does not have"
+
+
+def _optimizer(values: Values) -> list[Assignment]:
+    given = {name: values[f"optimizer.{name}"] for name in OPTIMIZER_KEYS}
+    switched_off = [name for name, default in OPTIMIZER_KEYS.items() if default is False and given[name] is False]
+    name = str(values["optimizer.optimizer"])
+    if "adafactor" not in name.lower():
+        given |= dict.fromkeys(switched_off)
+    return optimizer_assignments(name, given, "optimizer.optimizer", "optimizer.")
+
+
+def _schedule(values: Values) -> list[Assignment]:
+    name = str(values["learning_rate_scheduler"]).lower()
+    if name not in SCHEDULES:
+        raise UnsupportedValueError("Tandem has no custom schedules; set scheduler")
+    target, why = SCHEDULES[name]
+    found = [Assignment("scheduler", target, why, ("learning_rate_scheduler",))]
+    if target == "cosine_with_restarts":
+        key = "learning_rate_cycles"
+        found.append(Assignment("scheduler_cycles", integer(values[key]), keys=(key,)))
+    if target != "constant":
+        key = "learning_rate_min_factor"
+        found.append(Assignment("min_learning_rate_factor", number(values[key]), keys=(key,)))
+    return found
+
+
+def _warmup(value: object) -> object:
+    found = number(value)
+    if 0 < found <= 1:
+        raise UnsupportedValueError(common.FRACTION)
+    return integer(value)
+
+
+def _ema(values: Values) -> list[Assignment]:
+    mode = str(values["ema"]).upper()
+    if mode == "OFF":
+        return []
+    why = "the average stays on the model's device" if mode == "CPU" else ""
+    decay = min(max(number(values["ema_decay"]), 0.0), 0.999999)
+    steps = max(integer(values["ema_update_step_interval"]), 1)
+    each = f"Tandem averages at every step: the {steps}th root of {decay:g} is equivalent" if steps > 1 else ""
+    return [
+        Assignment("ema", True, why, ("ema",)),
+        Assignment("ema_decay", round(decay ** (1 / steps), 8), each, ("ema_decay", "ema_update_step_interval")),
+    ]
+
+
+def _masks(values: Values) -> list[Assignment]:
+    if not boolean(values["masked_training"]):
+        return []
+    found = [
+        Assignment("masked_training", True, keys=("masked_training",)),
+        Assignment("unmasked_weight", number(values["unmasked_weight"]), keys=("unmasked_weight",)),
+    ]
+    if number(values["unmasked_probability"]):
+        why = "the mask is used at every step; increase unmasked_weight instead"
+        found.append(Assignment("", why=why, keys=("unmasked_probability",)))
+    return found
+
+
+def _validation(values: Values) -> list[Assignment]:
+    if not boolean(values["validation"]):
+        return []
+    return [Assignment("validate_every", interval(values["validate_after"], values["validate_after_unit"]))]
+
+
+def _every(target: str, name: str, count: object, unit: str) -> CombinedRule:
+    def read(values: Values) -> list[Assignment]:
+        return [Assignment(target, interval(values[name], values[f"{name}_unit"]))]
+
+    return CombinedRule({name: count, f"{name}_unit": unit}, target, read)
+
+
+def _backups(values: Values) -> list[Assignment]:
+    if boolean(values["rolling_backup"]):
+        return [Assignment("backups_kept", integer(values["rolling_backup_count"]))]
+    return [Assignment("", why="Tandem keeps only the newest ones; increase backups_kept to keep more")]
+
+
+def _checkpointing(value: object) -> object:
+    word = str(value).upper().removeprefix("GRADIENTCHECKPOINTINGMETHOD.")
+    if word == "CPU_OFFLOADED":
+        return ChangedValue(True, "activations are recomputed, not offloaded to RAM")
+    return word == "ON" or boolean(value if word != "OFF" else False)
+
+
+def _name(value: object) -> object:
+    stem = non_empty_text(value).replace("\\", "/").rstrip("/").rpartition("/")[2].rpartition(".")
+    return ChangedValue(stem[0] or stem[2], "the result is in the run's folder, under model")
+
+
+TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
+    CombinedRule(
+        {"learning_rate": 3e-6, "learning_rate_scaler": "NONE", "embedding_learning_rate": None},
+        "learning_rate, lr_scaling", learning_rates, "multiplied by the square root set by learning_rate_scaler",
+        {"training_method": "FINE_TUNE", **RATE_USES},
+    ),
+    CombinedRule(
+        {"learning_rate_scheduler": "CONSTANT", "learning_rate_cycles": 1.0, "learning_rate_min_factor": 0.0},
+        "scheduler, scheduler_cycles, min_learning_rate_factor", _schedule,
+    ),
+    Rule("learning_rate_warmup_steps", "warmup_steps", 200.0, _warmup),
+    Rule("epochs", "epochs", 100, integer),
+    Rule("batch_size", "batch_size", 1, integer),
+    Rule("gradient_accumulation_steps", "gradient_accumulation_steps", 1, integer),
+    CombinedRule(
+        {"ema": "OFF", "ema_decay": 0.999, "ema_update_step_interval": 5}, "ema, ema_decay", _ema,
+        "OneTrainer averages every few steps, Tandem at every step: the decay is converted",
+    ),
+    Rule("train_dtype", "precision", "FLOAT_16", precision),
+    Rule("clip_grad_norm", "max_grad_norm", 1.0, optional_number),
+    Rule("unet.gradient_checkpointing", "gradient_checkpointing", True, _checkpointing),
+    Rule("compile", "compile", False, boolean),
+    Rule("caching_threads", "loader_workers", 2, integer, "OneTrainer uses threads, Tandem processes"),
+    Rule("resolution", "resolution", "512", resolution_side),
+    Rule("aspect_ratio_bucketing", "aspect_ratio_bucketing", True, boolean),
+    Rule("only_cache", "cache_only", False, boolean),
+    Rule(
+        "text_encoder.dropout_probability", "caption_dropout", 0.0, number,
+        "OneTrainer drops the caption for one text encoder, Tandem for all",
+    ),
+    CombinedRule(
+        {"masked_training": False, "unmasked_weight": 0.1, "unmasked_probability": 0.1},
+        "masked_training, unmasked_weight", _masks, "Tandem uses the mask at every step",
+    ),
+    CombinedRule(
+        {"validation": False, "validate_after": 1, "validate_after_unit": "EPOCH"}, "validate_every", _validation
+    ),
+    _every("sample_every", "sample_after", 10, "MINUTE"),
+    _every("backup_every", "backup_after", 30, "MINUTE"),
+    CombinedRule({"rolling_backup": False, "rolling_backup_count": 3}, "backups_kept", _backups),
+    Rule("output_model_destination", "run_name", "models/model.safetensors", _name, optional=True),
+    Rule("tensorboard", "tensorboard", True, boolean),
+    Rule("multi_gpu", "enable_multi_gpu", False, boolean),
+    Rule("device_indexes", "device_ids", "", device_ids),
+    CombinedRule(
+        {"optimizer.optimizer": "ADAMW", **{f"optimizer.{name}": value for name, value in OPTIMIZER_KEYS.items()}},
+        "optimizer", _optimizer, common.PLAIN_OPTIMIZER,
+    ),
+)  # fmt: skip
+
+_LAUNCH = "Tandem reduces gradients differently; see the Multi-GPU settings"
+_MEMORY = "Tandem has other ways to save memory: gradient_checkpointing, and parts with weights in bf16"
+_SAVE = "Tandem writes the model at the end, and when you press Save or put a file named save into commands"
+
+TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
+    Unsupported("__version optimizer.__version", "the version of OneTrainer's file format", default=ANY),
+    Unsupported("custom_learning_rate_scheduler", "Tandem has no custom schedules"),
+    Unsupported("scheduler_params", "Tandem has no custom schedules", is_group=True),
+    Unsupported("optimizer_defaults", "settings of optimizers that are not in use", is_group=True),
+    Unsupported("optimizer.fused_back_pass", "Tandem reduces all gradients before the step"),
+    Unsupported(" ".join(f"optimizer.{name}" for name in OPTIMIZER_ON), _OTHER_OPTIMIZER, default=True),
+    Unsupported("optimizer.muon_adam_config", _OTHER_OPTIMIZER, is_group=True),
+    Unsupported("optimizer.orthogonal_gradient", _OTHER_OPTIMIZER, default="disabled"),
+    Unsupported("optimizer.state_precision", _OTHER_OPTIMIZER, default="auto"),
+    Unsupported("optimizer.centered_wd_mode", _OTHER_OPTIMIZER, default="full"),
+    Unsupported("optimizer.*", _OTHER_OPTIMIZER),
+    Unsupported("workspace_dir", "all files of a run are in its folder in runs_dir", default="workspace/run"),
+    Unsupported("cache_dir", "Tandem has its own cache: set cache_dir for another disk", default="workspace-cache/run"),
+    Unsupported("debug_mode", "see the run's log"),
+    Unsupported("debug_dir", "see the run's log", default="debug"),
+    Unsupported("tensorboard_expose", "start TensorBoard yourself with --bind_all"),
+    Unsupported("tensorboard_always_on", "the Monitor has a button for TensorBoard"),
+    Unsupported("tensorboard_port", "the Monitor finds a free port", default=6006),
+    Unsupported("continue_last_backup", "use --resume latest"),
+    Unsupported("prevent_overwrites", "every run has its own folder"),
+    Unsupported("include_train_config", "the run folder contains the config", default="NONE"),
+    Unsupported("gradient_reduce_precision", _LAUNCH, default="FLOAT_32_STOCHASTIC"),
+    Unsupported("fused_gradient_reduce async_gradient_reduce", _LAUNCH, default=True),
+    Unsupported("async_gradient_reduce_buffer", _LAUNCH, default=100),
+    Unsupported("async_offloading enable_activation_offloading", _MEMORY, default=True),
+    Unsupported("layer_offload_fraction", _MEMORY, default=0.0),
+    Unsupported("image_caching", common.CACHE, default=True),
+    Unsupported("text_caching", "Tandem always caches captions if possible", default=True),
+    Unsupported("latent_caching_epochs", "set image_variations of the concepts", default=1),
+    Unsupported("clear_cache_before_training", "Tandem's cache is updated automatically", default=True),
+    Unsupported("prefetch_next_batch", "set prefetch_factor", default=True),
+    Unsupported("train_device", "Tandem uses a GPU if there is one", default="cuda"),
+    Unsupported("temp_device", "Tandem uses the CPU", default="cpu"),
+    Unsupported("fallback_train_dtype", "all submodules share one precision", default="BFLOAT_16"),
+    Unsupported("enable_autocast_cache", "PyTorch decides", default=True),
+    Unsupported("frames", common.IMAGES_ONLY, default="25"),
+    Unsupported("attention_mechanism", "PyTorch's attention chooses the fastest implementation", default="SDP"),
+    Unsupported("normalize_masked_area_loss", "mask weights are not normalised"),
+    Unsupported("masked_prior_preservation_weight", "use a concept with prior instead", default=0.0),
+    Unsupported("circular_mask_generation", "create masks beforehand"),
+    Unsupported("random_rotate_and_crop", "Tandem has the concepts' crop_jitter"),
+    Unsupported("sample_skip_first", common.FIRST_SAMPLES, default=0),
+    Unsupported("sample_image_format", "samples are PNG files with their settings as metadata", default="JPG"),
+    Unsupported("sample_video_format", common.IMAGES_ONLY, default="MP4"),
+    Unsupported("sample_audio_format", common.IMAGES_ONLY, default="MP3"),
+    Unsupported("samples_to_tensorboard", "tensorboard also writes them", default=True),
+    Unsupported("non_ema_sampling", "samples use the EMA if there is one", default=True),
+    Unsupported("backup_before_save", "backups have their own interval", default=True),
+    Unsupported("save_every save_skip_first", _SAVE, default=0),
+    Unsupported("save_every_unit", _SAVE, default="NEVER"),
+    Unsupported("save_filename_prefix", "run_name names the run"),
+    Unsupported(
+        "secrets", "enter tokens where the libraries expect them, such as HF_TOKEN", is_group=True, secret=True,
+    ),
+    Unsupported(
+        "cloud", "rent the machine yourself and start Tandem there; docs/multi_node.md", is_group=True, secret=True,
+    ),
+)  # fmt: skip
+
+# The other settings of submodules: offloading, separate files, and submodules that no family of Tandem has.
+SUBMODULE_REASONS = {
+    "model_name": "put the submodule into the base model's folder",
+    "include": "all submodules are loaded",
+    "attention_mask": "for models with a T5 or LLM text encoder",
+    "guidance_scale": "for guidance-distilled models",
+    "gradient_checkpointing": "all submodules share gradient_checkpointing",
+    "offload_fraction": _MEMORY,
+    "activation_offloading": _MEMORY,
+    "dropout_probability": "all text encoders share caption_dropout",
+}
+OTHER_SUBMODULES = (
+    "vae", "prior", "transformer", "unconditional_transformer", "text_encoder_3", "text_encoder_4", "effnet_encoder",
+    "decoder", "decoder_text_encoder", "decoder_vqgan",
+)  # fmt: skip
+
+
+def unsupported_submodule_settings() -> tuple[Unsupported, ...]:
+    """One row for each setting of each submodule without a rule."""
+    found = []
+    for part in ("unet", "text_encoder", "text_encoder_2", *OTHER_SUBMODULES):
+        for name, default in SUBMODULE_DEFAULTS.items():
+            absent = "Tandem does not train this submodule" if part == "vae" else f"no family of Tandem has a {part}"
+            why = SUBMODULE_REASONS.get(name, absent) if part in ("unet", "text_encoder", "text_encoder_2") else absent
+            default_there = default
+            if part.startswith("text_encoder_") and name.startswith("stop_training_after"):
+                default_there = 30 if name == "stop_training_after" else "EPOCH"
+            elif part == "unconditional_transformer" and name in ("train", "gradient_checkpointing"):
+                default_there = False
+            found.append(Unsupported(f"{part}.{name}", why, default_there))
+    return tuple(found)

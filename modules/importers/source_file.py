@@ -1,0 +1,68 @@
+"""Reads a trainer's JSON, TOML or YAML file as plain data, also if its extension is unknown."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.config.errors import ConfigError
+from modules.config.io.files import read_text
+from modules.config.io.text_formats import read_json, read_yaml
+
+LARGEST_FILE = 4 << 20  # bytes; ten times what a few hundred concepts and prompts take
+
+
+def read_toml(text: str) -> object:
+    """Parse TOML; raises ValueError with a sentence that names the line."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem, _, position = str(error).rstrip(")").partition(" (at ")
+        prefix = f"{position.replace('end of document', 'the end')}: " if position else ""
+        raise ValueError(f"{prefix}{problem[0].lower()}{problem[1:]}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+READERS: dict[str, tuple[str, Callable[[str], object]]] = {
+    ".json": ("JSON", read_json),
+    ".toml": ("TOML", read_toml),
+    ".yaml": ("YAML", read_yaml),
+    ".yml": ("YAML", read_yaml),
+}
+
+
+def read_file(path: Path) -> object:
+    """The data in a file; raises ConfigError if it is missing, too large, binary, empty or malformed."""
+    text = _text(path)
+    if not text.strip():
+        raise ConfigError(f"{path} is empty; give the settings file of another trainer.")
+    suffix = path.suffix.lower()
+    readers = [READERS[suffix]] if suffix in READERS else list(dict.fromkeys(READERS.values()))
+    problems = []
+    for name, reader in readers:
+        try:
+            data = reader(text)
+        except ValueError as error:
+            problems.append(f"as {name}: {error}")
+            continue
+        if isinstance(data, (dict, list)):
+            return data
+        problems.append(f"as {name} it contains {type(data).__name__} instead of settings")
+    raise ConfigError(f"{path} cannot be read {'; '.join(problems)}.")
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file; raises ConfigError as `read_file` does."""
+    return _text(path).splitlines()
+
+
+def _text(path: Path) -> str:
+    try:
+        size = path.stat().st_size
+    except (OSError, ValueError):
+        size = 0  # read_text raises the error
+    if size > LARGEST_FILE:
+        raise ConfigError(f"{path} has {size >> 20} MiB, far more than a settings file.", "Give another file.")
+    return read_text(path)

@@ -1,0 +1,280 @@
+"""Applies the tables to another trainer's settings, and reports every setting that no table knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from modules.config.errors import ConfigError
+from modules.config.io.files import dump
+from modules.config.io.text_formats import Data
+from modules.config.options import find_option, is_active
+from modules.config.train_config import TrainConfig
+from modules.importers.paths import PathResolver
+from modules.importers.readers import is_path
+from modules.importers.report import ImportEntry, ImportReport
+from modules.importers.rules import (
+    Assignment,
+    ChangedValue,
+    CombinedRule,
+    PathValue,
+    Rule,
+    Table,
+    Unsupported,
+    UnsupportedValueError,
+    is_default,
+)
+from modules.importers.source_file import read_file
+
+HIDDEN = "(hidden)"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(?<!\.safetensors)(?<!\.ckpt)", re.ASCII)
+
+
+class Translation:
+    """Collects the result of each setting; `data` is the config so far, in plain values."""
+
+    def __init__(self, trainer: str, paths: PathResolver) -> None:
+        self.trainer = trainer
+        self.paths = paths
+        self.data: Data = {}
+        self.imported: list[ImportEntry] = []
+        self.changed: list[ImportEntry] = []
+        self.not_imported: list[ImportEntry] = []
+
+    def apply(
+        self,
+        table: Table,
+        given: Mapping[str, object],
+        source_prefix: str = "",
+        target_prefix: str = "",
+        written_as: Mapping[str, str] | None = None,
+    ) -> None:
+        """Translate one group; the prefixes, such as "concepts.0.", are put before the names.
+
+        `written_as` maps settings that are elsewhere in the file to their full names.
+        """
+        known = table.keys()
+        groups = {name for row in table.unsupported if row.is_group for name in row.names} | set(known)
+        found = flatten(given, groups)
+        for name in [name for name in found if table.renamed.get(name) in found]:
+            self.skip(source_prefix + name, found.pop(name), f"{table.renamed[name]} takes precedence")
+        written = {table.renamed.get(name, name): name for name in found}
+        values = {table.renamed.get(name, name): value for name, value in found.items()}
+        shown = {
+            name: _shown(name, written_as or {}) or source_prefix + written.get(name, name)
+            for name in {**known, **values}
+        }
+        for rule in table.rules:
+            entries = (
+                self._combined(rule, values, target_prefix)
+                if isinstance(rule, CombinedRule)
+                else self._single(rule, values, target_prefix)
+            )
+            for entry in entries:
+                names = ", ".join(shown.get(name, source_prefix + name) for name in entry.source.split(", "))
+                placed = replace(entry, source=names, target=target_prefix + entry.target if entry.target else "")
+                self.add(self._resolve_path(placed))
+        for name, value in values.items():
+            if name not in known:
+                self._skip_unknown(name, value, shown[name], table.unsupported)
+
+    def add(self, entry: ImportEntry) -> None:
+        """Add one entry to its list, and its value to the config."""
+        if not entry.target:
+            self.not_imported.append(entry)
+            return
+        put(self.data, entry.target, entry.new_value)
+        (self.changed if entry.why else self.imported).append(entry)
+
+    def skip(self, source: str, value: object, why: str) -> None:
+        """Report a setting as not imported."""
+        self.not_imported.append(ImportEntry(source, value, why=why))
+
+    def read_file(
+        self, source: str, name: object, missing: str = "", read: Callable[[Path], object] = read_file
+    ) -> object:
+        """The content of the file that the setting `source` refers to; None, and reported, if it cannot be read."""
+        file = self.paths.find(name) if is_path(name) else None
+        if file is None:
+            self.skip(source, name, missing or "there is no such file in this folder or its parents")
+            return None
+        try:
+            content = read(file)
+        except ConfigError as error:
+            self.skip(source, name, str(error).rstrip("."))
+            return None
+        self.paths.files.append(file)
+        return content
+
+    def put(self, path: str, value: object) -> None:
+        """Set a value that stems from no setting of the other trainer."""
+        put(self.data, path, value)
+
+    def count(self, name: str) -> int:
+        """The number of items that a list of the config has so far."""
+        found = self.data.get(name)
+        return len(found) if isinstance(found, list) else 0
+
+    def withdraw(self, path: str, why: str) -> bool:
+        """Remove the value at a path again and report it as not imported; False if there is none."""
+        found = False
+        for entries in (self.imported, self.changed):
+            for entry in [item for item in entries if _covers(item.target, path)]:
+                entries.remove(entry)
+                self.not_imported.append(ImportEntry(entry.source, entry.value, why=why, given=entry.given))
+                found = remove(self.data, entry.target) or found
+        return remove(self.data, path) or found
+
+    def report(self) -> ImportReport:
+        """The report so far."""
+        files = tuple(self.paths.files)
+        return ImportReport(self.trainer, files, tuple(self.imported), tuple(self.changed), tuple(self.not_imported))
+
+    def _combined(self, rule: CombinedRule, values: Mapping[str, object], target_prefix: str) -> list[ImportEntry]:
+        given = {name: values[name] for name in rule.keys if name in values}
+        entries = []
+        reported: set[str] = set()
+        for assignment in _assignments(rule, values, given):
+            named = [name for name in assignment.keys or tuple(rule.keys) if name in given]
+            if not named and not (
+                assignment.target and self._is_relevant(target_prefix + assignment.target, assignment.value)
+            ):
+                continue
+            if assignment.quiet:
+                put(self.data, target_prefix + assignment.target, assignment.value)
+                continue
+            reported.update(named)
+            names = named or [(assignment.keys or tuple(rule.keys))[0]]
+            shown = [given.get(name, rule.keys[name]) for name in names]
+            value = shown[0] if len(shown) == 1 else shown
+            entries.append(
+                ImportEntry(
+                    ", ".join(names), value, assignment.target, assignment.value, assignment.why, given=bool(named)
+                )
+            )
+        silent = [name for name in given if name not in reported and not is_default(given[name], rule.keys[name])]
+        return [
+            *entries,
+            *(ImportEntry(name, given[name], why="it has no effect with the other settings") for name in silent),
+        ]
+
+    def _single(self, rule: Rule, values: Mapping[str, object], target_prefix: str) -> list[ImportEntry]:
+        is_given = rule.source in values
+        if not is_given and rule.optional:
+            return []
+        value = values.get(rule.source, rule.default)
+        try:
+            found = rule.read(value)
+        except UnsupportedValueError as error:
+            return [ImportEntry(rule.source, value, why=str(error))] if is_given else []
+        why = rule.why if is_given and not is_default(value, rule.default) else ""
+        if isinstance(found, ChangedValue):
+            why = found.why
+            found = found.value
+        if not is_given and not self._is_relevant(target_prefix + rule.target, found):
+            return []
+        return [ImportEntry(rule.source, value, rule.target, found, why, given=is_given)]
+
+    def _is_relevant(self, target: str, value: object) -> bool:
+        """Whether a default of the other trainer differs from Tandem's and is relevant."""
+        option = find_option(TrainConfig, target)
+        if option is None or option.default == value:
+            return option is None
+        index = next((int(part) for part in target.split(".") if part.isdecimal()), 0)
+        return is_active(option, {**_defaults(), **self.data}, index)
+
+    def _resolve_path(self, entry: ImportEntry) -> ImportEntry:
+        """The entry with its path resolved, if its value is a path."""
+        if not isinstance(entry.new_value, PathValue):
+            return entry
+        text, kind = entry.new_value.text, entry.new_value.kind
+        found = self.paths.find(text)
+        if found is not None or kind == "output":
+            return replace(entry, new_value=self.paths.path(text))
+        if kind == "model" and _HUB_NAME.fullmatch(text):
+            return replace(entry, new_value=text)
+        why = "there is no such file or folder on this machine: choose another one"
+        return replace(entry, new_value=self.paths.path(text), why=why)
+
+    def _skip_unknown(self, name: str, value: object, shown: str, unsupported: Iterable[Unsupported]) -> None:
+        known = next((row for row in unsupported if any(fnmatchcase(name, each) for each in row.names)), None)
+        if known is None:
+            self.skip(shown, value, "the import does not know this setting")
+        elif not is_default(value, known.default):
+            self.skip(shown, HIDDEN if known.secret else value, known.why)
+
+
+def flatten(given: Mapping[str, object], groups: Iterable[str] = ()) -> dict[str, object]:
+    """Flatten nested groups to dotted names, except `groups`."""
+    found: dict[str, object] = {}
+    stack: list[tuple[str, object]] = [(str(name), value) for name, value in reversed(list(given.items()))]
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, Mapping) and value and name not in groups:
+            stack.extend((f"{name}.{inner}", item) for inner, item in reversed(list(value.items())))
+        else:
+            found[name] = value
+    return found
+
+
+def put(data: Data, path: str, value: object) -> None:
+    """Set a value at a dotted path; creates groups and list items as needed."""
+    *parents, last = path.split(".")
+    container: Data | list[object] = data
+    for part, following in zip(parents, [*parents, last][1:], strict=True):
+        if isinstance(container, list):
+            while int(part) >= len(container):
+                container.append({})
+            inner = container[int(part)]
+        else:
+            inner = container.setdefault(part, [] if following.isdecimal() else {})
+        assert isinstance(inner, (dict, list))
+        container = inner
+    if isinstance(container, list):
+        container.append(value)
+    else:
+        container[last] = value
+
+
+def remove(data: Data, path: str) -> bool:
+    """Delete the value at a dotted path; False if there is none."""
+    *parents, last = path.split(".")
+    container: object = data
+    for part in parents:
+        if isinstance(container, list) and part.isdecimal() and int(part) < len(container):
+            container = container[int(part)]
+        else:
+            container = container.get(part) if isinstance(container, dict) else None
+    if isinstance(container, dict) and last in container:
+        del container[last]
+        return True
+    return False
+
+
+def _assignments(rule: CombinedRule, values: Mapping[str, object], given: Mapping[str, object]) -> list[Assignment]:
+    used = {name: values.get(name, default) for name, default in rule.uses.items()}
+    try:
+        return list(rule.read({**rule.keys, **used, **given}))
+    except UnsupportedValueError as error:
+        return [Assignment("", why=str(error))] if given else []
+
+
+def _shown(name: str, written_as: Mapping[str, str]) -> str:
+    """The full name of a setting, or of its group, elsewhere in the file; empty if it is not there."""
+    if name in written_as:
+        return written_as[name]
+    group, dot, rest = name.partition(".")
+    return f"{written_as[group]}.{rest}" if dot and group in written_as else ""
+
+
+@cache
+def _defaults() -> Data:
+    return dump(TrainConfig())
+
+
+def _covers(target: str, path: str) -> bool:
+    return target == path or path.startswith(f"{target}.") or target.startswith(f"{path}.")

@@ -1,0 +1,70 @@
+"""Sample images on disk: each carries its settings, and a grid shows all samples of a step."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
+
+# All in pixels.
+TILE = 192
+CAPTION_HEIGHT = 30
+GAP = 8
+BACKGROUND = (24, 24, 27)
+TEXT = (212, 212, 216)
+
+
+def save_image(image: Image.Image, file: Path, settings: Mapping[str, object]) -> None:
+    """Write a PNG whose text fields hold `settings`: `prompt` for people, `tandem` as JSON for programs."""
+    info = PngInfo()
+    info.add_itxt("prompt", str(settings.get("prompt", "")))
+    info.add_itxt("tandem", json.dumps(dict(settings)))
+    partial = file.with_name(f".partial-{file.name}")
+    image.save(partial, format="PNG", pnginfo=info)
+    partial.replace(file)
+
+
+def make_grid(images: Sequence[tuple[Image.Image, str]]) -> Image.Image:
+    """All (image, prompt) side by side, each scaled to a tile with its prompt below.
+
+    Small images are enlarged without smoothing, so that their pixels stay visible.
+    """
+    columns = max(1, min(len(images), math.ceil(math.sqrt(len(images) * 1.4))))
+    rows = math.ceil(len(images) / columns)
+    cell_width, cell_height = TILE + GAP, TILE + CAPTION_HEIGHT + GAP
+    sheet = Image.new("RGB", (columns * cell_width + GAP, rows * cell_height + GAP), BACKGROUND)
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=12)
+    for number, (image, prompt) in enumerate(images):
+        left = GAP + number % columns * cell_width
+        top = GAP + number // columns * cell_height
+        tile = _scale_to_tile(image)
+        sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
+        for line, text in enumerate(_wrap(prompt, font)):
+            pen.text((left, top + TILE + 2 + line * 13), text, fill=TEXT, font=font)
+    return sheet
+
+
+def _scale_to_tile(image: Image.Image) -> Image.Image:
+    scale = TILE / max(image.size)
+    resampling = Image.Resampling.NEAREST if scale >= 2 else Image.Resampling.LANCZOS
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    return image.convert("RGB").resize(size, resampling)
+
+
+def _wrap(prompt: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> list[str]:
+    """The prompt on at most two lines as wide as a tile, the rest replaced by an ellipsis."""
+    lines = [""]
+    for word in prompt.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if font.getlength(longer) <= TILE or not lines[-1]:
+            lines[-1] = longer
+        elif len(lines) == 2:
+            lines[-1] = f"{lines[-1]} …"
+            break
+        else:
+            lines.append(word)
+    return lines

@@ -1,0 +1,133 @@
+"""The data path: how fast images are encoded, and how fast the loader then delivers them.
+
+It uses a few of the images and a small temporary cache next to the real one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from modules.config import Concept, DataError, TrainConfig
+from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.data.cache.cache import Cache
+from modules.data.cache.encode_batches import encode_batch_size
+from modules.data.cache.reader import CachedExamples
+from modules.data.index.build import build_index
+from modules.data.index.index import Index
+from modules.data.loading.loader import make_loader
+from modules.data.loading.order import make_order
+from modules.families._family import Family
+from modules.preflight.cells import hosts_of
+from modules.preflight.coordinator import Answer, Context, Coordinator
+from modules.preflight.disk import existing_parent
+from modules.run.join.fingerprint import data_listing
+from modules.run.preflight_report.report import Cell
+from modules.training.model_setup import load_family
+
+_IMAGES = 32
+_CHUNK = 8
+_REPEATS = 100
+# Loading a large model comes first.
+_TIMEOUT_FACTOR = 4.0
+
+
+def measure_loader(context: Context) -> Answer:
+    """Task of every rank: images encoded per second, and samples loaded per second with the config's settings."""
+    with tempfile.TemporaryDirectory(
+        prefix=".tandem-preflight-", dir=existing_parent(context.folders["cache_dir"])
+    ) as folder:
+        config = _small_config(context.config, Path(folder))
+        family = load_family(config)
+        family.device = context.device
+        index = build_index(config, config.seed, family.size_step, Path(config.cache_dir))
+        cached, encoded_per_s = _encode(config, family, index, context.timeout_s / 3)
+        return {
+            "encoded_per_s": encoded_per_s,
+            "loaded_per_s": _load(config, family, index, cached, context.timeout_s / 6),
+        }
+
+
+def check(coordinator: Coordinator) -> Iterable[Cell]:
+    """Yield one cell for all ranks, which load at the same time, and a red one for each that fails."""
+    context = coordinator.context
+    if not context.has_config or not context.thorough:
+        reason = "no config given (--config FILE)" if not context.has_config else "only with --test all"
+        yield Cell("loader", hosts_of(coordinator.first_ranks), "grey", reason)
+        return
+    ranks = [member.rank for member in coordinator.alive]
+    answers = coordinator.ask(ranks, "measure_loader", context.timeout_s * _TIMEOUT_FACTOR)
+    for rank, answer in answers.items():
+        if "error" in answer:
+            yield Cell("loader", f"rank {rank}", "red", str(answer["error"]), ADVICE)
+    good = {rank: answer for rank, answer in answers.items() if "error" not in answer}
+    if good:
+        slowest = min(good, key=lambda rank: float(str(good[rank]["loaded_per_s"])))
+        loaded, encoded = (
+            sum(float(str(a[name])) for a in good.values()) for name in ("loaded_per_s", "encoded_per_s")
+        )
+        least = f" (rank {slowest} {float(str(good[slowest]['loaded_per_s'])):.0f})" if len(good) > 1 else ""
+        value = (
+            f"{loaded:.0f} samples/s{least} with loader_workers={context.config.loader_workers}; new images are "
+            f"encoded once, at {encoded:.0f} images/s"
+        )
+        yield Cell("loader", f"{len(good)} rank{'s' if len(good) > 1 else ''}", "green", value)
+
+
+def _small_config(config: TrainConfig, folder: Path) -> TrainConfig:
+    """The same settings with a few of the images, which are copied into `folder`."""
+    concepts = [concept for concept in config.concepts if concept.enabled and concept.kind == "train"]
+    if not concepts:
+        raise DataError("concepts: none has images to train on.")
+    shares = [_copied(c, folder / str(number), _IMAGES // len(concepts) or 1) for number, c in enumerate(concepts)]
+    return config.model_copy(
+        update={"concepts": tuple(shares), "cache_dir": str(folder / "cache"), "validation_split": 0.0}
+    )
+
+
+def _copied(concept: Concept, target: Path, count: int) -> Concept:
+    root = Path(concept.path).expanduser()
+    names = [name for name in sorted(data_listing(concept)) if Path(name).suffix.lower() in IMAGE_SUFFIXES]
+    for name in names[:: max(1, len(names) // count)][:count]:
+        for file in {root / name, (root / name).with_suffix(".txt")}:
+            if file.is_file():
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, (target / name).with_suffix(file.suffix))
+    target.mkdir(parents=True, exist_ok=True)
+    return concept.model_copy(update={"path": str(target), "repeats": _REPEATS})
+
+
+def _encode(config: TrainConfig, family: Family, index: Index, seconds: float) -> tuple[CachedExamples, float]:
+    """Fill the small cache for about `seconds`; returns its contents and the images encoded per second."""
+    cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
+    size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
+    started, done, rows = time.perf_counter(), 0, cache.missing()
+    chunk = max(_CHUNK, size)
+    while done < len(rows) and time.perf_counter() - started < seconds:
+        some = rows[done : done + chunk]
+        cache.encode(cache.batches(some, size), family.encode_batch, 0)
+        done += len(some)
+    return cache.load(), done / (time.perf_counter() - started)
+
+
+def _load(config: TrainConfig, family: Family, index: Index, cached: CachedExamples, seconds: float) -> float:
+    """Samples per second that the loader delivers once its workers have started."""
+    order = make_order(index, config, config.seed, cached.usable, config.batch_size)
+    loading = make_loader(config, index, cached, order, family.sample_transform, batch_size=config.batch_size)
+    try:
+        batches = loading.epoch(0)
+        next(batches, None)
+        started, samples = time.perf_counter(), 0
+        for batch in batches:
+            samples += len(batch)
+            if time.perf_counter() - started > seconds:
+                break
+        return samples / (time.perf_counter() - started)
+    finally:
+        loading.close()
+
+
+ADVICE = "Reproduce this error in one process: python scripts/train.py --config FILE --dry_run."

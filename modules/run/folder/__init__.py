@@ -1,0 +1,1 @@
+"""The run folder: events, commands, failures, logs and locks."""

@@ -1,0 +1,89 @@
+"""Commands to a running training: a file in the run folder's commands/, named after the command."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from modules.run.folder.run_folder import RunFolder
+
+# `stop`, and the actions that modules/training/actions lets be requested.
+COMMAND_NAMES = ("stop", "backup", "save", "sample")
+
+# The reason in a `stop` command that stands for a signal; any other text comes from the user.
+STOP_INTERRUPTED = "interrupted"
+STOP_TERMINATED = "terminated"
+STOP_PAUSED = "paused"
+
+_MAX_REASON_CHARS = 200
+
+
+class Commands:
+    """Reads the pending commands of a run, those in `names`, polling the folder at most every `every_s` seconds."""
+
+    def __init__(self, folder: RunFolder, names: Sequence[str] = COMMAND_NAMES, *, every_s: float = 0.2) -> None:
+        self._directory = folder.commands_dir
+        self._names = names
+        self._every_s = every_s
+        self._next_poll = 0.0
+        self._pending: dict[str, str] = {}
+        self._stuck: set[str] = set()
+
+    def pending(self) -> dict[str, str]:
+        """The pending commands and their reasons (may be empty)."""
+        now = time.monotonic()
+        if now >= self._next_poll:
+            self._next_poll = now + self._every_s
+            self._pending = self._read()
+        return dict(self._pending)
+
+    def done(self, name: str) -> None:
+        """Remove a command once it has been carried out."""
+        self._pending.pop(name, None)
+        try:
+            (self._directory / name).unlink(missing_ok=True)
+        except OSError:
+            # The file stays if the folder became read-only. Repeating the command every step would be worse than
+            # ignoring a second request.
+            self._stuck.add(name)
+
+    def _read(self) -> dict[str, str]:
+        found = {}
+        for name in self._names:
+            if name in self._stuck:
+                continue
+            try:
+                text = (self._directory / name).read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+            found[name] = text.strip()[:_MAX_REASON_CHARS]
+        return found
+
+
+class SilentCommands:
+    """Never has a pending command; for ranks other than 0."""
+
+    def pending(self) -> dict[str, str]:
+        """Always empty."""
+        return {}
+
+    def done(self, name: str) -> None:
+        """Nothing to remove."""
+
+
+def request_command(folder: RunFolder, name: str, reason: str = "") -> None:
+    """Send a command to a run. Raises ValueError for an unknown name, OSError if the folder is not writable."""
+    if name not in COMMAND_NAMES:
+        raise ValueError(f"command is {name!r}; use one of {', '.join(COMMAND_NAMES)}")
+    folder.commands_dir.mkdir(parents=True, exist_ok=True)
+    # Renamed into place, so that the run never reads a partial reason.
+    temporary = folder.commands_dir / f".{name}-{os.getpid()}"
+    temporary.write_text(reason, encoding="utf-8")
+    temporary.replace(folder.commands_dir / name)
+
+
+def clear_commands(folder: RunFolder) -> None:
+    """Delete commands left over from an earlier start. Raises OSError if the folder is read-only."""
+    for name in COMMAND_NAMES:
+        path: Path = folder.commands_dir / name
+        path.unlink(missing_ok=True)

@@ -1,0 +1,255 @@
+"""Explains an exception to the user: its kind, one sentence, and what to try."""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from modules.config import TandemError
+
+# What to try if other processes, not the failed rank itself, detected the failure.
+_ADVICE_OF_KINDS: Final = {
+    "gone": "See the end of log/launcher.txt and of its own log. If it was killed, `dmesg` shows whether memory "
+    "ran out. Continue with --resume latest.",
+    "stopped": "It was suspended: by Ctrl-Z, a debugger, `kill -STOP`, a hanging network drive, or a "
+    "machine that is out of memory. Continue with --resume latest.",
+    "lost": "Check that the machine is running and reachable over the network, then continue with --resume latest.",
+    "hang": "The stacks of all ranks are in its log. If it hangs in the loader, check the disk or network drive of the "
+    "images and try loader_workers=0; if it hangs in your own code, check that line. If the step really is that slow, "
+    "raise step_timeout_s.",
+    "mismatch": "All ranks must call the same collectives in the same order: look for code that only some ranks run, "
+    "such as `if rank == 0` or a condition on the data, and try find_unused_parameters=true.",
+    "launcher": "If nobody did this on purpose, memory may have run out: check `dmesg`. Continue with --resume latest.",
+}
+
+
+def advice_for_kind(kind: str) -> str:
+    """What to try after a failure of this kind; empty if there is no general advice."""
+    return _ADVICE_OF_KINDS.get(kind, "")
+
+
+class Explanation(NamedTuple):
+    """`kind` is an identifier for programs, `message` what happened, `advice` what to try."""
+
+    kind: str
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Matches an error whose class is one of `names` or whose lower-case text contains one of `texts`.
+
+    `of_torch` limits the texts to errors of torch's process groups: a download may time out or disconnect as well.
+    """
+
+    kind: str
+    advice: str
+    names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    of_torch: bool = False
+
+
+# How to recognise errors of torch's process groups and stores: by class, or by the component named in the text.
+_TORCH_NAMES: Final = re.compile(r"Dist(Network|Store|Backend)?Error|Rendezvous\w*|GroupError")
+_TORCH_TEXTS: Final = re.compile(r"\bgloo\b|\[c10d\]|tcpstore|processgroup|\bnccl|connection closed by peer")
+
+
+# Failures usually caused by another rank's failure.
+SECONDARY_KINDS: Final = frozenset({"peer_lost", "timeout"})
+
+_GPU_MEMORY = _Rule(
+    "out_of_memory",
+    "Lower batch_size (gradient_accumulation_steps keeps the effective batch) or resolution, turn on "
+    "gradient_checkpointing, use precision=bf16, or close other programs that use this GPU.",
+    names=("OutOfMemoryError",),
+    texts=(
+        "cuda out of memory",
+        "cublas_status_alloc_failed",
+        "hip out of memory",
+        "mps backend out of memory",
+    ),
+)
+_GPU_MEMORY_AT_START = replace(
+    _GPU_MEMORY,
+    advice="The model, or the encoders that prepare the images, did not fit; batch_size does not affect that. Close "
+    "other programs that use this GPU (nvidia-smi lists them), use precision=bf16 or a lower resolution, or shard the "
+    "model across GPUs with training_mode=fully_sharded.",
+)
+_HOST_MEMORY = _Rule(
+    "host_memory",
+    "Lower loader_workers, prefetch_factor or batch_size (while caching: cache_batch_size or resolution), or close "
+    "other programs; this is the computer's main memory, not the GPU's.",
+    names=("MemoryError",),
+    texts=(
+        "defaultcpuallocator: can't allocate memory",
+        "cannot allocate memory",
+        "not enough memory: you tried",
+    ),
+)
+_SHARED_MEMORY = _Rule(
+    "host_memory",
+    "Shared memory (/dev/shm) is full: start the container with --shm-size=8g, or set loader_workers=0.",
+    texts=("unable to open shared memory", "killed by signal: bus error", "insufficient shared memory"),
+)
+_LOADER = _Rule(
+    "loader",
+    "Usually memory ran out: lower loader_workers or prefetch_factor, or set loader_workers=0.",
+    texts=("dataloader worker (pid",),
+)
+_PORT = _Rule(
+    "process_group",
+    "The port is in use, possibly by another run. Set initial_port to another number, such as 12400, or end that run.",
+    texts=("eaddrinuse", "address already in use"),
+)
+_PEER_LOST = _Rule(
+    "peer_lost",
+    "Another rank ended first; its log in the run folder's log/ says why.",
+    texts=(
+        "connection closed by peer",
+        "connection reset by peer",
+        "broken pipe",
+        "socket closed",
+        "remote process exited",
+        "ncclremoteerror",
+        "connection was likely closed",
+    ),
+    of_torch=True,
+)
+_NCCL_INIT = _Rule(
+    "nccl",
+    "Try --backend gloo to see whether NCCL is the cause; on several machines set NCCL_SOCKET_IFNAME to "
+    "the network interface they share; NCCL_DEBUG=INFO prints details.",
+    names=("DistBackendError",),
+    texts=(
+        "nccl error",
+        "ncclsystemerror",
+        "ncclinternalerror",
+        "ncclunhandledcudaerror",
+        "ncclinvalidusage",
+    ),
+)
+_DRIVER = _Rule(
+    "gpu",
+    "The GPU or its driver failed. Run nvidia-smi; if it reports an error, restart the machine. If it "
+    "happens again at the same step, set CUDA_LAUNCH_BLOCKING=1 to see where.",
+    names=("AcceleratorError",),
+    texts=("cuda error", "no cuda-capable device", "cuda driver", "unable to find an engine"),
+)
+_RENDEZVOUS = _Rule(
+    "process_group",
+    "Not every process joined. Check that each machine was started with the same master_addr, initial_port and "
+    "num_nodes, that the address is the first machine's, and that no firewall blocks the port.",
+    names=("DistNetworkError", "DistStoreError", "RendezvousTimeoutError", "RendezvousConnectionError"),
+    texts=("clients joined", "timed out", "timeout", "connection refused", "no route to host"),
+    of_torch=True,
+)
+_HANG = _Rule(
+    "timeout",
+    "Another rank did not respond in time: it hangs or is very slow. Check the last lines of the other "
+    "ranks' logs; raise step_timeout_s if steps really take that long.",
+    names=_RENDEZVOUS.names,
+    texts=("timed out", "timeout", "watchdog caught collective"),
+    of_torch=True,
+)
+_NETWORK_INTERFACE = _Rule(
+    "process_group",
+    "Set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface the machines share; `ip address` "
+    "lists them.",
+    texts=(
+        "unable to find address for",
+        "unable to resolve hostname",
+        "makedeviceforhostname",
+        "bind: cannot assign",
+    ),
+)
+_DISK = _Rule(
+    "disk_full",
+    "Free space on that disk, lower backups_kept, or set runs_dir and cache_dir to another disk; then "
+    "continue with --resume latest.",
+    texts=("no space left on device", "disk quota exceeded", "not enough space on the disk"),
+)
+_PERMISSION = _Rule(
+    "permission",
+    "Give yourself write permission there, or set runs_dir and cache_dir to writable folders.",
+    names=("PermissionError",),
+    texts=("permission denied", "read-only file system"),
+)
+_INTERRUPT = _Rule("interrupted", "Start again with --resume latest to continue.", names=("KeyboardInterrupt",))
+
+_MISMATCH = _Rule(
+    "mismatch", advice_for_kind("mismatch"), texts=("collective mismatch", "detected mismatch between collectives")
+)
+
+_ALWAYS = (
+    _INTERRUPT,
+    _MISMATCH,
+    _GPU_MEMORY,
+    _SHARED_MEMORY,
+    _LOADER,
+    _HOST_MEMORY,
+    _PORT,
+    _DISK,
+    _PERMISSION,
+    _NETWORK_INTERFACE,
+)
+# The first match wins. A lost peer comes before NCCL and timeouts, whose texts contain its message.
+_STARTING = (_GPU_MEMORY_AT_START, *_ALWAYS, _PEER_LOST, _RENDEZVOUS, _NCCL_INIT, _DRIVER)
+_TRAINING = (*_ALWAYS, _PEER_LOST, _HANG, _NCCL_INIT, _DRIVER)
+
+_ERRNO_RULES: Final = {
+    errno.ENOSPC: _DISK,
+    errno.EDQUOT: _DISK,
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.EROFS: _PERMISSION,
+    errno.ENOMEM: _HOST_MEMORY,
+    errno.EADDRINUSE: _PORT,
+}
+_MAX_MESSAGE_CHARS = 500
+
+
+def explain_exception(error: BaseException, *, training: bool = False) -> Explanation:
+    """Explain any exception; `training`: whether the first step was reached."""
+    if isinstance(error, TandemError):
+        return Explanation(error.kind, error.message, error.advice)
+    if isinstance(error, SystemExit):
+        return Explanation("error", f"The program exited with code {error.code!r}.", "")
+    names = {cls.__name__ for cls in type(error).__mro__}
+    rule = _ERRNO_RULES.get(error.errno or 0) if isinstance(error, OSError) else None
+    return _explain(rule, type(error).__name__, names, str(error), training)
+
+
+def explain_text(line: str, *, training: bool = False) -> Explanation:
+    """Explain the last line of a traceback, such as "torch.distributed.DistStoreError: Timed out"."""
+    name, colon, text = line.strip().partition(": ")
+    if not colon or " " in name:
+        name, text = "", line.strip()
+    name = name.rsplit(".", 1)[-1]
+    return _explain(None, name, {name}, text, training)
+
+
+def _explain(rule: _Rule | None, name: str, names: set[str], text: str, training: bool) -> Explanation:
+    lower = text.lower()
+    if rule is None:
+        rules = _TRAINING if training else _STARTING
+        rule = next((each for each in rules if _matches(each, names, lower)), None)
+    message = ": ".join(part for part in (name, _first_lines(text)) if part)
+    return Explanation(rule.kind, message, rule.advice) if rule else Explanation("error", message, "")
+
+
+def _matches(rule: _Rule, names: set[str], lower: str) -> bool:
+    if not names.isdisjoint(rule.names):
+        return True
+    if rule.of_torch and not (any(map(_TORCH_NAMES.fullmatch, names)) or _TORCH_TEXTS.search(lower)):
+        return False
+    return any(text in lower for text in rule.texts)
+
+
+def _first_lines(text: str) -> str:
+    """The text as one line, without the C++ stack that torch appends."""
+    plain = text.split("Exception raised from", 1)[0].split("C++ CapturedTraceback", 1)[0]
+    joined = " ".join(plain.split())
+    return joined if len(joined) <= _MAX_MESSAGE_CHARS else joined[: _MAX_MESSAGE_CHARS - 1] + "…"

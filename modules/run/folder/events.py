@@ -1,0 +1,255 @@
+"""events.jsonl: the event log of a run, one JSON object per line, read by the window, the command line and people."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+PROTOCOL_VERSION: Final = 1
+Event = dict[str, object]
+
+# These are buffered; all other events are rare and written at once.
+_BUFFERED = frozenset({"step", "ranks"})
+_MIN_PAUSE_S = 0.1
+_RETRY_PAUSE_S = 5.0
+# About 12 MiB of step events, kept in memory while the disk accepts no writes.
+_MAX_PENDING = 50_000
+_CHUNK_BYTES = 4 << 20
+# No event is nearly as long; a file without line ends must not be read into memory.
+_MAX_LINE_BYTES = 8 << 20
+_HEAD_BYTES = 96  # of the first event, including its time
+
+
+class EventLog:
+    """Appends events to a file at most ten times a second; a failing disk delays them but never raises."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._lines: list[bytes] = []
+        self._lost = 0
+        self._file: int | None = None
+        self._has_written = False
+        self._has_warned = False
+        self._retry_at = 0.0
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._writer = threading.Thread(target=self._write_periodically, name="events", daemon=True)
+        self._writer.start()
+        atexit.register(self.close)
+
+    @property
+    def pending_count(self) -> int:
+        """The number of events that are not on the disk yet."""
+        with self._lock:
+            return len(self._lines)
+
+    def write(self, type: str, **fields: object) -> None:
+        """Append one event; a non-finite float becomes null, as JSON has no NaN or infinity."""
+        event = {"v": PROTOCOL_VERSION, "t": round(time.time(), 3), "type": type, **fields}
+        text = json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=str)
+        # A file name need not be valid UTF-8; its undecodable bytes can only be written as \udcxx.
+        line = text.encode(errors="backslashreplace") + b"\n"
+        with self._lock:
+            if type in _BUFFERED and len(self._lines) >= _MAX_PENDING:
+                self._lost += 1
+                return
+            self._lines.append(line)
+            if type not in _BUFFERED or self._closing.is_set():
+                self._write_pending()
+        self._wake.set()
+
+    def flush(self) -> None:
+        """Write all pending events now."""
+        with self._lock:
+            self._retry_at = 0.0
+            self._write_pending()
+
+    def close(self) -> None:
+        """Write all pending events and close the file; may be called twice."""
+        self._closing.set()
+        self._wake.set()
+        if self._writer is not threading.current_thread():
+            self._writer.join()
+        self.flush()
+        with self._lock:
+            self._close_file()
+        atexit.unregister(self.close)
+
+    def _write_periodically(self) -> None:
+        while not self._closing.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            with self._lock:
+                self._write_pending()
+                pause_s = max(_MIN_PAUSE_S, self._retry_at - time.monotonic())
+                if self._lines:
+                    self._wake.set()
+            self._closing.wait(pause_s)
+
+    def _write_pending(self) -> None:
+        """Write the pending lines, as far as the disk accepts them; requires the lock."""
+        if not self._lines or time.monotonic() < self._retry_at:
+            return
+        if self._lost:
+            self._lines.append(_lost_events_warning(self._lost))
+            self._lost = 0
+        data = b"".join(self._lines)
+        try:
+            if self._file is not None and os.fstat(self._file).st_nlink == 0:
+                self._close_file()  # deleted: anything written to it now would be lost
+            if self._file is None:
+                self._file = _open(self._path, repair=not self._has_written)
+            written = os.write(self._file, data)
+        except OSError as error:
+            self._close_file()
+            self._retry_at = time.monotonic() + _RETRY_PAUSE_S
+            self._warn_once(error)
+            return
+        self._has_written = True
+        # A disk that fills up may accept half a line; the other half is written first next time.
+        self._lines = [data[written:]] if written < len(data) else []
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = None
+
+    def _warn_once(self, error: OSError) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        with suppress(OSError, ValueError):
+            print(
+                f"Warning: {self._path} cannot be written ({error.strerror or error}). Training continues; "
+                "its events are kept and written once the disk is writable again.",
+                file=sys.stderr,
+            )
+
+
+class SilentEventLog:
+    """Writes nothing; for ranks that do not report events."""
+
+    pending_count = 0
+
+    def write(self, type: str, **fields: object) -> None:
+        """Discard the event."""
+
+    def flush(self) -> None:
+        """Nothing is pending."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class EventReader:
+    """Follows a growing event file; skips lines that are not events and an incomplete last line."""
+
+    def __init__(self, path: Path, *, from_end: bool = False, chunk_bytes: int = _CHUNK_BYTES) -> None:
+        self._path = path
+        self._chunk_bytes = chunk_bytes
+        self._offset = 0
+        self._head = b""
+        self._is_skipping = False  # inside a line that is longer than any event
+        self.restarts = 0  # how often the file was replaced by another one, which is then read from its start
+        if from_end:
+            with suppress(OSError), path.open("rb") as file:
+                self._detect_replacement(file)
+                self._offset = os.fstat(file.fileno()).st_size
+
+    def new(self) -> list[Event]:
+        """The events since the last call, about `chunk_bytes` at most, to keep a window responsive; [] if none."""
+        try:
+            with self._path.open("rb") as file:
+                self._detect_replacement(file)
+                while lines := self._read_lines(file):
+                    if events := list(parse_events(lines)):
+                        return events
+        except OSError:
+            pass
+        return []
+
+    def _detect_replacement(self, file: BinaryIO) -> None:
+        """Start over if the file is shorter than before or starts differently: a new run of the same name."""
+        head = file.read(_HEAD_BYTES)
+        if os.fstat(file.fileno()).st_size < self._offset or not head.startswith(self._head):
+            self._offset, self._is_skipping = 0, False
+            self.restarts += 1
+        self._head = head
+
+    def _read_lines(self, file: BinaryIO) -> bytes:
+        """The next complete lines; b"" at the end of the file."""
+        while True:
+            file.seek(self._offset)
+            data = file.read(self._chunk_bytes)
+            if b"\n" not in data and len(data) == self._chunk_bytes and not self._is_skipping:
+                data += file.readline(max(1, _MAX_LINE_BYTES - len(data)))
+            whole = data[: data.rfind(b"\n") + 1]
+            if self._is_skipping:
+                self._is_skipping = not whole
+                start = whole.find(b"\n") + 1
+                self._offset += len(whole) or len(data)
+                if whole[start:] or not data:
+                    return whole[start:]
+            elif not whole and len(data) >= _MAX_LINE_BYTES:
+                self._is_skipping = True
+            else:
+                self._offset += len(whole)
+                return whole
+
+
+def read_events(path: Path) -> list[Event]:
+    """All events of a file, in order; [] if there is no file."""
+    reader = EventReader(path)
+    events: list[Event] = []
+    while batch := reader.new():
+        events.extend(batch)
+    return events
+
+
+def _open(path: Path, *, repair: bool) -> int:
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    size = os.fstat(file).st_size
+    if repair and size:
+        os.lseek(file, size - 1, os.SEEK_SET)
+        # The previous writer was cut off in the middle of a line; do not append to it.
+        if os.read(file, 1) != b"\n":
+            os.write(file, b"\n")
+    return file
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    return value
+
+
+def _lost_events_warning(count: int) -> bytes:
+    text = f"{count} step events are missing here: the disk was not writable for too long."
+    event = {"v": PROTOCOL_VERSION, "t": round(time.time(), 3), "type": "warning", "message": text}
+    return json.dumps(event).encode() + b"\n"
+
+
+def parse_events(data: bytes) -> Iterator[Event]:
+    """The events in complete lines; lines that are not events are skipped."""
+    for line in data.splitlines():
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and isinstance(event.get("type"), str):
+            yield event

@@ -1,0 +1,48 @@
+"""Recreates a run folder deleted during the run; removes the folder of a run that never started."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from modules.run.exit_codes import BAD_CONFIG, NO_DATA
+from modules.run.folder.events import read_events
+from modules.run.folder.run_folder import RunFolder
+
+
+class FolderGuard:
+    """Recreates the folder of a live run if it is deleted."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._config = b""
+        with suppress(OSError):
+            self._config = folder.config_file.read_bytes()
+
+    def restore(self) -> bool:
+        """Recreate the folder and its config if it is gone; returns whether it was."""
+        folder = self._folder
+        if not self._config or folder.log_dir.is_dir():
+            return False
+        try:
+            folder.make_directories()
+            folder.config_file.write_bytes(self._config)
+        except OSError:
+            return False  # the whole disk is gone, perhaps temporarily
+        return True
+
+
+def remove_unstarted_run(folder: RunFolder) -> None:
+    """Remove the folder of an unnamed run rejected at startup, unless it holds more than logs already printed."""
+    events = read_events(folder.events_file)
+    codes = [event.get("exit_code") for event in events if event["type"] == "finished"]
+    own = {folder.config_file, folder.events_file}
+    kept = [path for path in folder.path.rglob("*") if path.is_file() and path not in own and not _is_log(folder, path)]
+    has_started = any(event["type"] == "started" for event in events)
+    if codes and codes[-1] in (BAD_CONFIG, NO_DATA) and not has_started and not kept:
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _is_log(folder: RunFolder, path: Path) -> bool:
+    return path.is_relative_to(folder.log_dir)

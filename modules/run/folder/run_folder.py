@@ -1,0 +1,229 @@
+"""runs/NAME/: the only interface between the window, the command line and the training."""
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from modules.config import ConfigError, TrainConfig, save_config
+
+CONFIG_FILE_NAME: Final = "config.json"
+_MAX_NAME_BYTES = 200
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run; constructing it touches no disk.
+
+    `machine` is this machine's number in the run; machines may share the disk that the folder is on.
+    """
+
+    path: Path
+    machine: int = 0
+
+    @property
+    def name(self) -> str:
+        """The run's name, which is the name of its folder."""
+        return self.path.name
+
+    @property
+    def config_file(self) -> Path:
+        """The validated config of the run; a joined machine has its own, with its own paths and number."""
+        return self.path / (f"machine-{self.machine}.json" if self.machine else CONFIG_FILE_NAME)
+
+    @property
+    def events_file(self) -> Path:
+        """The event log, one JSON object per line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def commands_dir(self) -> Path:
+        """Command files: stop, backup, save, sample."""
+        return self.path / "commands"
+
+    @property
+    def samples_dir(self) -> Path:
+        """Sample images."""
+        return self.path / "samples"
+
+    @property
+    def backup_dir(self) -> Path:
+        """Backups, one folder per step."""
+        return self.path / "backup"
+
+    @property
+    def model_dir(self) -> Path:
+        """The trained model in its output format."""
+        return self.path / "model"
+
+    @property
+    def tensorboard_dir(self) -> Path:
+        """TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def log_dir(self) -> Path:
+        """Logs of all ranks and of the launcher."""
+        return self.path / "log"
+
+    @property
+    def launcher_log(self) -> Path:
+        """The output of torchrun and the standard error of its workers."""
+        return self.log_dir / (f"launcher-{self.machine}.txt" if self.machine else "launcher.txt")
+
+    @property
+    def console_file(self) -> Path:
+        """The output of a start by the window, which has no terminal."""
+        return self.log_dir / "console.txt"
+
+    @property
+    def start_failure_file(self) -> Path:
+        """Why a start by the window failed before it started any process, as JSON."""
+        return self.log_dir / "start.error.json"
+
+    @property
+    def join_line_file(self) -> Path:
+        """The line with which other machines join; readable only by this user, because it contains the token."""
+        return self.log_dir / "join_line.txt"
+
+    def log_file(self, rank: int) -> Path:
+        """The log of one rank."""
+        return self.log_dir / f"rank-{rank}.txt"
+
+    def failure_file(self, rank: int) -> Path:
+        """Why one rank failed, as JSON."""
+        return self.log_dir / f"rank-{rank}.error.json"
+
+    @classmethod
+    def create(cls, config: TrainConfig) -> Self:
+        """Create the folder of a new run. Raises ConfigError for an invalid or taken name or an unwritable folder."""
+        runs_dir = Path(config.runs_dir)
+        if config.run_name is not None:
+            check_run_name(config.run_name)
+        try:
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            folder = cls(
+                _make_unique(runs_dir, config.family) if config.run_name is None else _make(runs_dir, config.run_name)
+            )
+            folder.make_directories()
+            save_config(config, folder.config_file)
+        except OSError as error:
+            raise not_writable_error(runs_dir, error) from error
+        return folder
+
+    @classmethod
+    def for_machine(cls, config: TrainConfig, run_name: str) -> Self:
+        """The folder of a joined machine, created if missing. Raises ConfigError if it is not writable."""
+        check_run_name(run_name)
+        folder = cls(Path(config.runs_dir) / run_name, config.node_rank)
+        try:
+            folder.make_directories()
+            save_config(config, folder.config_file)
+        except OSError as error:
+            raise not_writable_error(folder.path, error) from error
+        return folder
+
+    @classmethod
+    def open(cls, runs_dir: str | Path, run_name: str) -> Self:
+        """The folder of an existing run. Raises ConfigError, naming the newest runs, if it does not exist."""
+        check_run_name(run_name)
+        folder = cls(Path(runs_dir) / run_name)
+        if not folder.config_file.is_file():
+            raise ConfigError(f"there is no run {run_name!r} in {runs_dir}", _existing_runs(Path(runs_dir)))
+        try:
+            folder.make_directories()
+        except OSError as error:
+            raise not_writable_error(folder.path, error) from error
+        return folder
+
+    def make_directories(self) -> None:
+        """Create the folder and its subfolders if missing; raises OSError."""
+        for directory in (self.commands_dir, self.samples_dir, self.backup_dir, self.log_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+
+
+def check_run_name(name: str) -> None:
+    """Raise ConfigError, suggesting a valid name, unless it is letters, digits and inner ".", "_", "-"."""
+    if name == sanitize_run_name(name):
+        return
+    raise ConfigError(
+        f"run_name is {name!r}; a run name may contain only letters, digits, '.', '_' and '-', and must start "
+        "and end with a letter or digit",
+        f"Use --run_name {sanitize_run_name(name)}",
+    )
+
+
+def check_run_name_free(runs_dir: Path, name: str) -> None:
+    """Raise ConfigError if a run of this name has already trained, or something else has that name."""
+    check_run_name(name)
+    path = runs_dir / name
+    try:
+        is_free = not _has_trained(RunFolder(path)) if path.is_dir() else not os.path.lexists(path)
+    except OSError as error:
+        raise not_writable_error(path, error) from error
+    if not is_free:
+        raise ConfigError(
+            f"the run {name!r} already exists in {runs_dir}",
+            f"Continue it with --resume latest --run_name {name}, or choose another --run_name",
+        )
+
+
+def sanitize_run_name(name: str) -> str:
+    """The nearest valid run name; a valid one is returned unchanged."""
+    clean = re.sub(r"[^\w.-]+", "_", name).strip("._-")
+    while len(clean.encode()) > _MAX_NAME_BYTES:
+        clean = clean[:-1].rstrip("._-")
+    return f"run-{clean}".rstrip("-") if not clean or _RESERVED.fullmatch(clean) else clean
+
+
+def _make(runs_dir: Path, name: str) -> Path:
+    path = runs_dir / name
+    try:
+        path.mkdir()
+    except FileExistsError:
+        check_run_name_free(runs_dir, name)
+    return path
+
+
+def _has_trained(folder: RunFolder) -> bool:
+    """Whether there is anything to lose: a start that ended before its first step leaves only logs."""
+    if not folder.events_file.is_file():
+        return any(folder.path.iterdir())
+    events = folder.events_file.read_bytes()
+    # a run that has not ended may be about to start
+    return b'"type":"started"' in events or b'"type":"finished"' not in events
+
+
+def _make_unique(runs_dir: Path, family: str) -> Path:
+    stem = f"{sanitize_run_name(Path(family).stem)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for name in (stem, *(f"{stem}-{number}" for number in range(2, 1000))):
+        # mkdir decides, so that two runs started in the same second never share a folder.
+        try:
+            (runs_dir / name).mkdir()
+        except FileExistsError:
+            continue
+        return runs_dir / name
+    raise FileExistsError(f"a thousand runs named {stem}")
+
+
+def not_writable_error(path: Path, error: OSError) -> ConfigError:
+    """The error to raise if the run folder cannot be written."""
+    return ConfigError(
+        f"the run folder cannot be written: {error.filename or path}: {error.strerror or error}",
+        "Set runs_dir to a writable folder on a disk with free space",
+    )
+
+
+def _existing_runs(runs_dir: Path) -> str:
+    try:
+        found = runs_dir.glob(f"*/{CONFIG_FILE_NAME}")
+        configs = sorted(found, key=lambda file: file.stat().st_mtime, reverse=True)
+    except OSError:
+        configs = []
+    names = [file.parent.name for file in configs[:5]]
+    if not names:
+        return f"{runs_dir} contains no runs; check runs_dir"
+    return f"The newest runs are: {', '.join(names)}"

@@ -1,0 +1,71 @@
+"""Which settings each machine may choose itself, and which the whole run must share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from modules.config import ConfigError, TrainConfig, dump
+
+# Images, models and folders may be in other places on each machine, and the devices may differ.
+LOCAL_SETTINGS: Final = (
+    "base_model",
+    "cache_dir",
+    "concepts.N.path",
+    "device_ids",
+    "family",
+    "loader_workers",
+    "node_rank",
+    "persistent_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "runs_dir",
+)
+# Set by machine 0 for all machines, overriding a machine's own config file.
+_SET_BY_MACHINE_0: Final = ("initial_port", "master_addr", "processes_per_node", "run_name", "world_size")
+_LOCAL: Final = re.compile("|".join(re.escape(name).replace("N", r"\d+") for name in LOCAL_SETTINGS))
+_MIN_TOKEN_CHARS: Final = 16
+# Set for the processes of a machine that joined with --allow_differences, so that they accept its code.
+ALLOW_DIFFERENCES: Final = "TANDEM_ALLOW_DIFFERENCES"
+
+
+def check_local_settings(assignments: Iterable[str]) -> None:
+    """Raise ConfigError if a joining machine's `--set` names a setting of the whole run."""
+    for assignment in assignments:
+        name = assignment.partition("=")[0].strip().removeprefix("--")
+        if not _LOCAL.fullmatch(name):
+            raise ConfigError(
+                f"{name} applies to the whole run, so only machine 0 can set it; a joining machine may set only "
+                f"{', '.join(LOCAL_SETTINGS)}",
+                f"Omit --set {name} here, or set it on machine 0",
+            )
+
+
+def check_token(token: str, advice: str = "Omit it on machine 0 and Tandem generates one") -> None:
+    """Raise ConfigError for a token that is too short or unsafe on a command line."""
+    wanted = f"use at least {_MIN_TOKEN_CHARS} letters and digits"
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"--token is {token!r}, which contains characters other than plain letters and digits; {wanted}", advice
+        )
+    if len(token) < _MIN_TOKEN_CHARS:
+        raise ConfigError(f"--token has {len(token)} characters; {wanted}", advice)
+
+
+def shared_settings(config: TrainConfig) -> dict[str, str]:
+    """Every setting that all machines must share: name -> value as text."""
+    found: dict[str, str] = {}
+    for name, value in dump(config).items():
+        if name == "concepts" and isinstance(value, list):
+            found |= _concept_settings(value)
+        elif not _LOCAL.fullmatch(name) and name not in _SET_BY_MACHINE_0:
+            found[name] = str(value)
+    return found
+
+
+def _concept_settings(concepts: list[Any]) -> dict[str, str]:
+    found = {"concepts": f"{len(concepts)} of them"}
+    for number, concept in enumerate(concepts):
+        found |= {f"concepts.{number}.{name}": str(value) for name, value in concept.items() if name != "path"}
+    return found

@@ -1,0 +1,299 @@
+"""Machine 0's join server: checks the other machines of a run, sends them the config and the start signal."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final
+
+from modules.config import TrainConfig, dump
+from modules.machine import hostname
+from modules.run.folder.failures import Failure
+from modules.run.folder.resume import LATEST
+from modules.run.join.channel import ChannelClosed, Message, WrongToken, authenticate_client, listen
+from modules.run.join.checks import JoinRejected, check_dataset, check_software, process_count
+from modules.run.join.fingerprint import Listing, all_listings, family_identity
+from modules.run.join.members import JoinError, Members, RemoteMachine
+from modules.run.join.session import Session
+from modules.run.join.unauthenticated import UnauthenticatedConnections
+
+Report = Callable[[str, list[int]], None]
+
+_AUTHENTICATION_TIMEOUT_S: Final = 5.0
+_PORTS_TRIED: Final = 100
+_SLOT_TIMEOUT_S: Final = 20.0
+_CLOSE_TIMEOUT_S: Final = 3.0
+_MAX_REJECTION_LINES: Final = 50
+
+
+class JoinServer:
+    """Accepts machines from construction until `close`: first for the start, later those rejoining an elastic run."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_name: str,
+        report: Report,
+        *,
+        token: str | None = None,
+        resume: str = "",
+        record: Callable[[Failure], None] = lambda failure: None,
+    ) -> None:
+        """Start listening; `resume` is this run's --resume, if any, `record` receives failures of other machines.
+
+        `report` receives each message and the numbers of the missing machines. Raises JoinError if no port is free.
+        """
+        self.token = token or secrets.token_hex(12)
+        self._config = config
+        self._run_name = run_name
+        self._report_message = report
+        self._resume = resume
+        self._record = record
+        self._members = Members(config.num_nodes)
+        self._start_message: Message | None = None
+        self._outcome: str | None = None  # set by `close`
+        self._rejections: set[str] = set()
+        self._unauthenticated = UnauthenticatedConnections()
+        self._server = _open_server(config.initial_port + 1)
+        self.port: int = self._server.getsockname()[1]
+        self._listings: Future[list[Listing]] = Future()
+        # not a pool thread: Python would wait for it before exiting after a stop
+        threading.Thread(target=self._list_data, name="listings", daemon=True).start()
+        threading.Thread(target=self._accept_connections, name="join", daemon=True).start()
+
+    def wait(self, within_s: float) -> dict[int, int]:
+        """Wait until all machines are ready; returns their process counts. Raises JoinError naming the missing ones."""
+
+        def check() -> None:
+            if self._listings.done():
+                self._listings.result()  # raises if this machine's own data is missing
+
+        if not self._members.wait_until_complete(self._config.num_nodes, within_s, check):
+            raise JoinError(
+                f"not every machine joined within {within_s:.0f} s ({self._members.summary()})",
+                "Run the line above on the missing machines sooner, or raise startup_timeout_s",
+            )
+        return self._members.counts()
+
+    def summary(self) -> str:
+        """Which machines have joined and which are missing."""
+        return self._members.summary()
+
+    def missing_numbers(self) -> list[int]:
+        """The numbers of the machines that are not ready."""
+        return self._members.missing_numbers()
+
+    def start(self, counts: Sequence[int], port: int) -> None:
+        """Make every machine start its processes: `counts` per machine, with the rendezvous at `port` of this one."""
+        self._start_message = {"counts": list(counts), "port": port}
+
+    def wait_for_reports(self, within_s: float, is_enough: Callable[[], bool]) -> None:
+        """Wait until every machine has reported its end or disconnected, or until `is_enough`."""
+        deadline = time.monotonic() + within_s
+        while self._members.is_report_missing() and not is_enough() and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def close(self, outcome: str = "") -> None:
+        """Stop accepting machines, and send the outcome to those that are connected."""
+        self._outcome = outcome if self._outcome is None else self._outcome
+        with suppress(OSError):  # wakes the accepting thread, which closing does not
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._members.wait_until_empty(_CLOSE_TIMEOUT_S)
+
+    def _list_data(self) -> None:
+        try:
+            self._listings.set_result(all_listings(self._config))
+        except Exception as error:  # noqa: BLE001  # `wait` raises it
+            self._listings.set_exception(error)
+
+    def _accept_connections(self) -> None:
+        while True:
+            try:
+                connection, address = self._server.accept()
+            except OSError:
+                if self._outcome is not None:
+                    return
+                time.sleep(0.1)  # e.g. too many open files: wait until some connections have closed
+                continue
+            name = str(address[0]).removeprefix("::ffff:")
+            self._unauthenticated.add(connection, name)
+            threading.Thread(
+                target=self._handle_connection, args=(connection, name), name="client", daemon=True
+            ).start()
+
+    def _handle_connection(self, connection: socket.socket, address: str) -> None:
+        """Handle one connection from authentication to its end."""
+        try:
+            channel = authenticate_client(connection, self.token, _AUTHENTICATION_TIMEOUT_S)
+        except WrongToken:
+            self._report_once(f"A connection from {address} was rejected: wrong token.")
+            connection.close()
+            return
+        except (ChannelClosed, TimeoutError, OSError):
+            connection.close()
+            return
+        finally:
+            self._unauthenticated.remove(connection)
+        session = Session(channel)
+        try:
+            self._serve(session, address)
+        except ChannelClosed:
+            return  # disconnected before it was a member
+        finally:
+            session.close()
+
+    def _serve(self, session: Session, address: str) -> None:
+        hello = session.expect("hello")
+        machine = RemoteMachine("".join(filter(str.isprintable, str(hello.get("host"))))[:64], address)
+        number = 0
+        try:
+            notes = check_software(self._config, hello, machine.host)
+            number = self._claim_slot(machine, hello.get("number"))
+            note = self._admit(session, machine, number, notes)
+        except JoinRejected as refusal:
+            note = f"{machine} was rejected: {refusal}."
+            with suppress(ChannelClosed):
+                session.send("rejected", message=str(refusal), advice=refusal.advice, kind=refusal.kind)
+        except ChannelClosed as end:
+            note = f"{machine}, machine {number}, disconnected ({end})."
+            self._record_loss(machine, number, f"can no longer be reached: {end}")
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            note = f"{machine} was rejected: it violates the protocol ({error!r})."
+        finally:
+            if number:
+                self._members.release(number)
+        if note and self._outcome is None:
+            self._report(f"{note.rstrip('.')}.{self._next_steps()}")
+
+    def _next_steps(self) -> str:
+        if self._start_message is None:
+            return f" Still missing: {self._members.missing()}."
+        is_elastic = self._config.rendezvous == "elastic"
+        return " It can rejoin with the same line." if is_elastic else ""
+
+    def _record_loss(self, machine: RemoteMachine, number: int, what: str) -> None:
+        if self._start_message is None or not number or self._outcome is not None:
+            return
+        self._record(
+            Failure(
+                sum(self._start_message["counts"][:number]),
+                machine.host,
+                "machine_lost",
+                f"Machine {number}, {machine}, {what.rstrip('.')}.",
+                "Check that it is running and connected; then continue with --resume latest.",
+            )
+        )
+
+    def _claim_slot(self, machine: RemoteMachine, wanted: object) -> int:
+        machines = self._config.num_nodes
+        if wanted is not None and type(wanted) is not int:  # bool is a subclass of int
+            raise TypeError("number")
+        if wanted is not None and not 0 < wanted < machines:
+            raise JoinRejected(f"its number is {wanted}, but this run has machines 0 to {machines - 1}")
+        if self._start_message is not None and self._config.rendezvous == "static":
+            raise JoinRejected(
+                "the run has already started with all of its machines",
+                "Only with rendezvous=elastic can a machine rejoin a run",
+            )
+        number = self._members.claim(machine, wanted, _SLOT_TIMEOUT_S)
+        if number is None:
+            everyone = f"all {machines} machines have"
+            others = everyone if wanted is None else f"machine {wanted}, {self._members.holder(wanted)}, has"
+            raise JoinRejected(f"{others} already joined", "Raise num_nodes on machine 0 if more are needed")
+        return number
+
+    def _admit(self, session: Session, machine: RemoteMachine, number: int, notes: Sequence[str]) -> str:
+        """Serve a machine to the end of the run; returns a note to print. Raises JoinRejected or ChannelClosed."""
+        session.send(
+            "welcome",
+            host=hostname(),
+            number=number,
+            machines=self._config.num_nodes,
+            config=dump(self._config),
+            run_name=self._run_name,
+            resume=LATEST if self._start_message is not None else self._resume,
+            family=family_identity(self._config),
+            notes=list(notes),
+        )
+        ready = session.expect("ready", "leave")
+        if ready["type"] == "leave":
+            return f"{machine} has left: {str(ready.get('reason'))[:500]}"
+        while not self._listings.done():
+            session.receive(0.2)
+        check_dataset(self._config, self._listings.result(), session, ready["digests"], machine.host)
+        processes = process_count(ready["processes"])
+        self._check_rejoin(number, processes)
+        for note in notes:
+            self._report(f"Note: {note}.", ready=number)
+        plural = "process" if processes == 1 else "processes"
+        missing = self._members.missing(without=number) if self._start_message is None else ""
+        self._report(
+            f"{machine} has joined as machine {number} with {processes} {plural}."
+            f"{f' Still missing: {missing}.' if missing else ''}",
+            ready=number,
+        )
+        self._members.mark_ready(number, processes)
+        return self._follow(session, machine, number)
+
+    def _follow(self, session: Session, machine: RemoteMachine, number: int) -> str:
+        """Send news to the machine until it leaves or the run is over; returns a note to print."""
+        has_started, sent_missing = False, ""
+        while self._outcome is None:
+            if self._start_message is not None and not has_started:
+                has_started = True
+                session.send("start", **self._start_message)
+            elif self._start_message is None and (missing := self._members.missing()) != sent_missing:
+                sent_missing = missing
+                session.send("status", missing=missing)
+            message = session.receive(0.2)
+            if message is None:
+                continue
+            if message["type"] == "failure":
+                self._record(_failure(message))
+            elif message["type"] == "finished":
+                self._members.mark_reported(number)
+            elif message["type"] == "leave":
+                if message.get("is_done"):
+                    return ""
+                self._record_loss(machine, number, f"has left: {message['reason']}")
+                return f"{machine}, machine {number}, has left: {message['reason']}"
+        session.send("closed", outcome=self._outcome)
+        return ""
+
+    def _check_rejoin(self, number: int, processes: int) -> None:
+        before = processes if self._start_message is None else self._start_message["counts"][number]
+        if before != processes:
+            raise JoinRejected(
+                f"machine {number} had {before} processes when the run started, and now has {processes}",
+                "Set device_ids or processes_per_node so that it has as many as before",
+            )
+
+    def _report_once(self, text: str) -> None:
+        if text not in self._rejections and len(self._rejections) < _MAX_REJECTION_LINES:
+            self._rejections.add(text)
+            self._report(text)
+
+    def _report(self, text: str, *, ready: int = 0) -> None:
+        self._report_message(text, self._members.missing_numbers(without=ready))
+
+
+def _failure(message: Message) -> Failure:
+    """A failure on another machine; its clock may be wrong, so only the failure's age is used."""
+    texts = {name: str(message[name]) for name in ("host", "kind", "message", "advice", "traceback")}
+    return Failure(rank=int(message["rank"]), time=time.time() - float(message["age_s"]), **texts)
+
+
+def _open_server(first: int) -> socket.socket:
+    for port in range(first, min(first + _PORTS_TRIED, 65_536)):
+        with suppress(OSError):
+            return listen(port)
+    raise JoinError(
+        f"no port from {first} to {first + _PORTS_TRIED - 1} is free for machines to join",
+        "Set initial_port to another number",
+    )

@@ -1,0 +1,1 @@
+"""Planning a launch: processes, command lines, environment variables, restarts."""

@@ -1,0 +1,124 @@
+"""The environment variables of a run's processes: those Tandem sets, and those it leaves as the user set them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from modules.config import TrainConfig
+from modules.machine import Gpu, Route, is_loopback_name, route_to, route_to_master
+from modules.run.launch.placement import ProcessPlacement
+
+MULTI_PROCESS_MODES: Final = frozenset({"distributed", "fully_sharded"})
+_LOOPBACK: Final = "127.0.0.1"
+_INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# Collectives that torch's flight recorder keeps per rank: a few hundred bytes each, read when a run hangs.
+_FLIGHT_RECORDER_ENTRIES: Final = 2000
+
+
+@dataclass(frozen=True)
+class LaunchEnvironment:
+    """`added` is set for the processes; `user_set` already had another value, which the user chose.
+
+    `portable` is the part of `added` that is valid on every machine of the run.
+    """
+
+    added: Mapping[str, str] = field(default_factory=dict)
+    user_set: Mapping[str, str] = field(default_factory=dict)
+    portable: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> list[str]:
+        """Lines to print at startup."""
+        parts = (("Environment variables set", self.added), ("Kept as you set them", self.user_set))
+        return [f"{what}: {' '.join(f'{k}={v}' for k, v in named.items())}" for what, named in parts if named]
+
+
+def build_launch_environment(
+    config: TrainConfig,
+    placement: ProcessPlacement,
+    usable: Sequence[Gpu],
+    *,
+    cores: int,
+    environment: Mapping[str, str],
+    master_addr: str,
+    log_dir: Path | None,
+) -> LaunchEnvironment:
+    """The variables for this machine's processes; `log_dir` is for debug logs, None without a run folder."""
+    wanted = {
+        # Without it CUDA counts the fastest GPU first, and its numbers are not those of nvidia-smi.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # A native crash then writes its Python stack to log/launcher.txt.
+        "PYTHONFAULTHANDLER": "1",
+    }
+    if placement.mode in MULTI_PROCESS_MODES:
+        wanted |= _group_variables(config, placement.process_counts[config.node_rank] or 1, cores)
+        wanted |= _debug_variables(log_dir) if config.debug_distributed else {}
+    here = dict(wanted)
+    if placement.mode in MULTI_PROCESS_MODES:
+        here |= network_interfaces(master_addr)
+    if config.device_ids is not None and usable:
+        chosen = usable[:1] if placement.mode == "single" else usable
+        here["CUDA_VISIBLE_DEVICES"] = ",".join(_cuda_name(gpu, environment) for gpu in chosen)
+        wanted["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu.index) for gpu in chosen)
+    if "CUDA_VISIBLE_DEVICES" in environment:
+        del here["CUDA_DEVICE_ORDER"]  # in another order the user's indices would mean other GPUs
+    # device_ids selects among the GPUs that the user left visible, so it replaces that variable.
+    added = {k: v for k, v in here.items() if k not in environment or k == "CUDA_VISIBLE_DEVICES"}
+    user_set = {k: environment[k] for k, v in here.items() if k not in added and environment[k] != v}
+    return LaunchEnvironment(added, user_set, wanted)
+
+
+def network_interfaces(master_addr: str) -> dict[str, str]:
+    """Variables that select the network interface on the route to `master_addr` for gloo and NCCL; empty if unknown.
+
+    By default gloo resolves this machine's own name, which may be the loopback or an address that is gone.
+    """
+    if sys.platform == "win32":  # where gloo takes addresses, not interface names
+        return {}
+    if is_loopback_name(master_addr):
+        route = route_to(_LOOPBACK) if sys.platform == "linux" else None
+        return {} if route is None else {"GLOO_SOCKET_IFNAME": route.interface}
+    return _interface_variables(route_to_master(master_addr))
+
+
+def set_network_interfaces(environment: MutableMapping[str, str], master_addr: str) -> None:
+    """Set the interface variables that are missing; for a rank started by hand, without a LaunchPlan."""
+    for name, value in network_interfaces(master_addr).items():
+        environment.setdefault(name, value)
+
+
+def _interface_variables(route: Route | None) -> dict[str, str]:
+    return {} if route is None else dict.fromkeys(_INTERFACE_VARIABLES, route.interface)
+
+
+def _group_variables(config: TrainConfig, processes: int, cores: int) -> dict[str, str]:
+    wanted = {
+        "OMP_NUM_THREADS": str(max(1, cores // processes)),
+        "TORCH_FR_BUFFER_SIZE": str(_FLIGHT_RECORDER_ENTRIES),
+    }
+    if sys.platform == "win32":
+        # PyTorch's Windows builds lack libuv, which its store wants by default.
+        wanted["USE_LIBUV"] = "0"
+    if config.rendezvous == "elastic":
+        # torchrun would share its store with the ranks, where a restarted group finds the keys of the previous one.
+        wanted["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    return wanted
+
+
+def _debug_variables(log_dir: Path | None) -> dict[str, str]:
+    # Not DETAIL: with it DistributedDataParallel over gloo crashes with a segmentation fault (torch 2.13, one process
+    # and one layer are enough). Mismatched collectives, which it would report, show up in the flight recorder.
+    wanted = {"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_CPP_LOG_LEVEL": "INFO"}
+    if log_dir is not None:
+        # NCCL replaces %h with the host name and %p with the process ID.
+        wanted["NCCL_DEBUG_FILE"] = str(log_dir.absolute() / "nccl-%h-%p.txt")
+    return wanted
+
+
+def _cuda_name(gpu: Gpu, environment: Mapping[str, str]) -> str:
+    """The GPU's index, or its UUID if the user's variables give indices another meaning."""
+    has_pci_order = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
+    return str(gpu.index) if has_pci_order and "CUDA_VISIBLE_DEVICES" not in environment else gpu.uuid

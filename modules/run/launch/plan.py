@@ -1,0 +1,297 @@
+"""Turns a config into a launch plan: processes, command lines and environment. Starts nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from modules import ROOT
+from modules.config import ConfigError, TrainConfig
+from modules.machine import (
+    Gpu,
+    cpu_count,
+    find_free_port,
+    is_loopback_name,
+    port_is_free,
+    preferred_addresses,
+    torch_version,
+    visible_gpus,
+)
+from modules.run.folder.run_folder import RunFolder
+from modules.run.launch.environment import MULTI_PROCESS_MODES, LaunchEnvironment, build_launch_environment
+from modules.run.launch.placement import Mode, choose_placement
+
+Backend = Literal["nccl", "gloo"]
+Launcher = Literal["none", "spawn", "torchrun"]
+Rendezvous = Literal["static", "elastic"]
+
+TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
+TORCHRUN_MODULE: Final = "torch.distributed.run"
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What to start for one config on every machine; `reasons` are sentences to print first.
+
+    `process_counts` has one entry per machine; None if only that machine can count its GPUs.
+    """
+
+    mode: Mode
+    launcher: Launcher
+    process_counts: tuple[int | None, ...]
+    node_rank: int
+    backend: Backend
+    master_addr: str
+    port: int
+    reasons: tuple[str, ...]
+    script_argv: tuple[str, ...]
+    rendezvous: Rendezvous = "static"
+    max_restarts: int = 0
+    run_id: str = "tandem"
+    startup_timeout_s: int = 1800
+    variables: LaunchEnvironment = field(default_factory=LaunchEnvironment)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: TrainConfig,
+        *,
+        config_path: str | Path,
+        extra_args: Sequence[str] = (),
+        run_folder: str | Path | None = None,
+        gpus: Sequence[Gpu] | None = None,
+        require_multi_gpu: bool = False,
+        environment: Mapping[str, str] | None = None,
+        cores: int | None = None,
+    ) -> LaunchPlan:
+        """Plan the launch of `config`. Raises ConfigError if this machine cannot run it.
+
+        `gpus`, `environment` and `cores` default to this machine's. Without a `run_folder` rank 0 creates one.
+        """
+        environment = os.environ if environment is None else environment
+        cores = cpu_count() if cores is None else cores
+        usable, reasons = _usable_gpus(config, gpus, environment)
+        placement = choose_placement(config, gpus=len(usable), cores=cores, require_multi_gpu=require_multi_gpu)
+        is_group = placement.mode in MULTI_PROCESS_MODES
+        backend, backend_reasons = _choose_backend(config, len(usable)) if is_group else ("gloo", ())
+        port, port_reasons = _choose_port(config, port_is_free) if is_group else (config.initial_port, ())
+        master_addr, address_reasons = _choose_address(config)
+        machine_reasons = (*address_reasons, *_unknown_world_size(placement.process_counts))
+        return cls(
+            mode=placement.mode,
+            launcher=_choose_launcher(config) if is_group else "none",
+            process_counts=placement.process_counts,
+            node_rank=config.node_rank,
+            backend=backend,
+            master_addr=master_addr,
+            port=port,
+            reasons=(*reasons, *placement.reasons, *backend_reasons, *port_reasons, *machine_reasons),
+            script_argv=_script_argv(config_path, run_folder, extra_args),
+            rendezvous=config.rendezvous,
+            max_restarts=config.max_restarts,
+            run_id=_run_id(config, run_folder),
+            startup_timeout_s=config.startup_timeout_s,
+            variables=build_launch_environment(
+                config,
+                placement,
+                usable,
+                cores=cores,
+                environment=environment,
+                master_addr=master_addr,
+                log_dir=None if run_folder is None else RunFolder(Path(run_folder)).log_dir,
+            ),
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of machines."""
+        return len(self.process_counts)
+
+    @property
+    def world_size(self) -> int | None:
+        """Processes on all machines together; None until all machines have counted their GPUs."""
+        known = [count for count in self.process_counts if count is not None]
+        return sum(known) if len(known) == self.num_nodes else None
+
+    @property
+    def processes_here(self) -> int:
+        """Processes on this machine."""
+        return self.process_counts[self.node_rank] or 1
+
+    def ranks(self, node_rank: int | None = None) -> range:
+        """The ranks on a machine (default: this one). Raises ValueError while an earlier machine's count is unknown."""
+        node_rank = self.node_rank if node_rank is None else node_rank
+        before, here = self.process_counts[:node_rank], self.process_counts[node_rank]
+        if here is None or None in before:
+            raise ValueError(f"the ranks of machine {node_rank} are known only once all machines have joined")
+        first = sum(count or 0 for count in before)
+        return range(first, first + here)
+
+    def environment(self, node_rank: int | None = None) -> dict[str, str]:
+        """The variables to set for the processes; for another machine only the portable ones."""
+        is_here = node_rank in {None, self.node_rank}
+        return dict(self.variables.added if is_here else self.variables.portable)
+
+    def argv(self, node_rank: int | None = None) -> list[str]:
+        """The command for a machine (default: this one): torchrun, or the script itself without a launcher."""
+        if self.launcher == "none":
+            return [sys.executable, *self.script_argv]
+        if self.launcher == "spawn":
+            group = ["--spawn", str(self.processes_here), "--port", str(self.port)]
+            return [sys.executable, *self.script_argv, *group]
+        node_rank = self.node_rank if node_rank is None else node_rank
+        count = self.process_counts[node_rank]
+        # "gpu" is torchrun's value for all GPUs of its machine; without GPUs each machine has one process.
+        all_devices = "gpu" if self.backend == "nccl" else "1"
+        torchrun = [f"--nnodes={self.num_nodes}", f"--nproc_per_node={all_devices if count is None else count}"]
+        if self.max_restarts:
+            torchrun.append(f"--max-restarts={self.max_restarts}")
+        torchrun += (
+            self._elastic_options(node_rank) if self.rendezvous == "elastic" else self._static_options(node_rank)
+        )
+        return [sys.executable, "-m", TORCHRUN_MODULE, *torchrun, *self.script_argv]
+
+    def command_line(self, node_rank: int | None = None) -> str:
+        """`argv` with `environment` as one line for a shell of this operating system."""
+        argv, variables = self.argv(node_rank), self.environment(node_rank)
+        if sys.platform == "win32":
+            return "".join(f'set "{k}={v}" && ' for k, v in variables.items()) + subprocess.list2cmdline(argv)
+        return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(argv)])
+
+    def join_line(self, port: int, token: str) -> str:
+        """The command to run, in Tandem's folder, on each machine that joins this run at `port`."""
+        python = Path(sys.executable)
+        # Tandem's folder differs between machines, but not the path of .venv in it.
+        is_ours = python.is_relative_to(ROOT)
+        own = [python.relative_to(ROOT).as_posix() if is_ours else "python", TRAIN_SCRIPT.relative_to(ROOT).as_posix()]
+        return shlex.join([*own, "--join", f"{_bracket_ipv6(self.master_addr)}:{port}", "--token", token])
+
+    def _static_options(self, node_rank: int) -> list[str]:
+        parts = [f"--master_addr={_bracket_ipv6(self.master_addr)}", f"--master_port={self.port}"]
+        if self.num_nodes == 1:
+            return parts
+        # Machines are rarely started in the same minute; torchrun gives up after ten by default.
+        return [f"--node_rank={node_rank}", f"--rdzv_conf=timeout={self.startup_timeout_s}", *parts]
+
+    def _elastic_options(self, node_rank: int) -> list[str]:
+        # torchrun assigns ranks in the alphabetical order of --local-addr (dynamic_rendezvous.py). Only rank 0's is
+        # used as an address, and "~" sorts after all letters: so machine 0, which has the run folder, keeps rank 0,
+        # and the others keep their order, also after a restart.
+        name = self.master_addr if node_rank == 0 else f"~machine-{node_rank:05}"
+        conf = {
+            "is_host": int(node_rank == 0),
+            "join_timeout": self.startup_timeout_s,
+            "read_timeout": self.startup_timeout_s,
+        }
+        return [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={_bracket_ipv6(self.master_addr)}:{self.port}",
+            f"--rdzv-id={self.run_id}",
+            f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
+            f"--local-addr={name}",
+        ]
+
+
+def _usable_gpus(
+    config: TrainConfig, given: Sequence[Gpu] | None, environment: Mapping[str, str]
+) -> tuple[list[Gpu], tuple[str, ...]]:
+    """The GPUs that this run may use, in order, and why if GPUs of this machine are not among them."""
+    gpus = visible_gpus(environment) if given is None else list(given)
+    version = torch_version()
+    if given is None and gpus and version is not None and version.endswith("+cpu"):
+        reason = f"PyTorch {version} is built without CUDA, so the GPUs are not used: install a CUDA build"
+        return [], (reason,)
+    if config.device_ids is None:
+        return gpus, ()
+    present = {gpu.index: gpu for gpu in gpus}
+    missing = [index for index in config.device_ids if index not in present]
+    if missing:
+        allowed = f"choose from {', '.join(map(str, present))}" if present else "no GPU is visible"
+        advice = "Leave it empty to use all GPUs"
+        raise ConfigError(f"device_ids names GPU {missing[0]}: {allowed}", advice)
+    return [present[index] for index in config.device_ids], ()
+
+
+def _choose_backend(config: TrainConfig, gpus: int) -> tuple[Backend, tuple[str, ...]]:
+    if config.distributed_backend == "gloo":
+        return "gloo", ()
+    if sys.platform in {"win32", "darwin"}:
+        return "gloo", ("backend gloo instead of nccl: NCCL is available only on Linux",)
+    if not gpus:
+        return "gloo", ("backend gloo instead of nccl: NCCL needs a CUDA GPU, and none is usable",)
+    return "nccl", ()
+
+
+def _choose_port(config: TrainConfig, is_free: Callable[[int], bool]) -> tuple[int, tuple[str, ...]]:
+    """The rendezvous port; only machine 0 can know whether it is free."""
+    wanted = config.initial_port
+    if config.node_rank != 0 or is_free(wanted):
+        return wanted, ()
+    try:
+        port = find_free_port(wanted + 1)
+    except OSError as error:
+        raise ConfigError(f"initial_port is {wanted}, which is in use, and there is {error}") from error
+    return port, (f"port {port} instead of {wanted}, which is in use",)
+
+
+def _choose_address(config: TrainConfig) -> tuple[str, tuple[str, ...]]:
+    """The address of machine 0. Machine 0 can determine it; any other machine must be given it."""
+    if config.num_nodes == 1:
+        return _LOOPBACK, ()
+    if not is_loopback_name(config.master_addr):
+        return config.master_addr, ()
+    own = preferred_addresses() if config.node_rank == 0 else []
+    if not own:
+        return config.master_addr, (f"master_addr is {config.master_addr}, which only this machine can reach",)
+    others = f" (its other addresses: {', '.join(own[1:])})" if own[1:] else ""
+    return own[0], (f"the other machines will connect to {own[0]}{others}; set master_addr to change that",)
+
+
+def _unknown_world_size(counts: tuple[int | None, ...]) -> tuple[str, ...]:
+    if None not in counts:
+        return ()
+    return (
+        "each machine uses all of its GPUs, so the number of processes is known only once all machines have joined",
+    )
+
+
+def _choose_launcher(config: TrainConfig) -> Launcher:
+    if config.use_torchrun:
+        return "torchrun"
+    if config.num_nodes > 1:
+        raise ConfigError(
+            f"use_torchrun is off, but num_nodes is {config.num_nodes}",
+            "Several machines need torchrun: turn use_torchrun on",
+        )
+    if config.rendezvous == "elastic" or config.max_restarts:
+        reason = "rendezvous is elastic" if config.rendezvous == "elastic" else f"max_restarts is {config.max_restarts}"
+        raise ConfigError(
+            f"use_torchrun is off, but {reason}", "Only torchrun restarts processes: turn use_torchrun on"
+        )
+    return "spawn"
+
+
+def _run_id(config: TrainConfig, run_folder: str | Path | None) -> str:
+    """The rendezvous ID by which the torchruns of a run find each other; the same on every machine."""
+    name = config.run_name if run_folder is None else Path(run_folder).name
+    if name is not None:
+        return f"tandem-{name}"
+    shared = config.model_copy(update={"node_rank": 0, "device_ids": None})
+    return f"tandem-{hashlib.sha256(shared.model_dump_json().encode()).hexdigest()[:12]}"
+
+
+def _script_argv(config_path: str | Path, run_folder: str | Path | None, extra_args: Sequence[str]) -> tuple[str, ...]:
+    folder = () if run_folder is None else ("--run_folder", str(run_folder))
+    return (str(TRAIN_SCRIPT), "--config", str(config_path), *folder, *extra_args)
+
+
+def _bracket_ipv6(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

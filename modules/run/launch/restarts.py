@@ -1,0 +1,69 @@
+"""Restarts by torchrun after a failure: the number of this one, and what it resumes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+from modules.run.folder.resume import LATEST
+from modules.run.folder.run_folder import RunFolder
+
+
+def restart_number() -> int:
+    """0 in the first start of these processes, 1 after torchrun's first restart."""
+    return _number("TORCHELASTIC_RESTART_COUNT")
+
+
+def restarts_left() -> int:
+    """How often torchrun would still restart after a failure of this process."""
+    return max(0, _number("TORCHELASTIC_MAX_RESTARTS") - restart_number())
+
+
+def resume_after_restart(resume: str | None, folder: RunFolder) -> str | None:
+    """What to resume in this start: after a restart, the newest backup if earlier starts made any, else `resume`."""
+    if restart_number() == 0:
+        return resume
+    launched_at = _launcher_start_time()
+    made = (_mtime(backup / "manifest.json") for backup in folder.backup_dir.glob("step-*"))
+    return LATEST if any(at >= launched_at for at in made) else resume
+
+
+def folder_of_previous_start(runs_dir: Path) -> RunFolder | None:
+    """The run folder created by earlier starts under the same torchrun, if torchrun was started by hand."""
+    if restart_number() == 0:
+        return None
+    markers = runs_dir.glob(f"*/{_launcher_marker()}")
+    newest = max(markers, key=_mtime, default=None)
+    return None if newest is None else RunFolder(newest.parent.parent)
+
+
+def remember_run_folder(folder: RunFolder) -> None:
+    """Mark the folder for `folder_of_previous_start`; raises OSError if it is not writable."""
+    if restarts_left():
+        (folder.path / _launcher_marker()).touch()
+
+
+def _launcher_marker() -> Path:
+    return Path("log", f"launcher-{os.getppid()}-{_launcher_start_time():.0f}")
+
+
+def _launcher_start_time() -> float:
+    """When torchrun, the parent of every rank, was started (seconds since 1970)."""
+    try:
+        return psutil.Process(os.getppid()).create_time()
+    except psutil.Error:
+        return 0.0
+
+
+def _mtime(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,1 @@
+"""The preflight report, and starting a preflight."""

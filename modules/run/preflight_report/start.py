@@ -1,0 +1,149 @@
+"""Starts a preflight without torchrun: one process per device of this machine, supervised until the last has ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from modules import ROOT
+from modules.config import ConfigError, TrainConfig
+from modules.machine import find_free_port, hostname
+from modules.run.exit_codes import FAILED, FINISHED
+from modules.run.launch.plan import LaunchPlan
+from modules.run.launch.rank_env import RankEnv
+from modules.run.preflight_report.report import Cell, PreflightReport
+from modules.run.supervise.process_tree import ProcessTree
+
+SCRIPT: Final = ROOT / "scripts" / "preflight.py"
+_PORT_RANGE: Final = range(20_000, 32_000)
+_POLL_EVERY_S = 0.1
+_EXIT_GRACE_S = 15.0
+# A check of hundreds of pairs reports nothing for minutes.
+_MAX_SILENCE_S = 600.0
+
+
+def start_preflight(
+    config: TrainConfig,
+    arguments: Sequence[str],
+    wait_s: float,
+    echo: Callable[[str], None],
+    result: Path | None = None,
+) -> PreflightReport:
+    """Start scripts/preflight.py with `arguments` for each rank of this machine and return their report.
+
+    On the machine of rank 0 the file `result` is updated after each check, for a window to follow. Raises ConfigError
+    if this machine cannot run the config.
+    """
+    plan = LaunchPlan.from_config(_as_group(config), config_path="config.json")
+    for reason in plan.reasons:
+        echo(f"Note: {reason}.")
+    process_tree = ProcessTree()
+    with tempfile.TemporaryDirectory(prefix="tandem-preflight-") as folder:
+        logs = Path(folder)
+        result = logs / "report.json" if result is None else result
+        result.unlink(missing_ok=True)
+        children: dict[int, subprocess.Popen[bytes]] = {}
+        try:
+            for rank_env in _rank_envs(plan):
+                variables = {**os.environ, **plan.environment(), **process_tree.variables, **_variables(rank_env, plan)}
+                argv = [sys.executable, str(SCRIPT), *arguments, "--result", str(result)]
+                children[rank_env.rank] = _start(argv, variables, _log(logs, rank_env.rank))
+            _wait(list(children.values()), result, wait_s)
+            codes = {rank: child.poll() for rank, child in children.items()}
+        finally:
+            process_tree.terminate(patience_s=0.0)
+            for child in children.values():
+                child.wait()
+        return _completed(_read(result), codes, logs)
+
+
+def _as_group(config: TrainConfig) -> TrainConfig:
+    mode = "auto" if config.training_mode in {"single", "data_parallel"} else config.training_mode
+    return config.model_copy(update={"enable_multi_gpu": True, "training_mode": mode})
+
+
+def _rank_envs(plan: LaunchPlan) -> list[RankEnv]:
+    if plan.world_size is None:
+        raise ConfigError(
+            f"processes_per_node is not set, so the number of processes on the {plan.num_nodes} machines is unknown",
+            "Set processes_per_node or world_size, or start scripts/preflight.py with torchrun on every machine",
+        )
+    # On one machine any port will do; one far from the defaults is not taken by a run that starts meanwhile.
+    port = plan.port if plan.num_nodes > 1 else find_free_port(secrets.choice(_PORT_RANGE))
+    return [
+        RankEnv(rank, local_rank, plan.world_size, plan.master_addr, port)
+        for local_rank, rank in enumerate(plan.ranks())
+    ]
+
+
+def _variables(rank_env: RankEnv, plan: LaunchPlan) -> dict[str, str]:
+    return {
+        **rank_env.environment(),
+        "LOCAL_WORLD_SIZE": str(plan.processes_here),
+        "GROUP_RANK": str(plan.node_rank),
+    }
+
+
+def _start(argv: list[str], variables: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(argv, env=dict(variables), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+def _wait(children: list[subprocess.Popen[bytes]], result: Path, wait_s: float) -> None:
+    """Wait until all have ended, the grace period after the first exit is over, or there is no progress."""
+    deadline = time.monotonic() + wait_s + _MAX_SILENCE_S
+    first_end: float | None = None
+    seen = 0
+    while any(child.poll() is None for child in children):
+        now = time.monotonic()
+        if result.exists() and (changed := result.stat().st_mtime_ns) != seen:
+            seen, deadline = changed, now + _MAX_SILENCE_S
+        if children[0].poll() is not None and first_end is None:
+            first_end = now
+        if now > deadline or (first_end is not None and now > first_end + _EXIT_GRACE_S):
+            return
+        time.sleep(_POLL_EVERY_S)
+
+
+def _completed(report: PreflightReport | None, codes: Mapping[int, int | None], logs: Path) -> PreflightReport:
+    """The report, with a red cell for each process that failed."""
+    found = PreflightReport("Preflight") if report is None else report
+    cells = [
+        Cell("processes", f"rank {rank}", "red", _describe_exit(code, _log(logs, rank)), _FAILED_ADVICE)
+        for rank, code in codes.items()
+        if code not in {None, FINISHED, FAILED}
+    ]
+    if not found.complete and not cells and not found.reds:
+        last = found.cells[-1].check if found.cells else "the start"
+        cells.append(Cell("processes", hostname(), "red", f"no progress after {last}", _FAILED_ADVICE))
+    return found.with_cells(cells)
+
+
+def _describe_exit(code: int | None, log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if code is not None and code < 0:
+        return f"was killed (signal {signal.Signals(-code).name})"
+    return f"ended with exit code {code}{f': {last_line}' if last_line else ''}"[:300]
+
+
+def _read(result: Path) -> PreflightReport | None:
+    try:
+        return PreflightReport.parse(result.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _log(logs: Path, rank: int) -> Path:
+    return logs / f"rank-{rank}.txt"
+
+
+_FAILED_ADVICE = "Run the preflight again; if it fails the same way, check dmesg on that machine for lack of memory."

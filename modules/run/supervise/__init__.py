@@ -1,0 +1,1 @@
+"""Starting a run, supervising its processes, and reporting its outcome."""

@@ -1,0 +1,248 @@
+"""How a run ended: its exit code and the root failure, determined from the evidence it left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from modules.machine import hostname
+from modules.run.exit_codes import EXIT_CODES, FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED, exit_code_of
+from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
+from modules.run.folder.error_help import advice_for_kind, explain_text
+from modules.run.folder.events import Event
+from modules.run.folder.failures import Failure
+from modules.run.folder.run_folder import RunFolder
+from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
+
+_CODE_OF_STOP: Final = {STOP_INTERRUPTED: INTERRUPTED, STOP_TERMINATED: TERMINATED, STOP_PAUSED: PAUSED}
+_KINDS_BEFORE_START: Final = frozenset({"config", "resume", "data"})
+_CODE_KINDS: Final = {exit_code_of(kind): kind for kind in ("config", "data", "interrupted", "terminated")}
+# A process with one of these exit codes is the root cause. SIGABRT is missing on purpose: NCCL's watchdog aborts a
+# healthy rank with it after another has died.
+_ROOT_CAUSE_SIGNALS: Final = frozenset({-9, -11, -7})
+_SIGTERM: Final = -15
+STARTING: Final = "starting"  # before the first phase event
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """What one start left behind: events, recorded failures, torchrun's report, the exit code of the process."""
+
+    returncode: int
+    events: Sequence[Event] = ()
+    failures: Sequence[Failure] = ()
+    report: LauncherReport = field(default_factory=LauncherReport)
+    stop_reason: str = ""
+    was_forced: bool = False
+    killed_pids: frozenset[int] = frozenset()
+    launcher: str = ""  # what started the ranks, if that is a separate process
+    launcher_pid: int = 0
+    ranks: range = field(default_factory=lambda: range(1))
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The exit code of a run and the failure behind it; None if it succeeded or was stopped on request."""
+
+    exit_code: int
+    failure: Failure | None = None
+    phase: str = ""
+
+
+def decide_outcome(evidence: RunEvidence) -> RunOutcome:
+    """Trust the run's own last event first, then recorded failures, then torchrun, then the bare exit code."""
+    phase = _last_phase(evidence.events) or (STARTING if 0 in evidence.ranks else "")
+    if evidence.was_forced:
+        return RunOutcome(_CODE_OF_STOP.get(evidence.stop_reason, FAILED), None, phase)
+    reported = reported_exit_code(evidence.events)
+    if reported is None and evidence.returncode == 0 and not _vanished(evidence):
+        return RunOutcome(_CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)
+    if reported in {FINISHED, INTERRUPTED, PAUSED, TERMINATED}:
+        return RunOutcome(reported, None, phase)
+    failure = _root_failure(evidence)
+    code = exit_code_of(failure.kind) if reported is None else reported
+    return RunOutcome(code, None if code in {INTERRUPTED, TERMINATED} else failure, phase)
+
+
+def _vanished(evidence: RunEvidence) -> bool:
+    """Whether rank 0 ended in the middle of the run without reporting it."""
+    return not evidence.stop_reason and any(event["type"] == "started" for event in evidence.events)
+
+
+def reported_exit_code(events: Sequence[Event]) -> int | None:
+    """The exit code of the last `finished` event; None without a valid one."""
+    for event in reversed(events):
+        if event["type"] == "finished":
+            code = event.get("exit_code")
+            return code if isinstance(code, int) and code in EXIT_CODES else None
+    return None
+
+
+def outcome_of_failure(failure: Failure, events: Sequence[Event]) -> RunOutcome:
+    """The outcome of an unsupervised run whose cause is known; `events` are those so far."""
+    finished = [number for number, event in enumerate(events, start=1) if event["type"] == "finished"]
+    phase = _last_phase(events[finished[-1] if finished else 0 :]) or STARTING
+    return RunOutcome(exit_code_of(failure.kind), failure, phase)
+
+
+def outcome_message(outcome: RunOutcome, folder: RunFolder) -> str:
+    """The message for the user about a failure, without a final newline; empty without a failure."""
+    failure = outcome.failure
+    if failure is None:
+        return ""
+    at_startup = is_startup_failure(outcome)
+    if at_startup:
+        lines = [f"Training did not start: {failure.message}"]
+    else:
+        when, kind = outcome.phase and f" while {outcome.phase}", failure.kind.replace("_", " ")
+        who = "the launcher" if failure.kind == "launcher" else f"rank {failure.rank}"
+        lines = [
+            f"Training stopped: {who} on {failure.host} failed{when} ({kind}).",
+            f"  What happened: {failure.message}",
+        ]
+    if failure.advice:
+        lines.append(f"  What to try: {failure.advice}")
+    if not at_startup and failure.traceback:
+        lines.append(f"  Full traceback: {folder.log_file(failure.rank)}")
+    elif not at_startup:
+        # Only a supervisor writes the first; a rank that logged nothing has no log.
+        logs = (folder.launcher_log, folder.log_file(failure.rank), folder.log_file(0))
+        lines.append(f"  More in: {next((log for log in logs if log.exists()), folder.launcher_log)}")
+    return "\n".join(lines)
+
+
+def is_startup_failure(outcome: RunOutcome) -> bool:
+    """Whether the run was rejected at startup, for a reason that the message states completely.
+
+    A machine without rank 0 may know no phase, and so not whether training had started.
+    """
+    failure = outcome.failure
+    is_rejection = failure is not None and failure.kind in _KINDS_BEFORE_START
+    return is_rejection and outcome.phase not in {"", "training", "sampling", "saving"}
+
+
+def _root_failure(evidence: RunEvidence) -> Failure:
+    """The failure that caused the others."""
+    recorded = {failure.rank for failure in evidence.failures}
+    unrecorded = [
+        each for each in evidence.report.exits if each.rank not in recorded and each.pid not in evidence.killed_pids
+    ]
+    primary = next((failure for failure in evidence.failures if not failure.is_secondary), None)
+    sudden = next((each for each in unrecorded if each.is_first and each.exit_code in _ROOT_CAUSE_SIGNALS), None)
+    if sudden is not None and (primary is None or primary.time >= sudden.time > 0):
+        # An error recorded after another rank was killed is most likely about that loss, with a text that no rule of
+        # error_help.py matches.
+        return _failure_of_exit(sudden, evidence)
+    launcher_was_killed = (
+        evidence.launcher and evidence.returncode < 0 and evidence.launcher_pid not in evidence.killed_pids
+    )
+    if primary is not None and primary.kind == "launcher" and launcher_was_killed:
+        return _failure_of_launcher(evidence)  # a rank only noticed that it was gone; this knows the signal
+    if primary is not None:
+        # The others only noticed that it was gone; the launcher knows how it ended.
+        exits = (
+            each for each in evidence.report.exits if each.rank == primary.rank and each.pid not in evidence.killed_pids
+        )
+        seen = next(exits, None) if primary.kind == "gone" else None
+        return primary if seen is None else _failure_of_exit(seen, evidence)
+    if launcher_was_killed:
+        return _failure_of_launcher(evidence)
+    not_terminated = [each for each in unrecorded if each.exit_code != _SIGTERM]
+    if not_terminated:
+        return _failure_of_exit(not_terminated[0], evidence)
+    if evidence.failures:
+        return evidence.failures[0]
+    if unrecorded:
+        return _failure_of_exit(unrecorded[0], evidence)
+    return _failure_of_event(evidence) or _failure_of_launcher(evidence)
+
+
+def _failure_of_exit(worker: WorkerExit, evidence: RunEvidence) -> Failure:
+    host = worker.host if worker.host not in {"", "localhost"} else hostname()
+    if worker.exit_code == -signal.SIGABRT and evidence.report.native_error:
+        kind, message, advice = explain_text(evidence.report.native_error, training=True)
+        if kind == "mismatch":
+            message = "The ranks called collectives that do not match each other: another rank sent more than this one "
+            message += f"expected. Its stack is in log/launcher.txt ({evidence.report.native_error})"
+        if advice:
+            return Failure(worker.rank, host, kind, message, advice)
+    if worker.exit_code < 0 or worker.exit_code > 255:
+        kind, message, advice = _explain_signal(worker.exit_code)
+        return Failure(worker.rank, host, kind, message, advice)
+    line = evidence.report.error_line(worker.rank)
+    if line and worker.exit_code == 1:
+        explanation = explain_text(line, training=_last_phase(evidence.events) == "training")
+        return Failure(worker.rank, host, *explanation)
+    kind = _CODE_KINDS.get(worker.exit_code, "error")
+    return Failure(worker.rank, host, kind, f"The process exited with code {worker.exit_code}.")
+
+
+def _failure_of_event(evidence: RunEvidence) -> Failure | None:
+    event = next((each for each in reversed(evidence.events) if each["type"] == "error"), None)
+    if event is None:
+        return None
+    rank = event.get("rank")
+    host, kind, message, advice = (str(event.get(name) or "") for name in ("host", "kind", "message", "advice"))
+    return Failure(rank if isinstance(rank, int) else evidence.ranks.start, host, kind, message, advice)
+
+
+def _failure_of_launcher(evidence: RunEvidence) -> Failure:
+    """The failure of the launcher, or of the only process, if no rank is known to have failed."""
+    rank, code = evidence.ranks.start, evidence.returncode
+    if evidence.launcher and code < 0 and evidence.launcher_pid not in evidence.killed_pids:
+        text = (
+            f"The process that started the ranks ({evidence.launcher}, process {evidence.launcher_pid}) was terminated "
+            f"externally ({_signal_name(code)}), and the ranks with it."
+        )
+        return Failure(rank, hostname(), "launcher", text, advice_for_kind("launcher"))
+    line = evidence.report.error_line(rank)
+    if code < 0 or code > 255:
+        kind, message, advice = _explain_signal(code)
+        return Failure(rank, hostname(), kind, message, advice)
+    if line:
+        return Failure(rank, hostname(), *explain_text(line))
+    kind = _CODE_KINDS.get(code, "error")
+    detail = " in the middle of the run, without an error" if code == 0 else ""
+    return Failure(rank, hostname(), kind, f"The process exited with code {code}{detail}.")
+
+
+def _explain_signal(code: int) -> tuple[str, str, str]:
+    """Kind, message and advice for a process that terminated unexpectedly, by a signal."""
+    if code == -9:
+        return (
+            "killed",
+            "The process was killed externally (signal SIGKILL): by the operating system because memory "
+            "ran out, by a job scheduler's limit, or by hand.",
+            "Look for 'out of memory' in `dmesg`; if it is there, lower loader_workers or batch_size. "
+            "Continue with --resume latest.",
+        )
+    if code == _SIGTERM:
+        return (
+            "killed",
+            "The process was terminated externally (signal SIGTERM).",
+            "Continue with --resume latest.",
+        )
+    name = _signal_name(code)
+    return (
+        "crashed",
+        f"The process crashed in native code ({name}), not in Python.",
+        "log/launcher.txt shows where. Update the GPU driver, try compile=false and loader_workers=0, and "
+        "continue with --resume latest.",
+    )
+
+
+def _signal_name(code: int) -> str:
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        # Windows has status codes instead, e.g. 0xC0000005 for an access violation.
+        return f"code {code & 0xFFFFFFFF:#010x}"
+
+
+def _last_phase(events: Sequence[Event]) -> str:
+    last = next((event for event in reversed(events) if event["type"] in {"phase", "step"}), None)
+    if last is None:
+        return ""
+    return "training" if last["type"] == "step" else str(last.get("phase") or "")

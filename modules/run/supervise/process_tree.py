@@ -1,0 +1,86 @@
+"""All processes started from one supervisor, found by a token in their environment."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+import psutil
+
+_TOKEN_VARIABLE: Final = "TANDEM_START"
+
+
+class ProcessTree:
+    """The processes that inherited a token: torchrun, ranks and loader workers, orphans included.
+
+    torchrun starts each rank in its own session, and orphans keep no trace of their ancestors, so neither a
+    process group nor parent IDs would find them all.
+    """
+
+    def __init__(self, token: str | None = None) -> None:
+        """A new tree, or with its `token` one that another process started."""
+        self._token = token or secrets.token_hex(8)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that the first process must get."""
+        return {_TOKEN_VARIABLE: self._token}
+
+    def processes(self) -> list[psutil.Process]:
+        """The live processes of this tree, excluding this one."""
+        others = (process for process in psutil.process_iter() if process.pid != os.getpid())
+        return [process for process in others if self._contains(process)]
+
+    def kill(self, *, spare: Iterable[int] = ()) -> list[int]:
+        """Kill all processes except `spare`; returns the IDs of those killed."""
+        spared = set(spare)
+        killed = []
+        for process in self.processes():
+            if process.pid not in spared:
+                with suppress(psutil.Error):
+                    process.kill()
+                    killed.append(process.pid)
+        return killed
+
+    def terminate(self, *, patience_s: float) -> None:
+        """Wait up to `patience_s` for the processes to exit, then kill until none is left."""
+        psutil.wait_procs(self.processes(), timeout=patience_s)
+        give_up = time.monotonic() + 10
+        while self.kill() and time.monotonic() < give_up:
+            time.sleep(0.05)
+
+    def _contains(self, process: psutil.Process) -> bool:
+        try:
+            return env_var(process, _TOKEN_VARIABLE) == self._token and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False  # it has just ended
+
+
+def tree_tokens(processes: Iterable[psutil.Process]) -> set[str]:
+    """The tokens of the trees that these processes belong to."""
+    found = set()
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            found.add(process.environ().get(_TOKEN_VARIABLE, ""))
+    return found - {""}
+
+
+def env_var(process: psutil.Process, name: str) -> str:
+    """The value of a variable when the process started; empty if unset or the process has ended."""
+    try:
+        return process.environ().get(name, "")
+    except (psutil.Error, OSError):
+        return ""
+
+
+def signal_children(pid: int, signal_number: signal.Signals) -> None:
+    """Send a signal to the children of a process, such as the ranks under torchrun, but not to the process itself."""
+    with suppress(psutil.Error):
+        for process in psutil.Process(pid).children():
+            with suppress(psutil.Error):
+                process.send_signal(signal_number)

@@ -1,0 +1,66 @@
+"""The signals a run answers: Ctrl-C and the like request a stop, SIGUSR1 a pause (back up and exit).
+
+Slurm sends SIGUSR1 ahead of a time limit, to every process of a job or to any one of them, at any time. A process
+without a handler dies of it silently: torchrun, for example, or a rank that is still importing torch. So
+`scripts/train.py` first blocks it; its child processes inherit that, and only those with a handler unblock it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+# Windows has no such signal; no signal has number 0.
+PAUSE_SIGNAL: Final[int] = getattr(signal, "SIGUSR1", 0)
+
+
+def termination_signals() -> list[signal.Signals]:
+    """The termination signals that this system has and that should be handled.
+
+    SIGINT is included even if it is currently ignored, as in a background job of a shell script: a signal sent to
+    this process is meant. SIGHUP under nohup stays ignored.
+    """
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+    numbers = [signal.Signals[name] for name in names if hasattr(signal, name)]
+    return [each for each in numbers if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN]
+
+
+def ignore_termination_signals() -> None:
+    """Keep the exit code of a run that has ended, should a signal arrive while Python shuts down."""
+    for number in termination_signals():
+        signal.signal(number, signal.SIG_IGN)
+
+
+def block_pause_signal() -> None:
+    """Keep SIGUSR1 pending, in this process and every one started from it, until it is unblocked."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {PAUSE_SIGNAL})
+
+
+@contextmanager
+def pause_signal_blocked() -> Iterator[None]:
+    """`block_pause_signal` for the length of the block."""
+    if sys.platform == "win32":
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {PAUSE_SIGNAL})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+@contextmanager
+def pause_signal_unblocked() -> Iterator[None]:
+    """Inside the block SIGUSR1 reaches its handler, including one that was already pending."""
+    if sys.platform == "win32":
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_UNBLOCK, {PAUSE_SIGNAL})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)

@@ -1,0 +1,94 @@
+"""Ctrl-C, SIGTERM and SIGUSR1 to a supervisor: the first requests a graceful stop, the second stops at once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from modules.run.console import warn
+from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED, request_command
+from modules.run.folder.run_folder import RunFolder
+from modules.run.launch.plan import TORCHRUN_MODULE
+from modules.run.supervise.process_tree import ProcessTree, signal_children
+from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, termination_signals
+
+# `timeout` and some shells deliver one request twice; a person takes longer to press Ctrl-C again.
+_SAME_REQUEST_S = 0.3
+_SIGNALS = {
+    STOP_INTERRUPTED: int(signal.SIGINT),
+    STOP_PAUSED: PAUSE_SIGNAL,
+    STOP_TERMINATED: int(signal.SIGTERM),
+}
+_REASONS = {number: reason for reason, number in _SIGNALS.items()}
+
+
+class StopRequests:
+    """Handles the signals of this process and forwards stop requests to the ranks."""
+
+    def __init__(
+        self, folder: RunFolder, process_tree: ProcessTree, argv: Sequence[str], *, has_first_rank: bool
+    ) -> None:
+        self._folder = folder
+        self._tree = process_tree
+        self._is_torchrun = TORCHRUN_MODULE in argv
+        self._has_first_rank = has_first_rank
+        self._received: list[tuple[int, float]] = []
+        self._handled = 0
+        self._requested_at = 0.0
+        self.stop_reason = ""  # the reason of the stop command
+        self.was_forced = False
+
+    @contextmanager
+    def handlers_installed(self) -> Iterator[None]:
+        """Record stop signals instead of dying of them; no effect outside the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handled = [*termination_signals(), *([PAUSE_SIGNAL] if PAUSE_SIGNAL else [])]
+        before = {number: signal.signal(number, self._record) for number in handled}
+        try:
+            with pause_signal_unblocked():
+                yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle(self, child: subprocess.Popen[bytes]) -> None:
+        """Act on new signals: the first requests a stop, the second kills everything; repeated pauses are ignored."""
+        pending = self._received[self._handled :]
+        self._handled += len(pending)
+        for number, at in pending:
+            if self.stop_reason and number == PAUSE_SIGNAL:
+                continue
+            if self.stop_reason in {"", STOP_PAUSED}:
+                self.stop_reason, self._requested_at = _REASONS.get(number, STOP_TERMINATED), at
+                self._request_stop(child)
+            elif at - self._requested_at > _SAME_REQUEST_S:
+                self.was_forced = True
+                self._tree.kill()
+
+    def _record(self, number: int, _frame: FrameType | None) -> None:
+        self._received.append((number, time.monotonic()))
+
+    def _request_stop(self, child: subprocess.Popen[bytes]) -> None:
+        if self.stop_reason == STOP_PAUSED:
+            warn("Pausing after a backup because of SIGUSR1; --resume latest continues from there.")
+        else:
+            warn("Stopping after a backup; press Ctrl-C again to stop at once.")
+        try:
+            request_command(self._folder, "stop", self.stop_reason)
+            is_delivered = self._has_first_rank
+        except OSError:
+            is_delivered = False
+        if not is_delivered:
+            # A full disk, or a node without rank 0, the only one to read the folder: signal the ranks themselves.
+            number = signal.Signals(_SIGNALS[self.stop_reason])
+            if self._is_torchrun:
+                signal_children(child.pid, number)
+            else:
+                child.send_signal(number)

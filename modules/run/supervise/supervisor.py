@@ -1,0 +1,299 @@
+"""Supervises the processes of one launch until the last has ended, and reports the outcome."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from modules.run.console import warn
+from modules.run.exit_codes import exit_code_of
+from modules.run.folder.commands import clear_commands
+from modules.run.folder.events import Event, EventLog, EventReader
+from modules.run.folder.failures import clear_failures, read_failures, record_failure, release_reserve
+from modules.run.folder.folder_guard import FolderGuard
+from modules.run.folder.run_folder import RunFolder, not_writable_error
+from modules.run.folder.run_lock import supervisor_lock
+from modules.run.launch.fatal_startup import is_fatal
+from modules.run.launch.plan import TORCHRUN_MODULE, LaunchPlan
+from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
+from modules.run.supervise.outcome import RunEvidence, RunOutcome, decide_outcome, outcome_message, reported_exit_code
+from modules.run.supervise.process_tree import ProcessTree
+from modules.run.supervise.restart_tracker import RestartTracker
+from modules.run.supervise.signals import pause_signal_blocked
+from modules.run.supervise.stop_requests import StopRequests
+
+_POLL_EVERY_S = 0.1
+_HOUSEKEEPING_EVERY_S = 2.0
+
+
+class Supervisor:
+    """Runs one command to its end; Ctrl-C or SIGTERM requests a graceful stop, a second one stops at once."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        folder: RunFolder,
+        *,
+        environment: Mapping[str, str] | None = None,
+        ranks: range = range(1),
+        watched: range | None = None,
+        collect_remote_failures: Callable[[], None] | None = None,
+        failure_grace_s: float = 8.0,
+        report_grace_s: float = 4.0,
+        finish_grace_s: float = 60.0,
+        alone_grace_s: float = 5.0,
+    ) -> None:
+        """Prepare to run `argv`; `ranks` are those of this node, `watched` those whose failures are recorded here.
+
+        `collect_remote_failures` is called before a failure is diagnosed, so that other machines can report theirs.
+        The grace periods apply to the other ranks after a failure, then to torchrun's report, and to all processes
+        after the `finished` event; `alone_grace_s` to a torchrun whose ranks have all ended and which waits for other
+        machines. Processes that outlive them are killed.
+        """
+        self._argv = list(argv)
+        self._folder = folder
+        self._environment = dict(environment or {})
+        self._ranks = ranks
+        self._watched = ranks if watched is None else watched
+        self._collect_remote_failures = collect_remote_failures
+        self._failure_grace_s = failure_grace_s
+        self._report_grace_s = report_grace_s
+        self._finish_grace_s = finish_grace_s
+        self._alone_grace_s = alone_grace_s
+        self.outcome: RunOutcome | None = None
+        self._tree = ProcessTree()
+        self._restarts = RestartTracker(self._tree, argv)
+        self._guard = FolderGuard(folder)
+        self._launcher_pid = 0
+        self._reader = EventReader(folder.events_file, from_end=True)
+        self._events: list[Event] = []
+        self._log = LauncherLogFile(folder.launcher_log)
+        self._requests = StopRequests(folder, self._tree, argv, has_first_rank=0 in ranks)
+        self._failed_at: float | None = None
+        self._finished_at: float | None = None
+        self._alone_since: float | None = None
+        self._last_housekeeping = 0.0
+        self._killed_pids: set[int] = set()
+
+    @classmethod
+    def from_plan(
+        cls, plan: LaunchPlan, folder: RunFolder, collect_remote_failures: Callable[[], None] | None = None
+    ) -> Self:
+        """The supervisor of this node's part of a plan; machine 0 watches all ranks."""
+        return cls(
+            plan.argv(),
+            folder,
+            environment=plan.environment(),
+            ranks=plan.ranks(),
+            watched=range(plan.world_size or 0) if plan.node_rank == 0 else None,
+            collect_remote_failures=collect_remote_failures,
+        )
+
+    def run(self) -> int:
+        """Run the command to its end, leave no process behind, and return the exit code of the run.
+
+        Raises ConfigError if the run folder cannot be written, ResumeError if the run is already being trained.
+        Killing this process does not affect the training, which still reads commands from the run folder.
+        """
+        with supervisor_lock(self._folder):
+            return self._run()
+
+    def _run(self) -> int:
+        try:
+            self._clear_last_start()
+            settings = [f"{name}={value}" for name, value in self._environment.items()]
+            log = self._log.open(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {shlex.join([*settings, *self._argv])}")
+        except OSError as error:
+            raise not_writable_error(self._folder.path, error) from error
+        with log, self._requests.handlers_installed():
+            child = self._start(log)
+            self._launcher_pid = child.pid
+            try:
+                while child.poll() is None:
+                    self._requests.handle(child)
+                    self._kill_overdue(child)
+                    self._do_housekeeping()
+                    with suppress(subprocess.TimeoutExpired):
+                        child.wait(_POLL_EVERY_S)
+            finally:
+                # Helper processes of a successful run are about to exit; those of a failed one may hang.
+                self._tree.terminate(patience_s=2.0 if child.poll() == 0 else 0.0)
+                child.wait()
+            if self._collect_remote_failures is not None and child.returncode != 0:
+                self._collect_remote_failures()
+            self.outcome = self._decide_outcome(child.returncode)
+            release_reserve(self._folder, self._ranks)
+            self._report(self.outcome)
+        return self.outcome.exit_code
+
+    def _clear_last_start(self) -> None:
+        self._folder.log_dir.mkdir(parents=True, exist_ok=True)
+        clear_failures(self._folder, self._watched)
+        if 0 in self._ranks:
+            clear_commands(self._folder)
+
+    def _start(self, log: BinaryIO) -> subprocess.Popen[bytes]:
+        # In a new session: the terminal's Ctrl-C must reach only this process, because torchrun would
+        # end the ranks before they have made a backup.
+        new_group = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0))  # Windows has no sessions
+        with pause_signal_blocked():
+            return subprocess.Popen(
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                env={**os.environ, **self._environment, **self._tree.variables},
+                start_new_session=sys.platform != "win32",
+                creationflags=new_group,
+            )
+
+    def _kill_overdue(self, child: subprocess.Popen[bytes]) -> None:
+        """Stop a failed run within 30 s even if a rank hangs in a collective; torchrun alone takes longer."""
+        now = time.monotonic()
+        self._read_progress(now)
+        if self._failed_at is not None and self._restarts.max_restarts and self._would_fail_again():
+            self._killed_pids.update(self._tree.kill())  # torchrun included, before it restarts the ranks
+            return
+        grace_periods = (
+            (self._failed_at, self._failure_grace_s),
+            (self._finished_at, self._finish_grace_s),
+            (self._alone_since, self._alone_grace_s),
+        )
+        deadline = min((at + grace_s for at, grace_s in grace_periods if at is not None), default=math.inf)
+        if now < deadline:
+            return
+        if not self._restarts.is_last_attempt and self._finished_at is None:
+            self._killed_pids.update(self._restarts.kill_ranks())  # torchrun will restart them
+            return
+        # torchrun is spared at first, because its report names the rank that failed first.
+        spared = [child.pid] if now < deadline + self._report_grace_s else []
+        self._killed_pids.update(self._tree.kill(spare=spared))
+
+    def _do_housekeeping(self) -> None:
+        """Checks that are needed rarely or take longer."""
+        now = time.monotonic()
+        if now - self._last_housekeeping < _HOUSEKEEPING_EVERY_S:
+            return
+        self._last_housekeeping = now
+        if self._failed_at is not None and not self._restarts.is_last_attempt and self._restarts.detect_restart():
+            self._report_restart()
+        if self._failed_at is None and (failure := self._restarts.suspended_rank()):
+            record_failure(self._folder, failure, keep_existing=True)
+        if self._finished_at is not None and self._alone_since is None and self._is_only_launcher_left():
+            self._alone_since = now
+        if self._guard.restore():
+            self._warn(
+                f"The run folder {self._folder.path} was deleted or moved during the run. It was recreated; "
+                "earlier backups, events and samples are no longer in it."
+            )
+
+    def _is_only_launcher_left(self) -> bool:
+        """Whether torchrun is the only process left on this machine."""
+        is_torchrun = _launcher_name(self._argv) == "torchrun"
+        return is_torchrun and all(each.pid == self._launcher_pid for each in self._tree.processes())
+
+    def _report_restart(self) -> None:
+        """Report why the previous attempt failed, and reset the state for the new one."""
+        failure = self._decide_outcome(returncode=1).failure
+        cause = f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
+        count, allowed = self._restarts.restart_count, self._restarts.max_restarts
+        self._warn(f"Restart {count} of {allowed} from the newest backup, because {cause}")
+        clear_failures(self._folder, [each.rank for each in read_failures(self._folder)])
+        self._failed_at = None
+        self._log.start_new_attempt()
+
+    def _warn(self, text: str) -> None:
+        warn(f"Warning: {text}")
+        if 0 in self._ranks:
+            log = EventLog(self._folder.events_file)
+            log.write("warning", message=text)
+            log.close()
+
+    def _read_progress(self, now: float) -> None:
+        self._events.extend(self._reader.new())
+        if self._finished_at is None and reported_exit_code(self._events) is not None:
+            self._finished_at = now
+        if self._failed_at is None and (self._has_recorded_failure() or self._log.shows_failure()):
+            self._failed_at = now
+
+    def _has_recorded_failure(self) -> bool:
+        recorded = [file for rank in self._watched if (file := self._folder.failure_file(rank)).exists()]
+        if not recorded or not self._restarts.max_restarts:
+            return bool(recorded)
+        # Other machines may record the loss of this machine's ranks when it has already restarted them.
+        started = self._restarts.ranks_started_at(self._launcher_pid)
+        return started is not None and any(_written_after(file, started) for file in recorded)
+
+    def _would_fail_again(self) -> bool:
+        """Whether a rank rejected its settings or data, as it would again after a restart."""
+        failures = [each for each in read_failures(self._folder) if each.rank in self._watched]
+        return any(is_fatal(exit_code_of(each.kind)) for each in failures)
+
+    def _decide_outcome(self, returncode: int) -> RunOutcome:
+        while new := self._reader.new():
+            self._events.extend(new)
+        return decide_outcome(
+            RunEvidence(
+                returncode=returncode,
+                events=self._events,
+                failures=read_failures(self._folder),
+                report=parse_launcher_log(self._log.text(), self._ranks.start),
+                stop_reason=self._requests.stop_reason,
+                was_forced=self._requests.was_forced,
+                killed_pids=frozenset(self._killed_pids),
+                launcher=_launcher_name(self._argv),
+                launcher_pid=self._launcher_pid,
+                ranks=self._ranks,
+            )
+        )
+
+    def _report(self, outcome: RunOutcome) -> None:
+        """Write the events that a dead rank 0 could not write, and print the failure message."""
+        if 0 in self._ranks:
+            self._complete_events(outcome)
+        if message := outcome_message(outcome, self._folder):
+            warn(message)
+        elif self._requests.was_forced:
+            warn(f"Stopped at once, without a backup; {self._resume_hint()}")
+
+    def _resume_hint(self) -> str:
+        if 0 in self._ranks and not any(self._folder.backup_dir.glob("step-*")):
+            return "there is none yet, so --resume latest starts at the first step."
+        return "--resume latest continues from the last one."
+
+    def _complete_events(self, outcome: RunOutcome) -> None:
+        failure = outcome.failure
+        errors = [event for event in self._events if event["type"] == "error"]
+        is_reported = failure is None or (
+            bool(errors) and (errors[-1].get("rank"), errors[-1].get("kind")) == (failure.rank, failure.kind)
+        )
+        is_finished = reported_exit_code(self._events) is not None
+        if is_reported and is_finished:
+            return
+        log = EventLog(self._folder.events_file)
+        if failure is not None and not is_reported:
+            log.write("error", **failure.event_fields())
+        if not is_finished:
+            reason = "failed" if failure else self._requests.stop_reason or "finished"
+            log.write("finished", reason=reason, exit_code=outcome.exit_code)
+        log.close()
+
+
+def _launcher_name(argv: Sequence[str]) -> str:
+    if TORCHRUN_MODULE in argv:
+        return "torchrun"
+    return "spawn" if "--spawn" in argv else ""
+
+
+def _written_after(file: Path, seconds: float) -> bool:
+    try:
+        return file.stat().st_mtime > seconds
+    except OSError:
+        return False

@@ -1,0 +1,64 @@
+"""What an action is: something that happens between two steps, now and then or on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from modules.checkpoint import Position
+from modules.config import Interval, TrainConfig
+from modules.distributed import RankGroup
+from modules.monitoring import Report
+from modules.training.early_stopping import EarlyStopping
+from modules.training.setup import Components
+
+
+@dataclass(frozen=True)
+class ActionContext:
+    """What an action works with, at one position of the run."""
+
+    components: Components
+    position: Position
+    ranks: RankGroup
+    report: Report
+    early_stopping: EarlyStopping
+
+
+@dataclass(frozen=True)
+class Action:
+    """One row of the table of actions.
+
+    `compute` yields results one by one, `write` puts one of them on disk, raising OSError if it cannot. Rank 0 computes
+    and writes in turn while the others wait. If all ranks have to compute, rank 0 writes afterwards; an action without
+    `write` is computed by all ranks.
+    """
+
+    name: str
+    every: str | None  # the setting that is its interval; None: only on request, and at the end of the run
+    can_be_requested: bool  # by a file in commands/, and so by the window's button
+    compute: Callable[[ActionContext], Generator[Any, None, None]]
+    write: Callable[[ActionContext, Any], None] | None
+    computed_by_all: Callable[[TrainConfig], bool] = lambda _: False
+
+    def interval(self, config: TrainConfig) -> Interval:
+        """How often the action runs by itself."""
+        interval: Interval = Interval.never() if self.every is None else getattr(config, self.every)
+        return interval
+
+
+@contextmanager
+def inference_model(components: Components) -> Iterator[None]:
+    """Inside the block the family holds the bare module, with the averaged weights if EMA is on.
+
+    The wrapped model must not be called between steps: its forward may start a collective that other ranks do not join.
+    """
+    family, weights = components.family, components.weights
+    wrapped, family.model = family.model, weights.model
+    try:
+        with nullcontext() if components.ema is None else components.ema.in_place():
+            yield
+    finally:
+        weights.reshard()
+        family.model = wrapped

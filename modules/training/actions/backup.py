@@ -1,0 +1,29 @@
+"""Backing up everything that a resume needs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from modules.checkpoint import TrainingState
+from modules.training.actions.action import Action, ActionContext
+from modules.training.checkpoint_state import capture_state
+
+
+def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
+    context.report.phase("saving")
+    yield capture_state(context.components, context.position)
+
+
+def _write(context: ActionContext, state: TrainingState) -> None:
+    parts = context.components
+    folder = parts.backups.write(state, parts.config.model_dump_json(indent=2))
+    context.report.backup(folder, context.position.step)
+
+
+BACKUP = Action(
+    "backup",
+    every="backup_every",
+    can_be_requested=True,
+    compute=_compute,
+    write=_write,
+)

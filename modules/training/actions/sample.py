@@ -1,0 +1,125 @@
+"""Generating the sample images: each carries its settings, and a grid shows them all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import torch.distributed as dist
+from PIL import Image
+from torch import nn
+
+from modules.families._family import SampleRequest
+from modules.monitoring import make_grid, save_image
+from modules.training.actions.action import Action, ActionContext, inference_model
+
+
+@dataclass(frozen=True)
+class SampleImage:
+    """One generated image."""
+
+    number: int
+    request: SampleRequest
+    image: Image.Image
+
+
+def _compute(context: ActionContext) -> Generator[SampleImage | list[SampleImage], None, None]:
+    """Each image, and at the end all of them together."""
+    requests = context.components.sample_requests
+    if requests and _is_shared(context):
+        images: Iterable[Image.Image] = _generate_shared(context, requests)
+        if context.ranks.rank != 0:
+            return
+    else:
+        images = _generate(context, requests)
+    done = []
+    for number, (image, request) in enumerate(zip(images, requests, strict=True)):
+        done.append(SampleImage(number, request, image))
+        yield done[-1]
+    if done:
+        yield done
+
+
+def _write(context: ActionContext, result: SampleImage | list[SampleImage]) -> None:
+    """step-NNNNNN-K.png for each image and step-NNNNNN-grid.png for all of them."""
+    step, folder = context.position.step, context.components.folder.samples_dir
+    if isinstance(result, SampleImage):
+        file = folder / f"step-{step:06d}-{result.number:02d}.png"
+        settings = {**asdict(result.request), **context.components.family.sample_metadata(), "step": step}
+        save_image(result.image, file, settings)
+        context.report.sample(file, result.request.prompt, step)
+    else:
+        file = folder / f"step-{step:06d}-grid.png"
+        grid = make_grid([(sample.image, sample.request.prompt) for sample in result])
+        save_image(grid, file, {"prompt": "all samples", "step": step})
+        context.report.note(f"Step {step}: {len(result)} sample{'s' * (len(result) > 1)} in {file}.")
+
+
+def _generate(context: ActionContext, requests: Sequence[SampleRequest]) -> Iterator[Image.Image]:
+    """The image of each request, generated when it is asked for."""
+    components = context.components
+    for number, request in enumerate(requests):
+        context.report.phase("sampling", number, len(requests))
+        with inference_model(components), components.precision.autocast():
+            image = components.family.sample(request)
+        yield image
+
+
+def _is_shared(context: ActionContext) -> bool:
+    """With sharded weights every rank takes part in every image anyway."""
+    sharded = context.components.config.training_mode == "fully_sharded"
+    return context.components.config.share_sampling and context.ranks.world_size > 1 and not sharded
+
+
+def _generate_shared(context: ActionContext, requests: Sequence[SampleRequest]) -> list[Image.Image]:
+    """All images on rank 0, none elsewhere. Every rank, holding the same weights, generates some of them."""
+    ranks = context.ranks
+    images: list[Image.Image] = []
+    with _buffers_of_rank0(context.components.weights.model):
+        own = requests[ranks.rank :: ranks.world_size]
+        ranks.run_on_all("sampling", lambda: images.extend(_generate(context, own)))
+    by_rank = [_unpack(data) for data in ranks.gather_bytes("sample images", _pack(images))]
+    if not by_rank:
+        return []
+    return [by_rank[number % ranks.world_size][number // ranks.world_size] for number in range(len(requests))]
+
+
+@contextmanager
+def _buffers_of_rank0(model: nn.Module) -> Iterator[None]:
+    """BatchNorm's running averages differ from rank to rank: inside the block all have rank 0's, then their own."""
+    own = [buffer.clone() for buffer in model.buffers()]
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
+    try:
+        yield
+    finally:
+        for buffer, kept in zip(model.buffers(), own, strict=True):
+            buffer.copy_(kept)
+
+
+def _pack(images: Sequence[Image.Image]) -> bytes:
+    """A line of JSON with mode and size of each image, then their pixels."""
+    header = json.dumps([(image.mode, image.size) for image in images])
+    return b"\n".join([header.encode(), b"".join(image.tobytes() for image in images)])
+
+
+def _unpack(data: bytes) -> list[Image.Image]:
+    header, _, pixels = data.partition(b"\n")
+    images, start = [], 0
+    for mode, (width, height) in json.loads(header):
+        length = width * height * len(Image.new(mode, (1, 1)).tobytes())
+        images.append(Image.frombytes(mode, (width, height), pixels[start : start + length]))
+        start += length
+    return images
+
+
+SAMPLE = Action(
+    "sample",
+    every="sample_every",
+    can_be_requested=True,
+    compute=_compute,
+    write=_write,
+    computed_by_all=lambda config: config.share_sampling,
+)

@@ -1,0 +1,101 @@
+"""Saving what was trained: the model folder, and the single file that other tools open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+
+from modules.checkpoint import Position, save_model
+from modules.checkpoint.formats import (
+    ImageFolder,
+    RunMetadata,
+    convert_folder_dtype,
+    file_metadata,
+    write_single_file,
+)
+from modules.diffusion.dtypes import DTYPES
+from modules.training.actions.action import Action, ActionContext, inference_model
+from modules.training.methods.method import export_of
+from modules.training.setup import Components
+
+
+@dataclass(frozen=True)
+class ModelExport:
+    """The model as it is now: `export` writes it into a folder."""
+
+    export: Callable[[Path], None]
+    run: RunMetadata
+
+
+def _compute(context: ActionContext) -> Generator[ModelExport, None, None]:
+    """The averaged weights, if EMA is on, stay in the model until the export is written; shards are gathered before."""
+    parts = context.components
+    context.report.phase("saving")
+    with inference_model(parts):
+        run = _run_metadata(parts, context.position)
+        metadata = file_metadata(parts.config, run, "diffusers")
+        yield ModelExport(export_of(parts.family, parts.weights, parts.config, metadata), run)
+
+
+def _write(context: ActionContext, model: ModelExport) -> None:
+    config, folder, step = context.components.config, context.components.folder, context.position.step
+    dtype = DTYPES[config.save_dtype]
+
+    def export(partial: Path) -> None:
+        model.export(partial)
+        convert_folder_dtype(partial, dtype)
+
+    save_model(export, folder.model_dir, config, step, file_metadata(config, model.run, "diffusers"))
+    written = [folder.model_dir]
+    if config.save_single_file and config.method == "fine_tune":
+        written.append(folder.path / f"{folder.name}.safetensors")
+        write_single_file(folder.model_dir, written[-1], dtype, file_metadata(config, model.run, "original"))
+    context.report.note(f"Step {step}: the model is saved in {' and '.join(map(str, written))}.")
+
+
+def _run_metadata(parts: Components, position: Position) -> RunMetadata:
+    """What the files say of the run at this position. Tags are counted only if metadata_dataset is on."""
+    return RunMetadata(
+        run_name=parts.folder.name,
+        modelspec=parts.family.modelspec(),
+        date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        step=position.step,
+        epoch=position.epoch,
+        total_steps=parts.total_steps,
+        world_size=position.world_size,
+        images=len(parts.data.index),
+        folders=_folders(parts),
+    )
+
+
+def _folders(parts: Components) -> list[ImageFolder]:
+    index, config = parts.data.index, parts.config
+    counts = Counter(int(concept) for concept in index.concept)
+    tags: dict[int, Counter[str]] = {number: Counter() for number in range(len(config.concepts))}
+    for row, number in enumerate(index.concept if config.metadata_dataset else ()):
+        delimiter = config.concepts[int(number)].tag_delimiter
+        for caption in index.captions(row):
+            tags[int(number)].update(tag.strip() for tag in caption.split(delimiter) if tag.strip())
+    return [
+        ImageFolder(
+            name=PurePath(root).name,
+            images=counts[number],
+            repeats=config.concepts[number].repeats,
+            prior=config.concepts[number].prior,
+            tags=dict(tags[number].most_common()),
+        )
+        for number, root in enumerate(index.header.roots)
+        if root
+    ]
+
+
+SAVE = Action(
+    "save",
+    every=None,
+    can_be_requested=True,
+    compute=_compute,
+    write=_write,
+)

@@ -1,0 +1,113 @@
+"""Between a trainer's live objects and a backup's plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from modules.checkpoint import (
+    Position,
+    TrainingState,
+    pack_optimizer,
+    unpack_optimizer,
+)
+from modules.config import ResumeError, TrainConfig
+from modules.data.loading.progress import Progress
+from modules.distributed import Weights
+from modules.training.early_stopping import EarlyStopping
+from modules.training.plan import InitialModel, Plan, plan_run
+from modules.training.setup import Components
+
+
+def _resumed_plan(config: TrainConfig, position: Position) -> Plan:
+    """The plan a run started with, which holds on any number of ranks.
+
+    Raises ResumeError if the config now asks for another effective batch.
+    """
+    if config.global_batch_size not in (None, position.global_batch_size):
+        raise ResumeError(
+            f"global_batch_size is {config.global_batch_size}, but the backup was made with an effective batch of "
+            f"{position.global_batch_size}; leave it out or set it to {position.global_batch_size}, or start a new run."
+        )
+    factor = position.learning_rate / position.original_learning_rate
+    return Plan(position.global_batch_size, config.learning_rate, config.learning_rate * factor, "")
+
+
+def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | None) -> Plan:
+    """The plan of a new run, or of the run that `resume` continues."""
+    if resume is None:
+        return plan_run(config, world_size)
+    base_model = resume.config.get("base_model")
+    initial_model = InitialModel(None if base_model is None else str(base_model), resume.position.base)
+    return replace(_resumed_plan(config, resume.position), initial_model=initial_model)
+
+
+def current_position(progress: Progress, plan: Plan, world_size: int, early_stopping: EarlyStopping) -> Position:
+    """The position to write into a backup."""
+    return Position(
+        samples_seen=progress.samples_seen,
+        step=progress.step,
+        epoch=progress.epoch,
+        epoch_size=progress.epoch_size,
+        global_batch_size=progress.global_batch_size,
+        world_size=world_size,
+        original_learning_rate=plan.original_learning_rate,
+        learning_rate=plan.learning_rate,
+        best_validation_loss=early_stopping.best,
+        validations_without_improvement=early_stopping.wait_count,
+        base=dict(plan.initial_model.digests),
+    )
+
+
+def capture_state(components: Components, position: Position) -> TrainingState:
+    """The state as it is now, as full tensors; most are not copied, so write it before training continues."""
+    weights, ema = components.weights, components.ema
+    packed = pack_optimizer(components.guarded_step.optimizer, {id(own): name for name, own in weights.local.items()})
+    buffers = {name for name, _ in weights.model.named_buffers()}
+    kept = {name: buffer for name, buffer in weights.model.state_dict().items() if name in buffers}
+    return TrainingState(
+        position=position,
+        weights={**_whole(weights, weights.local), **kept},
+        ema=None if ema is None else _whole(weights, ema.average),
+        optimizer=replace(packed, tensors={k: weights.full_tensor(_of(k), t) for k, t in packed.tensors.items()}),
+        scaler=dict(components.precision.scaler.state_dict()),
+    )
+
+
+def restore_state(state: TrainingState, components: Components) -> None:
+    """Load `state` into live objects. Raises ResumeError if it belongs to another model or optimizer."""
+    weights, ema, scaler = components.weights, components.ema, components.precision.scaler
+    missing = weights.local.keys() - state.weights.keys()
+    unknown = state.weights.keys() - weights.model.state_dict().keys()
+    if missing or unknown:
+        raise ResumeError(
+            f"resume: the backup holds another model ({len(missing)} weights are missing, {len(unknown)} unknown, "
+            f"such as {sorted(missing | unknown)[0]!r}); use the config that the run started with."
+        )
+    try:
+        weights.load_full(state.weights)
+        kept = {key: weights.shard(_of(key), whole) for key, whole in state.optimizer.tensors.items()}
+        names = {id(own): name for name, own in weights.local.items()}
+        settings = {"lr", *components.config.optimizer.arguments()}
+        unpack_optimizer(components.guarded_step.optimizer, replace(state.optimizer, tensors=kept), names, settings)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise ResumeError(
+            f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "
+            "use the optimizer, the family options and, for a LoRA, the rank that the run started with."
+        ) from error
+    if ema is not None:
+        average = state.weights if state.ema is None else state.ema
+        ema.load({name: weights.shard(name, average[name]) for name in ema.average})
+    if scaler.is_enabled() and state.scaler:
+        scaler.load_state_dict(dict(state.scaler))
+
+
+def _whole(weights: Weights, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weights.full_tensor(name, tensor.detach()) for name, tensor in tensors.items()}
+
+
+def _of(key: str) -> str:
+    """The weight to which a tensor of the optimizer's state belongs."""
+    return key.rsplit("/", 1)[0]

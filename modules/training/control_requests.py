@@ -1,0 +1,108 @@
+"""What this rank was asked for: by signals, by command files, and by intervals in minutes.
+
+No rank acts on a request alone: the trainer sends requests along with the metrics, and all ranks act at the same step.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from modules.config import TandemError
+from modules.run import Commands, SilentCommands, exit_codes
+from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
+from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked
+from modules.training.triggers import TimeTrigger
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ends: the reason in its `finished` event, and the exit code."""
+
+    reason: str
+    exit_code: int
+    is_complete: bool = False  # nothing is left to train
+
+
+FINISHED = Outcome("finished", exit_codes.FINISHED, is_complete=True)
+STOPPED_EARLY = Outcome("early_stopping", exit_codes.FINISHED, is_complete=True)
+CACHED = Outcome("cached", exit_codes.FINISHED)
+STOP_REQUESTS = {  # by name, the most urgent first
+    "terminate": Outcome("terminated", exit_codes.TERMINATED),
+    "interrupt": Outcome("interrupted", exit_codes.INTERRUPTED),
+    "pause": Outcome("paused", exit_codes.PAUSED),
+    "stop": Outcome("stopped", exit_codes.INTERRUPTED),
+}
+SIGNALS = {signal.SIGINT: "interrupt", signal.SIGTERM: "terminate", PAUSE_SIGNAL: "pause"}
+
+
+class StoppedBeforeTraining(TandemError):
+    """The run ends before its first step, as requested: there is nothing to back up yet."""
+
+    kind = "stopped"
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(
+            "The images are cached and nothing was trained, as cache_only asks; training will start at once."
+            if outcome == CACHED
+            else "Stopped before the first step; what was cached is kept."
+        )
+        self.outcome = outcome
+
+
+class ControlRequests:
+    """Collects this rank's requests between two steps."""
+
+    def __init__(self, commands: Commands | SilentCommands, timer: TimeTrigger | None) -> None:
+        self._commands = commands
+        self._timer = timer
+        self._signalled: set[str] = set()
+
+    def poll(self) -> dict[str, float]:
+        """1.0 for each request. Signals are repeated until the run ends, all others are returned once."""
+        requested = set(self._signalled)
+        for name, reason in self._commands.pending().items():
+            requested.add(_request(name, reason))
+            if name != "stop":
+                self._commands.done(name)
+        if self._timer is not None:
+            requested.update(self._timer.due())
+        return dict.fromkeys(requested, 1.0)
+
+    def stop_requested(self) -> Outcome | None:
+        """Before the first step: how the run is to end, if anybody asked for that."""
+        requested = set(self._signalled)
+        if "stop" in (pending := self._commands.pending()):
+            requested.add(_request("stop", pending["stop"]))
+        return next((outcome for name, outcome in STOP_REQUESTS.items() if name in requested), None)
+
+    def clear_stop(self) -> None:
+        """The run has ended: remove the command file."""
+        self._commands.done("stop")
+
+    @contextmanager
+    def handle_signals(self) -> Iterator[None]:
+        """Inside the block Ctrl-C, SIGTERM and SIGUSR1 become requests; a second Ctrl-C raises KeyboardInterrupt."""
+        previous = {number: signal.signal(number, self._remember) for number in SIGNALS if number}
+        try:
+            with pause_signal_unblocked():
+                yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        name = SIGNALS[number]
+        if name == "interrupt" and name in self._signalled:
+            raise KeyboardInterrupt
+        self._signalled.add(name)
+
+
+def _request(name: str, reason: str) -> str:
+    """The supervisor passes signals on as a `stop` command whose reason says which."""
+    if name == "stop":
+        return {STOP_INTERRUPTED: "interrupt", STOP_TERMINATED: "terminate", STOP_PAUSED: "pause"}.get(reason, "stop")
+    return name

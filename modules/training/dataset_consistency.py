@@ -1,0 +1,60 @@
+"""Machines without a shared cache folder each prepare all images; this checks that they prepared the same ones."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from modules.config import DataError
+from modules.data.index.index import Index
+from modules.data.rng import UInt64Array
+from modules.distributed import RankGroup, SharedFolderGroups
+from modules.machine import hostname
+from modules.monitoring import Report
+
+_SHOWN = 3
+
+
+def report_unshared_cache(groups: SharedFolderGroups, ranks: RankGroup, report: Report) -> None:
+    """Log that machines do not share the cache folder, because each of them then encodes every image."""
+    hosts = ranks.gather("hosts", hostname())
+    if groups.is_shared_by_all:
+        return
+    named = [f"{_names(group)} ({', '.join(sorted({hosts[rank] for rank in group}))})" for group in groups.groups]
+    report.note(f"The cache folder is not shared: {' and '.join(named)} each prepare all images on their own disk.")
+
+
+def check_same_images(index: Index, hashes: UInt64Array, ranks: RankGroup) -> None:
+    """Raise the same DataError on all ranks if two machines are about to train on different images.
+
+    `hashes` is Cache.content_hashes(): uint64 [rows], one for each row of `index`.
+    """
+    digests = ranks.gather("pictures", hashlib.sha256(hashes.tobytes()).hexdigest())
+    other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
+    if other is None:
+        return
+    gathered = ranks.gather("rows", base64.b85encode(hashes.tobytes()).decode() if ranks.rank in (0, other) else "")
+    theirs = np.frombuffer(base64.b85decode(gathered[other if ranks.rank == 0 else 0]), dtype=np.uint64)
+    only_here = np.flatnonzero((hashes != 0) & ~np.isin(hashes, theirs)).tolist()
+    names = [f"{index.header.roots[index.concept[row]]}/{index.relative_path(row)}" for row in only_here[:_SHOWN]]
+    differences = ranks.gather("differences", json.dumps([hostname(), len(only_here), names]))
+    by_rank = [json.loads(text) for text in differences]
+    sides = " and ".join(_side(*by_rank[rank]) for rank in (0, other) if by_rank[rank][1])
+    raise DataError(
+        f"concepts: {by_rank[0][0]} (rank 0) and {by_rank[other][0]} (rank {other}) have different images or captions: "
+        f"{sides}.",
+        "Copy the same files to every machine, or put them on a shared disk.",
+    )
+
+
+def _side(host: str, count: int, names: list[str]) -> str:
+    more = f" and {count - len(names)} more" if count > len(names) else ""
+    return f"{', '.join(names)}{more} on {host} {'differs' if count == 1 else 'differ'} from the other machine"
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,197 @@
+"""LoRA (Hu et al. 2021, arXiv:2106.09685) and DoRA (Liu et al. 2024, arXiv:2402.09353) in a family's model, by peft."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, cast
+
+import torch
+from torch import Tensor, nn
+
+from modules.checkpoint.formats import LoraWeights
+from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
+from modules.families._family import Family
+from modules.training.submodules import freeze_others, submodule_of, trained_names
+
+ADAPTER: Final = "default"  # peft's name for an adapter that needs none
+WHOLE_MODEL: Final = "model"  # in files, the submodule of layers that belong to no named one
+EXAMPLES: Final = 6  # layer names in an error message
+
+# The last words of the names that diffusers and transformers give to these layers.
+_ATTENTION: Final = (
+    r"to_q|to_k|to_v|to_out\.0|add_[qkv]_proj|to_add_out|to_qkv|query|key|value|proj_attn|[qkvo]_proj|out_proj|qkv"
+)
+_MLP: Final = r"ff(_context)?\.net\.\d+(\.proj)?|fc1|fc2|mlp\.\w+|gate_proj|up_proj|down_proj|wi(_\d)?|wo"
+_PRESETS: Final[Mapping[str, str]] = dict(
+    zip(
+        TARGET_PRESETS,
+        (rf"(^|\.)({_ATTENTION})$", rf"(^|\.)({_ATTENTION}|{_MLP})$", "", ""),
+        strict=True,
+    )
+)
+
+
+def add_lora(family: Family, config: TrainConfig) -> None:
+    """Freeze `family.model`, which is on the CPU, and add the LoRA matrices, some to each trained submodule.
+
+    Initial values depend on the seed and the weight's name alone, so all ranks get the same. Raises ConfigError if no
+    layer matches.
+    """
+    from peft import LoraConfig, inject_adapter_in_model  # takes seconds to import
+
+    freeze_others(family, config)
+    targets = lora_targets(family, config)
+    settings = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,  # type: ignore[arg-type]  # peft divides it by the rank, whole or not
+        lora_dropout=config.lora_dropout,
+        use_dora=config.lora_weight_decompose,
+        target_modules="|".join(map(re.escape, targets)),
+    )
+    with torch.random.fork_rng(devices=[]):
+        inject_adapter_in_model(settings, family.model, ADAPTER)
+    for name, weight in family.model.named_parameters():
+        if f".lora_A.{ADAPTER}." in name:
+            _initialize(weight, f"{config.seed}/{name}")
+
+
+def make_contiguous(model: nn.Module) -> None:
+    """Make an adapter's tensors contiguous.
+
+    peft views those of convolutions as matrices and leaves magnitudes [1, out, 1, 1] transposed, which slows DDP down.
+    """
+    for name, weight in model.named_parameters():
+        if ".lora_" in name:
+            weight.data = weight.detach().clone(memory_format=torch.contiguous_format)
+
+
+def lora_targets(family: Family, config: TrainConfig) -> list[str]:
+    """The names of the layers that `lora_targets` matches. Raises ConfigError if a submodule or a pattern has none."""
+    able = {name: layer for name, layer in family.model.named_modules() if _can_be_adapted(layer)}
+    patterns, kinds = _patterns(config.lora_targets)
+    chosen: list[str] = []
+    for pattern in patterns:
+        found = [name for name, layer in able.items() if isinstance(layer, kinds) and re.search(pattern, name)]
+        if not found:
+            raise _no_target(config, pattern, list(able))
+        chosen += found
+    for part in trained_names(config, family.submodules):
+        own = [name for name in able if submodule_of(name, family.submodules) == part]
+        if not set(own) & set(chosen):
+            raise _no_target(config, "", own, f" of {part}" if part else "")
+    return [name for name in able if name in set(chosen)]
+
+
+def lora_weights(family: Family, state: Mapping[str, Tensor]) -> list[LoraWeights]:
+    """The adapter of each layer, with the tensors of `state`, which holds the trained weights by the model's names."""
+    from peft.tuners.lora import LoraLayer
+
+    found = []
+    for name, layer in family.model.named_modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        submodule, module = _split_name(name, family)
+        magnitude = state.get(f"{name}.lora_magnitude_vector.{ADAPTER}.weight")
+        found.append(
+            LoraWeights(
+                submodule=submodule,
+                module=module,
+                down=state[f"{name}.lora_A.{ADAPTER}.weight"],
+                up=state[f"{name}.lora_B.{ADAPTER}.weight"],
+                alpha=float(layer.lora_alpha[ADAPTER]),
+                magnitude=None if magnitude is None else magnitude.flatten(),
+            )
+        )
+    return found
+
+
+def max_useful_rank(family: Family) -> int:
+    """The largest rank that the update of an adapted layer can have: min(out, in) for a matrix [out, in]."""
+    from peft.tuners.lora import LoraLayer
+
+    found = []
+    for layer in family.model.modules():
+        if isinstance(layer, LoraLayer):
+            base = cast("nn.Linear | nn.Conv2d", layer.get_base_layer())
+            out, inside = base.weight.shape[0], base.weight.shape[1:].numel()
+            found.append(min(out, inside))
+    return max(found)
+
+
+def adapter_names(family: Family) -> dict[str, tuple[str, str]]:
+    """The key prefix of each submodule in diffusers' files and in kohya's."""
+    return {**family.adapter_prefixes, WHOLE_MODEL: (WHOLE_MODEL, f"lora_{WHOLE_MODEL}")}
+
+
+@torch.no_grad()
+def merge_lora(family: Family, weights: Iterable[LoraWeights]) -> None:
+    """Merge adapters into the weights of `family.model`, for inference. Raises ConfigError if they do not fit."""
+    layers = dict(family.model.named_modules())
+    for one in weights:
+        name = one.module if one.submodule == WHOLE_MODEL else f"{one.submodule}.{one.module}"
+        weight = getattr(layers.get(name), "weight", None)
+        if not isinstance(weight, Tensor) or weight.shape != _shape(one):
+            has = "no such layer" if weight is None else f"one of the shape {list(weight.shape)}"
+            raise ConfigError(
+                f"model: the LoRA is for a layer {name!r} of the shape {list(_shape(one))}, but the base model has "
+                f"{has}.",
+                "Use the base model that it was trained on.",
+            )
+        delta = (one.up.flatten(1).double() @ one.down.flatten(1).double()).view(weight.shape)
+        merged = weight.double() + delta * (one.alpha / one.rank)
+        if one.magnitude is not None:
+            norms = merged.flatten(1).norm(dim=1)
+            merged *= (one.magnitude.double() / norms).view(-1, *[1] * (weight.dim() - 1))
+        weight.copy_(merged)
+
+
+def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:
+    """Patterns for layer names, and the classes of layers that they may match."""
+    if targets in _PRESETS:
+        return [_PRESETS[targets]], ((nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d) if targets == "all" else (nn.Linear,))
+    return target_patterns(targets), (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def _can_be_adapted(layer: nn.Module) -> bool:
+    """A linear layer or an ungrouped convolution that is trainable."""
+    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return layer.groups == 1 and layer.weight.requires_grad
+    return isinstance(layer, nn.Linear) and layer.weight.requires_grad
+
+
+def _no_target(config: TrainConfig, pattern: str, able: Sequence[str], where: str = "") -> ConfigError:
+    whose = f", whose pattern {pattern!r}" if pattern and config.lora_targets not in _PRESETS else ", which"
+    if not able:
+        return ConfigError(
+            f"method is 'lora', but what is trained of {config.family!r} has no linear layer and no convolution.",
+            "Use fine_tune, or train other parts.",
+        )
+    few = [able[i * len(able) // EXAMPLES] for i in range(EXAMPLES)] if len(able) > EXAMPLES else able
+    return ConfigError(
+        f"lora_targets is {config.lora_targets!r}{whose} matches none of the {len(able)} layers{where} that a LoRA can "
+        f"be added to; some of them are {', '.join(few)}.",
+        "Use all_linear or all, or a pattern that matches their names.",
+    )
+
+
+def _split_name(name: str, family: Family) -> tuple[str, str]:
+    """The submodule of a layer and its name within that, as files have them."""
+    part = submodule_of(name, family.adapter_prefixes)
+    return (part, name.removeprefix(f"{part}.")) if part else (WHOLE_MODEL, name)
+
+
+def _shape(one: LoraWeights) -> torch.Size:
+    return torch.Size((one.up.shape[0], *one.down.shape[1:]))
+
+
+@torch.no_grad()
+def _initialize(weight: nn.Parameter, seed: str) -> None:
+    """Kaiming-uniform values as in nn.Linear, for LoRA's A matrix; B is zero at first."""
+    digest = hashlib.blake2b(seed.encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    values = torch.empty(weight.shape)
+    nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
+    weight.copy_(values)

@@ -1,0 +1,135 @@
+"""The training methods: what is trained, which file that becomes, and how the file is loaded again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from torch import Tensor
+
+from modules.checkpoint import to_cpu
+from modules.checkpoint.formats import (
+    Layout,
+    kohya_key_prefixes,
+    read_embedding,
+    read_lora,
+    write_embedding,
+    write_lora,
+)
+from modules.config import ConfigError, TrainConfig
+from modules.diffusion.dtypes import DTYPES
+from modules.distributed import Weights
+from modules.families._family import Family
+from modules.training.methods.lora import adapter_names, add_lora, lora_weights, max_useful_rank, merge_lora
+from modules.training.methods.textual_inversion import add_embedding, load_embedding, trained_vectors
+from modules.training.submodules import freeze_others
+
+# By layout; the first is the name that diffusers expects in a folder.
+LORA_FILES: Final[Mapping[Layout, str]] = {
+    "diffusers": "pytorch_lora_weights.safetensors",
+    "kohya": "lora_kohya.safetensors",
+}
+
+
+def prepare(family: Family, config: TrainConfig) -> None:
+    """Add what the method trains to `family.model`, which is on the CPU, and freeze everything else.
+
+    Raises ConfigError if the method does not fit the model, or its result could not be saved in the end.
+    """
+    PREPARE[config.method](family, config)
+
+
+def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str:
+    """A line for the terminal before the first step; empty if the whole model is trained."""
+    frozen = sum(weight.numel() for weight in family.model.parameters() if not weight.requires_grad)
+    rest = f" {frozen / 1e6:.2f} M weights are frozen."
+    if config.method == "lora":
+        kind = "DoRA" if config.lora_weight_decompose else "LoRA"
+        layers = sum(".lora_A." in name for name in weights.local)
+        text = f"{kind} of rank {config.lora_rank} and alpha {config.lora_alpha:g} in {layers} layers;{rest}"
+        return f"{text}{_excess_rank(config.lora_rank, max_useful_rank(family))}"
+    if config.method == "embedding":
+        vectors = f"{config.embedding_vectors} vector{'s' * (config.embedding_vectors > 1)}"
+        return f"{config.embedding_token} is trained as {vectors}, initialised from {config.embedding_init!r};{rest}"
+    return f"Of the model,{rest}" if frozen else ""
+
+
+def _excess_rank(rank: int, largest: int) -> str:
+    """A sentence if the rank is larger than any layer can use."""
+    return f" A rank above {largest} adds nothing: no layer's update can have a higher rank." * (rank > largest)
+
+
+def export_of(
+    family: Family, weights: Weights, config: TrainConfig, metadata: Mapping[str, str]
+) -> Callable[[Path], None]:
+    """A function that writes the model as it is now into a folder. All ranks create it, because it may gather shards;
+    rank 0 calls it. `metadata` goes into the headers of adapters and embeddings.
+    """
+    if config.method == "fine_tune":
+        return partial(family.export, {name: to_cpu(tensor) for name, tensor in weights.full_state_dict().items()})
+    trained = {name: to_cpu(weights.full_tensor(name, own.detach())) for name, own in weights.local.items()}
+    write = _write_lora if config.method == "lora" else _write_embedding
+    return partial(write, family, config, trained, metadata)
+
+
+def apply_adapter(family: Family, config: TrainConfig, folder: Path) -> None:
+    """Add a trained adapter or embedding from a run's model folder to its base model, for inference.
+
+    Raises ConfigError if the file is missing or belongs to another base model.
+    """
+    if config.method == "lora":
+        present = [folder / name for name in LORA_FILES.values() if (folder / name).is_file()]
+        if not present:
+            raise _missing_file(folder, LORA_FILES["diffusers"])
+        merge_lora(family, read_lora(present[0], adapter_names(family)))
+    elif config.method == "embedding":
+        file = folder / embedding_file(config)
+        if not file.is_file():
+            raise _missing_file(folder, file.name)
+        load_embedding(family, config, *read_embedding(file))
+
+
+def embedding_file(config: TrainConfig) -> str:
+    """Named after the token, because programs take the file name as the token."""
+    return (re.sub(r"[^\w-]", "", config.embedding_token) or "embedding") + ".safetensors"
+
+
+def _add_lora(family: Family, config: TrainConfig) -> None:
+    add_lora(family, config)
+    if "kohya" in _layouts(family, config):
+        kohya_key_prefixes(lora_weights(family, dict(family.model.named_parameters())), adapter_names(family))
+
+
+PREPARE: Final[Mapping[str, Callable[[Family, TrainConfig], None]]] = {
+    "fine_tune": freeze_others,
+    "lora": _add_lora,
+    "embedding": add_embedding,
+}
+
+
+def _layouts(family: Family, config: TrainConfig) -> list[Layout]:
+    """The layouts to write; kohya's exists only for families that declare their prefixes."""
+    known: list[Layout] = ["diffusers", "kohya"] if family.adapter_prefixes else ["diffusers"]
+    return [layout for layout in known if config.lora_layouts in (layout, "both")]
+
+
+def _write_lora(
+    family: Family, config: TrainConfig, trained: Mapping[str, Tensor], metadata: Mapping[str, str], folder: Path
+) -> None:
+    weights, names = lora_weights(family, trained), adapter_names(family)
+    for layout in _layouts(family, config):
+        write_lora(folder / LORA_FILES[layout], weights, layout, names, metadata, DTYPES[config.save_dtype])
+
+
+def _write_embedding(
+    family: Family, config: TrainConfig, trained: Mapping[str, Tensor], metadata: Mapping[str, str], folder: Path
+) -> None:
+    file, vectors = folder / embedding_file(config), trained_vectors(family, trained)
+    write_embedding(file, config.embedding_token, vectors, metadata, DTYPES[config.save_dtype])
+
+
+def _missing_file(folder: Path, name: str) -> ConfigError:
+    return ConfigError(f"model: {str(folder)!r} has no {name}.", "Let the run save its model again.")

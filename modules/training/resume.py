@@ -1,0 +1,137 @@
+"""What may change in the config of a resumed run: each setting's declaration says so (`resume`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from modules.checkpoint import TrainingState
+from modules.config import Change, ResumeError, SubmoduleSettings, TrainConfig, dump, find_changes
+from modules.config.io.migrations import migrate
+from modules.config.io.text_formats import Data
+from modules.families._family import Family, family_class, read_options
+from modules.training.plan import InitialModel
+from modules.training.submodules import trained_names
+
+HASHED_NUMBERS = 64  # of each tensor
+
+
+def check_unchanged(config: TrainConfig, state: TrainingState) -> str:
+    """A warning about changed settings, or an empty string. Raises ResumeError if the backup is of another run."""
+    previous = migrate(cast(Data, dict(state.config)), "the config of the backup")
+    now = dump(config)
+    kind = family_class(config.family)
+    _check_family(config.family, str(previous.get("family", config.family)))
+    found = find_changes(TrainConfig, previous, now)
+    options = read_options(kind.Options, config.family_options).model_dump(mode="json")
+    inside = find_changes(kind.Options, cast(Data, previous.get("family_options", {})), options)
+    found += [Change(f"family_options.{one.path}", one.resume, one.before, one.now) for one in inside]
+    if fixed := [one for one in found if one.resume == "fixed"]:
+        raise _refused(fixed)
+    _check_parts(config, previous, kind.submodules)
+    warned = [str(one) for one in found if one.resume == "warn"]
+    if not state.position.base and previous.get("base_model") != config.base_model:
+        warned += [str(one) for one in found if one.path == "base_model"]
+    if not warned:
+        return ""
+    return (
+        f"Settings have changed since the backup: {', '.join(warned)}. The run continues with the new values, and not "
+        "as it would have with the previous ones."
+    )
+
+
+def check_initial_model(family: Family, config: TrainConfig, previous: InitialModel) -> InitialModel:
+    """What this run starts from, in place of `previous`; `family` has just been loaded, and nothing was added to it.
+
+    A base model may have moved, or come in another format. Raises ResumeError if weights that no backup holds differ.
+    """
+    digests = {name: weight_digest(module) for name, module in _not_in_backups(family, config)}
+    other = [
+        name
+        for name, before in previous.digests.items()
+        if name in digests and digests[name] != before and _format(digests[name]) == _format(before)
+    ]
+    if not other:
+        return InitialModel(config.base_model, digests)
+    names = f"its {' and '.join(other)} {'are' if len(other) > 1 else 'is'}"
+    if config.base_model is None:
+        raise ResumeError(
+            f"resume: the model that training starts from has changed since the backup: {names} not what this run "
+            "started with.",
+            "Use the seed, the family and the family options of that run.",
+        )
+    raise ResumeError(
+        f"resume: base_model is {config.base_model!r}, and {names} not what this run started with, which was "
+        f"{previous.base_model!r}.",
+        "Give that model, wherever it is now, or start a new run under another run_name.",
+    )
+
+
+@torch.no_grad()
+def weight_digest(module: nn.Module) -> str:
+    """The dtype of a module's weights, and a hash over 64 numbers of each: fast for large models, too."""
+    digest, dtype = hashlib.blake2b(digest_size=12), ""
+    for name, weight in sorted(module.named_parameters()):
+        dtype = dtype or str(weight.dtype).removeprefix("torch.")
+        flat = weight.detach().reshape(-1)
+        picked = flat[:: max(1, flat.numel() // HASHED_NUMBERS)][:HASHED_NUMBERS].cpu().contiguous()
+        digest.update(f"{name} {list(weight.shape)}\0".encode())
+        digest.update(picked.view(torch.uint8).numpy().tobytes())
+    return f"{dtype}:{digest.hexdigest()}"
+
+
+def _not_in_backups(family: Family, config: TrainConfig) -> Iterable[tuple[str, nn.Module]]:
+    """Modules whose weights no backup holds, because training does not change them: encoders and frozen submodules."""
+    yield from family.encoders.items()
+    if not family.submodules:
+        if config.method != "fine_tune":
+            yield "model", family.model
+        return
+    trained = trained_names(config, family.submodules) if config.method == "fine_tune" else ()
+    for name, part in family.model.named_children():
+        if name not in trained:
+            yield name, part
+
+
+def _format(digest: str) -> str:
+    return digest.partition(":")[0]
+
+
+def _check_family(now: str, before: str) -> None:
+    """Raises ResumeError for another family; a family's Python file may have moved."""
+    moved = now.endswith(".py") and Path(now).name == Path(before).name
+    if now != before and not moved:
+        raise _refused([Change("family", "fixed", before, now)])
+
+
+def _check_parts(config: TrainConfig, previous: Mapping[str, object], parts: tuple[str, ...]) -> None:
+    """Raises ResumeError unless the same submodules are trained, however the list names them."""
+    entries = cast("list[object]", previous.get("parts", []))
+    before = config.model_copy(update={"parts": tuple(map(SubmoduleSettings.model_validate, entries))})
+    trained = [trained_names(each, parts) for each in (before, config)]
+    if trained[0] != trained[1]:
+        was, is_ = (", ".join(names) for names in trained)
+        raise ResumeError(
+            f"resume: parts selects {is_} for training, but the run of this backup trains {was}.",
+            "Set parts back to continue, or start a new run under another run_name.",
+        )
+
+
+def _refused(fixed: list[Change]) -> ResumeError:
+    """One sentence for each setting that cannot change in a resumed run."""
+    sentences = [
+        f"{one.path} is {_quoted(one.now)}, but the run of this backup has {_quoted(one.before)}" for one in fixed
+    ]
+    return ResumeError(
+        f"resume: {'; '.join(sentences)}.",
+        f"Set {'it' if len(fixed) == 1 else 'them'} back to continue, or start a new run under another run_name.",
+    )
+
+
+def _quoted(value: object) -> str:
+    return repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,107 @@
+"""What a run is made of: for its `started` event, and for the first and last lines on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.config import TrainConfig
+from modules.data.loading.progress import Progress
+from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
+from modules.machine import hostname
+from modules.monitoring import RankStepTimes, Report
+from modules.run import RunFolder
+from modules.training.control_requests import Outcome
+from modules.training.methods.method import method_summary
+from modules.training.setup import Components
+from modules.training.step_metrics import RANK_METRICS
+
+
+def run_info(components: Components, ranks: RankGroup) -> dict[str, object]:
+    """The content of the `started` event; `devices` and `ranks` have one entry for each rank."""
+    cluster_info = ranks.cluster_info
+    return {
+        "config": components.config.model_dump(mode="json"),
+        "world": len(cluster_info.rows),
+        "backend": ranks.backend,
+        "host": hostname(),
+        "devices": [f"{row.model} on {row.host}" for row in cluster_info.rows],
+        "ranks": [row.event() for row in cluster_info.rows],
+        "versions": dict(cluster_info.rows[0].versions),
+        "trainable_parameters": components.weights.num_trainable,
+        "global_batch_size": components.plan.global_batch_size,
+        "steps_per_epoch": components.data.order.steps_per_epoch,
+        "total_steps": components.total_steps,
+        "original_learning_rate": components.plan.original_learning_rate,
+        "learning_rate": components.plan.learning_rate,
+    }
+
+
+def rank_times(sums: Mapping[str, float], cluster_info: ClusterInfo) -> list[RankStepTimes]:
+    """Each rank's times of a step, from the sums over the ranks, to which each rank adds only its own."""
+    return [
+        RankStepTimes(row.rank, row.host, **{name: sums[f"{name}/{row.rank}"] for name in RANK_METRICS})
+        for row in cluster_info.rows
+    ]
+
+
+def report_cluster(cluster_info: ClusterInfo, config: TrainConfig, report: Report) -> None:
+    """The start-up report: what every rank runs on, and what is odd about it."""
+    for line in cluster_lines(cluster_info):
+        report.note(line)
+    for text in cluster_warnings(cluster_info, config.global_batch_size):
+        report.warning(text)
+
+
+def announce(components: Components, progress: Progress, ranks: RankGroup, report: Report) -> None:
+    """Report on the terminal and to the window what is about to be trained."""
+    for line in summary(components, ranks.world_size):
+        report.note(line)
+    if progress.step >= components.total_steps:
+        report.note("All steps of this config are done already; raise epochs or max_steps to train further.")
+    report.started(
+        run_info(components, ranks),
+        first_step=progress.step,
+        total_steps=components.total_steps,
+        total_samples=components.total_samples,
+    )
+
+
+def summary(components: Components, world_size: int) -> list[str]:
+    """The lines on the terminal before the first step."""
+    plan, weights = components.plan, components.weights
+    processes = "one process" if world_size == 1 else f"{world_size} processes"
+    count = weights.num_trainable
+    parameters = f"{count / 1e6:.2f} M" if count >= 10_000 else f"{count:,}"
+    first = (
+        f"Training {parameters} parameters in {processes} on {device_name(components.device)}, "
+        f"{components.config.precision}; effective batch {plan.global_batch_size}, "
+        f"{components.total_steps} steps, {components.data.order.steps_per_epoch} per epoch."
+    )
+    method = method_summary(components.family, components.config, weights)
+    groups = (group.summary(plan.learning_rate) for group in components.groups)
+    lines = (first, method, *groups, _idle_warning(components), weights.summary(), plan.explanation)
+    return [line for line in lines if line]
+
+
+def _idle_warning(components: Components) -> str:
+    """A sentence if stop_after freezes every submodule before the last step."""
+    order = components.data.order
+    start = max(0, components.total_samples - order.global_batch_size)
+    last = Progress(start, order.epoch_size, order.global_batch_size)
+    if components.groups and all(group.is_frozen(last) for group in components.groups):
+        return "Note: stop_after freezes every part before the run ends; the steps after that train nothing."
+    return ""
+
+
+def final_message(outcome: Outcome, step: int, folder: RunFolder) -> str:
+    """The last line on the terminal."""
+    resume = "after a backup. Continue with --resume latest."
+    sentences = {
+        "finished": f"Finished after step {step}. Everything is in {folder.path}.",
+        "early_stopping": f"Stopped early after step {step}: validation no longer improves. See {folder.path}.",
+        "stopped": f"Stopped on request at step {step}, {resume}",
+        "interrupted": f"Interrupted at step {step}, {resume}",
+        "paused": f"Paused at step {step} by SIGUSR1, {resume}",
+        "terminated": f"Terminated at step {step}, {resume}",
+    }
+    return sentences[outcome.reason]

@@ -1,0 +1,69 @@
+"""Which run folder a start works in, and which backup it resumes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from modules.checkpoint import Backups
+from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, TrainingError
+from modules.distributed import RankEnv, Store
+from modules.monitoring import Report
+from modules.run import RunFolder
+from modules.run.folder.resume import LATEST, folder_to_resume
+from modules.run.launch.restarts import folder_of_previous_start, remember_run_folder
+
+
+def shared_run_folder(config: TrainConfig, rank_env: RankEnv, store: Store, resume: str | None) -> RunFolder:
+    """The run folder under torchrun or srun started by hand: rank 0 makes it and sends the others its path."""
+    if rank_env.rank == 0:
+        try:
+            folder = choose_run_folder(config, resume)
+            store.set("run_folder", json.dumps([str(folder.path)]))
+        except TandemError as error:
+            store.set("run_folder", json.dumps(["", error.message, error.advice]))
+            raise
+        return folder
+    try:
+        path, *refusal = json.loads(store.get("run_folder"))
+    except RuntimeError as error:  # torch's DistStoreError and DistNetworkError
+        raise TrainingError(
+            f"rank {rank_env.rank} did not get the run folder from rank 0, which has ended or hangs: {error}",
+            "Look at the message of rank 0.",
+        ) from error
+    if not path:
+        raise ConfigError(*refusal)
+    return RunFolder(Path(path))
+
+
+def choose_run_folder(config: TrainConfig, resume: str | None) -> RunFolder:
+    """A new run's folder, or that of the run to continue; after a restart the one of the previous start."""
+    if previous := folder_of_previous_start(Path(config.runs_dir)):
+        return previous
+    folder = RunFolder.create(config) if resume is None else folder_to_resume(config, resume)
+    remember_run_folder(folder)
+    return folder
+
+
+def find_backup(resume: str | None, folder: RunFolder, report: Report, rank: int = 0) -> Path | None:
+    """The backup that --resume asks for; None for a new run, or one that ended before its first backup.
+
+    Ranks on other machines than rank 0 need not have it: they are sent it. Raises ResumeError if every backup is
+    damaged.
+    """
+    if resume is None:
+        return None
+    if resume != LATEST:
+        return Path(resume) if rank == 0 or Path(resume).is_dir() else None
+    newest, damaged = Backups(folder.backup_dir, keep=1).newest_valid()
+    for fault in damaged:
+        report.warning(fault)
+    if newest is not None:
+        return newest
+    if damaged:
+        raise ResumeError(
+            f"resume: no backup in {folder.backup_dir} is undamaged.",
+            "Start a new run under another --run_name.",
+        )
+    report.note(f"{folder.path} has no backup yet: starting at the first step.")
+    return None

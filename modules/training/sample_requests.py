@@ -1,0 +1,34 @@
+"""The sample prompts of a config."""
+
+from __future__ import annotations
+
+from modules.config import ConfigError, TrainConfig
+from modules.families._family import SampleRequest
+
+
+def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
+    """The enabled samples of a config. Raises ConfigError if a side is not a multiple of the family's `size_step`."""
+    requests = []
+    for number, sample in enumerate(config.samples):
+        if not sample.enabled:
+            continue
+        width, height = sample.width or config.resolution, sample.height or config.resolution
+        for name, side in (("width", width), ("height", height)):
+            if side % size_step:
+                nearest = max(size_step, round(side / size_step) * size_step)
+                raise ConfigError(
+                    f"samples.{number}.{name} is {side}; {config.family} needs a multiple of {size_step}, "
+                    f"for example {nearest}."
+                )
+        requests.append(
+            SampleRequest(
+                prompt=sample.prompt,
+                negative_prompt=sample.negative_prompt,
+                width=width,
+                height=height,
+                steps=sample.steps,
+                guidance_scale=sample.guidance_scale,
+                seed=sample.seed,
+            )
+        )
+    return requests

@@ -1,0 +1,117 @@
+"""Building everything that a run needs before its first step, in dependency order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from modules.checkpoint import Backups
+from modules.config import TrainConfig
+from modules.distributed import RankGroup, Weights
+from modules.families._family import Family, SampleRequest
+from modules.monitoring import Report
+from modules.run import RunFolder
+from modules.training.dataset import Dataset, prepare_dataset
+from modules.training.ema import Ema
+from modules.training.fetch_base_model import fetch_base_model
+from modules.training.model_setup import check_available, load_family, prepare_model
+from modules.training.optimizers import GuardedStep, build_optimizer
+from modules.training.plan import Plan
+from modules.training.precision import Precision
+from modules.training.resume import check_initial_model
+from modules.training.sample_requests import sample_requests
+from modules.training.submodules import SubmoduleGroup, submodule_groups
+
+
+@dataclass(frozen=True)
+class Components:
+    """What one rank trains with. `weights.model` is the bare module; `family.model` may be a wrapper around it."""
+
+    config: TrainConfig
+    folder: RunFolder
+    plan: Plan
+    device: torch.device
+    precision: Precision
+    family: Family
+    weights: Weights
+    groups: list[SubmoduleGroup]  # of the optimizer, in its order
+    data: Dataset
+    guarded_step: GuardedStep
+    ema: Ema | None
+    backups: Backups
+    sample_requests: list[SampleRequest]
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run: `max_steps` or all epochs, whichever is less."""
+        by_epochs = self.config.epochs * self.data.order.steps_per_epoch
+        return by_epochs if self.config.max_steps is None else min(by_epochs, self.config.max_steps)
+
+    @property
+    def total_samples(self) -> int:
+        """Samples of the whole run."""
+        epochs, steps = divmod(self.total_steps, self.data.order.steps_per_epoch)
+        return epochs * self.data.order.epoch_size + steps * self.data.order.global_batch_size
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """What a trainer's way of using several devices changes in the set-up."""
+
+    wrap_model: Callable[[Family], Weights]
+    scaler_class: type[torch.amp.GradScaler]
+    equal_micro_batches: bool  # every rank needs as many micro-batches as the others
+
+
+def build_components(
+    config: TrainConfig,
+    folder: RunFolder,
+    plan: Plan,
+    ranks: RankGroup,
+    parallelism: Parallelism,
+    report: Report,
+    check_stop: Callable[[], None],
+) -> Components:
+    """Everything, ready for a backup to be restored into. Raises TandemError if config or data cannot be used."""
+    precision = Precision(config.precision, ranks.device, parallelism.scaler_class)
+    fetch_base_model(check_available(config), config, ranks, report, check_stop)
+    family = load_family(config)
+    plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
+    requests = sample_requests(config, family.size_step)
+    for warning in family.prompt_warnings([text for each in requests for text in (each.prompt, each.negative_prompt)]):
+        report.warning(f"Samples: {warning}")
+    prepare_model(family, config, precision)
+    family.device = ranks.device
+    data = prepare_dataset(
+        config,
+        family,
+        plan.global_batch_size,
+        ranks,
+        report,
+        folder.log_dir / "problems.txt",
+        check_stop,
+        equal_micro_batches=parallelism.equal_micro_batches,
+    )
+    family.offload_frozen()
+    weights = parallelism.wrap_model(family)
+    groups = submodule_groups(family, config, weights.local)
+    optimizer = build_optimizer(
+        [{"params": [weights.local[name] for name in group.weights]} for group in groups], config
+    )
+    return Components(
+        config=config,
+        folder=folder,
+        plan=plan,
+        device=ranks.device,
+        precision=precision,
+        family=family,
+        weights=weights,
+        groups=groups,
+        data=data,
+        guarded_step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
+        ema=Ema(weights.local, config.ema_decay) if config.ema else None,
+        backups=Backups(folder.backup_dir, config.backups_kept),
+        sample_requests=requests,
+    )

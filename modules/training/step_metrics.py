@@ -1,0 +1,155 @@
+"""Metrics of the steps under way: they stay on the device, are summed over the ranks and read a sync later."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from modules.data.loading.progress import Progress
+from modules.monitoring import StepRecord
+
+# Per rank and step: seconds in all; seconds of waiting for the loader; seconds before the all-reduce of the gradients,
+# which ends at the same time on all ranks; samples.
+RANK_METRICS = ("step_s", "data_s", "own_s", "samples")
+SAMPLES_AT_ONCE = "samples_at_once"  # how many samples fit into a rank's memory
+
+# Ranks sync this often, however fast their steps are: a sync costs some 0.3 ms on a CPU.
+SYNC_EVERY_S = 0.2
+MAX_STEPS_PER_SYNC = 8
+LOSSES = tuple(f"loss/{number}" for number in range(MAX_STEPS_PER_SYNC))
+
+
+def metric_names(requests: Iterable[str], world_size: int) -> list[str]:
+    """Everything that is summed over the ranks at a sync: requests, losses, and each rank's own metrics."""
+    per_rank = (f"{name}/{rank}" for name in (*RANK_METRICS, SAMPLES_AT_ONCE) for rank in range(world_size))
+    return [*requests, *LOSSES, *per_rank]
+
+
+class TimePoint:
+    """A point in a device's work. A GPU's is read once the GPU has passed it, so that nobody waits for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._at = time.perf_counter()
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        if self._event is not None:
+            self._event.record()
+
+    def since(self, earlier: TimePoint) -> float:
+        """Seconds between two points."""
+        if self._event is None or earlier._event is None:
+            return self._at - earlier._at
+        return float(earlier._event.elapsed_time(self._event)) / 1000
+
+
+@dataclass(frozen=True)
+class _Step:
+    progress: Progress
+    learning_rate: float
+    loss: Tensor  # [] float64: this rank's part of the step's weighted mean
+    grad_norm: Tensor  # []
+    seconds: float
+    data_wait_s: float
+    samples: int
+    started: TimePoint
+    gradient_sync: TimePoint  # when the reduction over the ranks started
+
+    def rank_metrics(self) -> tuple[float, ...]:
+        """RANK_METRICS of this step."""
+        return self.seconds, self.data_wait_s, self.gradient_sync.since(self.started), float(self.samples)
+
+
+class StepMetrics:
+    """Keeps each optimizer step until its metrics have been summed over all ranks.
+
+    Steps are sent in groups, as many as take SYNC_EVERY_S on the slowest rank. All ranks find the same number, because
+    they compute it from the sums.
+    """
+
+    def __init__(self, device: torch.device, rank: int, world_size: int) -> None:
+        self._zero = torch.zeros((), dtype=torch.float64, device=device)
+        self._device = device
+        self._rank = rank
+        self._world_size = world_size
+        self._steps_per_sync = 1
+        self._loss = self._zero
+        self._unsent: deque[_Step] = deque()
+        self._sent: list[_Step] = []
+        self._finished: list[_Step] = []
+        self.restart_clock()
+
+    # Within a step
+
+    def add_loss(self, loss: Tensor, samples: int) -> None:
+        """A micro-batch's part of the step's weighted mean loss, [], and its number of samples."""
+        self._loss = self._loss + loss.detach()
+        self._samples += samples
+
+    def add_data_wait(self, seconds: float) -> None:
+        """Time spent waiting for the loader."""
+        self._data_wait_s += seconds
+
+    def mark_gradient_sync(self) -> None:
+        """From here on the step's time includes waiting for the other ranks."""
+        self._gradient_sync = TimePoint(self._device)
+
+    def end_step(self, progress: Progress, learning_rate: float, grad_norm: Tensor) -> None:
+        """The step that led to `progress` is complete; `grad_norm` is [], before clipping."""
+        seconds = time.perf_counter() - self._clock
+        times = (seconds, self._data_wait_s, self._samples, self._started, self._gradient_sync)
+        self._unsent.append(_Step(progress, learning_rate, self._loss, grad_norm, *times))
+        self._loss = self._zero
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """The next step starts here: time spent before (sampling, say) does not count for it."""
+        self._data_wait_s, self._samples, self._clock = 0.0, 0, time.perf_counter()
+        self._started = self._gradient_sync = TimePoint(self._device)
+
+    # Between steps
+
+    @property
+    def sync_is_due(self) -> bool:
+        """True after the last step of a group, on all ranks at once."""
+        return len(self._unsent) > self._steps_per_sync  # the newest step stays behind, see take_group
+
+    @property
+    def pending(self) -> bool:
+        """True while a step's record is still to come."""
+        return bool(self._unsent or self._sent)
+
+    def take_group(self, *, flush: bool) -> dict[str, float]:
+        """Take the next group of steps and return what to send of it; reading a loss waits for the device.
+
+        The newest step may still be computing and stays behind unless `flush`.
+        """
+        count = min(len(self._unsent) - (0 if flush else 1), MAX_STEPS_PER_SYNC)
+        self._finished, self._sent = self._sent, [self._unsent.popleft() for _ in range(count)]
+        losses = {name: float(step.loss) for name, step in zip(LOSSES, self._sent, strict=False)}
+        columns = zip(*(step.rank_metrics() for step in self._sent), strict=True)
+        medians = {f"{name}/{self._rank}": median(c) for name, c in zip(RANK_METRICS, columns, strict=False)}
+        return {**losses, **medians}
+
+    def finish_group(self, sums: Mapping[str, float]) -> list[StepRecord]:
+        """The steps that were sent with the previous group; their sums also set how often to sync from now on."""
+        if self._finished:
+            slowest_s = max(sums[f"step_s/{rank}"] for rank in range(self._world_size))
+            self._steps_per_sync = max(1, min(round(SYNC_EVERY_S / slowest_s), MAX_STEPS_PER_SYNC))
+        return [_record(step, sums[name]) for name, step in zip(LOSSES, self._finished, strict=False)]
+
+
+def _record(step: _Step, loss: float) -> StepRecord:
+    return StepRecord(
+        step=step.progress.step,
+        epoch=step.progress.epoch,
+        samples_seen=step.progress.samples_seen,
+        loss=loss,
+        learning_rate=step.learning_rate,
+        grad_norm=float(step.grad_norm),
+        seconds=step.seconds,
+    )

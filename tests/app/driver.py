@@ -1,0 +1,210 @@
+"""Drives the real window as a user does: clicking, typing, choosing."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import tkinter as tk
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tkinter import ttk
+from typing import Any, Self
+
+from app.form.choice_fields import MenuField, SwitchField
+from app.form.family_fields import SubmoduleField
+from app.form.field import Field
+from app.form.interval import IntervalField
+from app.form.long_text import LongTextField
+from app.form.setting_text import format_value
+from app.form.text_fields import TextField
+from app.main_window import MainWindow
+from app.preferences import Preferences
+from app.shell.sidebar import section_of
+from app.widgets.inputs import Entry, TextBox
+
+TIMEOUT_S = 60.0  # guards against hangs; nothing takes that long
+
+
+class Driver:
+    """A window and methods to use it."""
+
+    def __init__(self, window: MainWindow) -> None:
+        self.window = window
+        self.draft = window.state_.draft
+        self.errors: list[str] = []
+        window.report_callback_exception = self._report_bug
+
+    @classmethod
+    @contextmanager
+    def open(cls, config_file: Path | None = None, **preferences: Any) -> Iterator[Self]:
+        """Open the window with these preferences; fail if any callback raised."""
+        Preferences(**{"welcomed": True, "mode": "dark", "advanced": True, **preferences}).save()
+        window = open_window(config_file)
+        driver = cls(window)
+        try:
+            window.event_generate("<Motion>", warp=True, x=2, y=2)  # away from everything with a tooltip
+            driver.settle()
+            window.focus_force()
+            driver.settle()
+            yield driver
+            if driver.is_open:
+                driver.settle()
+        finally:
+            if driver.is_open:
+                window.destroy()
+        assert not driver.errors
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the window has not been closed yet."""
+        try:
+            return bool(self.window.winfo_exists())
+        except tk.TclError:
+            return False
+
+    def settle(self) -> None:
+        """Process all pending events."""
+        for _ in range(3):
+            self.window.update()
+
+    def wait(self, condition: Callable[[], object], what: str = "") -> None:
+        """Process events until the condition holds."""
+        until = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < until, f"timed out waiting for {what}"
+            self.window.update()
+            time.sleep(0.01)
+
+    def later(self, condition: Callable[[], object], action: Callable[[], object]) -> None:
+        """Do something once the condition holds, while a dialog waits for its answer."""
+        if condition():
+            action()
+        else:
+            self.window.after(20, lambda: self.later(condition, action))
+
+    def listed_files(self) -> list[str]:
+        """The entries of the file chooser."""
+        found = [one for dialog in self.dialogs() for one in _all(dialog) if isinstance(one, ttk.Treeview)]
+        return [str(tree.item(row, "values")[0]).lstrip("▸ ") for tree in found for row in tree.get_children()]
+
+    def field(self, path: str) -> Field:
+        """The field of a setting, made visible."""
+        self.window.show_section("model" if path.startswith("family_options") else section_of(path))
+        self.settle()
+        found = self.window.sections[self.window.section].find(path)
+        assert found is not None, f"no field for {path}"
+        return found
+
+    def set(self, path: str, value: object) -> None:
+        """Set a field through its control."""
+        field = self.field(path)
+        match field:
+            case SwitchField():
+                if field.control.get() != value:
+                    click(field.control)
+            case MenuField():
+                assert value in field.control.choices
+                field.control.choose(str(value))
+            case IntervalField():
+                count, _, unit = str(value).rpartition(" ")
+                field.unit.choose(unit)
+                if unit != "never":
+                    write(field.control, count)
+            case LongTextField():
+                write(field.control, field.to_text(value))
+            case SubmoduleField() if field.control is field.menu:
+                assert value in field.menu.choices
+                field.menu.choose(str(value))
+            case SubmoduleField():
+                write(field.control, str(value))
+            case TextField():
+                write(field.control, format_value(value))
+            case _:
+                raise AssertionError(f"{type(field).__name__} has no test driver")
+        self.settle()
+
+    def press(self, *keys: str) -> None:
+        """Press real keys with xdotool: "ctrl+s", "Tab"."""
+        for key in keys:
+            self._xdotool("key", key)
+
+    def type(self, text: str) -> None:
+        """Type real characters with xdotool."""
+        self._xdotool("type", "--delay", "5", text)
+
+    def save(self, file: Path) -> None:
+        """Save to a file as if the draft had been opened from it."""
+        self.draft.file = file
+        assert self.window.files.save()
+
+    def dialogs(self) -> list[tk.Toplevel]:
+        """The windows that are open over the main one."""
+        self.settle()
+        found = [child for child in self.window.winfo_children() if isinstance(child, tk.Toplevel)]
+        return [child for child in found if child.winfo_viewable() and not child.overrideredirect()]  # no tooltips
+
+    def text(self, widget: tk.Misc | None = None) -> str:
+        """All visible text of a window."""
+        widget = widget or self.window
+        own = []
+        if isinstance(widget, tk.Label) and widget.winfo_viewable():
+            own = [str(widget.cget("text"))]
+        return "\n".join([*own, *(self.text(child) for child in widget.winfo_children())]).strip()
+
+    def answer(self, label: str) -> None:
+        """Press the button with this label in the dialog."""
+        (dialog,) = self.dialogs()
+        next(one for one in _all(dialog) if hasattr(one, "invoke") and one.cget("text") == label).invoke()
+        if self.is_open:
+            self.settle()
+
+    def _xdotool(self, *arguments: str) -> None:
+        """Run xdotool; its events arrive through the X server a moment later."""
+        subprocess.run(["xdotool", *arguments], check=True)
+        for _ in range(5):
+            self.settle()
+            time.sleep(0.01)
+        self.settle()
+
+    def _report_bug(self, kind: type[BaseException], error: BaseException, trace: object) -> None:
+        self.errors.append(f"{kind.__name__}: {error}")
+
+
+def open_window(config_file: Path | None = None, run_folder: Path | None = None) -> MainWindow:
+    """Open a main window; if that fails, leave nothing behind for the next test."""
+    try:
+        return MainWindow(config_file, run_folder)
+    except BaseException:
+        left = tk._get_default_root()  # type: ignore[attr-defined]
+        if left is not None:
+            left.destroy()
+        raise
+
+
+def click(widget: tk.Misc) -> None:
+    """Click the middle of a widget with the left button."""
+    x, y = widget.winfo_width() // 2, widget.winfo_height() // 2
+    widget.event_generate("<ButtonPress-1>", x=x, y=y)
+    widget.event_generate("<ButtonRelease-1>", x=x, y=y)
+
+
+def write(control: Entry | TextBox, content: str) -> None:
+    """Replace the text of a control, as pasting does."""
+    control.focus_set()
+    control.update()
+    if isinstance(control, Entry):
+        assert str(control.line.cget("state")) == "normal", "the field is greyed"
+        control.line.delete(0, tk.END)
+        control.line.insert(0, content)
+    else:
+        assert str(control.text.cget("state")) == "normal", "the field is greyed"
+        control.text.delete("1.0", tk.END)
+        control.text.insert("1.0", content)
+    control.update()
+
+
+def _all(widget: tk.Misc) -> Iterator[Any]:
+    for child in widget.winfo_children():
+        yield child
+        yield from _all(child)

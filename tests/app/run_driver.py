@@ -1,0 +1,109 @@
+"""Drives the real window on a real X server with real clicks and keys from xdotool."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import time
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from modules.config import TrainConfig
+from tests.app.driver import open_window
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = str(ROOT / "tests" / "tiny_family.py")
+
+
+class Driven:
+    """A main window in this process; an exception in a callback fails the test."""
+
+    def __init__(self, config_file: Path | None = None, run_folder: Path | None = None) -> None:
+        self.window: Any = open_window(config_file, run_folder)
+        self.errors: list[str] = []
+        self.window.report_callback_exception = lambda kind, error, trace: self.errors.append(
+            f"{kind.__name__}: {error}"
+        )
+        self.window.geometry("1280x800+0+0")
+        try:
+            self.until(self.window.winfo_viewable, "window")
+        except BaseException:
+            self.window.destroy()
+            raise
+
+    def until(self, condition: Callable[[], object], what: str, within_s: float = 90) -> None:
+        """Run the window until `condition` holds."""
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, f"no {what} in {within_s} s"
+            self.window.update()
+            time.sleep(0.005)
+            assert self.errors == []
+
+    def live(self, seconds: float) -> None:
+        """Run the window for some seconds."""
+        end = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= end, "end")
+
+    def click(self, widget: tk.Misc) -> None:
+        """Click the middle of a widget."""
+        self.window.update()
+        x = widget.winfo_rootx() + widget.winfo_width() // 2
+        y = widget.winfo_rooty() + widget.winfo_height() // 2
+        click_at(x, y)
+        self.live(0.1)
+
+    def press(self, *keys: str) -> None:
+        """Press keys."""
+        subprocess.run(["xdotool", "key", *keys], check=True)
+        self.live(0.1)
+
+    def status(self) -> str:
+        """The kind of the followed run's status; empty without a run."""
+        run = self.window.state_.run
+        return "" if run is None else run.status().kind
+
+    def monitor(self, page: str) -> Any:
+        """Open a page of the monitor and return it."""
+        self.window.show_section("monitor")
+        section = self.window.sections["monitor"]
+        section.open_page(page)
+        self.until(lambda: page in section.pages and section.pages[page].winfo_ismapped(), page)
+        return section.pages[page]
+
+    def close(self) -> None:
+        """Close the window without any question."""
+        if self.window.state_.run is not None:
+            self.window.state_.run.detach()
+        self.window.destroy()
+        self.window = None
+        gc.collect()  # here, before another thread collects
+        assert self.errors == []
+
+
+def click_at(x: int, y: int) -> None:
+    """Click at a position on the screen."""
+    subprocess.run(["xdotool", "mousemove", str(x), str(y), "click", "1"], check=True)
+
+
+def tiny(images: Path, place: Path, **settings: object) -> TrainConfig:
+    """The config of a long run of the tiny family with steps of 10 ms."""
+    data: dict[str, object] = {
+        "family": TINY,
+        "concepts": [{"path": str(images)}],
+        "resolution": 16,
+        "cache_dir": str(place / "cache"),
+        "runs_dir": str(place / "runs"),
+        "loader_workers": 0,
+        "pin_memory": False,
+        "max_steps": 100_000,
+        "epochs": 1_000_000,
+        "batch_size": 4,
+        "backup_every": "never",
+        "tensorboard": False,
+        "samples": [{"prompt": "a red disc", "steps": 1}, {"prompt": "a blue square", "steps": 1}],
+        "family_options": {"slow_step_s": 0.01},
+    }
+    return TrainConfig.model_validate({**data, **settings})

@@ -1,0 +1,135 @@
+"""Image index, captions and thumbnails, without a window."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from app.images.captions import Replacement, apply, plan_replacement, read_caption, write_caption
+from app.images.image_index import ImageIndex, IndexedImage, survey, tag_counts
+from app.images.thumbnails import Thumbnails
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "images"
+    place.mkdir()
+    for number, (width, height) in enumerate([(64, 64), (128, 64), (64, 64)]):
+        Image.new("RGB", (width, height), (number * 90, 20, 30)).save(place / f"{number}.png")
+        (place / f"{number}.txt").write_text(f"cat, number {number}", "utf-8")
+    return place
+
+
+def run_survey(folder: Path) -> ImageIndex:
+    seen: list[int] = []
+    settings = {"concepts": [{"path": str(folder)}], "resolution": 64, "learning_rate": "not a number yet"}
+    index = survey(settings, 8, lambda: True, lambda grown: seen.append(len(grown.images)))
+    assert seen, "no partial result"
+    return index
+
+
+def test_index_has_sizes_buckets_and_captions(folder: Path) -> None:
+    index = run_survey(folder)
+    assert [(p.relative, p.width, p.bucket, p.caption) for p in index.images] == [
+        ("0.png", 64, "64x64", "cat, number 0"),
+        ("1.png", 128, "88x48", "cat, number 1"),
+        ("2.png", 64, "64x64", "cat, number 2"),
+    ]
+    assert index.images[0].file == folder / "0.png"
+    assert dict(index.buckets) == {"64x64": 2, "88x48": 1}
+    assert index.error == ""
+
+
+def test_missing_folder_is_an_error_of_that_folder(tmp_path: Path) -> None:
+    index = run_survey(tmp_path / "gone")
+    assert "does not exist" in index.folders[0].error
+
+
+def test_invalid_settings_give_an_error_message() -> None:
+    index = survey({"concepts": [{"path": ""}]}, 8, lambda: True, lambda _: None)
+    assert "path" in index.error
+
+
+def test_cancelled_survey_stops_early(folder: Path) -> None:
+    index = survey({"concepts": [{"path": str(folder)}]}, 8, lambda: False, lambda _: None)
+    assert not index.images
+    assert index.error == ""
+
+
+def test_malformed_records_are_rejected() -> None:
+    index = ImageIndex()
+    for record in ({"type": "pictures"}, {"type": "concept", "concept": "x"}):
+        with pytest.raises((KeyError, TypeError)):
+            index.add(record, {})
+
+
+def test_tags_are_counted_once_per_image(folder: Path) -> None:
+    assert tag_counts(run_survey(folder).images) == [("cat", 3), ("number 0", 1), ("number 1", 1), ("number 2", 1)]
+
+
+def test_caption_write_is_atomic_and_undoable(folder: Path) -> None:
+    change = write_caption(folder / "0.png", "a dog\n")
+    assert read_caption(folder / "0.png") == "a dog\n"
+    apply(change.reverse())
+    assert read_caption(folder / "0.png") == "cat, number 0"
+    new = write_caption(folder / "new.png", "born")
+    apply(new.reverse())
+    assert read_caption(folder / "new.png") is None
+    assert not list(folder.glob(".*")), "no partial file is left"
+
+
+def image(caption: str) -> IndexedImage:
+    return IndexedImage(0, "x.png", Path("x.png"), 1, 1, "1x1", caption, "found")
+
+
+@pytest.mark.parametrize(
+    ("caption", "replacement", "after"),
+    [
+        ("a cat, cats, Cat", Replacement("cat", "dog"), "a dog, dogs, dog"),
+        ("a cat, cats, Cat", Replacement("cat", "dog", whole_words=True), "a dog, cats, dog"),
+        ("a cat, cats, Cat", Replacement("cat", "dog", match_case=True), "a dog, dogs, Cat"),
+        ("one, two, three", Replacement("two", ""), "one, three"),
+        ("a+b", Replacement("a+", "c"), "cb"),
+        ("first\nsecond cat", Replacement("cat", r"\1"), "first\nsecond \\1"),
+    ],
+)
+def test_find_and_replace_is_plain_text(caption: str, replacement: Replacement, after: str) -> None:
+    ((_, planned),) = plan_replacement([image(caption), image("nothing here")], replacement)
+    assert planned == after
+
+
+def test_empty_search_changes_nothing() -> None:
+    assert plan_replacement([image("cat")], Replacement("", "dog")) == []
+
+
+def test_thumbnails_are_cached_on_disk(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    made = wait_for(Thumbnails(cache), folder / "1.png")
+    assert made is not None
+    assert made.size == (128, 64)
+    (stored,) = cache.glob("*/*.jpg")
+    stored.write_bytes(b"torn")
+    assert wait_for(Thumbnails(cache), folder / "1.png") is not None, "a torn file is made again"
+
+
+def test_broken_image_has_no_thumbnail(tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    thumbnails = Thumbnails(tmp_path / "cache")
+    assert wait_for(thumbnails, tmp_path / "broken.png") is None
+    assert thumbnails.is_broken(tmp_path / "broken.png")
+
+
+def wait_for(thumbnails: Thumbnails, file: Path) -> Image.Image | None:
+    ready: list[Path] = []
+    deadline = time.monotonic() + 60
+    while file not in ready:
+        assert time.monotonic() < deadline, "no thumbnail in time"
+        if thumbnails.get(file) is None:
+            thumbnails.poll(ready.append)
+            time.sleep(0.01)
+    found = thumbnails.get(file)
+    thumbnails.close()
+    return found

@@ -1,0 +1,239 @@
+"""The image pages of the Data section, in the real window."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from tkinter import ttk
+
+import pytest
+from PIL import Image
+
+from app.images.browser import ImageBrowser
+from app.images.pages import ImagePages
+from app.sections.data import Section
+from app.widgets import theme
+from tests.app.driver import Driver
+
+
+@pytest.fixture(scope="module")
+def folder(shared_home: Path) -> Path:
+    """Twelve captioned images, and one of each kind of problem."""
+    place = shared_home / "cats"
+    place.mkdir()
+    for number in range(12):
+        size = (96, 64) if number % 3 else (64, 64)
+        Image.new("RGB", size, (number * 20, 90, 200 - number * 10)).save(place / f"{number:02}.png")
+        (place / f"{number:02}.txt").write_text(f"a cat, number {number}, grey fur", "utf-8")
+    shutil.copy(place / "00.png", place / "twin.png")
+    Image.new("RGB", (6, 6)).save(place / "tiny.png")
+    (place / "broken.png").write_text("no image")
+    return place
+
+
+@pytest.fixture
+def section(shared_driver: Driver, folder: Path) -> Section:
+    """The Data section with the folder as its only concept, the images read."""
+    driver = shared_driver
+    driver.draft.new()
+    driver.set("resolution", 64)
+    driver.draft.insert("concepts", 0, {"path": str(folder)})
+    driver.window.show_section("data")
+    found = driver.window.sections["data"]
+    assert isinstance(found, Section)
+    found.turn_to("images")
+    driver.wait(lambda: len(pages(found).image_index.problems) >= 5, "the folder is read")
+    driver.settle()
+    return found
+
+
+def pages(section: Section) -> ImagePages:
+    assert section.pages is not None
+    return section.pages
+
+
+def browser(section: Section) -> ImageBrowser:
+    return pages(section).browser
+
+
+def test_images_are_shown_with_captions_and_marks(section: Section, shared_driver: Driver) -> None:
+    shown = browser(section).shown
+    assert [each.file.name for each in shown][:2] == ["00.png", "01.png"]
+    assert len(shown) == 14
+    assert "14 images" in shared_driver.text(section)
+    assert browser(section).grid_view.select(shown[1].file)
+    assert browser(section).editor.text.get() == "a cat, number 1, grey fur"
+
+
+def test_filter_matches_names_and_captions(section: Section, shared_driver: Driver) -> None:
+    browser(section).show_only("number 1")
+    assert {each.file.stem for each in browser(section).shown} == {"01", "10", "11"}
+    browser(section).show_only("")
+    browser(section).kind.choose("duplicate")
+    shared_driver.settle()
+    assert [each.file.name for each in browser(section).shown] == ["twin.png"]
+    browser(section).kind.choose("all")
+
+
+def test_unusable_controls_are_hidden(section: Section, shared_driver: Driver, folder: Path) -> None:
+    found, driver = browser(section), shared_driver
+    assert found.bar.winfo_viewable()
+    assert found.editor.winfo_viewable()
+    found.show_only("no such image")
+    driver.settle()
+    assert found.bar.winfo_viewable(), "the filter stays to be cleared"
+    assert not found.editor.winfo_viewable()
+    found.show_only("")
+    driver.settle()
+    assert found.editor.winfo_viewable()
+    driver.draft.remove("concepts", 0)
+    driver.wait(lambda: not found.shown and pages(section).is_complete, "the folder is gone")
+    driver.settle()
+    assert not found.bar.winfo_viewable()
+    assert not found.editor.winfo_viewable()
+    assert not found.replacing.winfo_viewable()
+    assert found.grid_view.winfo_viewable()
+    driver.draft.insert("concepts", 0, {"path": str(folder)})
+    driver.wait(lambda: len(found.shown) >= 12, "the images")
+    driver.settle()
+    assert found.bar.winfo_viewable()
+    assert found.bar.winfo_rooty() < found.editor.winfo_rooty(), "the filter is above"
+    assert found.editor.winfo_rootx() > found.grid_view.winfo_rootx()
+
+
+def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver: Driver) -> None:
+    grid = browser(section).grid_view
+    grid.canvas.focus_force()
+    shared_driver.press("Home", "Right", "Right")
+    assert grid.selected_image is not None
+    assert grid.selected_image.file.name == "02.png"
+    shared_driver.press("End")
+    assert grid.selected_image.file.name == "twin.png"
+    shared_driver.press("Home", "Return")
+    shared_driver.type(", typed")
+    shared_driver.press("ctrl+Return")
+    assert grid.selected_image.file.with_suffix(".txt").read_text("utf-8") == "a cat, number 0, grey fur, typed\n"
+    browser(section).editor.undo()
+    assert grid.selected_image.file.with_suffix(".txt").read_text("utf-8") == "a cat, number 0, grey fur"
+
+
+def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: Path) -> None:
+    browser(section).show_only("")
+    bar = browser(section).replacing
+    bar.search.show("grey")
+    bar.replace.show("black")
+    bar.count()
+    assert bar.button.cget("text") == f"Replace in {12:,} captions"
+    bar.button.invoke()
+    assert (folder / "07.txt").read_text("utf-8") == "a cat, number 7, black fur\n"
+    for _ in range(12):
+        browser(section).editor.undo()
+    assert (folder / "07.txt").read_text("utf-8") == "a cat, number 7, grey fur"
+
+
+def test_read_only_captions_give_the_reason(section: Section, shared_driver: Driver) -> None:
+    shared_driver.draft.set("concepts.0.caption_source", "file_name")
+    image = browser(section).shown[0]
+    browser(section).editor.show(image, [])
+    assert "The folder's settings use the file name as the caption." in shared_driver.text(section)
+
+
+def test_unwritable_caption_is_reported_and_kept(section: Section, shared_driver: Driver) -> None:
+    shared_driver.draft.set("concepts.0.caption_source", "txt")
+    browser(section).show_only("")
+    image = next(each for each in browser(section).shown if each.file.name == "03.png")
+    file = image.file.with_suffix(".txt")
+    file.unlink()
+    file.mkdir()  # a directory in its place cannot be written
+    try:
+        browser(section).grid_view.select(image.file)
+        browser(section).editor.text.show("something new")
+        browser(section).editor.save()
+        shared_driver.settle()
+        assert "cannot be written" in shared_driver.text(section)
+        assert browser(section).editor.text.get() == "something new"
+    finally:
+        browser(section).editor.text.show(image.caption)
+        file.rmdir()
+        file.write_text("a cat, number 3, grey fur", "utf-8")
+
+
+def test_tag_opens_its_images(section: Section, shared_driver: Driver) -> None:
+    section.turn_to("tags")
+    table = pages(section).tags.table
+    assert table.item("0", "values") == ("a cat", "12")
+    row = next(item for item in table.get_children() if table.item(item, "values")[0] == "number 5")
+    table.selection_set(row)
+    table.focus_force()
+    table.focus(row)
+    shared_driver.settle()
+    shared_driver.press("Return")
+    assert section.page == "images"
+    assert [each.file.stem for each in browser(section).shown] == ["05"]
+
+
+def test_problem_opens_its_image(section: Section, shared_driver: Driver) -> None:
+    section.turn_to("problems")
+    table = pages(section).problems.table
+    kinds = {table.item(item, "values")[1]: table.item(item, "values")[0] for item in table.get_children()}
+    assert kinds["broken.png"] == "unreadable"
+    row = next(item for item in table.get_children() if "twin.png" in str(table.item(item, "values")[2]) or
+               table.item(item, "values")[1] == "twin.png")  # fmt: skip
+    table.selection_set(row)
+    table.focus_force()
+    table.focus(row)
+    shared_driver.settle()
+    shared_driver.press("Return")
+    assert section.page == "images"
+    assert browser(section).grid_view.selected_image is not None
+
+
+def test_tables_follow_the_colour_mode(section: Section, shared_driver: Driver) -> None:
+    section.turn_to("problems")
+    shared_driver.settle()
+    table = pages(section).problems.table
+    for mode, place in (("light", 0), ("dark", 1)):
+        shared_driver.window.set_mode(mode)
+        shared_driver.settle()
+        style = ttk.Style(table)
+        assert style.lookup(table.cget("style"), "fieldbackground") == theme.CARD[place]
+        assert style.lookup(table.cget("style"), "foreground") == theme.TEXT[place]
+
+
+def test_sizes_are_drawn_and_a_missing_folder_reported(section: Section, shared_driver: Driver) -> None:
+    section.turn_to("buckets")
+    shared_driver.settle()
+    assert dict(pages(section).image_index.buckets)
+    shared_driver.draft.set("concepts.0.path", "nowhere/at/all")
+    section.show()
+    shared_driver.wait(lambda: "does not exist" in shared_driver.text(section), "the missing folder reported")
+
+
+def test_concept_card_has_a_cover_and_counts(section: Section, shared_driver: Driver, folder: Path) -> None:
+    driver = shared_driver
+    section.turn_to("folders")
+    driver.draft.set("concepts.0.enabled", True)
+    driver.set("concepts.0.repeats", 3)
+    driver.set("concepts.0.kind", "validation")
+    driver.wait(lambda: pages(section).is_complete, "the folder read again")
+    item, is_on, is_wrong = section.list._items[0]
+    assert (item.title, item.path, is_on, is_wrong) == ("cats", str(folder), True, False)
+    assert item.detail == "14 images, 5 problems  ·  3× per epoch  ·  for validation"
+    assert item.cover == folder / "00.png"
+    driver.wait(lambda: item.cover in section.list._covers, "the cover")
+    canvas = section.list.canvas
+    canvas.event_generate("<ButtonPress-1>", x=canvas.winfo_width() - 30, y=30)  # the switch
+    driver.settle()
+    assert driver.draft.get("concepts.0.enabled") is False
+
+
+def test_sizes_follow_the_family(section: Section, shared_driver: Driver) -> None:
+    driver = shared_driver
+    driver.wait(lambda: driver.window.state_.family.declaration is not None, "the family's answer")
+    family = driver.window.state_.family.declaration
+    assert family is not None
+    driver.draft.set_family(replace(family, size_step=32))
+    driver.window.state_.notify("family")
+    driver.wait(lambda: pages(section).is_complete and pages(section)._size_step == 32, "the folder read again")
+    assert all(side % 32 == 0 for name, _ in pages(section).image_index.buckets for side in map(int, name.split("x")))

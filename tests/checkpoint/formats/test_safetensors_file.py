@@ -1,0 +1,95 @@
+"""safetensors files written tensor by tensor: what safetensors itself reads, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modules.checkpoint.formats import SafetensorsFile, lazy_tensor, write_safetensors
+from modules.config import ConfigError
+
+
+def test_safetensors_reads_every_kind_of_number(tmp_path: Path) -> None:
+    tensors = {
+        "scalar": torch.tensor(3.5),
+        "bf16": torch.randn(3, 5).bfloat16(),
+        "turned": torch.randn(4, 6).T,
+        "int": torch.arange(7),
+        "bool": torch.tensor([True, False, True]),
+        "empty": torch.zeros(0),
+        "half": torch.randn(3).half(),
+    }
+    write_safetensors(tmp_path / "x", {name: lazy_tensor(tensor) for name, tensor in tensors.items()}, {"a": "ü"})
+    read = load_file(tmp_path / "x")
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)
+    with SafetensorsFile(tmp_path / "x") as again:
+        assert again.metadata["a"] == "ü"
+        assert again.stored_dtype("bf16") == torch.bfloat16
+        assert again.shape("turned") == (6, 4)
+
+
+def test_only_numbers_with_a_point_change_their_format(tmp_path: Path) -> None:
+    write_safetensors(
+        tmp_path / "x",
+        {"a": lazy_tensor(torch.ones(2), torch.float16), "b": lazy_tensor(torch.arange(2), torch.float16)},
+        {},
+    )
+    assert {name: tensor.dtype for name, tensor in load_file(tmp_path / "x").items()} == {
+        "a": torch.float16,
+        "b": torch.int64,
+    }
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")  # not on Windows
+    file = tmp_path / "x.safetensors"
+    save_file({"old": torch.ones(1)}, file)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # the kernel's own refusal to write on
+    try:
+        with pytest.raises(OSError, match="too large") as caught:
+            write_safetensors(file, {"new": lazy_tensor(torch.ones(100_000))}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.filename == str(file)
+    assert list(load_file(file)) == ["old"]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_damaged_files_are_explained(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.safetensors"
+    save_file({"a": torch.ones(1000)}, whole)
+    (tmp_path / "cut.safetensors").write_bytes(whole.read_bytes()[:-100])
+    (tmp_path / "pickle.safetensors").write_bytes(b"PK\x03\x04" + b"x" * 100)
+    (tmp_path / "text.safetensors").write_text("<html>not found, try again</html>")
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    (tmp_path / "model.ckpt").write_bytes(b"\x80\x02" + b"x" * 100)
+    for name, words in {
+        "cut.safetensors": "damaged or truncated",
+        "pickle.safetensors": "is a pickle",
+        "text.safetensors": "is not a safetensors file",
+        "empty.safetensors": "is empty",
+        "model.ckpt": "is a pickle",
+        "missing.safetensors": "There is no file",
+        ".": "is a folder",
+    }.items():
+        with pytest.raises(ConfigError, match=words):
+            SafetensorsFile(tmp_path / name)
+
+
+@pytest.mark.parametrize("length", [0x0280, 0x0480, 0x4B50])
+def test_a_length_that_looks_like_a_pickle_is_none(tmp_path: Path, length: int) -> None:
+    """The file begins with the length of its header: here with the bytes that a pickle or a zip begins with."""
+    save_file({"a": torch.ones(3)}, tmp_path / "short.safetensors")
+    data = (tmp_path / "short.safetensors").read_bytes()
+    header = data[8 : 8 + int.from_bytes(data[:8], "little")]
+    file = tmp_path / "padded.safetensors"
+    file.write_bytes(length.to_bytes(8, "little") + header.ljust(length) + data[8 + len(header) :])
+    with SafetensorsFile(file) as source:
+        assert source.read("a").tolist() == [1, 1, 1]

@@ -1,0 +1,113 @@
+"""Captions: their sources, and how the caption of a sample is augmented."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from modules.config import Concept
+from modules.data.loading.caption_augmentation import augment_caption
+from modules.data.rng import SampleRng
+from tests.data.helpers import config_for, index_of, write_image
+
+
+def captions(folder: Path, source: str = "auto") -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    cache = folder.parent / "cache"
+    config = config_for(folder, cache=cache, caption_source=source)
+    results = []
+    for _ in range(2):  # the second time from the stored index
+        index = index_of(config, cache)
+        found = {index.relative_path(row): index.captions(row) for row in range(len(index))}
+        results.append((found, sorted(f"{Path(p.path).name}: {p.what}" for p in index.problems())))
+    assert results[0] == results[1]
+    return results[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("red_cat.png", "10_dog/blue_dog.png"):
+        write_image(tmp_path / "pets_here" / name)
+    return tmp_path / "pets_here"
+
+
+def test_auto_uses_file_names_without_text_files(folder: Path) -> None:
+    assert captions(folder) == ({"red_cat.png": ("red cat",), "10_dog/blue_dog.png": ("blue dog",)}, [])
+
+
+def test_auto_reports_an_image_without_text_file(folder: Path) -> None:
+    (folder / "red_cat.txt").write_text("a cat\n\n  a red cat \r\n", encoding="utf-8-sig")
+    found, problems = captions(folder)
+    assert found == {"red_cat.png": ("a cat", "a red cat"), "10_dog/blue_dog.png": ("",)}
+    assert problems == ["blue_dog.png: no caption found; used with an empty caption"]
+
+
+def test_folder_names_and_no_captions(folder: Path) -> None:
+    assert captions(folder, "folder_name")[0] == {
+        "red_cat.png": ("pets here",),
+        "10_dog/blue_dog.png": ("10 dog",),
+    }
+    assert captions(folder, "none") == ({"red_cat.png": ("",), "10_dog/blue_dog.png": ("",)}, [])
+
+
+def test_unreadable_and_empty_text_files_are_reported(folder: Path) -> None:
+    (folder / "red_cat.txt").write_bytes("katze".encode("utf-16"))
+    (folder / "10_dog/blue_dog.txt").write_text(" \n")
+    found, problems = captions(folder, "txt")
+    assert set(found.values()) == {("",)}
+    assert problems == [
+        "blue_dog.png: its caption is empty",
+        "red_cat.png: its caption file is not readable as UTF-8; used with an empty caption",
+    ]
+
+
+def test_metadata_overrides_text_files(folder: Path) -> None:
+    (folder / "red_cat.txt").write_text("from the text file")
+    lines = [
+        json.dumps({"file_name": "red_cat.png", "text": "from\nmetadata"}),
+        json.dumps({"file_name": "10_dog/blue_dog.png", "caption": ["one", "two"]}),
+        "{broken",
+        "[1]",
+        json.dumps({"text": "nameless"}),
+    ]
+    (folder / "metadata.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    found, problems = captions(folder)
+    assert found == {"red_cat.png": ("from metadata",), "10_dog/blue_dog.png": ("one", "two")}
+    assert [problem.split(" (")[0] for problem in problems] == [
+        "metadata.jsonl: 1 entries have no `file_name`; they were ignored",
+        "metadata.jsonl: line 3 is not JSON",
+        "metadata.jsonl: line 4 is not a JSON object; it was ignored",
+    ]
+
+
+def test_metadata_csv_in_a_subfolder(folder: Path) -> None:
+    (folder / "10_dog/metadata.csv").write_text('file_name,prompt\nblue_dog.png,"a dog, blue"\n', encoding="utf-8")
+    found, problems = captions(folder, "metadata")
+    assert found == {"red_cat.png": ("",), "10_dog/blue_dog.png": ("a dog, blue",)}
+    assert len(problems) == 1
+
+
+def test_changed_metadata_file_is_read_again(folder: Path) -> None:
+    for text in ("first", "second one"):
+        (folder / "metadata.jsonl").write_text(json.dumps({"file_name": "red_cat.png", "text": text}))
+        assert captions(folder)[0]["red_cat.png"] == (text,)
+
+
+def test_tags_are_shuffled_and_dropped_except_the_first() -> None:
+    concept = Concept(path="x", prompt_prefix="sks, ", tag_shuffle=True, keep_tags=1, tag_dropout=0.5)
+    augmented = [augment_caption(("a, b, c, d",), concept, 0.0, SampleRng(seed)) for seed in range(400)]
+    assert all(caption.startswith("sks, a") for caption in augmented)
+    tags = [caption.removeprefix("sks, ").split(", ") for caption in augmented]
+    assert {tuple(t) for t in tags} >= {("a",), ("a", "d", "b", "c"), ("a", "c", "b")}
+    assert sum(len(t) - 1 for t in tags) / 400 == pytest.approx(1.5, abs=0.15)
+
+
+def test_captions_are_chosen_evenly_and_dropped() -> None:
+    concept = Concept(path="x", prompt_prefix="p ")
+    augmented = Counter(augment_caption(("a", "b"), concept, 0.25, SampleRng(seed)) for seed in range(4000))
+    assert set(augmented) == {"p a", "p b", ""}
+    assert augmented[""] / 4000 == pytest.approx(0.25, abs=0.03)
+    assert augmented["p a"] / augmented["p b"] == pytest.approx(1, abs=0.12)
+    assert augment_caption(("a, b",), Concept(path="x"), 0.0, SampleRng(1)) == "a, b"

@@ -1,0 +1,162 @@
+"""Decoding, buckets and crops of one image."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from modules.config import Concept
+from modules.data.cache.crops import Crop, compute_crops, count_views, crop_example, split_view
+from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
+from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, read_image_size
+
+
+def encoded(image: Image.Image, suffix: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, suffix, **options)
+    return buffer.getvalue()
+
+
+def test_every_mode_becomes_rgb_on_white() -> None:
+    half = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    assert decode_image(encoded(half), (4, 4), (4, 4)).getpixel((0, 0)) == (255, 255, 255)
+    assert decode_image(encoded(half.convert("LA")), (4, 4), (4, 4)).getpixel((0, 0)) == (255, 255, 255)
+    palette = Image.new("P", (4, 4), 1)
+    palette.putpalette([0, 0, 0, 10, 20, 30])
+    assert decode_image(encoded(palette), (4, 4), (4, 4)).getpixel((0, 0)) == (10, 20, 30)
+    assert decode_image(encoded(palette, transparency=1), (4, 4), (4, 4)).getpixel((0, 0)) == (255, 255, 255)
+    grey = Image.fromarray(np.full((4, 4), 257 * 100, dtype=np.uint16))
+    assert decode_image(encoded(grey), (4, 4), (4, 4)).getpixel((0, 0)) == (100, 100, 100)
+    assert decode_image(encoded(Image.new("1", (4, 4), 1)), (4, 4), (4, 4)).getpixel((0, 0)) == (255, 255, 255)
+    cmyk = decode_image(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG"), (8, 8), (8, 8)).getpixel((4, 4))
+    assert np.abs(np.array(cmyk) - (255, 0, 0)).max() <= 3
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", ["JPEG", "PNG", "WEBP"])
+def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Path) -> None:
+    upright = Image.new("RGB", (64, 32), "white")
+    upright.paste((200, 0, 0), (0, 0, 32, 16))  # the upper left quarter is red
+    stored = {1: [], 2: [0], 3: [3], 4: [1], 5: [5], 6: [2], 7: [6], 8: [4]}[orientation]
+    image = upright
+    for turn in stored:
+        image = image.transpose(Image.Transpose(turn))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(image, suffix, exif=exif)
+    (tmp_path / "x").write_bytes(data)
+    assert read_image_size(str(tmp_path / "x")) == (64, 32)
+    shown = decode_image(data, (64, 32), (32, 16))
+    assert shown.size == (64, 32)
+    assert shown.getpixel((8, 8))[1] < 60
+    assert shown.getpixel((56, 24))[1] > 200
+
+
+def test_large_jpegs_are_decoded_at_reduced_size() -> None:
+    data = encoded(Image.new("RGB", (800, 400)), "JPEG")
+    assert decode_image(data, (800, 400), (64, 32)).size == (200, 100)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 60, 0.5, 0.95])
+@pytest.mark.parametrize("suffix", ["PNG", "JPEG", "WEBP", "BMP"])
+def test_truncated_files_raise_image_errors(cut: float, suffix: str) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 50, 3), dtype=np.uint8))
+    data = encoded(noise, suffix)
+    kept = int(cut if cut >= 1 else cut * len(data))
+    with pytest.raises(IMAGE_ERRORS):
+        decode_image(data[:kept], (50, 50), (50, 50))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    suffix=st.sampled_from(["PNG", "JPEG", "WEBP", "BMP"]),
+    places=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), min_size=1, max_size=8),
+)
+def test_damaged_files_raise_only_image_errors(suffix: str, places: list[tuple[int, int]]) -> None:
+    data = bytearray(encoded(Image.effect_noise((40, 30), 60).convert("RGB"), suffix))
+    for place, value in places:
+        data[place % len(data)] = value
+    try:
+        decode_image(bytes(data), (40, 30), (40, 30))
+        decode_mask(bytes(data))
+    except IMAGE_ERRORS:
+        pass
+
+
+@settings(max_examples=100, deadline=None)
+@given(resolution=st.integers(8, 2048), step=st.sampled_from([1, 4, 8, 16, 32, 64]))
+def test_buckets_have_similar_area_and_whole_steps(resolution: int, step: int) -> None:
+    buckets = make_buckets(resolution, step, True)
+    assert 1 <= len(buckets) <= 17
+    assert len(set(buckets)) == len(buckets)
+    assert {Bucket(b.width, b.height) for b in buckets} == set(buckets)
+    for bucket in buckets:
+        assert bucket.width % step == bucket.height % step == 0
+        if resolution >= 16 * step:
+            assert bucket.width * bucket.height == pytest.approx(resolution**2, rel=0.08)
+            assert 0.22 <= bucket.width / bucket.height <= 4.5
+
+
+def test_images_go_to_the_nearest_aspect_ratio() -> None:
+    buckets = make_buckets(512, 8, True)
+    sizes = np.array([(100, 100), (400, 300), (300, 400), (1920, 1080), (5000, 10), (3, 900)], dtype=np.int32)
+    found = [str(buckets[n]) for n in assign_buckets(buckets, sizes[:, 0], sizes[:, 1])]
+    assert found == ["512x512", "592x440", "440x592", "680x384", "1024x256", "256x1024"]
+    assert make_buckets(500, 8, False) == (Bucket(504, 504),)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    width=st.integers(1, 5000),
+    height=st.integers(1, 5000),
+    variation=st.integers(0, 15),
+    path=st.integers(0, 2**64 - 1),
+)
+def test_crops_are_inside_and_cover_the_bucket(width: int, height: int, variation: int, path: int) -> None:
+    bucket = Bucket(256, 384)
+    numbers = compute_crops(
+        np.array([width], dtype=np.int32),
+        np.array([height], dtype=np.int32),
+        np.array([[bucket.height, bucket.width]], dtype=np.int32),
+        np.array([path], dtype=np.uint64),
+        variation,
+    )
+    resized_height, resized_width, top, left = numbers[0].tolist()
+    assert 0 <= top <= resized_height - bucket.height
+    assert 0 <= left <= resized_width - bucket.width
+    assert resized_height == bucket.height or resized_width == bucket.width
+    box = Crop((resized_height, resized_width), top, left, bucket, False).box(width, height)
+    assert 0 <= box[0] < box[2] <= width
+    assert 0 <= box[1] < box[3] <= height
+
+
+def test_views_are_variations_times_flips() -> None:
+    concept = Concept(path="x", crop_jitter=True, image_variations=3, horizontal_flip=True)
+    assert count_views(concept, validation=False) == 6
+    assert count_views(concept, validation=True) == 1
+    assert [split_view(view, concept) for view in range(4)] == [(0, False), (0, True), (1, False), (1, True)]
+    assert count_views(Concept(path="x", image_variations=3), validation=False) == 1
+
+
+def test_mask_is_cropped_like_its_image() -> None:
+    image = Image.new("RGB", (80, 40), "black")
+    image.paste("white", (0, 0, 30, 40))
+    mask = image.convert("L").resize((40, 20))
+    crop = Crop((32, 64), 0, 8, Bucket(32, 32), flipped=True)
+    example = crop_example(image, mask, True, ("a",), (40, 80), crop)
+    assert example.pixels.shape == (3, 32, 32)
+    assert example.mask is not None
+    assert example.mask.shape == (1, 32, 32)
+    assert (example.pixels[0] > 128).eq(example.mask[0] > 128).float().mean() > 0.95
+    assert example.pixels[0, 0, 31] == 255
+    assert (example.crop, example.flipped, example.original_size) == ((0, 8), True, (40, 80))
+    whole = crop_example(image, None, True, ("a",), (40, 80), crop).mask
+    assert whole is not None
+    assert whole.min() == 255
+    assert crop_example(image, mask, False, ("a",), (40, 80), crop).mask is None or mask is not None

@@ -1,0 +1,244 @@
+"""The index: what is found, what is skipped and reported, and what is opened again at the next start."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+
+from modules.config import DataError, TandemError
+from modules.data.index import concept_rows
+from modules.data.index.index import load_index
+from modules.data.index.problems import write_problems
+from tests.data.helpers import config_for, index_of, write_image
+
+
+def names(index) -> list[str]:
+    return [index.relative_path(row) for row in range(len(index))]
+
+
+def problems_by_name(index) -> dict[str, str]:
+    return {os.path.basename(problem.path): problem.what for problem in index.problems()}
+
+
+def test_rows_are_sorted_by_concept_and_path(tmp_path: Path) -> None:
+    for name in ("b.png", "sub/a.jpg", "a.webp", "Z.BMP", ".hidden.png", ".git/x.png"):
+        write_image(tmp_path / "one" / name, 64, 32)
+    write_image(tmp_path / "two" / "a.png")
+    index = index_of(config_for(tmp_path / "two", tmp_path / "one", cache=tmp_path / "c"), tmp_path / "c")
+    assert names(index) == ["a.png", "Z.BMP", "a.webp", "b.png", "sub/a.jpg"]
+    assert index.concept.tolist() == [0, 1, 1, 1, 1]
+    assert index.width.tolist() == [40, 64, 64, 64, 64]
+    assert [Path(path) for path in index.files()] == [Path(index.file(row)) for row in range(5)]
+    assert index.file(4) == str(tmp_path / "one/sub/a.jpg")
+    assert copy.copy(index).captions(1) == ("Z",)
+
+
+def test_subfolders_are_optional(tmp_path: Path) -> None:
+    write_image(tmp_path / "d/sub/a.png")
+    write_image(tmp_path / "d/b.png")
+    config = config_for(tmp_path / "d", cache=tmp_path / "c", include_subfolders=False)
+    assert names(index_of(config, tmp_path / "c")) == ["b.png"]
+
+
+def test_strange_names_work(tmp_path: Path) -> None:
+    strange = ["two words.png", "new\nline.png", "日本語 ü.png", "100%_'quoted'.png"]
+    for name in strange:
+        write_image(tmp_path / "d\u00fc x\ny" / name)
+    with open(os.fsencode(tmp_path / "d\u00fc x\ny") + b"/not-utf8-\xff.png", "wb") as file:
+        file.write(write_image(tmp_path / "p.png").read_bytes())
+    config = config_for(tmp_path / "d\u00fc x\ny", cache=tmp_path / "c")
+    index = index_of(config, tmp_path / "c")
+    assert sorted(names(index)) == sorted([*strange, "not-utf8-\udcff.png"])
+    captions = {names(index)[row]: index.captions(row) for row in range(5)}
+    assert captions["new\nline.png"] == ("new line",)
+    assert captions["not-utf8-\udcff.png"] == ("not-utf8-\ufffd",)
+    write_problems([*index.problems()], tmp_path / "problems.txt")
+    assert not (tmp_path / "problems.txt").exists()
+
+
+def test_circular_links_end(tmp_path: Path) -> None:
+    write_image(tmp_path / "d/a.png")
+    (tmp_path / "d/loop").symlink_to(tmp_path / "d", target_is_directory=True)
+    (tmp_path / "d/again").symlink_to(tmp_path / "d/loop", target_is_directory=True)
+    write_image(tmp_path / "elsewhere/b.png")
+    (tmp_path / "d/link").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "d/gone.png").symlink_to(tmp_path / "nothing.png")
+    os.mkfifo(tmp_path / "d/pipe.png")
+    (tmp_path / "d/folder.png").mkdir()
+    index = index_of(config_for(tmp_path / "d", cache=tmp_path / "c"), tmp_path / "c")
+    assert names(index) == ["a.png", "link/b.png"]
+    assert set(problems_by_name(index)) == {"gone.png", "pipe.png", "folder.png"}
+
+
+def test_bad_files_are_reported_and_others_used(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    write_image(folder / "good.png")
+    (folder / "text.png").write_text("hello")
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "short.png").write_bytes(write_image(tmp_path / "x.png").read_bytes()[:20])
+    (folder / "anim.gif").write_bytes(b"GIF89a")
+    (folder / "notes.md").write_text("not an image, and no problem")
+    write_huge_png(folder / "huge.png")
+    index = index_of(config_for(folder, cache=tmp_path / "c"), tmp_path / "c")
+    found = problems_by_name(index)
+    assert names(index) == ["good.png"]
+    assert set(found) == {"text.png", "empty.jpg", "short.png", "anim.gif", "huge.png"}
+    assert "huge" in found["huge.png"]
+    assert "not a PNG" in found["text.png"]
+    write_problems(index.problems(), tmp_path / "problems.txt")
+    assert len((tmp_path / "problems.txt").read_text("utf-8").splitlines()) == 5
+    assert "text.png: skipped: not a PNG" in (tmp_path / "problems.txt").read_text()
+    again = index_of(config_for(folder, cache=tmp_path / "c"), tmp_path / "c")
+    assert problems_by_name(again) == found
+
+
+def write_huge_png(path: Path) -> None:
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", b"") + chunk(b"IEND", b""))
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
+    write_image(tmp_path / "d/a.png")
+    write_image(tmp_path / "d/b.png").chmod(0)
+    index = index_of(config_for(tmp_path / "d", cache=tmp_path / "c"), tmp_path / "c")
+    assert "cannot be read" in problems_by_name(index)["b.png"]
+
+
+def test_exif_rotation_swaps_width_and_height(tmp_path: Path) -> None:
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "d").mkdir()
+    for name in ("a.jpg", "b.webp", "c.png"):
+        Image.new("RGB", (60, 20)).save(tmp_path / "d" / name, exif=exif)
+    index = index_of(config_for(tmp_path / "d", cache=tmp_path / "c"), tmp_path / "c")
+    assert [(int(w), int(h)) for w, h in zip(index.width, index.height, strict=True)] == [(20, 60)] * 3
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda folder: None, "does not exist"),
+        (lambda folder: folder.write_text(""), "is a file"),
+        (lambda folder: folder.mkdir(), "0 files seen"),
+        (lambda folder: (folder.mkdir(), (folder / "a.gif").write_text("")), r"1 x \.gif"),
+        (lambda folder: (folder.mkdir(), (folder / "a.png").write_text("hi")), "not a PNG"),
+    ],
+)
+def test_nothing_to_train_on_raises_one_sentence(tmp_path: Path, prepare, words: str) -> None:
+    prepare(tmp_path / "d")
+    with pytest.raises(DataError, match=words) as caught:
+        index_of(config_for(tmp_path / "d", cache=tmp_path / "c"), tmp_path / "c")
+    assert str(tmp_path / "d") in str(caught.value)
+    assert caught.value.exit_code == 4
+
+
+def test_no_concepts_and_only_validation_are_refused(tmp_path: Path) -> None:
+    write_image(tmp_path / "d/a.png")
+    with pytest.raises(DataError, match="no concept"):
+        index_of(config_for(cache=tmp_path / "c"), tmp_path / "c")
+    with pytest.raises(DataError, match="no concept"):
+        index_of(config_for(tmp_path / "d", cache=tmp_path / "c", enabled=False), tmp_path / "c")
+    with pytest.raises(DataError, match="held out"):
+        index_of(config_for(tmp_path / "d", cache=tmp_path / "c", kind="validation"), tmp_path / "c")
+
+
+def test_unusable_cache_folder_raises_one_sentence(tmp_path: Path) -> None:
+    write_image(tmp_path / "d/a.png")
+    (tmp_path / "c").write_text("a file is in the way")
+    with pytest.raises(TandemError, match="cache_dir"):
+        index_of(config_for(tmp_path / "d", cache=tmp_path / "c"), tmp_path / "c")
+
+
+def test_only_what_changed_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, cache = tmp_path / "d", tmp_path / "c"
+    for name in "abc":
+        write_image(folder / f"{name}.png")
+        (folder / f"{name}.txt").write_text(name)
+    config = config_for(folder, cache=cache)
+    first = index_of(config, cache)
+    stamp = first.path.stat().st_mtime_ns
+    opened: list[str] = []
+    read = concept_rows.read_image_size
+    monkeypatch.setattr(concept_rows, "read_image_size", lambda path: (opened.append(Path(path).name), read(path))[1])
+    assert names(index_of(config, cache)) == ["a.png", "b.png", "c.png"]
+    assert opened == []
+    assert first.path.stat().st_mtime_ns == stamp
+    write_image(folder / "b.png", 80, 40)
+    write_image(folder / "d.png")
+    (folder / "a.png").unlink()
+    (folder / "c.txt").write_text("changed\nsecond")
+    index = index_of(config, cache)
+    assert sorted(opened) == ["b.png", "d.png"]
+    assert names(index) == ["b.png", "c.png", "d.png"]
+    assert index.width.tolist() == [80, 40, 40]
+    assert [index.captions(row) for row in range(3)] == [("b",), ("changed", "second"), ("",)]
+    opened.clear()
+    other = index_of(config.model_copy(update={"resolution": 64}), cache)
+    assert opened == []
+    assert other.path != index.path
+
+
+def test_damaged_index_is_rebuilt(tmp_path: Path) -> None:
+    write_image(tmp_path / "d/a.png")
+    config = config_for(tmp_path / "d", cache=tmp_path / "c")
+    path = index_of(config, tmp_path / "c").path
+    whole = path.read_bytes()
+    for damaged in (b"", b"xx", whole[:100], whole[:-4], b"\xff" * 200):
+        path.unlink()
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="damaged"):
+            load_index(path)
+        assert names(index_of(config, tmp_path / "c")) == ["a.png"]
+    with pytest.raises(DataError, match="cannot be read"):
+        load_index(tmp_path / "nothing")
+
+
+def test_validation_split_depends_on_seed_and_path(tmp_path: Path) -> None:
+    for n in range(60):
+        write_image(tmp_path / f"d/{n:02}.png", 8, 8)
+    config = config_for(tmp_path / "d", cache=tmp_path / "c", validation_split=0.3)
+    index = index_of(config, tmp_path / "c")
+    chosen = {name for name, aside in zip(names(index), index.validation, strict=True) if aside}
+    assert 8 <= len(chosen) <= 28
+    for n in range(60, 80):
+        write_image(tmp_path / f"d/{n:02}.png", 8, 8)
+    more = index_of(config, tmp_path / "c")
+    assert {n for n, aside in zip(names(more), more.validation, strict=True) if aside and n < "60"} == chosen
+    (tmp_path / "d").rename(tmp_path / "moved")
+    moved = index_of(config_for(tmp_path / "moved", cache=tmp_path / "c", validation_split=0.3), tmp_path / "c")
+    assert moved.validation.tolist() == more.validation.tolist()
+    other = index_of(config_for(tmp_path / "moved", cache=tmp_path / "c", validation_split=0.3, seed=7), tmp_path)
+    assert other.validation.tolist() != more.validation.tolist()
+
+
+def test_masks_are_not_images_and_must_fit(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    for name in ("same", "scaled", "other", "broken", "none"):
+        write_image(folder / f"{name}.png", 40, 20)
+    write_image(folder / "same-masklabel.png", 40, 20, mode="L")
+    write_image(folder / "scaled-masklabel.png", 80, 40, mode="L")
+    write_image(folder / "other-masklabel.png", 40, 40, mode="L")
+    (folder / "broken-masklabel.png").write_text("no")
+    plain = index_of(config_for(folder, cache=tmp_path / "c"), tmp_path / "c")
+    assert len(plain) == 5
+    assert plain.problems() == []
+    masked = index_of(config_for(folder, cache=tmp_path / "c", masked_training=True), tmp_path / "c")
+    assert names(masked) == ["none.png", "same.png", "scaled.png"]
+    assert [masked.has_mask(row) for row in range(3)] == [False, True, True]
+    found = problems_by_name(masked)
+    assert "scaled" in found["scaled.png"]
+    assert "another shape" in found["other.png"]
+    assert "its mask" in found["broken.png"]
+    assert len(found) == 3

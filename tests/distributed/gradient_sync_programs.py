@@ -1,0 +1,120 @@
+"""Programs for two ranks of test_gradient_sync; rank 0 writes the results to FOLDER/found.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from modules.config import TrainConfig
+from modules.distributed import Group, RankEnv, register_compression_hook, wrap_ddp
+from modules.distributed.ddp import same_on_all_ranks
+from modules.distributed.process_group import process_group
+from tests.adapter_family import AdapterNet, Options
+
+ADAPTERS = 360  # two tensors each
+
+
+def run_all(rank_env: RankEnv, folder: Path) -> None:
+    """Single gradient syncs, examined closely."""
+    with process_group(rank_env, "gloo", 60) as group:
+        found = {**_wrapped_adapters(group), **_same_weights(group), **_compressed(group)}
+        found["powersgd finite"] = _non_finite(group)
+    if rank_env.rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+
+
+def _wrapped_adapters(group: Group) -> dict[str, object]:
+    """The number of buckets, once DDP has rebuilt them."""
+    found: dict[str, object] = {}
+    for name, trained, compression in (
+        ("adapters", "adapters", "none"),
+        ("everything", "", "none"),
+        ("everything in low ranks", "", "powersgd"),
+    ):
+        config = TrainConfig(bucket_cap_mb=1, gradient_compression=compression)
+        torch.manual_seed(group.rank)
+        model = AdapterNet(Options(width=256, adapters=ADAPTERS))
+        for weight_name, weight in model.named_parameters():
+            weight.requires_grad_(weight_name.startswith(trained))
+        wrapped = wrap_ddp(model, config, group)
+        buckets: list[int] = []
+        wrapped.register_comm_hook(buckets, _count)
+        for _ in range(2):
+            buckets.clear()
+            wrapped(torch.randn(1, 4, 2, 2)).sum().backward()
+        found[f"{name} buckets"] = len(buckets)
+        found[f"{name} tensors"] = sum(weight.requires_grad for weight in model.parameters())
+        found[f"{name} same"] = same_on_all_ranks(model, group)
+    return found
+
+
+def _count(buckets, bucket):  # type: ignore[no-untyped-def]  # DDP compares annotations with classes, not strings
+    buckets.append(bucket.index())
+    return default_hooks.allreduce_hook(None, bucket)
+
+
+def _same_weights(group: Group) -> dict[str, object]:
+    """What counts as a difference between ranks."""
+
+    def compared(corrupt: object) -> bool:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        model.register_buffer("turns", torch.zeros(4, dtype=torch.complex64))
+        model.register_buffer("nothing", torch.zeros(0))
+        if group.rank == 1 and callable(corrupt):
+            corrupt(model)
+        return same_on_all_ranks(model, group)
+
+    with torch.no_grad():
+        return {
+            "same: equal": compared(None),
+            "same: a bit": compared(lambda m: m[0].weight.view(torch.int32)[2, 1].bitwise_xor_(1)),
+            "same: ones and twos": compared(lambda m: m[1].weight.mul_(2)),
+            "same: a buffer": compared(lambda m: m[1].num_batches_tracked.add_(1)),
+            "same: shape": compared(lambda m: setattr(m[0], "weight", nn.Parameter(m[0].weight.view(2, 8)))),
+        }
+
+
+def _compressed(group: Group) -> dict[str, object]:
+    """How far the mean of two gradients is from the exact one, and whether both ranks get the same."""
+    found: dict[str, object] = {}
+    for compression in ("none", "fp16", "bf16", "powersgd"):
+        config = TrainConfig(gradient_compression=compression, powersgd_start_step=2, powersgd_rank=1)
+        model = nn.Linear(32, 32, bias=False)
+        wrapped = wrap_ddp(model, config, group)
+        register_compression_hook(wrapped, config).reset(5)
+        gradient = _gradient(wrapped, group.rank)
+        exact = (_own_gradient(0) + _own_gradient(1)) / 2
+        other = gradient.clone()
+        dist.broadcast(other, 0)
+        found[f"{compression} differs by"] = float((gradient - exact).norm() / exact.norm())
+        found[f"{compression} same"] = torch.equal(gradient, other)
+        found[f"{compression} rank"] = int(torch.linalg.matrix_rank(gradient, rtol=1e-4))
+    return found
+
+
+def _non_finite(group: Group) -> list[bool]:
+    """Whether PowerSGD's gradients are finite before, in and after a step in which one rank had a NaN."""
+    config = TrainConfig(gradient_compression="powersgd", powersgd_start_step=2)
+    wrapped = wrap_ddp(nn.Linear(32, 32, bias=False), config, group)
+    register_compression_hook(wrapped, config).reset(5)
+    corrupted = float("nan") if group.rank == 1 else 1.0
+    return [bool(_gradient(wrapped, group.rank, factor).isfinite().all()) for factor in (1.0, corrupted, 1.0)]
+
+
+def _own_gradient(rank: int) -> torch.Tensor:
+    return torch.randn(32, 32, generator=torch.Generator().manual_seed(rank))
+
+
+def _gradient(wrapped: DistributedDataParallel, rank: int, factor: float = 1.0) -> torch.Tensor:
+    """The synced gradient of a loss whose local gradient is a given matrix."""
+    wrapped.zero_grad()
+    (wrapped(torch.eye(32)) * _own_gradient(rank).T * factor).sum().backward()
+    assert wrapped.module.weight.grad is not None
+    return wrapped.module.weight.grad.detach().clone()

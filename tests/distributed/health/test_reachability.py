@@ -1,0 +1,79 @@
+"""Whether a silent machine can be reached, and how that shortens the time until it counts as lost."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from modules.distributed.health import heartbeat_monitor, reachability
+from modules.distributed.health.heartbeat_monitor import HeartbeatMonitor
+from modules.distributed.health.reachability import HostProbe, host_probes
+from modules.distributed.startup.rendezvous import Member
+from modules.run.launch.rank_env import RankEnv
+from tests.ports import free_port
+
+NOWHERE = "255.255.255.255"  # the system refuses to connect to the broadcast address at once
+
+
+@pytest.fixture(autouse=True)
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every limit is exceeded immediately."""
+    monkeypatch.setattr(reachability, "UNREACHABLE_AFTER_S", -1.0)
+    for name in ("SILENT_AFTER_S", "DEAD_AFTER_UNREACHABLE_S"):
+        monkeypatch.setattr(heartbeat_monitor, name, -1.0)
+
+
+def member(rank: int, machine: str, address: str = "") -> Member:
+    return Member(rank, 0, machine, os.getpid(), None, None, machine, address)
+
+
+def test_a_refused_connection_counts_as_an_answer() -> None:
+    assert not HostProbe("127.0.0.1", free_port(), answers=True).is_unreachable()
+    probe = HostProbe(NOWHERE, 9, answers=True)
+    assert not probe.is_unreachable(), "it has not been probed yet"
+    probe.probe()
+    assert probe.is_unreachable()
+
+
+def test_never_answered_is_not_unreachable() -> None:
+    probe = HostProbe(NOWHERE, 9)
+    probe.probe()
+    assert not probe.is_unreachable()
+
+
+def test_an_answer_resets_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = HostProbe("127.0.0.1", free_port(), answers=True)
+    monkeypatch.setattr(probe, "_address", NOWHERE)
+    probe.probe()
+    monkeypatch.setattr(probe, "_address", "127.0.0.1")
+    probe.probe()
+    assert not probe.is_unreachable()
+
+
+def test_rank_0_probes_the_others_and_they_its_store() -> None:
+    everyone = (member(0, "alpha"), member(1, "alpha"), member(2, "beta", "127.0.0.1"), member(3, "beta", "127.0.0.1"))
+    rank_env = RankEnv(0, 0, 4, "127.0.0.1", free_port())
+    assert list(host_probes(everyone, rank_env)) == ["beta"]
+    assert list(host_probes(everyone, replace(rank_env, rank=1))) == []
+    assert list(host_probes(everyone, replace(rank_env, rank=3))) == ["alpha"]
+
+
+def test_an_unreachable_machine_is_lost_sooner() -> None:
+    everyone = (member(0, "alpha"), member(1, "beta"))
+    probe = HostProbe(NOWHERE, 9, answers=True)
+    probe.probe()
+    probing = HeartbeatMonitor(everyone, 0, {"beta": probe})
+    not_probing = HeartbeatMonitor(everyone, 0, {})
+    for monitor in (probing, not_probing):
+        monitor.record(1, 1)
+    failure = probing.find_lost_rank(connection_broken=False)
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (1, "lost")
+    assert failure.message == "Host beta (rank 1) sent no heartbeat for 0 s and cannot be reached."
+    assert not_probing.find_lost_rank(connection_broken=False) is None
+    other = HeartbeatMonitor(everyone, 1, {"alpha": probe})
+    lost = other.diagnose_store(1.0, connection_broken=False)
+    assert lost is not None
+    assert lost.message.endswith("and cannot be reached.")

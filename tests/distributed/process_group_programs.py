@@ -1,0 +1,166 @@
+"""Programs for the processes of test_process_group; each rank writes its results to FOLDER/rank-N.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from modules.distributed import (
+    GroupError,
+    RankEnv,
+    cleanup_distributed,
+    setup_distributed,
+)
+from modules.distributed.async_all_reduce import AsyncAllReduce
+from modules.distributed.health import heartbeat_monitor, watchdog
+from modules.distributed.health.watchdog import PeerLost, Watchdog
+from modules.distributed.store_barrier import StoreBarrier
+
+
+def write_result(folder: Path, rank: int, result: dict[str, object]) -> None:
+    """Leave the result for the test."""
+    (folder / f"rank-{rank}.json").write_text(json.dumps(result))
+
+
+def user_function(rank: int, world_size: int, folder: Path, factor: float) -> None:
+    """A training function as a user writes it."""
+    assert dist.is_initialized()
+    total = torch.tensor([factor * (rank + 1)])
+    dist.all_reduce(total)
+    write_result(folder, rank, {"world": world_size, "total": total.item(), "environment": os.environ["LOCAL_RANK"]})
+
+
+def user_error(rank: int, world_size: int, folder: Path) -> None:
+    """One rank fails, the other waits for it for ever."""
+    if rank == 1:
+        raise ValueError("my own mistake")
+    dist.barrier()
+
+
+def all_primitives(rank_env: RankEnv, folder: Path) -> None:
+    """The group, an asynchronous all-reduce and a store barrier; then a group that never forms."""
+    group = setup_distributed(timeout_s=60)
+    reduce = AsyncAllReduce(["stop", "loss"], group.control)
+    first = reduce.sync({"stop": float(rank_env.rank == 1), "loss": 0.25 * (rank_env.rank + 1)})
+    second = reduce.sync({"loss": 1.0})
+    last = reduce.wait()
+    nothing = reduce.wait()
+
+    watchdog.REPORT_WAITING_AFTER_S = watchdog.IDLE_AFTER_S = 1.0
+    waited: list[watchdog.WaitRow] = []
+    watchdog.NOTE_LONG_WAIT_EVERY_S = 1.0
+    noted: list[str] = []
+    dog = Watchdog(group, on_waiting=waited.extend, on_long_wait=noted.append)
+    barrier = StoreBarrier(group.store, rank_env.rank, rank_env.world_size, dog)
+    polls = 0
+
+    def count() -> None:
+        nonlocal polls
+        polls += 1
+
+    barrier.on_wait = count
+    done = folder / "rank 0 was here"
+
+    def work_slowly() -> None:
+        time.sleep(5)
+        done.touch()
+
+    heartbeat_monitor.DEAD_AFTER_S = 4.0  # rank 0 works for longer than that, but keeps sending heartbeats
+    with dog:
+        barrier.run_on_rank0("slow", work_slowly)
+        rank0_first = done.exists()
+        barrier.run_on_all("all", lambda: time.sleep(0.3 * rank_env.rank))
+        too_late = barrier.cancel("stopped")
+        cancelled = _cancelled(barrier)
+        dist.barrier(group=group.control)
+        gathered = barrier.gather("names", f"rank {rank_env.rank}")
+        dist.barrier(group=group.control)
+    backend, device = group.backend, str(group.device)
+    cleanup_distributed()
+    cleanup_distributed()
+    write_result(
+        folder,
+        rank_env.rank,
+        {
+            "sums": [first, second, last, nothing],
+            "polls": polls,
+            "waited": waited[:1],
+            "noted": noted,
+            "gathered": gathered,
+            "rank0_first": rank0_first,
+            "too_late": too_late,
+            "cancelled": cancelled,
+            "left": not dist.is_initialized(),
+            "backend": backend,
+            "device": device,
+            "never_formed": _never_formed(rank_env),
+        },
+    )
+
+
+def _cancelled(barrier: StoreBarrier) -> str:
+    """Rank 0 cancels while it waits for rank 1, which then arrives last."""
+
+    def leave() -> None:
+        if barrier.cancel("stopped"):
+            raise InterruptedError(barrier.cancel_reason())
+
+    def raise_if_cancelled() -> None:
+        if reason := barrier.cancel_reason():
+            raise InterruptedError(reason)
+
+    def arrive_late() -> None:
+        while not barrier.cancel_reason():
+            time.sleep(0.01)
+
+    on_wait, barrier.on_wait = barrier.on_wait, leave if barrier.rank == 0 else raise_if_cancelled
+    try:
+        barrier.run_on_all("late", (lambda: None) if barrier.rank == 0 else arrive_late)
+    except InterruptedError as stop:
+        return str(stop)
+    finally:
+        barrier.on_wait = on_wait
+    return "continued"
+
+
+def _never_formed(rank_env: RankEnv) -> str:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    try:
+        setup_distributed(1, 2, "gloo", master_port=rank_env.master_port + 1 + rank_env.rank, timeout_s=1)
+    except GroupError as error:
+        return str(error)
+    return "formed"
+
+
+def frozen(rank_env: RankEnv, folder: Path) -> None:
+    """Rank 0 hangs in its work, alive but idle, as on a network drive that no longer answers."""
+    group = setup_distributed(timeout_s=60)
+    watchdog.FROZEN_AFTER_S = 3.0
+    try:
+        with Watchdog(group) as dog:
+            StoreBarrier(group.store, rank_env.rank, 2, dog).run_on_rank0("saving", threading.Event().wait)
+    except PeerLost as error:
+        write_result(folder, rank_env.rank, {"error": str(error)})
+
+
+def peer_killed(rank_env: RankEnv, folder: Path) -> None:
+    """Rank 1 is killed while rank 0 waits for it."""
+    group = setup_distributed(timeout_s=60)
+    with Watchdog(group) as dog:
+        barrier = StoreBarrier(group.store, rank_env.rank, rank_env.world_size, dog)
+        barrier.run_on_all("start", lambda: None)
+        if rank_env.rank == 1:
+            time.sleep(2)  # until its heartbeat has arrived
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            barrier.run_on_all("caching", lambda: None)
+        except PeerLost as error:
+            write_result(folder, 0, {"error": str(error)})

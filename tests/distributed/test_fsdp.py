@@ -1,0 +1,100 @@
+"""Which blocks become FSDP units, and what cannot be sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from modules.config import ConfigError, TrainConfig, resolve_config
+from modules.distributed import Group, RankEnv, apply_fsdp, check_unused_parameters
+from modules.distributed.fsdp import fsdp_units
+from modules.distributed.process_group import process_group
+from tests.ports import free_port
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    """A group of one process."""
+    with process_group(RankEnv(0, 0, 1, "127.0.0.1", free_port()), "gloo", 60) as group:
+        yield group
+
+
+def config(**settings: object) -> TrainConfig:
+    return TrainConfig.model_validate({"training_mode": "fully_sharded", **settings})
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 4))
+
+
+def test_inner_blocks_come_before_those_around_them() -> None:
+    model = net()
+    outer = model[1]
+    assert isinstance(outer, nn.Sequential)
+    assert fsdp_units(model, [outer, outer[0], model[0], model]) == [outer[0], outer, model[0]]
+
+
+def test_blocks_that_share_weights_are_left_to_their_parent() -> None:
+    model = net()
+    outer = model[1]
+    assert isinstance(outer, nn.Sequential)
+    outer[0].weight = outer[1].weight
+    assert fsdp_units(model, [model[0], outer, outer[0], outer[1], model[2]]) == [model[2], outer, model[0]]
+    model[2].weight = outer[1].weight
+    assert fsdp_units(model, [model[0], outer, model[2]]) == [model[0]]
+
+
+def test_a_scalar_cannot_be_sharded(group: Group) -> None:
+    model = net()
+    model.register_parameter("gain", nn.Parameter(torch.ones(())))
+    with pytest.raises(ConfigError, match="cannot shard the scalar 'gain'"):
+        apply_fsdp(model, [], config(), group, None)
+
+
+def test_the_summary_reports_the_memory_held(group: Group) -> None:
+    model = nn.Sequential(nn.Linear(512, 512, bias=False), nn.Linear(512, 1024, bias=False))
+    model[0].requires_grad_(False)
+    weights = apply_fsdp(model, list(model), config(), group, None)
+    assert weights.num_trainable == 512 * 1024
+    summary = weights.summary()
+    assert "3 units of at most 2.0 MiB" in summary
+    assert "3.0 of 3.0 MiB of weights and 2.0 of 2.0 MiB of gradients" in summary
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_unused_weights_are_found(group: Group, kept: bool) -> None:
+    model = net()
+    model.append(nn.Linear(4, 4).requires_grad_(False))
+    model.register_module("idle", nn.Linear(3, 3, bias=False))
+    model.forward = lambda x: model[3](model[2](model[1](model[0](x))))  # type: ignore[method-assign]
+    weights = apply_fsdp(model, [model[0], model[1]], config(fsdp_reshard_after_forward=not kept), group, None)
+    loss = model(torch.ones(2, 4)).sum()
+    with pytest.raises(ConfigError, match=r"1 of 9 trained weights did not contribute.*'idle.weight'"):
+        check_unused_parameters(weights.leaf_tensors(), loss, config(), group.control)
+    loss.backward()
+    weights.collect_gradients()
+    assert {name for name, weight in weights.local.items() if weight.grad is None} == {"idle.weight"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("optimizer=prodigy", "optimizer is prodigy, which works on whole matrices or on all weights at once"),
+        ("optimizer=adafactor", "use one of adamw, adam, sgd, lion"),
+        ("gradient_compression=fp16", "gradient_compression is fp16, which is for training_mode distributed"),
+        ("channels_last=true", "channels_last is true; training_mode fully_sharded flattens weights"),
+    ],
+)
+def test_settings_that_change_the_result_are_refused(setting: str, said: str) -> None:
+    assert resolve_config(None, [setting])
+    with pytest.raises(ConfigError, match="fully_sharded") as refusal:
+        resolve_config(None, [setting, "training_mode=fully_sharded"])
+    assert said in str(refusal.value)
+
+
+def test_sync_batch_norm_needs_a_gpu(group: Group) -> None:
+    with pytest.raises(ConfigError, match="sync_batch_norm is on"):
+        apply_fsdp(net(), [], config(sync_batch_norm=True), group, None)

@@ -1,0 +1,114 @@
+"""Groups of real gloo processes: joining, reducing, waiting for each other, and losing a rank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config import TrainingError
+from modules.distributed import launch_distributed, resolve_backend, spawn
+from modules.distributed.rank_group import SingleProcess
+from modules.machine import hostname
+from tests.distributed import process_group_programs
+from tests.ports import free_port
+
+pytestmark = pytest.mark.slow
+
+
+def result_of(folder: Path, rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("results")
+    spawn(process_group_programs.all_primitives, 2, free_port(), (folder,))
+    return [result_of(folder, rank) for rank in range(2)]
+
+
+def test_a_user_function_runs_in_a_group(tmp_path: Path) -> None:
+    launch_distributed(process_group_programs.user_function, 2, "nccl", folder=tmp_path, factor=1.5)
+    for rank in (0, 1):
+        assert result_of(tmp_path, rank) == {"world": 2, "total": 4.5, "environment": str(rank)}
+
+
+def test_a_user_error_ends_all_and_names_the_rank(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"rank 1 failed(.|\n)*my own mistake"):
+        launch_distributed(process_group_programs.user_error, 2, "gloo", folder=tmp_path)
+
+
+def test_positional_arguments_reach_the_train_function(tmp_path: Path) -> None:
+    launch_distributed(process_group_programs.user_function, 1, "gloo", tmp_path, 2.0)
+    assert result_of(tmp_path, 0)["total"] == 2.0
+
+
+def test_every_rank_reads_the_same_sums_one_call_late(results: list[dict[str, Any]]) -> None:
+    expected = [{"stop": 0, "loss": 0}, {"stop": 1, "loss": 0.75}, {"stop": 0, "loss": 2}, {"stop": 0, "loss": 0}]
+    assert results[0]["sums"] == results[1]["sums"] == expected
+
+
+def test_a_slow_rank_0_that_sends_heartbeats_is_waited_for(results: list[dict[str, Any]]) -> None:
+    assert results[1]["rank0_first"] is True
+    assert results[1]["polls"] > 0
+
+
+def test_waiting_ranks_are_reported(results: list[dict[str, Any]]) -> None:
+    (row,) = results[0]["waited"]
+    assert (row["rank"], row["for"], row["in"]) == (1, [0], "rank 0 (slow)")
+    assert "process_group_programs.py" in row["at"]["0"]
+    assert results[0]["noted"][0].startswith("Rank 1 has waited ")
+
+
+def test_gather_returns_every_ranks_text(results: list[dict[str, Any]]) -> None:
+    assert [result["gathered"] for result in results] == [["rank 0", "rank 1"]] * 2
+
+
+def test_a_cancelled_barrier_is_cancelled_for_all(results: list[dict[str, Any]]) -> None:
+    assert [result["cancelled"] for result in results] == ["stopped", "stopped"]
+    assert [result["too_late"] for result in results] == [False, False]
+
+
+def test_cleanup_may_be_called_twice(results: list[dict[str, Any]]) -> None:
+    assert all(result["left"] for result in results)
+    assert all(result["device"] == "cpu" and result["backend"] == "gloo" for result in results)
+
+
+def test_a_group_that_does_not_form_names_the_address(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert "Not all processes joined within 1 s: rank 0 at 127.0.0.1:" in result["never_formed"]
+        assert f"did not join (nothing listens there yet); present: rank 1 on {hostname()}" in result["never_formed"]
+
+
+def test_a_killed_peer_is_noticed_and_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="rank 1 ended with exit code -9"):
+        spawn(process_group_programs.peer_killed, 2, free_port(), (tmp_path,))
+    error = result_of(tmp_path, 0)["error"]
+    assert "rank 0 waited for rank 1 (caching), but The process of rank 1" in error
+    assert "exited during the run" in error
+
+
+def test_a_frozen_rank_0_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="rank 0 ended with exit code 3"):
+        spawn(process_group_programs.frozen, 2, free_port(), (tmp_path,))
+    error = result_of(tmp_path, 1)["error"]
+    assert "rank 1 waited for rank 0 (saving), but Rank 0 on " in error
+    assert "and has made no progress for" in error
+
+
+def test_a_single_process_reads_its_values_one_call_late() -> None:
+    alone = SingleProcess(["stop", "loss"])
+    assert alone.sync_metrics({"stop": 1.0}) == {"stop": 0.0, "loss": 0.0}
+    assert alone.sync_metrics({}) == {"stop": 1.0, "loss": 0.0}
+    assert alone.sync_metrics({}) == {"stop": 0.0, "loss": 0.0}
+
+
+def test_an_unavailable_backend_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    backend, reason = resolve_backend("nccl")
+    assert backend == "gloo"
+    assert "no CUDA device" in reason
+    assert resolve_backend("gloo") == ("gloo", "")

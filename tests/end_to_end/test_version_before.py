@@ -1,0 +1,139 @@
+"""What version 0.1.0 wrote (tests/fixtures/version_0_1) still opens, resumes to the same bits and is not re-encoded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from modules.config import load_config
+from modules.run import RunFolder
+from scripts import convert, sample
+from tests.runs import ROOT, Run, train_alone
+
+pytestmark = pytest.mark.end_to_end
+
+FIXTURE = ROOT / "tests" / "fixtures" / "version_0_1"
+DRAWN_WITH = ["--prompt", "a red square", "--steps", "3", "--guidance_scale", "2", "--seed", "5"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the fixture as the working directory, with the paths and file times that its cache knows."""
+    folder = tmp_path / "version_0_1"
+    shutil.copytree(FIXTURE, folder)
+    for run in (folder / "runs").iterdir():
+        for empty in ("commands", "samples"):  # git keeps no empty folders
+            (run / empty).mkdir(exist_ok=True)
+    for manifest in (folder / "cache").glob("rank-*/index.jsonl"):
+        manifest.write_text(manifest.read_text().replace('"images/', f'"{folder}/images/'))
+        for line in manifest.read_text().splitlines():
+            for path, _, mtime_ns, _ in json.loads(line)["files"]:
+                os.utime(path, ns=(mtime_ns, mtime_ns))
+    monkeypatch.chdir(folder)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield folder
+    torch.set_num_threads(threads)
+
+
+def same_machine() -> bool:
+    """Whether results must be equal to the last bit: the same torch on the same CPU."""
+    made_with = json.loads((FIXTURE / "made_with.json").read_text())
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+    here = {"torch": torch.__version__, "cpu": model, "capability": torch.backends.cpu.get_cpu_capability()}
+    return bool(here.items() <= made_with.items())
+
+
+def hashes(backup: Path) -> dict[str, str]:
+    """SHA-256 of the tensors in a backup, from its manifest."""
+    files = json.loads((backup / "manifest.json").read_text())["files"]
+    return {name: files[name]["sha256"] for name in files if name.endswith(".safetensors")}
+
+
+def assert_same_tensors(first: Path, second: Path) -> None:
+    one, other = load_file(first), load_file(second)
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        if same_machine():
+            assert torch.equal(tensor, other[name]), name
+        else:
+            torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1e-5)
+
+
+def assert_same_image(first: Path, second: Path) -> None:
+    with Image.open(first) as one, Image.open(second) as other:
+        difference = np.abs(np.asarray(one, np.int16) - np.asarray(other, np.int16))
+    assert difference.max() <= (0 if same_machine() else 1)
+
+
+def resumed(name: str, end: Path) -> Run:
+    """Resume a run of the fixture; its end, its losses and the whole cache must be those of the uninterrupted run."""
+    cached = {file: file.read_bytes() for file in Path("cache").glob("rank-*/*.*")}
+    before = Run(RunFolder(Path("runs") / name)).events()
+    code, run = train_alone(load_config(f"runs/{name}/config.json"), "latest")
+    assert code == 0, run.failure(0)
+    assert {file: file.read_bytes() for file in Path("cache").glob("rank-*/*.*")} == cached
+    later = run.events()[len(before) :]
+    assert [event for event in later if event["type"] == "phase" and event["phase"] == "caching"] == []
+    stored = [json.loads(line) for line in (end / "events.jsonl").read_text().splitlines()]
+    losses = {event["step"]: event["loss"] for event in stored if event["type"] == "step"}
+    steps = [event for event in later if event["type"] == "step"]
+    assert [event["step"] for event in steps] == list(losses)[-len(steps) :]
+    for event in steps:
+        assert event["loss"] == (losses[event["step"]] if same_machine() else pytest.approx(losses[event["step"]]))
+    last = max(run.folder.backup_dir.glob("step-*"))
+    assert last.name == f"step-{len(losses):06}"
+    if same_machine():
+        assert hashes(last) == hashes(end / "backup")
+    return run
+
+
+@pytest.mark.usefixtures("place")
+def test_configs_of_yaml_json_and_run_are_the_same() -> None:
+    by_hand, by_run = load_config("pixel.yaml"), load_config("runs/pixel/config.json")
+    assert load_config("pixel.json") == by_run
+    assert by_hand.model_copy(update={"run_name": "pixel"}) == by_run
+    by_hand, by_run = load_config("lora.yaml"), load_config("runs/lora/config.json")
+    assert by_hand.model_copy(update={"run_name": "lora"}) == by_run
+
+
+def test_a_fine_tune_resumes_to_the_same_end(place: Path) -> None:
+    run = resumed("pixel", place / "end")
+    for file in ("unet", "text_embedding"):
+        weights = Path(file) / "diffusion_pytorch_model.safetensors"
+        assert_same_tensors(run.folder.model_dir / weights, place / "end" / "model" / weights)
+
+
+def test_a_lora_resumes_to_the_same_end(place: Path) -> None:
+    run = resumed("lora", place / "end_lora")
+    for file in ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors"):
+        assert_same_tensors(run.folder.model_dir / file, place / "end_lora" / "model" / file)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "image"), [("end", "16", "sample-00.png"), ("end_lora", "64", "sample-01.png")]
+)
+def test_a_saved_model_generates_the_same_image(model: str, size: str, image: str, place: Path) -> None:
+    arguments = ["--model", f"{model}/model", "--width", size, "--height", size, "--out", "again", *DRAWN_WITH]
+    assert sample.main(arguments) == 0
+    assert_same_image(place / "again" / "sample-00.png", place / "drawn" / image)
+
+
+def test_a_lora_of_either_layout_becomes_the_other(place: Path) -> None:
+    layouts = {"diffusers": "pytorch_lora_weights.safetensors", "kohya": "lora_kohya.safetensors"}
+    model = place / "end_lora" / "model"
+    for to, file in layouts.items():
+        source = next(model / other for other in layouts.values() if other != file)
+        assert convert.main([str(source), f"{to}.safetensors", "--to", to]) == 0
+        assert_same_tensors(place / f"{to}.safetensors", model / file)

@@ -1,0 +1,78 @@
+"""Values that other trainers write otherwise than Tandem does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config import TrainConfig
+from modules.importers import import_file
+
+KOHYA: dict[str, object] = {
+    "pretrained_model_name_or_path": "a/b",
+    "network_module": "networks.lora",
+    "max_train_epochs": 3,
+}
+
+
+def imported_config(folder: Path, data: dict[str, object]) -> TrainConfig:
+    """What a file with this data becomes."""
+    file = folder / "kohya.json"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    return import_file(file).config
+
+
+@pytest.mark.parametrize(
+    ("given", "imported"),
+    [
+        ("euler", "euler"),
+        ("k_euler", "euler"),
+        ("euler_a", "euler_a"),
+        ("k_euler_a", "euler_a"),
+        ("dpmsolver++", "dpmpp_2m"),
+        ("pndm", "pndm"),
+        ("heun", "heun"),
+    ],
+)
+def test_kohyas_samplers(tmp_path: Path, given: str, imported: str) -> None:
+    config = imported_config(tmp_path, {**KOHYA, "sample_sampler": given})
+    assert config.family_options["sample_scheduler"] == imported
+
+
+@pytest.mark.parametrize(
+    ("given", "imported"),
+    [
+        ("constant", "constant"),
+        ("constant_with_warmup", "constant"),
+        ("linear", "linear"),
+        ("cosine", "cosine"),
+        ("cosine_with_min_lr", "cosine"),
+        ("polynomial", "polynomial"),
+    ],
+)
+def test_kohyas_schedules(tmp_path: Path, given: str, imported: str) -> None:
+    config = imported_config(tmp_path, {**KOHYA, "lr_scheduler": given})
+    assert config.scheduler == imported
+
+
+def test_kohyas_warm_up_in_percent_of_the_steps(tmp_path: Path) -> None:
+    data = {key: value for key, value in KOHYA.items() if key != "max_train_epochs"}
+    data |= {"max_train_steps": 2000, "lr_scheduler": "cosine", "lr_warmup": 10}
+    assert imported_config(tmp_path, data).warmup_steps == 200
+    data |= {"lr_warmup": 0, "lr_warmup_steps": 0.05}
+    assert imported_config(tmp_path, data).warmup_steps == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "imported"),
+    [
+        ("Lion", "lion"), ("Lion8bit", "lion"), ("PagedLion8bit", "lion"), ("AdamW8bit", "adamw"),
+        ("PagedAdamW8bit", "adamw"), ("SGDNesterov8bit", "sgd"), ("AdaFactor", "adafactor"), ("Prodigy", "prodigy"),
+        ("DAdaptLion", "prodigy"), ("Adam", "adam"),
+    ],
+)  # fmt: skip
+def test_kohyas_optimizers(tmp_path: Path, given: str, imported: str) -> None:
+    config = imported_config(tmp_path, {**KOHYA, "optimizer_type": given})
+    assert config.optimizer.name == imported

@@ -1,0 +1,37 @@
+"""Sample images carry their settings; a grid shows all of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.monitoring import make_grid, save_image
+from modules.monitoring.images import CAPTION_HEIGHT, GAP, TILE
+
+
+def test_image_carries_its_settings(tmp_path: Path) -> None:
+    settings = {"prompt": "ein grünes Quadrat \u4e2d", "steps": 20, "guidance_scale": 4.5, "seed": 7}
+    save_image(Image.new("RGB", (8, 8), "green"), tmp_path / "p.png", settings)
+    with Image.open(tmp_path / "p.png") as image:
+        assert json.loads(image.info["tandem"]) == settings
+        assert image.info["prompt"] == settings["prompt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+
+
+@pytest.mark.parametrize(("count", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (6, 3, 2), (12, 5, 3)])
+def test_grid_has_room_for_every_image(count: int, columns: int, rows: int) -> None:
+    images = [(Image.new("RGB", (16, 16 + n), "white"), f"image {n}") for n in range(count)]
+    sheet = make_grid(images)
+    assert sheet.size == (columns * (TILE + GAP) + GAP, rows * (TILE + CAPTION_HEIGHT + GAP) + GAP)
+
+
+def test_grid_enlarges_without_smoothing_and_cuts_prompts() -> None:
+    two = Image.new("RGB", (2, 2), "black")
+    two.putpixel((0, 0), (255, 0, 0))
+    sheet = make_grid([(two, "very long words " * 50), (Image.new("L", (900, 300)), "")])
+    assert sheet.getpixel((GAP + 5, GAP + 5)) == (255, 0, 0)
+    assert sheet.getpixel((GAP + TILE // 2 - 2, GAP + TILE // 2 - 2)) == (255, 0, 0)
+    assert sheet.getpixel((GAP + TILE // 2 + 2, GAP + 5)) == (0, 0, 0)

@@ -1,0 +1,55 @@
+"""What a real run of two ranks reports of each: start-up table, step times, device readings, and stragglers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from modules.machine import hostname
+from tests.runs import Run
+
+pytestmark = [pytest.mark.xdist_group("pair"), pytest.mark.slow]
+
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    "slow rank": {
+        "max_steps": 130,
+        "family_options": {"faults": ["slow:1:1+", "loader_slow:0:1+", "loader_slow:1:1+"]},
+        "batch_size": 1,
+        "global_batch_size": 2,
+    },
+}
+
+
+def test_started_event_has_a_row_per_rank(pair: dict[str, Run]) -> None:
+    (started,) = pair["slow rank"].events("started")
+    rows = cast("list[dict[str, Any]]", started["ranks"])
+    assert [(row["rank"], row["host"], row["device"], row["backend"]) for row in rows] == [
+        (0, hostname(), "cpu", "gloo"),
+        (1, hostname(), "cpu", "gloo"),
+    ]
+    assert rows[0]["process_id"] != rows[1]["process_id"]
+    assert all(row["memory_mib"] >= row["free_mib"] > 0 and row["versions"]["torch"] for row in rows)
+    assert started["devices"] == [f"{row['model']} on {hostname()}" for row in rows]
+
+
+def test_rank_table_is_in_the_log_of_rank_0(pair: dict[str, Run]) -> None:
+    log = pair["slow rank"].folder.log_file(0).read_text()
+    assert "host" in log
+    assert "2 x CPU" in log
+
+
+def test_ranks_event_has_step_times_and_readings(pair: dict[str, Run]) -> None:
+    *_, last = pair["slow rank"].events("ranks")
+    first, second = cast("list[dict[str, Any]]", last["ranks"])
+    assert (first["rank"], second["rank"], second["host"], second["samples"]) == (0, 1, hostname(), 1)
+    assert all(row["ram_used_mib"] > 0 and 0 <= row["cpu_percent"] <= 100 for row in (first, second))
+    assert all(row["data_s"] <= row["own_s"] <= row["step_s"] for row in (first, second))
+    assert second["own_s"] > first["own_s"]
+
+
+def test_straggler_and_slow_loader_are_reported_once(pair: dict[str, Run]) -> None:
+    warnings = pair["slow rank"].warnings
+    assert warnings.count(f"Rank 1 on {hostname()} is a straggler") == 1
+    assert warnings.count("Training is limited by data loading") == 1
+    assert "Try loader_workers=2 (now 0)" in warnings

@@ -1,0 +1,120 @@
+"""The events, TensorBoard file and logs of a real run follow the run folder protocol."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.runs import Run, tiny_config, train_alone
+
+FIELDS = {
+    "started": {
+        "config",
+        "world",
+        "backend",
+        "host",
+        "devices",
+        "ranks",
+        "versions",
+        "trainable_parameters",
+        "global_batch_size",
+        "steps_per_epoch",
+        "total_steps",
+        "original_learning_rate",
+        "learning_rate",
+    },
+    "step": {"step", "epoch", "samples_seen", "loss", "lr", "samples_per_s", "grad_norm", "eta_s"},
+    "ranks": {"ranks"},
+    "sample": {"file", "prompt", "step"},
+    "backup": {"path", "step"},
+    "validation": {"loss", "step", "set"},
+    "warning": {"message"},
+    "finished": {"reason", "exit_code"},
+}
+PHASES = {"loading", "indexing", "caching", "training", "sampling", "saving", "validation"}
+
+
+@pytest.fixture(scope="module")
+def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = {
+        "samples": [{"prompt": "a red disc", "steps": 1}, {"prompt": "off", "enabled": False}],
+        "sample_every": "4 steps",
+        "backup_every": "3 steps",
+        "validation_split": 0.2,
+        "validate_every": "2 steps",
+        "tensorboard": True,
+        "family_options": {"faults": ["nan:0:5"]},
+    }
+    code, run = train_alone(tiny_config(images, tmp_path_factory.mktemp("events"), **settings))
+    assert code == 0
+    return run
+
+
+def test_events_have_exactly_the_fields_of_the_protocol(run: Run) -> None:
+    for event in run.events():
+        assert event["v"] == 1
+        assert isinstance(event["t"], float)
+        kind, fields = str(event["type"]), set(event) - {"v", "t", "type"}
+        if kind == "phase":
+            assert fields in ({"phase"}, {"phase", "done", "total"})
+            assert event["phase"] in PHASES
+        else:
+            assert fields == FIELDS[kind], kind
+    assert {str(event["type"]) for event in run.events()} == {*FIELDS, "phase"}
+
+
+def test_step_events_are_in_order_and_finished_is_last(run: Run) -> None:
+    assert [event["step"] for event in run.events("step")] == [1, 2, 3, 4, 5, 6]
+    assert run.events("step")[0]["samples_seen"] == 8
+    assert run.exit_code == 0
+    assert run.events()[-1]["reason"] == "finished"
+
+
+def test_actions_run_once_at_their_step(run: Run) -> None:
+    assert [event["step"] for event in run.events("backup")] == [3, 6]
+    assert [event["step"] for event in run.events("sample")] == [4, 6]
+    assert [event["step"] for event in run.events("validation")] == [2, 4, 6]
+    names = sorted(path.name for path in run.folder.samples_dir.iterdir())
+    assert names == [f"step-00000{step}-{kind}.png" for step in (4, 6) for kind in ("00", "grid")]
+
+
+def test_events_are_valid_json_without_nan(run: Run) -> None:
+    text = run.folder.events_file.read_text()
+    assert "NaN" not in text
+    assert all(json.loads(line) for line in text.splitlines())
+    assert any(event["grad_norm"] is None for event in run.events("step"))
+
+
+def test_ranks_event_has_the_step_times(run: Run) -> None:
+    ranks = run.events("ranks")[0]["ranks"]
+    assert isinstance(ranks, list)
+    assert len(ranks) == 1
+    assert set(ranks[0]) >= {"rank", "host", "step_s", "data_s", "own_s", "samples"}
+    assert 0 <= ranks[0]["data_s"] <= ranks[0]["own_s"] <= ranks[0]["step_s"]
+    assert ranks[0]["samples"] == 8
+
+
+def test_tensorboard_has_loss_learning_rate_and_image(run: Run) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(run.folder.tensorboard_dir))
+    board.Reload()
+    tags = board.Tags()
+    assert {"loss/train", "lr/model", "loss/validation"} <= set(tags["scalars"])
+    assert [scalar.step for scalar in board.Scalars("lr/model")] == [1, 2, 3, 4, 5, 6]
+    assert any(tag.startswith("samples/") for tag in tags["images"])
+
+
+def test_every_log_line_names_the_rank(run: Run) -> None:
+    lines = run.folder.log_file(0).read_text().splitlines()
+    assert lines
+    assert all(" rank 0 " in line for line in lines)
+
+
+def test_log_every_reduces_step_events_only(images: Path, tmp_path: Path) -> None:
+    code, run = train_alone(tiny_config(images, tmp_path, log_every="3 steps", max_steps=7))
+    assert code == 0
+    assert [event["step"] for event in run.events("step")] == [3, 6]
+    assert not run.folder.tensorboard_dir.exists()

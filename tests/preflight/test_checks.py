@@ -1,0 +1,231 @@
+"""What the preflight detects: wrong sums and values, full disks, closed ports, clocks, hot GPUs; and its table."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.config import TrainConfig
+from modules.distributed.startup.rendezvous import Member
+from modules.preflight import all_reduce, clocks, disk, gpus, pairs, ports
+from modules.preflight.coordinator import Context, run_task
+from modules.run.preflight_report.report import Cell, PreflightReport
+
+ALPHA, BETA = Member(0, 0, "alpha", 100, 0, 1), Member(1, 0, "beta", 200, 1, 1)
+GPU = {"index": 0, "memory_mib": 81_920, "free_mib": 80_000, "temperature_c": 40, "slowdown_reasons": []}
+
+
+def context(folder: Path) -> Context:
+    config = TrainConfig(runs_dir=str(folder / "runs"), cache_dir=str(folder / "cache"))
+    cpu = torch.device("cpu")
+    return Context(
+        own=ALPHA,
+        everyone=(ALPHA, BETA),
+        group=None,
+        device=cpu,
+        backend="gloo",
+        master=("127.0.0.1", 1),
+        config=config,
+        has_config=False,
+        thorough=False,
+        timeout_s=6,
+    )
+
+
+def test_a_single_wrong_value_of_a_sum_is_found() -> None:
+    world = 5
+    total = torch.stack([all_reduce.test_pattern(rank, 10_000) for rank in range(world)]).sum(dim=0)
+    assert all_reduce.first_wrong(total, world) == ""
+    total[1234] += 1
+    assert all_reduce.first_wrong(total, world) == "1 of 10000 values; value 1234 is 1166 instead of 1165"
+    (cell,) = all_reduce.judge({0: {"seconds": 1, "wrong": ""}, 3: {"wrong": "1 of 10000 values"}}, 4096)
+    assert (cell.where, cell.colour, cell.value) == ("rank 3", "red", "wrong sum of 4 KiB: 1 of 10000 values")
+    assert "do not train with this" in cell.advice
+
+
+def test_the_worse_side_of_a_pair_counts() -> None:
+    good = {"latency_ms": 0.1, "mb_s": 900.0, "wrong": ""}
+    assert pairs.judge({0: good, 1: {**good, "mb_s": 500.0}}) == {"error": "", "latency_ms": 0.1, "mb_s": 500.0}
+    assert (
+        pairs.judge({0: good, 1: {**good, "wrong": "3 of 8 values"}})["error"]
+        == "wrong values at rank 1: 3 of 8 values"
+    )
+    assert pairs.judge({0: {"error": "timed out"}, 1: good})["error"] == "timed out"
+
+
+@pytest.mark.parametrize(("place", "said"), [(None, ""), (7, "1 of 256 values")])
+def test_a_value_corrupted_by_a_link_is_found(monkeypatch: pytest.MonkeyPatch, place: int | None, said: str) -> None:
+    def turn(sent: torch.Tensor, got: torch.Tensor) -> None:
+        """The link to rank 1, which a test cannot really break."""
+        if len(got) > 1:
+            got.copy_(all_reduce.test_pattern(1, len(got)))
+            if place is not None:
+                got[place] += 1
+
+    monkeypatch.setattr(pairs, "_alternate", lambda first, other, limit: turn)
+    assert pairs.exchange(context(Path()), 0, 1, 1024)["wrong"] == said
+
+
+def test_a_broken_pair_is_red_and_the_others_green() -> None:
+    everyone = (ALPHA, BETA, replace(BETA, rank=2))
+    good: dict[str, object] = {"error": "", "latency_ms": 0.1, "mb_s": 900.0}
+    red, green = pairs.pair_cells({(0, 1): {"error": "timed out"}, (0, 2): good, (1, 2): good}, everyone)
+    assert (red.where, red.colour, red.value) == ("ranks 0, 1", "red", "alpha - beta: timed out")
+    assert (green.where, green.colour) == ("2 pairs", "green")
+    (slow,) = pairs.pair_cells({(0, 1): {**good, "mb_s": 12.0}}, everyone)
+    assert (slow.colour, "33 s per step" in slow.advice) == ("yellow", True)
+
+
+def test_matrices_are_aligned_and_show_gaps() -> None:
+    found = {(0, 1): {"error": "", "latency_ms": 0.123, "mb_s": 1234.5}, (0, 2): {"error": "timed out"}}
+    _, (_, rows) = pairs.matrices(found, (ALPHA, BETA, replace(BETA, rank=2)))
+    assert rows == (
+        "         0     1     2",
+        "0 alpha  .     1234  -",
+        "1 beta   1234  .     -",
+        "2 beta   -     -     .",
+    )
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "colour", "said"),
+    [
+        (0.3, "green", "same as on alpha (within 0.3 s)"),
+        (-7.0, "yellow", "7 s behind alpha"),
+        (90.0, "red", "90 s ahead of alpha"),
+    ],
+)
+def test_clocks(apart_s: float, colour: str, said: str) -> None:
+    cell = clocks.judge("beta", "alpha", 0.01, apart_s)
+    assert (cell.where, cell.colour, cell.value) == ("beta", colour, said)
+
+
+def test_a_slow_answer_is_not_a_wrong_clock() -> None:
+    assert clocks.judge("beta", "alpha", 5.0, 4.0).colour == "green"
+
+
+def test_disk(tmp_path: Path) -> None:
+    answer = run_task(
+        {"probe_disk": disk.probe_disk}, context(tmp_path), "probe_disk", {"setting": "runs_dir", "size": 1 << 20}
+    )
+    assert answer["folder"] == str(tmp_path)  # nothing is created or left behind
+    assert float(str(answer["mb_s"])) > 0
+    assert list(tmp_path.iterdir()) == []
+    assert disk.judge("runs_dir", "alpha", {**answer, "free_mib": 50_000, "mb_s": 200.0}).colour == "green"
+    assert disk.judge("runs_dir", "alpha", {**answer, "free_mib": 5_000}).colour == "yellow"
+    assert disk.judge("runs_dir", "alpha", {**answer, "free_mib": 500}).colour == "red"
+    slow = disk.judge("cache_dir", "alpha", {**answer, "free_mib": 50_000, "mb_s": 5.0})
+    assert (slow.colour, "takes 33 min. Move cache_dir" in slow.advice) == ("yellow", True)
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a small disk needs root on Linux")
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_is_red_with_advice(full_disk: Path) -> None:
+    answer = run_task(
+        {"probe_disk": disk.probe_disk}, context(full_disk), "probe_disk", {"setting": "cache_dir", "size": 16 << 20}
+    )
+    cell = disk.judge("cache_dir", "beta", answer)
+    assert (cell.check, cell.where, cell.colour) == ("disk cache_dir", "beta", "red")
+    assert "No space left on device" in cell.value
+    assert cell.advice.startswith("Free space on that disk")
+    assert list(full_disk.iterdir()) == []
+
+
+def test_ports() -> None:
+    here = context(Path())
+    listening = ports.listen(here)
+    numbers = listening["ports"]
+    assert isinstance(numbers, list)
+    assert set(ports.connect(here, "127.0.0.1", numbers, greeted=True).values()) == {""}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        number = silent.getsockname()[1]
+        said = ports.connect(here, "127.0.0.1", [number], greeted=True)
+        assert said == {str(number): "no answer within 1 s"}
+    said = ports.connect(here, "127.0.0.1", [number], greeted=True)
+    (cell,) = ports._judge(said, "alpha to beta", "127.0.0.1", "port")
+    assert (cell.where, cell.colour) == ("alpha to beta", "red")
+    assert cell.value == f"port 127.0.0.1:{number}: Connection refused"
+    assert "firewall" in cell.advice
+
+
+@pytest.mark.parametrize(
+    ("state", "colour", "said"),
+    [
+        ({}, "green", "1 x A100, 78.1 GiB free or more"),
+        ({"free_mib": 10_240}, "yellow", "only 10.0 GiB of 80.0 GiB free"),
+        ({"temperature_c": 90}, "yellow", "90 °C at idle"),
+        ({"slowdown_reasons": ["heat"], "temperature_c": 92}, "red", "throttled at 92 °C by heat"),
+    ],
+)
+def test_gpus(state: dict[str, Any], colour: str, said: str) -> None:
+    (cell,) = gpus.judge("alpha", {"names": ["A100"], "health": [{**GPU, **state}], "links": []})
+    assert (cell.colour, cell.value) == (colour, said)
+
+
+def test_gpus_without_peer_access() -> None:
+    link = {"first": 0, "second": 1, "label": "SYS", "peer_access": False}
+    (cell,) = gpus.judge("alpha", {"names": ["A", "A"], "health": [GPU], "links": [link]})
+    assert (cell.colour, cell.value) == ("yellow", "no peer access between 0 and 1")
+
+
+def test_an_error_of_a_task_is_an_answer() -> None:
+    def broken(context: Context) -> dict[str, object]:
+        raise RuntimeError("[enforce fail at x.cc]\nstack")
+
+    assert run_task({"broken": broken}, context(Path()), "broken", {}) == {"error": "[enforce fail at x.cc]"}
+
+
+REPORT = PreflightReport(
+    "Preflight of 2 processes",
+    (
+        Cell("group", "all", "green", "formed"),
+        Cell("ports", "alpha to beta", "red", "port 10.0.0.2:4711: no answer within 5 s", "Open all TCP ports. " * 4),
+        Cell("pairs", "1 pair", "yellow", "slow", "Use another network."),
+    ),
+    (("Speed", ("0  1", "1  0")),),
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_table_fits_and_ends_with_the_verdict(width: int) -> None:
+    lines = REPORT.lines(width)
+    assert all(len(line) <= width for line in lines)
+    assert lines[2].split() == ["check", "where", "result"]
+    assert lines[3] == "group  all            ok    formed"
+    assert lines[4].startswith("ports  alpha to beta  RED   port 10.0.0.2:4711")
+    assert any(line.strip().startswith("-> Open all TCP ports.") for line in lines)
+    assert lines[-1] == "NOT ready: ports (alpha to beta)."
+    assert "  1  0" in lines
+
+
+def test_verdicts() -> None:
+    assert (REPORT.exit_code, len(REPORT.reds)) == (3, 1)
+    well = replace(REPORT, cells=(REPORT.cells[0], REPORT.cells[2]))
+    assert (well.exit_code, well.verdict) == (0, "Ready to train (1 note).")
+
+
+def test_a_report_survives_its_file(tmp_path: Path) -> None:
+    REPORT.save(tmp_path / "a.json")
+    assert PreflightReport.parse((tmp_path / "a.json").read_text()) == REPORT
+    with pytest.raises(ValueError, match="colour"):
+        PreflightReport.parse((tmp_path / "a.json").read_text().replace('"red"', '"purple"'))

@@ -1,0 +1,113 @@
+"""Names, collisions and permissions of run folders."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig, load_config
+from modules.run import RunFolder
+from modules.run.folder.events import EventLog
+from modules.run.folder.run_folder import sanitize_run_name
+
+
+def config(tmp_path: Path, **settings: object) -> TrainConfig:
+    return TrainConfig.model_validate({"runs_dir": str(tmp_path / "runs"), **settings})
+
+
+def test_create_writes_a_config_that_loads(tmp_path: Path) -> None:
+    wanted = config(tmp_path, run_name="cats.v1_a-b", resolution=256)
+    folder = RunFolder.create(wanted)
+    assert folder.name == "cats.v1_a-b"
+    assert load_config(folder.config_file) == wanted
+    assert folder.commands_dir.is_dir()
+    assert RunFolder.open(tmp_path / "runs", "cats.v1_a-b") == folder
+
+
+def test_runs_without_a_name_never_collide(tmp_path: Path) -> None:
+    folders = [RunFolder.create(config(tmp_path, family="/some/where/my family.py")) for _ in range(3)]
+    assert len({folder.path for folder in folders}) == 3
+    assert all(folder.name.startswith("my_family-2") for folder in folders)
+
+
+def test_existing_run_error_suggests_solutions(tmp_path: Path) -> None:
+    RunFolder.create(config(tmp_path, run_name="a"))
+    with pytest.raises(ConfigError, match=r"'a' already exists.*--resume latest.*another --run_name"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+def test_name_of_a_failed_start_is_reusable(tmp_path: Path) -> None:
+    folder = RunFolder.create(config(tmp_path, run_name="a"))
+    log = EventLog(folder.events_file)
+    log.write("finished", reason="failed", exit_code=2)
+    log.flush()
+    assert RunFolder.create(config(tmp_path, run_name="a")) == folder
+    log.write("started")
+    log.close()
+    with pytest.raises(ConfigError, match="already exists"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+def test_existing_empty_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    assert RunFolder.create(config(tmp_path, run_name="a")).config_file.is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "clean"),
+    [
+        ("a/b", "a_b"),
+        ("../up", "up"),
+        ("..", "run"),
+        ("my cats", "my_cats"),
+        ("C:\\x", "C_x"),
+        ("-rf", "rf"),
+        (".hidden", "hidden"),
+        ("nul", "run-nul"),
+        ("a\n", "a"),
+        ("x" * 300, "x" * 200),
+    ],
+)
+def test_invalid_names_get_a_suggestion(tmp_path: Path, name: str, clean: str) -> None:
+    assert sanitize_run_name(name) == clean
+    assert sanitize_run_name(clean) == clean
+    with pytest.raises(ConfigError, match=rf"Use --run_name {re.escape(clean)}\.$"):
+        RunFolder.create(config(tmp_path, run_name=name))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_letters_of_any_alphabet_are_valid() -> None:
+    assert sanitize_run_name("Кошка-1") == "Кошка-1"
+
+
+def test_runs_dir_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written: .*runs: File exists"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_runs_dir_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+def test_permission_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", deny)
+    with pytest.raises(ConfigError, match=r"runs: Permission denied\. Set runs_dir"):
+        RunFolder.create(config(tmp_path, run_name="a"))
+
+
+def test_open_error_lists_existing_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="contains no runs"):
+        RunFolder.open(tmp_path, "cats")
+    RunFolder.create(config(tmp_path, run_name="dogs"))
+    with pytest.raises(ConfigError, match=r"no run 'cats'.*newest runs are: dogs"):
+        RunFolder.open(tmp_path / "runs", "cats")

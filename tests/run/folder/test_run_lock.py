@@ -1,0 +1,68 @@
+"""A run that is being trained cannot be trained by a second process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules import ROOT
+from modules.config import ResumeError, TrainConfig
+from modules.run import RunFolder
+from modules.run.folder.resume import folder_to_resume
+from modules.run.folder.run_lock import training_lock
+from modules.run.supervise.supervisor import Supervisor
+
+HOLDER = """
+import sys
+from pathlib import Path
+from modules.run import RunFolder
+from modules.run.folder.run_lock import training_lock
+from modules.run.supervise.supervisor import Supervisor
+with training_lock(RunFolder(Path(sys.argv[1]))):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_running_training_blocks_resume(tmp_path: Path) -> None:
+    config = TrainConfig(runs_dir=str(tmp_path), run_name="one")
+    folder = RunFolder.create(config)
+    assert folder_to_resume(config, "latest") == folder
+    argv = [sys.executable, "-c", HOLDER, str(folder.path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(ResumeError, match="still being trained"):
+            folder_to_resume(config, "latest")
+        with training_lock(folder):  # does not stop a second trainer
+            pass
+        holder.kill()  # like kill -9: nothing is cleaned up
+    assert folder_to_resume(config, "latest") == folder
+
+
+def test_second_supervisor_is_rejected(tmp_path: Path) -> None:
+    folder = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="one"))
+    program = HOLDER.replace("training_lock", "supervisor_lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        supervisor = Supervisor([sys.executable, "-c", "raise SystemExit(1)"], folder)
+        with pytest.raises(ResumeError, match="still being trained"):
+            supervisor.run()
+        holder.kill()
+    assert Supervisor([sys.executable, "-c", ""], folder).run() == 0
+
+
+def test_run_folder_is_not_a_backup(tmp_path: Path) -> None:
+    config = TrainConfig(runs_dir=str(tmp_path), run_name="one")
+    folder = RunFolder.create(config)
+    (tmp_path / "empty").mkdir()
+    for given in ("", str(tmp_path / "empty"), str(folder.path), "x" * 5000):
+        with pytest.raises(ResumeError, match="backup"):
+            folder_to_resume(TrainConfig(runs_dir=str(tmp_path), run_name="two"), given)
+    assert not (tmp_path / "two").exists()

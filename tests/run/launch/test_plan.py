@@ -1,0 +1,225 @@
+"""Launch plans: command lines, environment, ports and addresses."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig
+from modules.machine import Gpu
+from modules.run import LaunchPlan
+from tests.ports import free_port
+
+MULTI = {"enable_multi_gpu": True}
+
+
+def gpus(count: int) -> list[Gpu]:
+    return [Gpu(index, "GPU", 24_000, f"GPU-{index}") for index in range(count)]
+
+
+def config(**settings: object) -> TrainConfig:
+    return TrainConfig.model_validate({"initial_port": free_port(), **settings})
+
+
+def plan(count: int = 0, /, *, environment: dict[str, str] | None = None, **settings: object) -> LaunchPlan:
+    return LaunchPlan.from_config(
+        config(**settings),
+        config_path=Path("runs/a b/config.json"),
+        run_folder=Path("runs/a b"),
+        extra_args=("--resume", "latest"),
+        gpus=gpus(count),
+        environment=environment or {},
+        cores=8,
+    )
+
+
+def test_one_node_command() -> None:
+    made = plan(2, **MULTI)
+    assert made.argv()[:7] == [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--nproc_per_node=2",
+        "--master_addr=127.0.0.1",
+        f"--master_port={made.port}",
+    ]
+    script, *rest = made.argv()[7:]
+    assert Path(script).parts[-2:] == ("scripts", "train.py")
+    assert rest == [
+        *("--config", str(Path("runs/a b/config.json"))),
+        *("--run_folder", str(Path("runs/a b"))),
+        *("--resume", "latest"),
+    ]
+    assert (made.backend, made.launcher, made.world_size, made.reasons) == ("nccl", "torchrun", 2, ())
+    assert made.ranks() == range(2)
+
+
+def test_each_node_gets_its_own_command() -> None:
+    made = plan(4, num_nodes=3, world_size=12, node_rank=1, master_addr="10.0.0.5", startup_timeout_s=60, **MULTI)
+    assert made.world_size == 12
+    assert made.ranks() == range(4, 8)
+    assert "--node_rank=1" in made.argv()
+    assert "--node_rank=2" in made.argv(2)
+    assert {"--nnodes=3", "--master_addr=10.0.0.5", "--rdzv_conf=timeout=60"} < set(made.argv(0))
+    assert made.reasons == ()
+
+
+def test_machines_with_different_counts() -> None:
+    made = plan(4, num_nodes=3, processes_per_node=[1, 2, 4], master_addr="10.0.0.5", **MULTI)
+    assert (made.world_size, made.processes_here) == (7, 1)
+    assert [made.ranks(node) for node in range(3)] == [range(1), range(1, 3), range(3, 7)]
+    assert [f"--nproc_per_node={count}" in made.argv(node) for node, count in enumerate([1, 2, 4])] == [True] * 3
+
+
+def test_unknown_gpu_counts_of_other_machines() -> None:
+    made = plan(4, num_nodes=3, master_addr="10.0.0.5", **MULTI)
+    assert (made.world_size, made.ranks()) == (None, range(4))
+    assert "known only once all machines have joined" in " ".join(made.reasons)
+    with pytest.raises(ValueError, match="known only once all machines have joined"):
+        made.ranks(1)
+    assert "--nproc_per_node=4" in made.argv()
+    assert "--nproc_per_node=gpu" in made.argv(1), "torchrun counts GPUs on each machine"
+    assert "--nproc_per_node=1" in plan(0, num_nodes=2, master_addr="10.0.0.5", **MULTI).argv(1)
+
+
+def test_elastic_rendezvous() -> None:
+    made = plan(
+        2,
+        num_nodes=2,
+        rendezvous="elastic",
+        max_restarts=3,
+        world_size=4,
+        master_addr="zeus",
+        startup_timeout_s=60,
+        run_name="x",
+        **MULTI,
+    )
+    first, second = made.argv(0), made.argv(1)
+    assert {
+        "--nnodes=2",
+        "--max-restarts=3",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=zeus:{made.port}",
+        "--rdzv-id=tandem-a b",
+        "--local-addr=zeus",
+    } < set(first)
+    assert "--rdzv-conf=is_host=1,join_timeout=60,read_timeout=60" in first
+    assert "--rdzv-conf=is_host=0,join_timeout=60,read_timeout=60" in second
+    assert not any("node_rank" in word or "master" in word for word in first)
+    # torchrun assigns ranks in the order of these names
+    names = [next(word for word in made.argv(node) if word.startswith("--local-addr")) for node in (0, 1)]
+    assert names == sorted(names)
+    assert made.environment(1)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    alone = plan(2, rendezvous="elastic", **MULTI)
+    assert f"--rdzv-endpoint=127.0.0.1:{alone.port}" in alone.argv()
+    assert "--max-restarts=2" in plan(2, max_restarts=2, **MULTI).argv()
+
+
+def test_run_id_is_the_same_on_every_machine() -> None:
+    def run_id(**settings: object) -> str:
+        made = config(num_nodes=2, master_addr="10.0.0.5", initial_port=24_000, **settings, **MULTI)
+        return LaunchPlan.from_config(made, config_path="my.yaml", gpus=gpus(2)).run_id
+
+    assert run_id(node_rank=1) == run_id(node_rank=0, device_ids=[0, 1])
+    assert run_id(seed=5) != run_id(seed=6)
+    assert run_id(run_name="n", seed=5) == run_id(run_name="n", seed=6) == "tandem-n"
+
+
+def test_machine_0_determines_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.run.launch.plan.preferred_addresses", lambda: ["10.0.0.5", "192.168.0.5"])
+    made = plan(4, num_nodes=2, **MULTI)
+    assert made.master_addr == "10.0.0.5"
+    assert "will connect to 10.0.0.5 (its other addresses: 192.168.0.5)" in made.reasons[0]
+    other = plan(4, num_nodes=2, node_rank=1, **MULTI)
+    assert other.master_addr == "localhost"
+    assert "only this machine can reach" in other.reasons[0]
+    assert "--master_addr=[fe80::1]" in plan(4, num_nodes=2, master_addr="fe80::1", **MULTI).argv()
+
+
+def test_single_and_spawn_need_no_torchrun() -> None:
+    assert "torch.distributed.run" not in plan(1).argv()
+    spawned = plan(2, use_torchrun=False, **MULTI)
+    assert (spawned.launcher, spawned.argv()[1]) == ("spawn", spawned.script_argv[0])
+    for setting in ({"num_nodes": 2}, {"rendezvous": "elastic"}, {"max_restarts": 1}):
+        with pytest.raises(ConfigError, match="turn use_torchrun on"):
+            plan(2, use_torchrun=False, **setting, **MULTI)
+
+
+def test_no_run_folder_argument_without_folder() -> None:
+    made = LaunchPlan.from_config(config(), config_path="config.json", gpus=[])
+    assert "--run_folder" not in made.argv()
+
+
+def test_nccl_without_cuda_becomes_gloo() -> None:
+    made = plan(0, world_size=2, **MULTI)
+    assert made.backend == "gloo"
+    assert "NCCL needs a CUDA GPU" in " ".join(made.reasons)
+    assert plan(2, distributed_backend="gloo", **MULTI).reasons == ()
+    assert plan(0).reasons == (), "one process needs no backend"
+
+
+def test_environment_respects_the_user() -> None:
+    assert plan(4, **MULTI).environment()["OMP_NUM_THREADS"] == "2"
+    assert plan(4, **MULTI).environment()["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "CUDA_VISIBLE_DEVICES" not in plan(4, **MULTI).environment()
+    assert "OMP_NUM_THREADS" not in plan(4).environment()
+    user = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    made = plan(4, environment=user, **MULTI)
+    assert set(made.environment()) == {"PYTHONFAULTHANDLER", "TORCH_FR_BUFFER_SIZE"}
+    said = made.variables.describe()
+    assert said[0] == "Environment variables set: PYTHONFAULTHANDLER=1 TORCH_FR_BUFFER_SIZE=2000"
+    assert said[1].startswith("Kept as you set them: OMP_NUM_THREADS=1")
+
+
+def test_debug_logs_go_to_the_run_folder() -> None:
+    made = plan(2, debug_distributed=True, **MULTI).environment()
+    assert made["NCCL_DEBUG"] == "INFO"
+    assert Path(made["NCCL_DEBUG_FILE"]) == Path("runs/a b/log").absolute() / "nccl-%h-%p.txt"
+    assert (made["TORCH_DISTRIBUTED_DEBUG"], made["TORCH_CPP_LOG_LEVEL"]) == ("INFO", "INFO")
+    assert "NCCL_DEBUG" not in plan(2, **MULTI).environment()
+    assert "NCCL_DEBUG" not in plan(2, debug_distributed=True).environment(), "one process does not communicate"
+
+
+def test_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    made = plan(2, **MULTI)
+    assert made.backend == "gloo"
+    assert made.environment()["USE_LIBUV"] == "0"
+    assert "GLOO_SOCKET_IFNAME" not in made.environment()
+    assert 'set "USE_LIBUV=0" && ' in made.command_line()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loopback is called lo only there")
+def test_one_node_uses_the_loopback() -> None:
+    assert plan(2, **MULTI).environment()["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_chosen_gpus() -> None:
+    made = plan(4, device_ids=[3, 1], **MULTI)
+    assert made.world_size == 2
+    assert made.environment()["CUDA_VISIBLE_DEVICES"] == "3,1"
+    assert plan(4, device_ids=[3]).environment()["CUDA_VISIBLE_DEVICES"] == "3"
+    narrower = plan(4, device_ids=[3, 1], environment={"CUDA_VISIBLE_DEVICES": "3,1,0"}, **MULTI)
+    assert narrower.environment()["CUDA_VISIBLE_DEVICES"] == "GPU-3,GPU-1"
+    with pytest.raises(ConfigError, match="device_ids names GPU 7: choose from 0, 1"):
+        plan(2, device_ids=[0, 7], **MULTI)
+    with pytest.raises(ConfigError, match="no GPU is visible"):
+        plan(0, device_ids=[0])
+
+
+def test_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        made = plan(2, initial_port=taken, **MULTI)
+        assert made.port > taken
+        assert f"port {made.port} instead of {taken}, which is in use" in made.reasons
+        first = plan(2, initial_port=taken, num_nodes=2, master_addr="a", **MULTI)
+        assert first.port > taken
+        assert f"--master_port={first.port}" in first.argv(1), "every machine gets the same port"
+        other_node = plan(2, initial_port=taken, num_nodes=2, node_rank=1, master_addr="a", **MULTI)
+        assert other_node.port == taken
+        assert plan(2, initial_port=taken).reasons == (), "one process needs no port"

@@ -1,0 +1,61 @@
+"""Rank and world size from the variables of the launchers."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.config import ConfigError
+from modules.distributed import RankEnv, read_rank_env
+
+
+def test_plain_start_has_no_rank_env() -> None:
+    assert read_rank_env({}) is None
+    assert read_rank_env({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) is None
+
+
+def test_sbatch_script_is_not_a_step() -> None:
+    assert read_rank_env({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None
+
+
+def test_torchrun_variables() -> None:
+    given = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29400"}
+    assert read_rank_env(given) == RankEnv(3, 1, 4, "node0", 29400)
+    assert RankEnv(3, 1, 4, "node0", 29400).environment() == given
+
+
+def test_local_rank_defaults_to_rank() -> None:
+    assert read_rank_env({"RANK": "1", "WORLD_SIZE": "2"}, 5000) == RankEnv(1, 1, 2, "127.0.0.1", 5000)
+
+
+def test_srun_variables() -> None:
+    given = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
+    assert read_rank_env(given) == RankEnv(5, 1, 8, "127.0.0.1", 12355)
+    many = {**given, "SLURM_NNODES": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
+    assert read_rank_env(many, 13000) == RankEnv(5, 1, 8, "10.0.0.7", 13000)
+    assert read_rank_env({**many, "MASTER_ADDR": "node1"}) == RankEnv(5, 1, 8, "node1", 12355)
+
+
+def test_torchrun_takes_precedence_over_slurm() -> None:
+    given = {"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "7", "SLURM_NTASKS": "16"}
+    found = read_rank_env(given)
+    assert found is not None
+    assert (found.rank, found.world_size) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'"),
+        ({"RANK": "1"}, "RANK is set in the environment (1), but WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set in the environment (2), but RANK is not"),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, "rank 5 of 2"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": ""}, "MASTER_PORT is ''"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, "MASTER_PORT is 70000; it must be from 1 to 65535"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "-1"}, "LOCAL_RANK is -1; it must be 0 or more"),
+        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2(x3)"}, "SLURM_NTASKS"),
+    ],
+)
+def test_invalid_environments_are_explained(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_rank_env(given)
+    assert said in str(caught.value)

@@ -1,0 +1,121 @@
+"""Exit code and message of a run, from the evidence it left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.run import Event, Failure, RunFolder
+from modules.run.supervise.launcher_log import LauncherReport, WorkerExit, parse_launcher_log
+from modules.run.supervise.outcome import RunEvidence, decide_outcome, outcome_message
+
+OOM = Failure(1, "b", "out_of_memory", "CUDA out of memory", "Lower batch_size", "Traceback", time=100.0)
+LOST = Failure(0, "a", "peer_lost", "Connection closed by peer", time=101.0)
+ODD = Failure(0, "a", "error", "RuntimeError: an unknown message", time=101.0)
+KILLED = WorkerExit(1, -9, 11, "b", time=100.0, is_first=True)
+ENDED = WorkerExit(0, -15, 10, "a", time=100.0)
+
+
+def finished(code: int) -> list[Event]:
+    return [{"type": "phase", "phase": "training"}, {"type": "finished", "reason": "x", "exit_code": code}]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "code", "rank"),
+    [
+        (RunEvidence(0), 0, None),
+        (RunEvidence(0, events=finished(0)), 0, None),
+        (RunEvidence(1, events=finished(0)), 0, None),
+        (RunEvidence(1, events=finished(130)), 130, None),
+        (RunEvidence(0, stop_reason="terminated"), 143, None),
+        (RunEvidence(0, stop_reason="paused"), 138, None),
+        (RunEvidence(1, events=finished(3), failures=[OOM, LOST]), 3, 1),
+        (RunEvidence(1, failures=[LOST, OOM]), 3, 1),
+        (RunEvidence(1, failures=[LOST], report=LauncherReport((KILLED, ENDED))), 3, 1),
+        (RunEvidence(1, failures=[ODD], report=LauncherReport((KILLED,))), 3, 1),
+        (RunEvidence(1, failures=[LOST], report=LauncherReport((KILLED,)), killed_pids=frozenset({11})), 3, 0),
+        (RunEvidence(1, failures=[LOST], report=LauncherReport((WorkerExit(1, 7, 11),))), 3, 1),
+        (RunEvidence(1, report=LauncherReport((WorkerExit(1, 143, 11),))), 143, None),
+        (RunEvidence(1, report=LauncherReport((WorkerExit(1, 4, 11),))), 4, 1),
+        (RunEvidence(1, report=LauncherReport((ENDED,))), 3, 0),
+        (RunEvidence(1, failures=[Failure(2, "c", "data", "no pictures")]), 4, 2),
+        (RunEvidence(2), 2, 0),
+        (RunEvidence(1, events=[{"type": "error", "rank": 5, "kind": "config", "message": "m"}]), 2, 5),
+        (RunEvidence(-9, stop_reason="interrupted", was_forced=True), 130, None),
+        (RunEvidence(-9, was_forced=True), 3, None),
+        (RunEvidence(1, events=[{"type": "finished", "exit_code": "0"}], failures=[OOM]), 3, 1),
+        (RunEvidence(3221225477), 3, 0),
+        (RunEvidence(0, events=[{"type": "started"}]), 3, 0),
+        (RunEvidence(0, events=[{"type": "started"}], stop_reason="interrupted"), 130, None),
+        (RunEvidence(-9, failures=[LOST], launcher="torchrun", launcher_pid=5, ranks=range(2, 4)), 3, 2),
+        (RunEvidence(-9, failures=[LOST], launcher="torchrun", launcher_pid=5, killed_pids=frozenset({5})), 3, 0),
+    ],
+)
+def test_outcome_decisions(evidence: RunEvidence, code: int, rank: int | None) -> None:
+    outcome = decide_outcome(evidence)
+    assert outcome.exit_code == code
+    assert (outcome.failure.rank if outcome.failure else None) == rank
+
+
+def test_message_names_rank_host_cause_fix_and_log() -> None:
+    folder = RunFolder(Path("runs/x"))
+    message = outcome_message(decide_outcome(RunEvidence(1, events=[{"type": "step"}], failures=[OOM])), folder)
+    assert message.splitlines() == [
+        "Training stopped: rank 1 on b failed while training (out of memory).",
+        "  What happened: CUDA out of memory",
+        "  What to try: Lower batch_size",
+        f"  Full traceback: {folder.log_file(1)}",
+    ]
+    assert outcome_message(decide_outcome(RunEvidence(0)), folder) == ""
+
+
+def test_joined_machine_reports_failures_as_failures() -> None:
+    folder = RunFolder(Path("runs/x"))
+    failure = Failure(2, "b", "data", "A picture is gone", "", "Traceback")
+    joined = RunEvidence(1, failures=[failure], launcher="torchrun", ranks=range(2, 4))
+    assert outcome_message(decide_outcome(joined), folder).startswith("Training stopped: rank 2 on b failed (data).")
+    first = RunEvidence(1, failures=[failure], launcher="torchrun", ranks=range(2))
+    assert outcome_message(decide_outcome(first), folder).startswith("Training did not start: A picture is gone")
+
+
+def test_traceback_hint_needs_a_recorded_traceback() -> None:
+    folder = RunFolder(Path("runs/x"))
+    message = outcome_message(decide_outcome(RunEvidence(1, failures=[LOST], report=LauncherReport((KILLED,)))), folder)
+    assert message.endswith(f"  More in: {folder.launcher_log}")
+
+
+def test_launcher_report_outranks_other_ranks() -> None:
+    gone = Failure(1, "b", "gone", "The process of rank 1 has ended", time=101.0)
+    failure = decide_outcome(RunEvidence(1, failures=[gone, LOST], report=LauncherReport((KILLED,)))).failure
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (1, "killed")
+    failure = decide_outcome(RunEvidence(1, failures=[gone, LOST])).failure
+    assert failure == gone
+
+
+@pytest.mark.parametrize("first", [LOST, Failure(1, "b", "launcher", "torchrun has exited during the run", time=101.0)])
+def test_killed_launcher_is_reported(first: Failure) -> None:
+    evidence = RunEvidence(-9, failures=[first], launcher="torchrun", launcher_pid=5)
+    message = outcome_message(decide_outcome(evidence), RunFolder(Path("runs/x")))
+    assert message.startswith("Training stopped: the launcher on ")
+    assert "torchrun, process 5" in message
+    assert "SIGKILL" in message
+
+
+def test_gloo_mismatch_is_explained() -> None:
+    text = "  what():  [enforce fail at pair.cc:456] 8 vs 4. Is there a distributed collective mismatch in your code?\n"
+    report = parse_launcher_log(text + "failed (exitcode: -6) local_rank: 1 (pid: 7)")
+    failure = decide_outcome(RunEvidence(1, failures=[LOST], report=report)).failure
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (1, "mismatch")
+    assert "do not match each other" in failure.message
+    assert "8 vs 4" in failure.message
+
+
+def test_port_in_use_is_read_from_the_launcher_log() -> None:
+    text = "Traceback\ntorch.distributed.DistNetworkError: failed to listen, name: EADDRINUSE, message: in use\n"
+    failure = decide_outcome(RunEvidence(1, report=parse_launcher_log(text))).failure
+    assert failure is not None
+    assert failure.kind == "process_group"
+    assert "initial_port" in failure.advice

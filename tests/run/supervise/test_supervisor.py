@@ -1,0 +1,242 @@
+"""Real processes under real torchrun: one message, the right exit code, and no process left, whatever a rank does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from modules.config import ConfigError
+from modules.run import RunFolder, read_events, request_command
+from modules.run.supervise.supervisor import Supervisor
+from tests.ports import free_port
+
+WORKER = Path(__file__).parent / "fake_worker.py"
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left(folder: RunFolder) -> Iterator[None]:
+    yield
+    time.sleep(0.05)
+    left = [
+        process.cmdline()
+        for process in psutil.process_iter()
+        if process.pid != os.getpid() and str(folder.path) in " ".join(_cmdline(process))
+    ]
+    assert left == []
+
+
+def _cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def torchrun(folder: RunFolder, *roles: str) -> list[str]:
+    options = [f"--nproc_per_node={len(roles)}", "--nnodes=1", "--master_addr=127.0.0.1"]
+    port = f"--master_port={free_port()}"
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *options,
+        port,
+        str(WORKER),
+        str(folder.path),
+        *roles,
+    ]
+
+
+def supervise(folder: RunFolder, *roles: str, grace_s: float = 2.0) -> int:
+    environment = {"OMP_NUM_THREADS": "1"}
+    argv = torchrun(folder, *roles)
+    ranks = range(len(roles))
+    return Supervisor(argv, folder, environment=environment, ranks=ranks, failure_grace_s=grace_s).run()
+
+
+def supervise_in_subprocess(folder: RunFolder, *argv: str, ranks: range = range(2)) -> subprocess.Popen[str]:
+    """The supervisor in a separate process, which can receive signals."""
+    code = (
+        "import sys; from pathlib import Path; from modules.run import RunFolder; "
+        "from modules.run.supervise.supervisor import Supervisor; "
+        f"sys.exit(Supervisor(sys.argv[2:], RunFolder(Path(sys.argv[1])), ranks={ranks!r}).run())"
+    )
+    command = [sys.executable, "-c", code, str(folder.path), *argv]
+    root = str(WORKER.parents[3])
+    return subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def wait_until_started(folder: RunFolder, count: int) -> None:
+    give_up = time.monotonic() + 30
+    while len(list(folder.log_dir.glob("started-*"))) < count:
+        assert time.monotonic() < give_up, folder.launcher_log.read_text()
+        time.sleep(0.02)
+    time.sleep(0.2)
+
+
+def last_finished(folder: RunFolder) -> dict[str, object]:
+    return [event for event in read_events(folder.events_file) if event["type"] == "finished"][-1]
+
+
+def test_successful_run_prints_nothing(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    request_command(folder, "stop")
+    assert supervise(folder, "finish", "wait_for_finish") == 0
+    assert capfd.readouterr().err == ""
+    assert not (folder.commands_dir / "stop").exists(), "a stop command of an earlier start must not stop this one"
+
+
+def test_killed_rank_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    started = time.monotonic()
+    assert supervise(folder, "lose_peer", "kill:9") == 3
+    assert time.monotonic() - started < 30
+    message = capfd.readouterr().err
+    assert message.startswith("Training stopped: rank 1 on ")
+    assert "failed while training (killed)" in message
+    assert message.count("Training stopped") == 1
+    assert last_finished(folder)["exit_code"] == 3
+    error = next(event for event in read_events(folder.events_file) if event["type"] == "error")
+    assert (error["rank"], error["kind"]) == (1, "killed")
+
+
+def test_stuck_rank_is_killed_after_a_failure(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    started = time.monotonic()
+    assert supervise(folder, "stubborn", "fail:CUDA out of memory. Tried to allocate 2 GiB") == 3
+    assert time.monotonic() - started < 15
+    message = capfd.readouterr().err
+    assert "rank 1" in message
+    assert "(out of memory)" in message
+    assert "Close other programs that use this GPU" in message
+    assert f"Full traceback: {folder.log_file(1)}" in message
+    assert all(" rank 1 " in line for line in folder.log_file(1).read_text().splitlines())
+
+
+def test_fatal_startup_errors_are_not_restarted(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    argv = torchrun(folder, "reject:resolution is 7", "stubborn")
+    argv.insert(3, "--max-restarts=2")
+    assert Supervisor(argv, folder, ranks=range(2), environment={"OMP_NUM_THREADS": "1"}).run() == 2
+    message = capfd.readouterr().err
+    assert "resolution is 7" in message
+    assert "Restart" not in message
+    assert (folder.log_dir / "rejected").read_text() == "once\n"
+
+
+def test_uncaught_error_is_explained_from_the_launcher_log(
+    folder: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert supervise(folder, "stubborn", "uncaught:no module named nonsense", grace_s=0.5) == 3
+    message = capfd.readouterr().err
+    assert "rank 1" in message
+    assert "ImportError: no module named nonsense" in message
+    assert str(folder.launcher_log) in message
+
+
+def test_bad_config_message_names_no_rank(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    argv = [sys.executable, str(WORKER), str(folder.path), "reject:resolution is 7"]
+    assert Supervisor(argv, folder).run() == 2
+    message = capfd.readouterr().err
+    assert message.splitlines()[:2] == [
+        "Training did not start: resolution is 7",
+        "  What to try: Set it to 512",
+    ]
+    assert last_finished(folder)["exit_code"] == 2
+
+
+def test_ranks_of_a_killed_launcher_are_killed(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    assert supervise(folder, "kill_launcher", "stubborn") == 3
+    assert "SIGKILL" in capfd.readouterr().err
+
+
+def test_orphans_and_hanging_ranks_are_killed(folder: RunFolder) -> None:
+    argv = torchrun(folder, "orphan", "finish_and_hang:0")
+    assert Supervisor(argv, folder, ranks=range(2), finish_grace_s=0.5).run() == 0
+
+
+def test_idle_torchrun_is_killed(folder: RunFolder) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from modules.run import EventLog\n"
+        "log = EventLog(Path(sys.argv[1])); log.write('phase', phase='training')\n"
+        "log.write('finished', reason='finished', exit_code=0); log.close(); time.sleep(300)"
+    )
+    argv = [sys.executable, "-c", code, str(folder.events_file), "torch.distributed.run"]
+    supervisor = Supervisor(argv, folder, alone_grace_s=0.2, report_grace_s=0.2, finish_grace_s=200.0)
+    assert supervisor.run() == 0
+
+
+def test_one_process_without_torchrun(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder.log_dir / "started-1").touch()
+    argv = [sys.executable, str(WORKER), str(folder.path), "kill:11"]
+    assert Supervisor(argv, folder).run() == 3
+    assert "SIGSEGV" in capfd.readouterr().err
+    assert Supervisor([sys.executable, "-c", "raise SystemExit(4)"], folder).run() == 4
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "reason"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_one_signal_stops_after_a_backup(
+    folder: RunFolder, number: signal.Signals, exit_code: int, reason: str
+) -> None:
+    # torchrun is used in one of the two cases; starting it takes seconds.
+    alone = [sys.executable, str(WORKER), str(folder.path), "train_until_stopped"]
+    argv = torchrun(folder, "train_until_stopped", "wait_for_finish") if number == signal.SIGINT else alone
+    process = supervise_in_subprocess(folder, *argv)
+    wait_until_started(folder, 2 if number == signal.SIGINT else 1)
+    # Like `timeout`: the same request twice, at once.
+    process.send_signal(number)
+    process.send_signal(number)
+    _, message = process.communicate(timeout=30)
+    assert process.returncode == exit_code
+    assert "Stopping after a backup" in message
+    assert "Training stopped" not in message
+    assert last_finished(folder)["reason"] == reason
+
+
+def test_second_ctrl_c_stops_at_once(folder: RunFolder) -> None:
+    process = supervise_in_subprocess(folder, sys.executable, str(WORKER), str(folder.path), "stubborn")
+    wait_until_started(folder, 1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "without a backup; there is none yet" in message
+    assert last_finished(folder)["exit_code"] == 130
+
+
+def test_node_without_rank_0_signals_its_ranks(folder: RunFolder) -> None:
+    argv = (sys.executable, str(WORKER), str(folder.path), "wait_for_signal")
+    process = supervise_in_subprocess(folder, *argv, ranks=range(2, 3))
+    wait_until_started(folder, 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert not folder.events_file.exists(), "only node 0 writes events"
+
+
+def test_training_survives_a_killed_supervisor(folder: RunFolder) -> None:
+    process = supervise_in_subprocess(folder, sys.executable, str(WORKER), str(folder.path), "train_until_stopped")
+    wait_until_started(folder, 1)
+    process.kill()
+    process.communicate(timeout=10)
+    training = psutil.Process(int((folder.log_dir / "started-0").read_text()))
+    assert training.is_running()
+    request_command(folder, "stop", "interrupted")
+    training.wait(timeout=10)
+    assert last_finished(folder)["exit_code"] == 130
+
+
+def test_unwritable_folder_error(folder: RunFolder) -> None:
+    folder.launcher_log.mkdir()
+    with pytest.raises(ConfigError, match=r"run folder cannot be written: .*launcher\.txt"):
+        Supervisor([sys.executable, "-c", ""], folder).run()
