@@ -191,6 +191,7 @@ def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: d
 @given(
     data=st.dictionaries(
         st.sampled_from(["config", "process", "datasets", "general", "concepts", "samples", "job", "optimizer", "unet"])
+        | st.just("--host")  # SimpleTuner's names start so, but alone this is not enough
         | TEXT,
         st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)),
         max_size=5,

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -19,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.file_download import repo_folder_name
@@ -33,6 +33,7 @@ from modules.diffusion.hub.model import HubModel
 
 MAX_WORKERS = 8
 REPORT_EVERY_S = 0.5
+UNDER_WAY_S = 0.05  # for an open() that had begun when the process decided to exit
 PARTIAL_SUFFIX = ".incomplete"  # huggingface_hub's, of files that are still downloading
 
 
@@ -62,6 +63,7 @@ def main() -> None:
     request = json.loads(sys.stdin.readline() or "null")
     if request is None:
         return
+    sys.addaudithook(partial_files)
     threading.Thread(target=_exit_with_parent, name="parent", daemon=True).start()
     for name in ("components", "pipelines"):
         request[name] = tuple(request[name])
@@ -69,14 +71,37 @@ def main() -> None:
     exit_now()
 
 
-def exit_now() -> None:
-    """Exit immediately, deleting incomplete files: huggingface_hub could not resume them."""
-    sys.addaudithook(_refuse_partial_files)
-    with suppress(psutil.Error):
-        for opened in psutil.Process().open_files():
-            if opened.path.endswith(PARTIAL_SUFFIX):
+class PartialFiles:
+    """The incomplete files of this process, an audit hook: huggingface_hub could not resume them, nobody else may."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.closed = False
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Remember an incomplete file that is opened; refuse it once the process is about to exit."""
+        if event != "open" or not str(arguments[0]).endswith(PARTIAL_SUFFIX):
+            return
+        if self.closed:
+            raise InterruptedError
+        self.paths.append(str(arguments[0]))
+
+    def delete(self) -> None:
+        """Delete what the other threads, which keep working, have opened; also those that are closed but not moved."""
+        self.closed = True
+        for pause in (0.0, UNDER_WAY_S):
+            time.sleep(pause)
+            for path in self.paths:
                 with suppress(OSError):
-                    Path(opened.path).unlink()
+                    Path(path).unlink()
+
+
+partial_files = PartialFiles()
+
+
+def exit_now() -> None:
+    """Exit immediately, without incomplete files."""
+    partial_files.delete()
     os._exit(0)
 
 
@@ -137,12 +162,6 @@ def _write_line(message: dict[str, Any]) -> None:
     with suppress(OSError):  # the parent is gone
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
-
-
-def _refuse_partial_files(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: other threads keep working while this process exits."""
-    if event == "open" and str(arguments[0]).endswith(PARTIAL_SUFFIX):
-        raise InterruptedError
 
 
 def _exit_with_parent() -> None:

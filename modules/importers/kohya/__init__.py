@@ -44,7 +44,7 @@ def recognises(data: object) -> bool:
     names = set(_merge_groups(data))
     common = {"pretrained_model_name_or_path", "train_data_dir", "dataset_config", "network_module", "output_name"}
     only = {"network_dim", "train_batch_size", "max_train_epochs", "network_alpha", "max_data_loader_n_workers"}
-    is_other = any(str(name).startswith("--") for name in data) or {"model_family", "data_backend_config"} & set(data)
+    is_other = {"model_family", "data_backend_config"} & {str(name).removeprefix("--") for name in data}
     return not is_other and bool(names & common) and bool(names & (only | GUI_ONLY | common - {"output_name"}))
 
 
