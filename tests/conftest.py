@@ -17,6 +17,7 @@ from modules.run.launch.rank_env import RankEnv
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
     from tests.runs import Run
 
@@ -74,6 +75,17 @@ class FilesAndGroups(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         _, at, group = nodeid.rpartition("@")
         return group if at and "]" not in group else file_of(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """The test that crashed its worker fails and is not tried again; xdist would wait for ever."""
+        workload = self.assigned_work[node]
+        crashed = next((test for tests in workload.values() for test, done in tests.items() if not done), None)
+        for group, tests in list(workload.items()):
+            tests.update({crashed: True} if crashed in tests else {})
+            if all(tests.values()):
+                del workload[group]  # sent to another worker, it would never be reported as done
+        super().remove_node(node)
+        return crashed
 
 
 @pytest.fixture(autouse=True)
