@@ -49,7 +49,7 @@ def batch_of(seed: int, family: Family) -> Tensor:
     tensors = {"pixels": torch.rand(4, 3, 16, 16) * 2 - 1, "noise": torch.randn(4, 3, 16, 16)}
     tensors |= {"timestep": torch.rand(4), "caption": torch.tensor([12, 7, 9, 104])}
     numbers = torch.arange(4)
-    batch = Batch(tensors, numbers, numbers, torch.ones(4), is_last_of_step=True, step_weight=4.0, step_samples=4)
+    batch = Batch(tensors, numbers, numbers, torch.ones(4), is_last_of_step=True, step_samples=4)
     return family.loss(batch).mean()
 
 

@@ -71,5 +71,7 @@ def _config(images: Path, place: Path, name: str, settings: dict[str, object]) -
         settings = {**settings, "family_options": {**options, "record": str(folder)}}
     if "cache_dir" in settings:
         settings = {**settings, "cache_dir": str(place / str(settings["cache_dir"]))}
+    if isinstance(concepts := settings.get("concepts"), list):
+        settings = {**settings, "concepts": [{"path": str(images), **concept} for concept in concepts]}
     run_name = name.replace(" ", "-")
     return tiny_config(images, place, **{**group_settings(2), **TIMEOUTS, "run_name": run_name, **settings})

@@ -41,8 +41,7 @@ class MicroBatch:
     seeds: tuple[int, ...]  # one per sample, a pure function of (seed, epoch, position in the epoch)
     weights: tuple[float, ...]  # of the loss, one per sample; 0 for padding
     is_last_of_step: bool  # of this rank's micro-batches: the one that synchronises gradients and updates weights
-    step_weight: float  # sum of the weights of the whole step over all ranks
-    step_samples: int  # number of samples of the whole step over all ranks
+    step_samples: int  # number of samples of the whole step over all ranks, without padding
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,6 @@ class Batch:
     seeds: Tensor  # int64 [B]
     weights: Tensor  # float64 [B], of the loss
     is_last_of_step: bool
-    step_weight: float
     step_samples: int
 
     def __len__(self) -> int:

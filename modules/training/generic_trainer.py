@@ -154,8 +154,8 @@ class GenericTrainer:
         with self.no_sync(batch.is_last_of_step):
             with precision.autocast():
                 losses = check_per_sample(family.loss(batch), len(batch))
-            # this rank's part of the weighted mean over all samples of the step, whichever rank they are on
-            loss = (losses * batch.weights).sum() / batch.step_weight
+            # this rank's part of the mean over all samples of the step, whichever rank they are on
+            loss = (losses * batch.weights).sum() / batch.step_samples
             if batch.is_last_of_step:
                 self.metrics.mark_gradient_sync()
                 self.memory.enter_gradient_sync()

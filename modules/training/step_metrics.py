@@ -51,7 +51,7 @@ class TimePoint:
 class _Step:
     progress: Progress
     learning_rate: float
-    loss: Tensor  # [] float64: this rank's part of the step's weighted mean
+    loss: Tensor  # [] float64: this rank's part of the step's mean
     grad_norm: Tensor  # []
     seconds: float
     data_wait_s: float
@@ -86,7 +86,7 @@ class StepMetrics:
     # Within a step
 
     def add_loss(self, loss: Tensor, samples: int) -> None:
-        """A micro-batch's part of the step's weighted mean loss, [], and its number of samples."""
+        """A micro-batch's part of the step's mean loss, [], and its number of samples."""
         self._loss = self._loss + loss.detach()
         self._samples += samples
 

@@ -59,7 +59,6 @@ def batch(family: LatentDiffusion, samples: int = 3, *, mask: Tensor | None = No
         seeds=torch.arange(samples),
         weights=torch.ones(samples, dtype=torch.float64),
         is_last_of_step=True,
-        step_weight=float(samples),
         step_samples=samples,
     )
 

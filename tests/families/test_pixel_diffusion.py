@@ -45,7 +45,6 @@ def batch(family: PixelDiffusion, samples: int, *, mask: Tensor | None = None) -
         seeds=torch.arange(samples),
         weights=torch.ones(samples, dtype=torch.float64),
         is_last_of_step=True,
-        step_weight=float(samples),
         step_samples=samples,
     )
 
@@ -59,7 +58,6 @@ def part(whole: Batch, start: int, stop: int) -> Batch:
         whole.seeds[index],
         whole.weights[index],
         True,
-        whole.step_weight,
         whole.step_samples,
     )
 

@@ -64,7 +64,8 @@ class Concept(Section):
     loss_weight: float = setting(
         1.0,
         title="Loss weight",
-        help="How strongly the loss on these images counts. 2 counts twice as much as others, 0.5 half as much.",
+        help="Multiplies the loss on these images, in training and validation. 2 counts twice as much as others, 0.5 "
+        "half as much.",
         advanced=True,
         gt=0,
         le=1000,

@@ -69,7 +69,6 @@ class MicroBatchDataset(Dataset["Received"]):
             seeds=torch.tensor(micro_batch.seeds, dtype=torch.int64),
             weights=torch.tensor(micro_batch.weights, dtype=torch.float64),
             is_last_of_step=micro_batch.is_last_of_step,
-            step_weight=micro_batch.step_weight,
             step_samples=micro_batch.step_samples,
         )
 

@@ -41,14 +41,12 @@ def micro_batches(
     # Padding of weight 0 still runs forward and backward, because DDP and FSDP wait for all ranks there.
     padding = [(by_bucket[:1], np.zeros(1))] * (count - len(slices))
     chosen = [(part[a:b], step.weights[part[a:b]]) for a, b in slices] + padding
-    step_weight = float(step.weights.sum())
     return [
         MicroBatch(
             tuple(step.rows[positions].tolist()),
             tuple(step.seeds[positions].tolist()),
             tuple(weights.tolist()),
             is_last_of_step=number == count - 1,
-            step_weight=step_weight,
             step_samples=len(step),
         )
         for number, (positions, weights) in enumerate(chosen)

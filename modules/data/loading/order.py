@@ -26,7 +26,7 @@ class StepSamples:
 
     rows: NDArray[np.int64]  # of the index
     seeds: NDArray[np.int64]
-    weights: NDArray[np.float64]  # of the loss
+    weights: NDArray[np.float64]  # of the loss, above 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -166,9 +166,10 @@ def validation_steps(
     is_test = np.array([concept.kind == "test" for concept in concepts])
     rows = np.flatnonzero(usable & index.validation & (is_test[index.concept] == test))
     rows = rows[np.argsort(index.bucket[rows], kind="stable")]
+    weights = np.array([concept.loss_weight for concept in concepts], dtype=np.float64)[index.concept[rows]]
     seeds = _as_seeds(hash_uint64(seed, _VALIDATION, index.path_hash[rows]))
     return [
-        StepSamples(rows[part], seeds[part], np.ones(len(rows[part])))
+        StepSamples(rows[part], seeds[part], weights[part])
         for part in (slice(first, first + global_batch_size) for first in range(0, len(rows), global_batch_size))
     ]
 

@@ -26,7 +26,6 @@ class PackedBatch:
     layout: tuple[tuple[torch.dtype, torch.Size], ...]  # of ids, seeds, weights, then of every name
     names: tuple[str, ...]
     is_last_of_step: bool
-    step_weight: float
     step_samples: int
 
     @classmethod
@@ -39,7 +38,6 @@ class PackedBatch:
             layout=layout,
             names=tuple(batch.tensors),
             is_last_of_step=batch.is_last_of_step,
-            step_weight=batch.step_weight,
             step_samples=batch.step_samples,
         )
         for view, tensor in zip(packed._views(), tensors, strict=True):
@@ -50,7 +48,7 @@ class PackedBatch:
         """The batch; its tensors are views of the buffer."""
         ids, seeds, weights, *others = self._views()
         tensors = dict(zip(self.names, others, strict=True))
-        return Batch(tensors, ids, seeds, weights, self.is_last_of_step, self.step_weight, self.step_samples)
+        return Batch(tensors, ids, seeds, weights, self.is_last_of_step, self.step_samples)
 
     def pin_memory(self) -> PackedBatch:
         """Called by the DataLoader if pin_memory is on."""

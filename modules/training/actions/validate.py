@@ -19,22 +19,22 @@ def _compute(context: ActionContext) -> Generator[None, None, None]:
 
 
 def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> float:
-    """The weighted mean loss over the samples of `steps`, reduced over all ranks, which is also reported as `name`."""
+    """The mean loss over the samples of `steps` on all ranks, weighted as in training; also reported as `name`."""
     context.report.phase(name)
     with inference_model(context.components):
-        loss_sum, weight_sum = _local_sums(context.components, steps)
-    loss = context.ranks.all_reduce(loss_sum) / context.ranks.all_reduce(weight_sum)
+        loss_sum = _local_sum(context.components, steps)
+    loss = context.ranks.all_reduce(loss_sum) / sum(len(step) for step in steps)
     context.report.validation(name, loss, context.position.step)
     return loss
 
 
 @torch.no_grad()
-def _local_sums(components: Components, steps: list[StepSamples]) -> tuple[float, float]:
-    """This rank's weighted sum of losses and sum of weights.
+def _local_sum(components: Components, steps: list[StepSamples]) -> float:
+    """This rank's sum of losses, each times its weight, which is 0 for padding.
 
     A sample keeps its noise and timestep from one validation to the next, so the losses can be compared.
     """
-    loss_sum, weight_sum = 0.0, 0.0
+    loss_sum = 0.0
     family, precision = components.family, components.precision
     training = family.model.training
     family.model.eval()
@@ -43,9 +43,8 @@ def _local_sums(components: Components, steps: list[StepSamples]) -> tuple[float
         with precision.autocast():
             losses = family.loss(batch)
         loss_sum += float((losses * batch.weights).sum())
-        weight_sum += float(batch.weights.sum())
     family.model.train(training)
-    return loss_sum, weight_sum
+    return loss_sum
 
 
 VALIDATE = Action(

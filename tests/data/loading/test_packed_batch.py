@@ -21,7 +21,6 @@ def test_unpack_returns_the_packed_batch() -> None:
         seeds=torch.tensor([2**62, 0, -1]),
         weights=torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64),
         is_last_of_step=True,
-        step_weight=1.5,
         step_samples=3,
     )
     received = PackedBatch.pack(batch).unpack()
@@ -32,12 +31,12 @@ def test_unpack_returns_the_packed_batch() -> None:
     assert received.ids.equal(batch.ids)
     assert received.seeds.equal(batch.seeds)
     assert received.weights.equal(batch.weights)
-    assert (received.is_last_of_step, received.step_weight, received.step_samples) == (True, 1.5, 3)
+    assert (received.is_last_of_step, received.step_samples) == (True, 3)
 
 
 def test_tensors_share_one_buffer_and_are_aligned() -> None:
     packed = PackedBatch.pack(
-        Batch({"a": torch.zeros(1, 3, dtype=torch.uint8), "b": torch.rand(1)}, *torch.ones(3, 1).unbind(), True, 1.0, 1)
+        Batch({"a": torch.zeros(1, 3, dtype=torch.uint8), "b": torch.rand(1)}, *torch.ones(3, 1).unbind(), True, 1)
     )
     tensors = packed.unpack().tensors
     assert {t.untyped_storage().data_ptr() for t in tensors.values()} == {packed.buffer.data_ptr()}
