@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.hub.model import HubModel
-from modules.diffusion.text_encoders import TextEncoder
+from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
 
 CLASSES: Mapping[str, Any] = {
     "unet": UNet2DConditionModel,
@@ -207,11 +207,15 @@ def _check_file(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec)
 
 
 def _components(loaded: Mapping[str, Any], scheduler: dict[str, Any], spec: PipelineSpec) -> Components:
+    encoders: dict[str, TextEncoder] = {name: loaded[name].float() for name in spec.encoders}
+    tokenizers = {name: loaded[tokenizer] for name, tokenizer in spec.encoders.items()}
+    for name, encoder in encoders.items():
+        pool_at_end_token(encoder, tokenizers[name].eos_token_id)
     return Components(
         unet=loaded["unet"].float(),
         vae=loaded["vae"].float(),
-        encoders={name: loaded[name].float() for name in spec.encoders},
-        tokenizers={name: loaded[tokenizer] for name, tokenizer in spec.encoders.items()},
+        encoders=encoders,
+        tokenizers=tokenizers,
         scheduler=scheduler,
     )
 

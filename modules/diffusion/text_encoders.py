@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,16 @@ def encode_tokens(
             if pooled is not None:
                 result[name + POOLED] = pooled.to(dtype)
     return result
+
+
+def pool_at_end_token(encoder: TextEncoder, end_token: int) -> None:
+    """Let the pooled embedding be that of the first `end_token`, as OpenCLIP defines it.
+
+    The configs of Stable Diffusion say eos_token_id 2, with which transformers (modeling_clip.py) pools at the largest
+    id instead; the ids of placeholder tokens are larger than that of the end token. The config is left as it is.
+    """
+    body: Any = getattr(encoder, "text_model", encoder)
+    body.eos_token_id = end_token
 
 
 def final_layer_norm(encoder: nn.Module) -> nn.Module:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import diffusers
 import pytest
@@ -267,6 +268,28 @@ def test_placeholder_token_starts_as_its_init_words(family: str, folders: dict[s
     assert (
         pickle.loads(pickle.dumps(loaded.sample_transform)).tokenizer.token_ids("text_encoder", "<my-cat>") == numbers
     )
+
+
+def test_the_pooled_embedding_is_that_of_the_end_token(sdxl_folder: Path, tmp_path: Path) -> None:
+    """OpenCLIP pools at the end token. transformers takes the largest id if the config says eos_token_id 2, as SDXL's
+    does (modeling_clip.py, CLIPTextModel.forward), and the ids of placeholder tokens are larger."""
+    loaded = load("stable_diffusion_xl", sdxl_folder, method="embedding")
+    loaded.add_placeholder_token("<my-cat>", 2, "cat")
+    prompt, tokenizer = "a <my-cat> photo", loaded.sample_transform.tokenizer
+    ids = tokenizer.input_ids("text_encoder_2", prompt)
+    end = ids[0].tolist().index(tokenizer.tokenizers["text_encoder_2"].eos_token_id)
+    encoder = cast(Any, loaded.model.text_encoder_2)
+    assert encoder.config.eos_token_id == 2
+    assert ids[0].argmax() != end
+    with torch.no_grad():
+        expected = encoder.text_projection(encoder(ids).last_hidden_state[0, end])
+        trained = encoder(ids).text_embeds[0]
+        sampled = loaded._encode_prompt(prompt, REQUEST, torch.device("cpu"))["text_encoder_2.pooled"][0]
+    torch.testing.assert_close(trained, expected)
+    torch.testing.assert_close(sampled, expected)
+    loaded.export(loaded.model.state_dict(), tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "text_encoder_2" / "config.json").read_text())
+    assert config["eos_token_id"] == 2, "the file stays as the model's authors wrote it"
 
 
 def test_inpainting_model(inpainting_folder: Path, tmp_path: Path) -> None:

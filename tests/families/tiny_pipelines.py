@@ -115,9 +115,10 @@ def _text_config(tokenizer: CLIPTokenizer, width: int = WIDTH, hidden_act: str =
         num_hidden_layers=3,
         num_attention_heads=2,
         max_position_embeddings=CLIP_WINDOW,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        # As in the text encoders' configs of SD 1.5, 2.1 and SDXL, where they are not the ids of the tokenizer.
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=1,
     )
 
 
