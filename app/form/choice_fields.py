@@ -1,9 +1,59 @@
-"""Fields that are a switch or a drop-down list."""
+"""Fields that are a switch, a drop-down list, or a line of text with a menu."""
 
 from __future__ import annotations
 
+import tkinter as tk
+from functools import partial
+
 from app.form.field import CONTROL_WIDTH, ControlField, Field
-from app.widgets.buttons import Menu, Switch
+from app.form.text_fields import NARROWEST, TextField
+from app.widgets import theme
+from app.widgets.buttons import Button, Menu, Switch, popup_menu
+from modules.config import TARGET_PRESETS
+
+
+class SuggestionField(TextField):
+    """A line of text, with a menu of usual values."""
+
+    width = NARROWEST
+
+    def build(self) -> None:
+        super().build()
+        self.choose_button = Button(self.area, icon="down", bg=self.bg, command=self._open)
+        self.choose_button.pack(side="right", padx=(4, 0), before=self.control)
+
+    def enable(self, enabled: bool) -> None:
+        super().enable(enabled)
+        self.choose_button.configure(state="normal" if enabled else "disabled")
+
+    def suggestions(self) -> tuple[str, ...]:
+        """The values in the menu."""
+        raise NotImplementedError
+
+    def add_to(self, menu: tk.Menu) -> None:
+        """Add the entries of the menu."""
+        for value in self.suggestions():
+            menu.add_command(label=value, command=partial(self.choose, value))
+
+    def choose(self, value: str) -> None:
+        """Take one of the values."""
+        self.control.show(value)
+        self.put(value)
+
+    def _open(self) -> None:
+        menu = popup_menu(self.area)
+        self.add_to(menu)
+        self.control.update_idletasks()
+        menu.tk_popup(
+            self.control.winfo_rootx(), self.control.winfo_rooty() + self.control.winfo_height() + theme.px(2)
+        )
+
+
+class TargetsField(SuggestionField):
+    """The layers that a LoRA adapts: one of the presets, or patterns."""
+
+    def suggestions(self) -> tuple[str, ...]:
+        return TARGET_PRESETS
 
 
 class MenuField(ControlField):

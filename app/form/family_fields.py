@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-from functools import partial
+import tkinter as tk
 from pathlib import Path
 
-from app.form.choice_fields import MenuField
+from app.form.choice_fields import MenuField, SuggestionField
 from app.form.field import CONTROL_WIDTH, ControlField
-from app.form.text_fields import NARROWEST, TextField
-from app.widgets import theme
-from app.widgets.buttons import Button, popup_menu
 from app.widgets.inputs import Entry, Menu
 from app.windows.chooser import choose_path
 from modules.config.family_files import family_names
 
 
-class FamilyField(TextField):
+class FamilyField(SuggestionField):
     """A line of text, with a menu of the built-in families and a file chooser."""
 
-    width = NARROWEST
+    def suggestions(self) -> tuple[str, ...]:
+        return tuple(family_names())
 
-    def build(self) -> None:
-        super().build()
-        self.choose = Button(self.area, icon="down", bg=self.bg, command=self._open)
-        self.choose.pack(side="right", padx=(4, 0), before=self.control)
-
-    def enable(self, enabled: bool) -> None:
-        super().enable(enabled)
-        self.choose.configure(state="normal" if enabled else "disabled")
-
-    def _open(self) -> None:
-        menu = popup_menu(self.area)
-        for name in family_names():
-            menu.add_command(label=name, command=partial(self._choose, name))
+    def add_to(self, menu: tk.Menu) -> None:
+        super().add_to(menu)
         menu.add_separator()
         menu.add_command(label="Custom Python file…", command=self._browse)
-        self.control.update_idletasks()
-        menu.tk_popup(
-            self.control.winfo_rootx(), self.control.winfo_rooty() + self.control.winfo_height() + theme.px(2)
-        )
 
     def _browse(self) -> None:
         chosen = choose_path(self.area, "open", self.option.title, Path(), (".py",))
         if chosen:
-            self._choose(chosen)
-
-    def _choose(self, name: str) -> None:
-        self.control.show(name)
-        self.put(name)
+            self.choose(chosen)
 
 
 class MethodField(MenuField):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 
 from app.form.cards import Card
+from app.form.choice_fields import TargetsField
 from app.form.family_fields import SubmoduleField
 from app.form.field import Field
 from app.form.item_list import ItemListSpec
@@ -14,6 +15,7 @@ from app.sections.form_section import FormSection, first_line
 from app.state import AppState
 from modules.config import Option
 
+FIELD_CLASSES: dict[str, type[Field]] = {"parts.*.part": SubmoduleField, "lora_targets": TargetsField}
 EMPTY = "No submodules listed.\nThe family's main submodule is trained, or the whole model."
 
 
@@ -26,7 +28,10 @@ class Section(FormSection):
     cards = (
         Card(
             "LoRA",
-            ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_weight_decompose"),
+            (
+                *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_conv_rank", "lora_conv_alpha"),
+                "lora_weight_decompose",
+            ),
             1,
         ),
         Card("Textual inversion", ("embedding_token", "embedding_init", "embedding_vectors"), 1),
@@ -44,7 +49,7 @@ class Section(FormSection):
         super().build()
 
     def field_class(self, option: Option) -> type[Field]:
-        return SubmoduleField if option.path == "parts.*.part" else super().field_class(option)
+        return FIELD_CLASSES.get(option.path) or super().field_class(option)
 
     def refresh(self) -> None:
         family = self.state.family.declaration

@@ -66,7 +66,7 @@ def test_onetrainer(onetrainer: Path) -> None:
 def test_onetrainer_adapters_and_family_options(onetrainer: Path) -> None:
     config = import_file(onetrainer).config
     assert (config.lora_rank, config.lora_alpha, config.lora_weight_decompose) == (32, 16.0, True)
-    assert config.lora_targets == "attention_mlp"
+    assert config.lora_targets == "onetrainer"
     unet, first, second = config.parts
     assert (unet.part, unet.train, unet.weights) == ("unet", True, "bf16")
     assert unet.learning_rate == pytest.approx(2e-4)

@@ -135,7 +135,10 @@ def test_what_cannot_be_is_said_with_names(settings: dict[str, object], said: st
             "fine_tune saves the whole model, which this would round",
         ),
         ({"lora_targets": "to_(q"}, r"'to_\(q' is not a valid regular expression \(missing \)"),
-        ({"lora_targets": " , "}, "use one of attention, attention_mlp, all_linear, all, or patterns"),
+        (
+            {"lora_targets": " , "},
+            "use one of attention, attention_mlp, all_linear, all, kohya, kohya_conv, onetrainer, or patterns",
+        ),
         ({"method": "embedding", "embedding_token": "my cat"}, "embedding_token is 'my cat'; give one word"),
     ],
 )

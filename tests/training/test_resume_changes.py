@@ -21,6 +21,8 @@ FIXED = {
     "lora_rank",
     "lora_alpha",
     "lora_targets",
+    "lora_conv_rank",
+    "lora_conv_alpha",
     "lora_weight_decompose",
     "embedding_token",
     "embedding_vectors",

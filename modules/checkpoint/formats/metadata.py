@@ -130,7 +130,17 @@ def _kohya_metadata(config: TrainConfig, run: RunMetadata) -> dict[str, str]:
             "network_dim": config.lora_rank,
             "network_alpha": config.lora_alpha,
             "network_dropout": config.lora_dropout,
-            "network_args": json.dumps({"targets": config.lora_targets, "dora": config.lora_weight_decompose}),
+            "network_args": json.dumps(
+                {
+                    "targets": config.lora_targets,
+                    "dora": config.lora_weight_decompose,
+                    **{
+                        name: value
+                        for name, value in (("conv_dim", config.lora_conv_rank), ("conv_alpha", config.lora_conv_alpha))
+                        if value is not None
+                    },
+                }
+            ),
         }
     return {f"ss_{name}": str(value) for name, value in values.items()}
 

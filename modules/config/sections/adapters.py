@@ -10,7 +10,7 @@ from modules.config.section import Section, setting
 from modules.config.sections.submodule import SubmoduleSettings
 
 # Presets of `lora_targets`; anything else is patterns.
-TARGET_PRESETS: Final = ("attention", "attention_mlp", "all_linear", "all")
+TARGET_PRESETS: Final = ("attention", "attention_mlp", "all_linear", "all", "kohya", "kohya_conv", "onetrainer")
 _PATTERN_SEPARATOR: Final = re.compile(r",(?![^{]*\})")  # a comma within {1,2} belongs to its pattern
 
 
@@ -47,6 +47,27 @@ class AdapterSettings(Section):
         le=1_000_000,
         resume="fixed",
     )
+    lora_conv_rank: int | None = setting(
+        None,
+        title="LoRA rank of convolutions (conv_dim)",
+        help="The rank in convolutions of 3x3 pixels and more, which lora_targets all and kohya_conv adapt as well. "
+        "Usually half of the rank or less, since they have many weights. Empty: the rank of the other layers.",
+        advanced=True,
+        depends_on="method=lora",
+        ge=1,
+        le=4096,
+        resume="fixed",
+    )
+    lora_conv_alpha: float | None = setting(
+        None,
+        title="LoRA alpha of convolutions (conv_alpha)",
+        help="The alpha in convolutions of 3x3 pixels and more. Empty: that of the other layers.",
+        advanced=True,
+        depends_on="method=lora",
+        gt=0,
+        le=1_000_000,
+        resume="fixed",
+    )
     lora_dropout: float = setting(
         0.0,
         title="LoRA dropout",
@@ -62,7 +83,9 @@ class AdapterSettings(Section):
         "attention",
         title="LoRA target modules",
         help="attention: the attention layers, the usual choice. attention_mlp: the feed-forward layers as well. "
-        "all_linear: every linear layer. all: convolutions as well, for styles and textures. Or regular expressions "
+        "all_linear: every linear layer. all: convolutions as well, for styles and textures. kohya: what kohya's LoRA "
+        "adapts, attention_mlp and the layers around it (proj_in, proj_out). kohya_conv: its LoCon (LoRA-C3Lier), with "
+        "the residual blocks and their convolutions. onetrainer: OneTrainer's attn-mlp. Or regular expressions "
         "separated by commas, which are searched for in the names of layers, such as mid_block, up_blocks.*attn2.",
         depends_on="method=lora",
         min_length=1,

@@ -46,7 +46,8 @@ SUBMODULE_DEFAULTS: Mapping[str, object] = {
     "offload_fraction": 0.0,
     "activation_offloading": False,
 }
-TARGETS = {"full": "all", "attn-mlp": "attention_mlp", "attn-only": "attention", "attn": "attention"}
+# OneTrainer filters the layers of the UNet; those of text encoders are all adapted.
+TARGETS = {"full": "all", "attn-mlp": "onetrainer", "attn-only": r"attn|^text_encoder", "attn": r"attn|^text_encoder"}
 
 
 def _family(value: object) -> object:

@@ -25,10 +25,26 @@ _ATTENTION: Final = (
     r"to_q|to_k|to_v|to_out\.0|add_[qkv]_proj|to_add_out|to_qkv|query|key|value|proj_attn|[qkvo]_proj|out_proj|qkv"
 )
 _MLP: Final = r"ff(_context)?\.net\.\d+(\.proj)?|fc1|fc2|mlp\.\w+|gate_proj|up_proj|down_proj|wi(_\d)?|wo"
-_PRESETS: Final[Mapping[str, str]] = dict(
+# All that kohya-ss/sd-scripts adapts (networks/lora.py) in Transformer2DModel, CLIPAttention and CLIPMLP; with conv_dim
+# also in ResnetBlock2D, Downsample2D and Upsample2D.
+_KOHYA: Final = r"(^|\.)(attentions\.\d+|self_attn|mlp)\."
+_KOHYA_CONV: Final = r"(^|\.)(attentions\.\d+|self_attn|mlp|(resnets|downsamplers|upsamplers)\.\d+)\."
+# Nerogar/OneTrainer (modules/modelSetup/BaseStableDiffusionSetup.py) filters the UNet's layers only.
+_ONETRAINER: Final = r"attentions|^text_encoder"
+_LINEAR: Final = (nn.Linear,)
+_ALL: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_PRESETS: Final[Mapping[str, tuple[str, tuple[type[nn.Module], ...]]]] = dict(
     zip(
         TARGET_PRESETS,
-        (rf"(^|\.)({_ATTENTION})$", rf"(^|\.)({_ATTENTION}|{_MLP})$", "", ""),
+        (
+            (rf"(^|\.)({_ATTENTION})$", _LINEAR),
+            (rf"(^|\.)({_ATTENTION}|{_MLP})$", _LINEAR),
+            ("", _LINEAR),
+            ("", _ALL),
+            (_KOHYA, _ALL),
+            (_KOHYA_CONV, _ALL),
+            (_ONETRAINER, _ALL),
+        ),
         strict=True,
     )
 )
@@ -44,9 +60,13 @@ def add_lora(family: Family, config: TrainConfig) -> None:
 
     freeze_others(family, config)
     targets = lora_targets(family, config)
+    wide = [re.escape(name) for name in targets if _is_wide(family.model.get_submodule(name))]
+    conv_rank, conv_alpha = config.lora_conv_rank, config.lora_conv_alpha
     settings = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,  # type: ignore[arg-type]  # peft divides it by the rank, whole or not
+        rank_pattern={} if conv_rank is None else dict.fromkeys(wide, conv_rank),
+        alpha_pattern={} if conv_alpha is None else dict.fromkeys(wide, conv_alpha),
         lora_dropout=config.lora_dropout,
         use_dora=config.lora_weight_decompose,
         target_modules="|".join(map(re.escape, targets)),
@@ -151,8 +171,9 @@ def merge_lora(family: Family, weights: Iterable[LoraWeights]) -> None:
 def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:
     """Patterns for layer names, and the classes of layers that they may match."""
     if targets in _PRESETS:
-        return [_PRESETS[targets]], ((nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d) if targets == "all" else (nn.Linear,))
-    return target_patterns(targets), (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        pattern, kinds = _PRESETS[targets]
+        return [pattern], kinds
+    return target_patterns(targets), _ALL
 
 
 def _can_be_adapted(layer: nn.Module) -> bool:
@@ -160,6 +181,11 @@ def _can_be_adapted(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return layer.groups == 1 and layer.weight.requires_grad
     return isinstance(layer, nn.Linear) and layer.weight.requires_grad
+
+
+def _is_wide(layer: nn.Module) -> bool:
+    """A convolution of more than one pixel, which may have a rank and an alpha of its own."""
+    return isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) and any(side > 1 for side in layer.kernel_size)
 
 
 def _no_target(config: TrainConfig, pattern: str, able: Sequence[str], where: str = "") -> ConfigError:

@@ -49,7 +49,11 @@ def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str
     if config.method == "lora":
         kind = "DoRA" if config.lora_weight_decompose else "LoRA"
         layers = sum(".lora_A." in name for name in weights.local)
-        text = f"{kind} of rank {config.lora_rank} and alpha {config.lora_alpha:g} in {layers} layers;{rest}"
+        text = f"{kind} of rank {config.lora_rank} and alpha {config.lora_alpha:g} in {layers} layers"
+        if config.lora_conv_rank is not None or config.lora_conv_alpha is not None:
+            rank = config.lora_conv_rank or config.lora_rank
+            text += f" (convolutions: rank {rank}, alpha {config.lora_conv_alpha or config.lora_alpha:g})"
+        text += f";{rest}"
         return f"{text}{_excess_rank(config.lora_rank, max_useful_rank(family))}"
     if config.method == "embedding":
         vectors = f"{config.embedding_vectors} vector{'s' * (config.embedding_vectors > 1)}"
