@@ -66,9 +66,12 @@ _GPU_MEMORY = _Rule(
     "gradient_checkpointing, use precision=bf16, or close other programs that use this GPU.",
     names=("OutOfMemoryError",),
     texts=(
-        "cuda out of memory",
+        "cuda out of memory",  # torch's allocator
+        "cuda error: out of memory",  # CUDA itself
         "cublas_status_alloc_failed",
+        "cudnn_status_alloc_failed",
         "hip out of memory",
+        "hip error: out of memory",
         "mps backend out of memory",
     ),
 )
@@ -77,6 +80,18 @@ _GPU_MEMORY_AT_START = replace(
     advice="The model, or the encoders that prepare the images, did not fit; batch_size does not affect that. Close "
     "other programs that use this GPU (nvidia-smi lists them), use precision=bf16 or a lower resolution, or shard the "
     "model across GPUs with training_mode=fully_sharded.",
+)
+_LIBRARY_MEMORY = _Rule(
+    "out_of_memory",
+    "The library could not be initialised, most often because the GPU's memory is full: lower batch_size or close "
+    "other programs that use this GPU. If nvidia-smi shows free memory, the driver does not fit this torch: update it.",
+    texts=("cudnn_status_not_initialized", "cublas_status_not_initialized"),
+)
+_NCCL_MEMORY = _Rule(
+    "out_of_memory",
+    "NCCL's own buffers did not fit into the GPU beside the model: lower batch_size, turn on gradient_checkpointing, "
+    "or close other programs that use this GPU.",
+    texts=("cuda failure 2 'out of memory'", "cuda failure 'out of memory'"),
 )
 _HOST_MEMORY = _Rule(
     "host_memory",
@@ -118,6 +133,12 @@ _PEER_LOST = _Rule(
     ),
     of_torch=True,
 )
+_NCCL_CUDA = _Rule(
+    "nccl",
+    "A CUDA function failed inside NCCL: the GPU's memory may be full, or the GPU or its driver failed. Lower "
+    "batch_size, look at nvidia-smi; NCCL_DEBUG=INFO prints which function it was.",
+    texts=("ncclunhandledcudaerror", "unhandled cuda error"),
+)
 _NCCL_INIT = _Rule(
     "nccl",
     "Try --backend gloo to see whether NCCL is the cause; on several machines set NCCL_SOCKET_IFNAME to "
@@ -127,7 +148,6 @@ _NCCL_INIT = _Rule(
         "nccl error",
         "ncclsystemerror",
         "ncclinternalerror",
-        "ncclunhandledcudaerror",
         "ncclinvalidusage",
     ),
 )
@@ -187,6 +207,8 @@ _ALWAYS = (
     _INTERRUPT,
     _MISMATCH,
     _GPU_MEMORY,
+    _LIBRARY_MEMORY,
+    _NCCL_MEMORY,
     _SHARED_MEMORY,
     _LOADER,
     _HOST_MEMORY,
@@ -196,8 +218,8 @@ _ALWAYS = (
     _NETWORK_INTERFACE,
 )
 # The first match wins. A lost peer comes before NCCL and timeouts, whose texts contain its message.
-_STARTING = (_GPU_MEMORY_AT_START, *_ALWAYS, _PEER_LOST, _RENDEZVOUS, _NCCL_INIT, _DRIVER)
-_TRAINING = (*_ALWAYS, _PEER_LOST, _HANG, _NCCL_INIT, _DRIVER)
+_STARTING = (_GPU_MEMORY_AT_START, *_ALWAYS, _PEER_LOST, _NCCL_CUDA, _RENDEZVOUS, _NCCL_INIT, _DRIVER)
+_TRAINING = (*_ALWAYS, _PEER_LOST, _NCCL_CUDA, _HANG, _NCCL_INIT, _DRIVER)
 
 _ERRNO_RULES: Final = {
     errno.ENOSPC: _DISK,

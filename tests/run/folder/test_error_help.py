@@ -11,6 +11,16 @@ from modules.run.folder.error_help import explain_exception, explain_text
 
 GLOO_LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2043"
 
+# The words of CUDA (c10/cuda/CUDAException.cpp) and of NCCL (torch's NCCLUtils.hpp prints its last error).
+CUDA_OUT_OF_MEMORY = (
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call"
+)
+NCCL_CUDA_FAILURE = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.27.5\nncclUnhandledCudaError: Call to CUDA function failed."
+)
+NCCL_OUT_OF_MEMORY = f"{NCCL_CUDA_FAILURE}\nLast error:\nCuda failure 2 'out of memory'"
+
 
 def error_named(name: str, text: str) -> Exception:
     made = type(name, (RuntimeError,), {})(text)
@@ -61,6 +71,23 @@ def error_named(name: str, text: str) -> Exception:
         ),
         (RuntimeError("Unable to find address for: eth7"), "process_group", "GLOO_SOCKET_IFNAME"),
         (error_named("AcceleratorError", "CUDA error: an illegal memory access"), "gpu", "nvidia-smi"),
+        (error_named("AcceleratorError", CUDA_OUT_OF_MEMORY), "out_of_memory", "did not fit"),
+        (RuntimeError(CUDA_OUT_OF_MEMORY), "out_of_memory", "did not fit"),
+        (RuntimeError("HIP error: out of memory"), "out_of_memory", "did not fit"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "out_of_memory", "did not fit"),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            "out_of_memory",
+            "",
+        ),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"), "out_of_memory", "nvidia-smi"),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"),
+            "out_of_memory",
+            "driver",
+        ),
+        (error_named("DistBackendError", NCCL_OUT_OF_MEMORY), "out_of_memory", "NCCL's own buffers"),
+        (error_named("DistBackendError", NCCL_CUDA_FAILURE), "nccl", "NCCL_DEBUG=INFO"),
         (OSError(errno.ENOSPC, "No space left on device", "a.partial"), "disk_full", "backups_kept"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), "disk_full", "backups_kept"),
         (PermissionError(errno.EACCES, "Permission denied", "cache"), "permission", "write permission"),
@@ -126,6 +153,21 @@ def test_download_errors_are_not_process_group_errors(error: Exception) -> None:
 )
 def test_torch_timeouts_and_lost_peers(line: str, kind: str) -> None:
     assert explain_text(line, training=True).kind == kind
+
+
+def test_a_cuda_failure_within_nccl_is_not_a_network_problem() -> None:
+    for training in (False, True):
+        advice = explain_exception(error_named("DistBackendError", NCCL_CUDA_FAILURE), training=training).advice
+        assert "nvidia-smi" in advice
+        assert "NCCL_SOCKET_IFNAME" not in advice
+
+
+@pytest.mark.parametrize("text", [CUDA_OUT_OF_MEMORY, NCCL_OUT_OF_MEMORY, "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"])
+def test_out_of_memory_in_a_step_asks_for_a_smaller_batch(text: str) -> None:
+    name = "DistBackendError" if "NCCL" in text else "AcceleratorError"
+    explanation = explain_exception(error_named(name, text), training=True)
+    assert explanation.kind == "out_of_memory"
+    assert "batch_size" in explanation.advice
 
 
 def test_out_of_memory_advice_depends_on_phase() -> None:
