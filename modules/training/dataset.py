@@ -21,6 +21,7 @@ from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
 from modules.monitoring import Report
 from modules.training.dataset_consistency import check_same_images, report_unshared_cache
+from modules.training.precision import Precision
 
 _REPORT_EVERY_S = 0.5
 
@@ -40,6 +41,7 @@ class Dataset:
 def prepare_dataset(
     config: TrainConfig,
     family: Family,
+    precision: Precision,
     global_batch_size: int,
     ranks: RankGroup,
     report: Report,
@@ -58,7 +60,9 @@ def prepare_dataset(
     report_unshared_cache(groups, ranks, report)
 
     index = _update_index(config, family, groups, ranks, progress)
-    cached = _fill_cache(index, config, family, groups, ranks, progress, report)
+    precision.benchmark_convolutions(len(index.buckets))
+    fingerprint = cache_fingerprint(family, precision)
+    cached = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report)
     order = make_order(index, config, config.seed, cached.usable, global_batch_size)
     _report_dataset(config, family, index, cached, order, ranks, report, problems_file)
     loader = make_loader(
@@ -80,6 +84,11 @@ def prepare_dataset(
     return Dataset(index, cached, order, loader, validation, test)
 
 
+def cache_fingerprint(family: Family, precision: Precision) -> str:
+    """What the encoded images depend on. TF32 rounds more than fp32, on a CPU or a GPU, whose caches are shared."""
+    return f"{family.fingerprint()} tf32" if precision.tf32 and family.encoders else family.fingerprint()
+
+
 def _update_index(
     config: TrainConfig, family: Family, groups: SharedFolderGroups, ranks: RankGroup, progress: _ProgressReport
 ) -> Index:
@@ -98,13 +107,14 @@ def _fill_cache(
     index: Index,
     config: TrainConfig,
     family: Family,
+    fingerprint: str,
     groups: SharedFolderGroups,
     ranks: RankGroup,
     progress: _ProgressReport,
     report: Report,
 ) -> CachedExamples:
     """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
-    cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
+    cache = Cache(Path(config.cache_dir), fingerprint, index, config, family.encodes_captions)
     size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
     batches: list[EncodeBatches] = []
     # Before any rank writes, so that all see the same batches missing and take different ones.

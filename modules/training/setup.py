@@ -19,7 +19,7 @@ from modules.training.fetch_base_model import fetch_base_model
 from modules.training.model_setup import check_available, load_family, prepare_model
 from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.plan import Plan
-from modules.training.precision import Precision
+from modules.training.precision import Precision, can_use_tf32
 from modules.training.resume import check_initial_model
 from modules.training.sample_requests import sample_requests
 from modules.training.submodules import SubmoduleGroup, submodule_groups
@@ -75,7 +75,7 @@ def build_components(
     check_stop: Callable[[], None],
 ) -> Components:
     """Everything, ready for a backup to be restored into. Raises TandemError if config or data cannot be used."""
-    precision = Precision(config.precision, ranks.device, parallelism.scaler_class)
+    precision = choose_precision(config, ranks, parallelism)
     fetch_base_model(check_available(config), config, ranks, report, check_stop)
     family = load_family(config)
     plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
@@ -87,6 +87,7 @@ def build_components(
     data = prepare_dataset(
         config,
         family,
+        precision,
         plan.global_batch_size,
         ranks,
         report,
@@ -115,3 +116,10 @@ def build_components(
         backups=Backups(folder.backup_dir, config.backups_kept),
         sample_requests=requests,
     )
+
+
+def choose_precision(config: TrainConfig, ranks: RankGroup, parallelism: Parallelism) -> Precision:
+    """With TF32 only if every rank's GPU has it: ranks that fill one cache together have to compute alike."""
+    own = can_use_tf32(config.precision, ranks.device)
+    tf32 = all(answer == str(True) for answer in ranks.gather("tf32", str(own)))
+    return Precision(config.precision, ranks.device, parallelism.scaler_class, tf32=tf32)

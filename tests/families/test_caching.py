@@ -12,6 +12,9 @@ from modules.config import TrainConfig
 from modules.data.cache.cache import Cache
 from modules.data.index.build import build_index
 from modules.data.index.index import no_progress
+from modules.families._family import Family, family_class
+from modules.training.dataset import cache_fingerprint
+from modules.training.precision import Precision
 from tests.data.helpers import write_image
 from tests.families.diffusion_checks import load
 
@@ -72,3 +75,12 @@ def test_cache_is_equal_for_any_ranks_and_after_interruptions(folder: Path, sd_f
         for own, other in zip(entries(cache), expected, strict=True):
             assert own.keys() == other.keys()
             assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_images_encoded_in_tf32_are_not_mixed_with_others(sd_folder: Path) -> None:
+    family = load("stable_diffusion", sd_folder, precision="bf16")
+    strict, rounded = (Precision("bf16", torch.device("cpu"), tf32=tf32) for tf32 in (False, True))
+    assert cache_fingerprint(family, rounded) != cache_fingerprint(family, strict)
+    assert cache_fingerprint(family, strict) == family.fingerprint(), "caches that exist stay valid"
+    pixels: Family = family_class("pixel_diffusion").load(TrainConfig(resolution=32))
+    assert cache_fingerprint(pixels, rounded) == cache_fingerprint(pixels, strict), "nothing is computed for these"

@@ -71,7 +71,8 @@ class TrainingSettings(Section):
         title="Precision",
         help="Number format of the computation. bf16: less memory and much faster on current GPUs, the usual choice "
         "there. fp16: the same for older GPUs, less robust. fp32: exact and slow. tf32: a faster fp32 on NVIDIA GPUs "
-        "since 2020. fp64: only for checks.",
+        "since 2020, which bf16 and fp16 use as well for what stays in fp32, such as the autoencoder. fp64: only for "
+        "checks.",
         resume="warn",
     )
     max_grad_norm: float | None = setting(
