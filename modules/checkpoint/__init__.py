@@ -1,17 +1,33 @@
 """Atomic backups, exact resume and saved models."""
 
-from modules.checkpoint.backups import Backups, Position, TrainingState, find_damage, read_backup, to_cpu
+from modules.checkpoint.backup_files import (
+    BACKUP_NAME,
+    FILE_NAMES,
+    MANIFEST,
+    Position,
+    TrainingState,
+    find_damage,
+    manifest_sha256,
+    read_backup,
+    read_manifest,
+)
+from modules.checkpoint.backups import Backups, to_cpu
 from modules.checkpoint.optimizer_state import OptimizerState, pack_optimizer, unpack_optimizer
 from modules.checkpoint.saved_model import read_model_config, save_model
 
 __all__ = [
+    "BACKUP_NAME",
+    "FILE_NAMES",
+    "MANIFEST",
     "Backups",
     "OptimizerState",
     "Position",
     "TrainingState",
     "find_damage",
+    "manifest_sha256",
     "pack_optimizer",
     "read_backup",
+    "read_manifest",
     "read_model_config",
     "save_model",
     "to_cpu",

@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.checkpoint.optimizer_state import OptimizerState, Plain
+from modules.checkpoint.backup_files import (
+    BACKUP_NAME,
+    MANIFEST,
+    VERSION,
+    TrainingState,
+    file_sha256,
+    find_damage,
+    read_manifest,
+)
 from modules.config import ResumeError
 
-VERSION = 1
 PARTIAL = ".partial-"
 REPLACED = f"{PARTIAL}former-"
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a run has come, and what must stay the same for it to resume exactly: progress.json."""
-
-    samples_seen: int
-    step: int
-    epoch: int
-    epoch_size: int
-    global_batch_size: int
-    world_size: int
-    original_learning_rate: float
-    learning_rate: float  # after scaling by the world size that the run started with
-    best_validation_loss: float | None = None
-    validations_without_improvement: int = 0
-    base: dict[str, str] = field(default_factory=dict)  # module -> fingerprint of weights that are not in the backup
-
-
-@dataclass(frozen=True)
-class TrainingState:
-    """The contents of a backup: all that a run needs to resume, on any number of ranks."""
-
-    position: Position
-    weights: dict[str, Tensor]  # trainable parameters and buffers, by name
-    ema: dict[str, Tensor] | None
-    optimizer: OptimizerState
-    scaler: dict[str, Plain]
-    config: Mapping[str, object] = field(default_factory=dict)  # of the run that wrote the backup; set when it is read
 
 
 class Backups:
@@ -98,7 +75,8 @@ class Backups:
 
     def _complete(self) -> list[Path]:
         """In the order of writing, which differs from that of steps if a run was resumed from an earlier backup."""
-        return sorted(self._folder.glob("step-*"), key=lambda path: (_number(path), len(path.name), path.name))
+        found = (path for path in self._folder.glob("step-*") if BACKUP_NAME.fullmatch(path.name))
+        return sorted(found, key=lambda path: (_number(path), len(path.name), path.name))
 
     def _restore_replaced(self) -> None:
         """Put back a backup if the process was killed between the two renames of its replacement."""
@@ -115,55 +93,11 @@ class Backups:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def find_damage(folder: Path) -> str | None:
-    """A sentence about what is wrong with the backup in `folder`; None if all checksums match."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-        files = {name: (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
-        version = manifest["version"]
-    except FileNotFoundError:
-        return f"{folder} is not a complete backup: it has no manifest.json."
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{folder} is damaged: its manifest.json cannot be read."
-    if version > VERSION:
-        return f"{folder} was written by a newer Tandem (backup version {version}; this one supports {VERSION})."
-    for name, (size, digest) in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{folder} is damaged: {name} is missing."
-        if path.stat().st_size != size or _sha256(path) != digest:
-            return f"{folder} is damaged: the checksum of {name} does not match."
-    return None
-
-
-def read_backup(folder: Path) -> TrainingState:
-    """The state in `folder`. Raises ResumeError if it is missing or damaged."""
-    fault = find_damage(folder)
-    if fault is not None:
-        raise ResumeError(
-            f"resume: {fault} Use another backup of the run, or --resume latest, which finds the newest valid one."
-        )
-    structure = json.loads((folder / "optimizer.json").read_text("utf-8"))
-    return TrainingState(
-        position=Position(**json.loads((folder / "progress.json").read_text("utf-8"))),
-        weights=load_file(folder / "weights.safetensors"),
-        ema=load_file(folder / "ema.safetensors") if (folder / "ema.safetensors").exists() else None,
-        optimizer=OptimizerState(
-            structure["kind"],
-            load_file(folder / "optimizer.safetensors"),
-            structure["values"],
-            structure["groups"],
-        ),
-        scaler=structure["scaler"],
-        config=json.loads((folder / "config.json").read_text("utf-8")),
-    )
-
-
 def _number(folder: Path) -> int:
     """The backup's number within its run, from 1; 0 if its manifest is unreadable."""
     try:
-        return int(json.loads((folder / "manifest.json").read_text("utf-8"))["number"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_manifest(folder).number
+    except ResumeError:
         return 0
 
 
@@ -183,12 +117,12 @@ def _write_files(folder: Path, state: TrainingState, config_json: str, number: i
     (folder / "progress.json").write_text(json.dumps(asdict(state.position), indent=2), "utf-8")
     (folder / "config.json").write_text(config_json, "utf-8")
     names = sorted(path.name for path in folder.iterdir())
-    files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in names}
+    files = {name: {"size": (folder / name).stat().st_size, "sha256": file_sha256(folder / name)} for name in names}
     manifest = {"version": VERSION, "number": number, "step": state.position.step, "files": files}
     for name in names:
         _sync(folder / name)
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=2), "utf-8")
-    _sync(folder / "manifest.json")
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), "utf-8")
+    _sync(folder / MANIFEST)
     _sync(folder)
 
 
@@ -210,11 +144,6 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 def to_cpu(tensor: Tensor) -> Tensor:
     """The tensor as safetensors requires it: on the CPU and contiguous, copied only if it is not."""
     return tensor.detach().cpu().contiguous()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

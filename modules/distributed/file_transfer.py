@@ -4,40 +4,67 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import torch.distributed as dist
+from pydantic import Field
 from torch import Tensor
 from torch._C._distributed_c10d import Store
+
+from modules.config import TrainingError
+from modules.files import FileFault, decode_json, printable, validate_record
 
 _CHUNK_BYTES = 16 << 20
 PARTIAL = ".partial-"
 
 
 def broadcast_folder(
-    source: Path | None, target: Path | None, sender: int, *, name: str, store: Store, group: dist.ProcessGroup
+    source: Path | None,
+    target: Path | None,
+    sender: int,
+    names: Collection[str],
+    *,
+    key: str,
+    store: Store,
+    group: dist.ProcessGroup,
 ) -> None:
     """Copy the files in `source` of rank `sender` to the folder `target` of every rank on which it is not None.
 
-    Every rank of `group`, which is a CPU group, calls it; `source` matters only on the sender; each `name` is used
-    once. `target` appears completely or not at all. Raises OSError if a file cannot be read, or not be written here;
-    the other ranks still get theirs.
+    Only files with one of `names` are sent or accepted. Every rank of `group`, which is a CPU group, calls it;
+    `source` matters only on the sender; each `key` is used once. `target` appears completely or not at all. Raises
+    OSError if a file cannot be read, or not be written here; the other ranks still get theirs. Raises TrainingError,
+    on all ranks alike, if the sender names other files.
     """
     if dist.get_rank() == sender:
         assert source is not None, "the sender has something to send"
-        files = {path.name: path.stat().st_size for path in sorted(source.iterdir()) if path.is_file()}
-        store.set(f"delivery/{name}", json.dumps(files))
+        files = {name: (source / name).stat().st_size for name in sorted(names) if (source / name).is_file()}
+        store.set(f"delivery/{key}", json.dumps(files))
         chunks = _read(source, files)
     else:
-        files = json.loads(store.get(f"delivery/{name}"))
+        files = _listed(store.get(f"delivery/{key}"), names, sender)
         chunks = ((file, chunk) for file, size in files.items() for chunk in _chunks(size))
     copy = _FolderWriter(target)
     for file, chunk in chunks:
         dist.broadcast(chunk, src=sender, group=group)
         copy.add(file, chunk)
     copy.finish()
+
+
+def _listed(text: bytes, names: Collection[str], sender: int) -> dict[str, int]:
+    """{file name: bytes}, as the sender wrote it."""
+    try:
+        files = validate_record(dict[str, Annotated[int, Field(ge=0, lt=1 << 50)]], decode_json(text))
+    except FileFault as error:
+        raise TrainingError(f"rank {sender}'s list of files {error}.") from None
+    unknown = sorted(files.keys() - names)
+    if unknown:
+        raise TrainingError(
+            f"rank {sender} sends a file that is not expected, {printable(unknown[0], 80)!r}; nothing was written."
+        )
+    return files
 
 
 def _read(folder: Path, files: dict[str, int]) -> Iterator[tuple[str, Tensor]]:

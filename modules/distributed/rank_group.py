@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -61,8 +61,10 @@ class RankGroup(Protocol):
     def shared_folder_groups(self, name: str, folder: Path) -> SharedFolderGroups:
         """Which ranks see the same `folder`, which the setting `name` names."""
 
-    def broadcast_folder(self, source: Path | None, target: Path | None, sender: int, name: str) -> None:
-        """Copy the files in `source` of rank `sender` to `target` of every rank that gives one.
+    def broadcast_folder(
+        self, source: Path | None, target: Path | None, sender: int, name: str, names: Collection[str]
+    ) -> None:
+        """Copy the files called `names` in `source` of rank `sender` to `target` of every rank that gives one.
 
         Raises OSError if a file cannot be read, or not be written here; the other ranks still get theirs.
         """
@@ -110,7 +112,9 @@ class SingleProcess:
     def shared_folder_groups(self, name: str, folder: Path) -> SharedFolderGroups:
         return SharedFolderGroups(0, ((0,),))
 
-    def broadcast_folder(self, source: Path | None, target: Path | None, sender: int, name: str) -> None:
+    def broadcast_folder(
+        self, source: Path | None, target: Path | None, sender: int, name: str, names: Collection[str]
+    ) -> None:
         """There are no other ranks to send to."""
 
     def cancel(self, reason: str) -> bool:
@@ -151,8 +155,11 @@ class DistributedRanks(StoreBarrier):
     def shared_folder_groups(self, name: str, folder: Path) -> SharedFolderGroups:
         return find_shared_folder_groups(name, folder, self.rank, self.gather)
 
-    def broadcast_folder(self, source: Path | None, target: Path | None, sender: int, name: str) -> None:
-        broadcast_folder(source, target, sender, name=name, store=self._store, group=self.process_group.control)
+    def broadcast_folder(
+        self, source: Path | None, target: Path | None, sender: int, name: str, names: Collection[str]
+    ) -> None:
+        control = self.process_group.control
+        broadcast_folder(source, target, sender, names, key=name, store=self._store, group=control)
 
 
 @contextmanager

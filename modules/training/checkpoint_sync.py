@@ -2,60 +2,79 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
+from typing import Annotated
 
-from modules.checkpoint import TrainingState, read_backup
+from pydantic import Field
+
+from modules.checkpoint import (
+    FILE_NAMES,
+    MANIFEST,
+    TrainingState,
+    manifest_sha256,
+    read_backup,
+    read_manifest,
+)
 from modules.config import ResumeError
 from modules.distributed import RankGroup
+from modules.files import FileFault, Record, decode_json, validate_record
 from modules.run import RunFolder
 
 RECEIVED = "received"  # in the run folder, while a backup from another machine is read
 
 
+class Offer(Record):
+    """What a rank says of its backup: its number in the run and the hash of the manifest, which holds all checksums."""
+
+    number: Annotated[int, Field(ge=1, lt=1 << 53)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 def load_checkpoint(backup: Path | None, folder: RunFolder, ranks: RankGroup) -> TrainingState | None:
     """The state in the newest backup that any rank found; None if none did.
 
-    Ranks that do not have it get its files from one that does. Raises ResumeError if it is damaged.
+    Ranks that do not have it get its files from one that does. Raises ResumeError if it is damaged, or if another
+    rank sends something else than a backup.
     """
-    offers = ranks.gather("backup", "" if backup is None else _describe(backup))
-    if not any(offers):
+    offers = [
+        _offer(rank, text) for rank, text in enumerate(ranks.gather("backup", "" if backup is None else _own(backup)))
+    ]
+    newest = max((offer for offer in offers if offer is not None), key=lambda offer: offer.number, default=None)
+    if newest is None:
         return None
-    holder = max(range(len(offers)), key=lambda rank: (_number(offers[rank]), -rank))
-    has_it = [offer == offers[holder] for offer in offers]
+    holder = offers.index(newest)
+    has_it = [offer == newest for offer in offers]
     if all(has_it):
-        return _read(backup)
+        return _read(backup, newest)
     groups = ranks.shared_folder_groups("runs_dir", folder.path)
-    received = folder.path / RECEIVED / json.loads(offers[holder])["name"]
+    received = folder.path / RECEIVED / newest.sha256[:16]
     receiver = next((rank for rank in groups.group if not has_it[rank]), None)
     target = received if receiver == groups.rank else None
-    ranks.broadcast_folder(backup, target, holder, "backup")
+    ranks.broadcast_folder(backup, target, holder, "backup", FILE_NAMES | {MANIFEST})
     ranks.gather("backup delivered", "")
-    state = _read(backup if has_it[groups.rank] else received)
+    state = _read(backup if has_it[groups.rank] else received, newest)
     ranks.gather("backup read", "")
     if target is not None:
-        shutil.rmtree(received.parent, ignore_errors=True)
+        shutil.rmtree(folder.path / RECEIVED, ignore_errors=True)
     return state
 
 
-def _describe(backup: Path) -> str:
-    """Its name, its number in the run, and the hash of its manifest, which holds the checksums of all files."""
+def _own(backup: Path) -> str:
+    return Offer(number=read_manifest(backup).number, sha256=manifest_sha256(backup)).model_dump_json()
+
+
+def _offer(rank: int, text: str) -> Offer | None:
+    if not text:
+        return None
     try:
-        manifest = (backup / "manifest.json").read_bytes()
-        number = int(json.loads(manifest)["number"])
-    except (OSError, ValueError, KeyError, TypeError):
-        read_backup(backup)  # raises, with what is wrong
-        raise ResumeError(f"resume: {backup} has a manifest.json that cannot be read.") from None
-    digest = hashlib.sha256(manifest).hexdigest()
-    return json.dumps({"name": backup.resolve().name, "number": number, "sha256": digest})
+        return validate_record(Offer, decode_json(text))
+    except FileFault as error:
+        raise ResumeError(f"resume: what rank {rank} says of its backup {error}.") from None
 
 
-def _number(offer: str) -> int:
-    return int(json.loads(offer)["number"]) if offer else -1
-
-
-def _read(backup: Path | None) -> TrainingState:
+def _read(backup: Path | None, expected: Offer) -> TrainingState:
     assert backup is not None, "a rank without a backup is sent one"
+    if manifest_sha256(backup) != expected.sha256:
+        raise ResumeError(f"resume: {backup} is not the backup that was announced; another rank sent something else.")
     return read_backup(backup)

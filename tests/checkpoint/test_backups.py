@@ -92,7 +92,9 @@ def test_missing_files_and_manifests_are_found(tmp_path: Path) -> None:
     (backups.write(state_at(3), "{}") / "manifest.json").write_text("[]")
     newest, damaged = backups.newest_valid()
     assert newest is None
-    assert ["no manifest" in damaged[1], "cannot be read" in damaged[0], "is missing" in damaged[2]] == [True] * 3
+    assert ["no manifest" in damaged[1], "manifest.json is damaged" in damaged[0], "is missing" in damaged[2]] == [
+        True
+    ] * 3
     with pytest.raises(ResumeError, match="is not a complete backup"):
         read_backup(tmp_path / "step-000009")
 

@@ -1,0 +1,31 @@
+"""Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
+
+from modules.files.display import control_character, printable
+from modules.files.reading import (
+    FileFault,
+    decode_json,
+    file_size,
+    is_plain_name,
+    open_regular,
+    read_bytes,
+    read_json,
+    read_lines,
+    read_text,
+)
+from modules.files.records import Record, validate_record
+
+__all__ = [
+    "FileFault",
+    "Record",
+    "control_character",
+    "decode_json",
+    "file_size",
+    "is_plain_name",
+    "open_regular",
+    "printable",
+    "read_bytes",
+    "read_json",
+    "read_lines",
+    "read_text",
+    "validate_record",
+]

@@ -1,0 +1,31 @@
+"""Records that somebody else wrote, checked against a pydantic model."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from modules.files.display import printable
+from modules.files.reading import FileFault
+
+T = TypeVar("T")
+
+
+class Record(BaseModel):
+    """Base of records: no conversion of types; names that a newer version may have added are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+def validate_record(kind: type[T], data: object) -> T:
+    """`data` as a record or dataclass of this kind; raises FileFault with the first fault."""
+    try:
+        # pydantic's strict mode would want the dataclass itself
+        return TypeAdapter(kind).validate_python(data, strict=None if is_dataclass(kind) else True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        reason = first["msg"].removeprefix("Value error, ")
+        raise FileFault(f"is wrong in {printable(where, 80)!r}: {printable(reason, 200)}") from None

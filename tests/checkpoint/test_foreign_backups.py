@@ -1,0 +1,124 @@
+"""A backup that somebody made or changed, with a manifest that fits: it is read, or one sentence says what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from modules.checkpoint import Backups, find_damage, read_backup, read_manifest
+from modules.config import ResumeError
+from modules.config.errors import TrainingError
+from modules.distributed.file_transfer import _listed
+from tests.checkpoint.states import state_at
+
+VALUES = (None, True, -1, 0, 2**70, 1.5, "", "x" * 5000, "../../x", [], [[]], {}, {"a": {"b": []}})
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest anew, so that it fits the files."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in manifest["files"]:
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def changed(data: object, draw: random.Random) -> object:
+    """The data with one value replaced, added or removed somewhere."""
+    if isinstance(data, dict) and data and draw.random() < 0.8:
+        name = draw.choice(list(data))
+        if draw.random() < 0.2:
+            return {key: value for key, value in data.items() if key != name}
+        return {**data, name: changed(data[name], draw)}
+    if isinstance(data, list) and data and draw.random() < 0.8:
+        at = draw.randrange(len(data))
+        return [*data[:at], changed(data[at], draw), *data[at + 1 :]]
+    return draw.choice(VALUES)
+
+
+def mutate(file: Path, draw: random.Random) -> None:
+    """Change a value of a JSON file, or bytes or the length of any file."""
+    data = file.read_bytes()
+    if file.suffix == ".json" and draw.random() < 0.7:
+        file.write_text(json.dumps(changed(json.loads(data), draw)))
+    elif draw.random() < 0.3:
+        file.write_bytes(data[: draw.randrange(len(data))])
+    else:
+        mutant = bytearray(data)
+        for _ in range(draw.randint(1, 8)):
+            mutant[draw.randrange(min(len(mutant), 400))] = draw.randrange(256)
+        file.write_bytes(bytes(mutant))
+
+
+def fault_of(folder: Path) -> str:
+    """What reading it says; nothing if it can be read. Any other exception fails the test."""
+    try:
+        read_backup(folder)
+    except ResumeError as error:
+        return str(error)
+    return ""
+
+
+def test_mutated_backups_never_end_in_another_error(tmp_path: Path) -> None:
+    good = Backups(tmp_path / "good", keep=1).write(state_at(4), '{"seed": 1}')
+    draw = random.Random(5)
+    refused = 0
+    for number in range(300):
+        folder = shutil.copytree(good, tmp_path / f"step-{number:06d}")
+        mutate(folder / draw.choice(sorted(path.name for path in folder.iterdir())), draw)
+        if draw.random() < 0.8:
+            with suppress(ValueError, KeyError, TypeError, AttributeError, OSError):  # the manifest itself was changed
+                seal(folder)
+        fault = fault_of(folder)
+        refused += bool(fault)
+        assert not fault or (len(fault) < 1500 and str(folder) in fault)
+        shutil.rmtree(folder)
+    assert 100 < refused < 300
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ('{"version": 1, "number": Infinity, "files": {}}', "the number Infinity"),
+        ('{"version": 1, "number": 1, "files": {}}', "config.json is not listed"),
+        ('{"version": 1, "number": "1", "files": {}}', "'number'"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_bad_manifest_is_skipped_with_its_reason(tmp_path: Path, content: str, fault: str) -> None:
+    backups = Backups(tmp_path, keep=9)
+    good = backups.write(state_at(1), "{}")
+    bad = backups.write(state_at(2), "{}")
+    (bad / "manifest.json").write_text(content)
+    newest, damaged = backups.newest_valid()
+    assert newest == good
+    assert len(damaged) == 1
+    assert fault in damaged[0]
+
+
+def test_a_manifest_that_names_a_file_elsewhere(tmp_path: Path) -> None:
+    folder = Backups(tmp_path, keep=1).write(state_at(1), "{}")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["../../secret"] = {"size": 0, "sha256": "0" * 64}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert "../../secret is listed" in str(find_damage(folder))
+    with pytest.raises(ResumeError, match="is listed"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "weights.safetensors/../../x", "a.py", ""])
+def test_another_rank_cannot_name_the_files_that_it_sends(name: str) -> None:
+    with pytest.raises(TrainingError, match="rank 3 sends a file that is not expected"):
+        _listed(json.dumps({name: 5}).encode(), {"weights.safetensors"}, 3)
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"[]", b'{"w": -1}', b'{"w": 1e999}', b'{"w": "5"}', b"[" * 50_000])
+def test_a_list_of_files_that_is_none(text: bytes) -> None:
+    with pytest.raises(TrainingError, match="rank 3's list of files"):
+        _listed(text, {"w"}, 3)
