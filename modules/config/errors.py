@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from modules.files import printable
+
+SHOWN_CHARACTERS = 20_000
+
 
 class TandemError(Exception):
     """A failure in one or two sentences: what is wrong (`message`) and what to try (`advice`)."""
@@ -13,9 +17,10 @@ class TandemError(Exception):
     kind: ClassVar[str] = "error"
 
     def __init__(self, message: str, advice: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.advice = advice
+        # it may quote a file, another machine or a model: a terminal must not obey that
+        self.message = printable(message, SHOWN_CHARACTERS, lines=True)
+        self.advice = printable(advice, SHOWN_CHARACTERS, lines=True)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return " ".join(_sentence(text) for text in (self.message, self.advice) if text)

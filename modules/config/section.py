@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
+
+from modules.files import control_character
 
 Picks = Literal["file", "folder", "long_text"]
 Resume = Literal["free", "warn", "fixed", "checked"]
@@ -29,6 +32,19 @@ class Section(BaseModel):
         """Number fields accept "1e-4" and reject true and false, which Python treats as 1 and 0."""
         assert info.field_name is not None
         return _numbers(value, cls.model_fields[info.field_name].annotation)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _reject_control_characters(cls, value: Any, info: ValidationInfo) -> Any:
+        """No name, path or word has them; a shell script, a terminal or a log would obey them."""
+        assert info.field_name is not None
+        extra = cls.model_fields[info.field_name].json_schema_extra
+        is_long = isinstance(extra, dict) and extra.get("picks") == "long_text"
+        for text in _texts(value):
+            found = control_character(text, lines=is_long or isinstance(value, dict))
+            if found:
+                raise ValueError(f"it contains the control character {found}, which is not allowed here")
+        return value
 
 
 def setting(
@@ -83,6 +99,17 @@ def unwrap_optional(annotation: Any) -> Any:
         if len(kept) == 1:
             return unwrap_optional(kept[0])
     return annotation
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts of a value that is validated at once; groups inside lists have validators of their own."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        yield from (item for item in value if isinstance(item, str))
+    elif isinstance(value, dict):  # such as family_options
+        for name, item in value.items():
+            yield from (text for text in (name, item) if isinstance(text, str))
 
 
 def _numbers(value: Any, annotation: Any) -> Any:

@@ -59,10 +59,4 @@ def lines_of(path: Path) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-    except (OSError, ValueError):
-        size = 0  # read_text raises the error
-    if size > LARGEST_FILE:
-        raise ConfigError(f"{path} has {size >> 20} MiB, far more than a settings file.", "Give another file.")
-    return read_text(path)
+    return read_text(path, LARGEST_FILE)

@@ -21,7 +21,8 @@ from modules.config.sections.optimizers import OPTIMIZERS
 ALL = [option for option in options(TrainConfig) if option.path != "version"]
 JARGON = ("Input should", "type=", "pydantic", "https", "Value error", "validation error", "\n")
 
-TEXT = st.text(max_size=20)
+CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="\u2028\u2029")
+TEXT = st.text(CHARACTERS, max_size=20)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | FINITE | TEXT,
@@ -54,7 +55,7 @@ def number(option: Option, whole: bool) -> st.SearchStrategy[Any]:
 def valid(option: Option) -> st.SearchStrategy[Any]:
     """Any value the declaration allows, as in a file."""
     strategies = {
-        "text": lambda: st.text(min_size=option.bounds.min_length or 0, max_size=30),
+        "text": lambda: st.text(CHARACTERS, min_size=option.bounds.min_length or 0, max_size=30),
         "integer": lambda: number(option, whole=True),
         "number": lambda: number(option, whole=False),
         "switch": st.booleans,
@@ -82,6 +83,8 @@ def whole_config(optimizer: str) -> st.SearchStrategy[dict[str, Any]]:
 
 def fitting(data: dict[str, Any]) -> dict[str, Any]:
     """The same data, adjusted to the rules between settings."""
+    if data["device"] == "cpu":
+        data["device_ids"] = None
     data["node_rank"] = min(data["node_rank"], data["num_nodes"] - 1)
     data["master_addr"] = f"gpu{len(data['master_addr'])}"  # not every text is a host name
     data["initial_port"] = min(data["initial_port"], 65_534)  # machines join on the next port

@@ -9,6 +9,11 @@ import yaml
 
 from modules.config import ConfigError, TrainConfig, load_config, resolve_config, save_config
 
+LEVELS = "abcdefghi"  # each nine times the one before: 9 ** 9 words
+BOMB = "a: &a [x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{LEVELS[at]}'] * 9)}]\n" for at, name in enumerate(LEVELS[1:])
+)
+
 
 def message(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
@@ -39,7 +44,14 @@ def write(folder: Path, name: str, text: str | bytes) -> Path:
         ("a.yaml", "seed: !!timestamp 2024\n", ["line 1"]),
         ("a.yaml", "seed: !!int abc\n", ["line 1", '"abc"']),
         ("a.yaml", "? [a]\n: 1\n", ["line 1"]),
-        ("a.yaml", "a: &a [*a]\n", ["a ", "not a known setting"]),
+        ("a.yaml", "a: &a [*a]\n", ["line 1", "anchors and aliases (&a) are not supported"]),
+        ("a.yaml", BOMB, ["anchors and aliases (&a) are not supported"]),
+        ("a.yaml", "seed: 1\n<<: *b\n", ["line 2", "anchors and aliases (*b) are not supported"]),
+        ("a.yaml", 'run_name: "a\\nrm -rf x"\n', ["run_name is", "control character \\n"]),
+        ("a.yaml", 'concepts:\n- path: "a\\e[2Jb"\n', ["concepts.0.path is", "control character \\x1b"]),
+        ("a.yaml", 'lora_patterns: [a, "b\\nc"]\n'.replace("lora_patterns", "lora_targets"), ["lora_targets"]),
+        ("a.yaml", 'samples:\n- prompt: "a\\x1b[2Jb"\n', ["samples.0.prompt is", "control character \\x1b"]),
+        ("a.yaml", '"a\\e[2Jb": 1\n', ["not a known setting"]),
         ("a.yaml", "[" * 1500, ["nested too deeply"]),
         ("a.yaml", "seed: " + "9" * 5000, ["seed is", "whole number"]),
         ("a.yaml", "seed: \x01\n", ["cannot be read"]),
@@ -67,12 +79,31 @@ def test_unusable_files_are_explained(tmp_path: Path, name: str, text: str | byt
         assert part in found, found
 
 
+def test_text_of_several_lines_is_for_prompts_only(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, "a.yaml", 'samples:\n- prompt: "a\\n\\tb"\n'))
+    assert config.samples[0].prompt == "a\n\tb"
+
+
+def test_no_file_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.yaml")
+    assert "is a named pipe, not a file" in message(tmp_path / "a.yaml")
+    with (tmp_path / "b.yaml").open("wb") as file:
+        file.truncate(1 << 30)
+    assert "is larger than 1 MiB" in message(tmp_path / "b.yaml")
+
+
+def test_an_error_controls_no_terminal(tmp_path: Path) -> None:
+    for text in ('"\\e]0;x\\a": 1\n', 'family: "\\e[2J"\n'):
+        assert "\x1b" not in message(write(tmp_path, "a.yaml", text))
+    assert "\x1b" not in message(tmp_path / "\x1b[2J.yaml")
+
+
 def test_missing_files_and_folders_are_explained(tmp_path: Path) -> None:
     assert "does not exist" in message(tmp_path / "none.yaml")
     assert "is a folder" in message(tmp_path)
     (tmp_path / "f.json").mkdir()
     assert "is a folder" in message(tmp_path / "f.json")
-    assert "cannot be read" in message(tmp_path / "a\0b.json")
+    assert "has no valid name" in message(tmp_path / "a\0b.json")
 
 
 def test_yaml_is_read_as_people_mean_it(tmp_path: Path) -> None:
@@ -97,12 +128,6 @@ optimizer: lion
     assert config.max_grad_norm is None
     assert str(config.sample_every) == "200 steps"
     assert config.optimizer.name == "lion"
-
-
-def test_yaml_anchors_and_merging_still_work(tmp_path: Path) -> None:
-    text = "concepts:\n- &one {path: a, repeats: 2}\n- {<<: *one, path: b}\n"
-    config = load_config(write(tmp_path, "a.yaml", text))
-    assert [(c.path, c.repeats) for c in config.concepts] == [("a", 2.0), ("b", 2.0)]
 
 
 def test_a_file_of_version_0_still_opens(tmp_path: Path) -> None:

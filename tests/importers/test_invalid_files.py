@@ -58,7 +58,7 @@ def test_missing_files_folders_and_huge_files(tmp_path: Path) -> None:
     assert "is a folder" in refusal(tmp_path)
     with (tmp_path / "huge.json").open("wb") as file:
         file.truncate(LARGEST_FILE + 1)
-    assert "far more than a settings file" in refusal(tmp_path / "huge.json")
+    assert "is larger than 4 MiB" in refusal(tmp_path / "huge.json")
 
 
 def test_a_tandem_config_is_recognised(tmp_path: Path) -> None:

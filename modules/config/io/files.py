@@ -8,13 +8,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from modules import files
 from modules.config.errors import ConfigError
 from modules.config.explain import explain
 from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data, read_json, read_yaml, write_json, write_yaml
 from modules.config.options import sections_of
 from modules.config.train_config import TrainConfig
+from modules.files import FileFault
 
+LARGEST_CONFIG = 1 << 20  # bytes; a hundred times what a long config takes
 READERS: dict[str, Callable[[str], object]] = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
 WRITERS: dict[str, Callable[[Data], str]] = {".json": write_json, ".yaml": write_yaml, ".yml": write_yaml}
 
@@ -77,23 +80,20 @@ def dump(config: TrainConfig) -> Data:
     return {name: data[name] for name in ["version", *order]}
 
 
+_ADVICE = {"is a folder, not a file": "Give the config file in it."}
 _EXTENSIONS = "the name of a config file must end in .json, .yaml or .yml."
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, limit: int = LARGEST_CONFIG) -> str:
     """The text of a file that the user named; raises ConfigError with the reason and what to do."""
     try:
-        # utf-8-sig also accepts the byte order mark that Windows editors write.
-        return path.read_text(encoding="utf-8-sig")
+        return files.read_text(path, limit)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.", "Check the name, or name a preset.") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder.", "Give the config file in it.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ConfigError(f"{path} cannot be read: {reason}.") from None
+    except FileFault as fault:
+        raise ConfigError(f"{path} {fault}.", _ADVICE.get(str(fault), "")) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 def _write_atomically(target: Path, text: str) -> None:

@@ -70,7 +70,6 @@ _PATTERNS = {
         r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z",
         list("-+.0123456789"),
     ),
-    "merge": (r"<<\Z", ["<"]),
 }
 MOST_DIGITS = 1000  # Python refuses to read integers of more than 4,300 digits
 
@@ -121,6 +120,16 @@ class _Loader(yaml.SafeLoader):
         _TAG + "map": yaml.SafeLoader.construct_yaml_map,
         None: _reject,
     }
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        # a few hundred bytes of anchors that refer to each other stand for gigabytes
+        event: yaml.events.NodeEvent = self.peek_event()  # type: ignore[no-untyped-call]
+        anchor = getattr(event, "anchor", None)
+        if anchor is not None:
+            sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
+            problem = f"anchors and aliases ({sign}{anchor}) are not supported; write the value where it is needed"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)  # type: ignore[arg-type]
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()

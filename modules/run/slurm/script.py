@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import ConfigError, TrainConfig
+from modules.files import control_character
 from modules.run.exit_codes import PAUSED, TERMINATED
 from modules.run.folder.run_folder import RunFolder
 from modules.run.launch.plan import TRAIN_SCRIPT
@@ -72,7 +73,7 @@ def _config_of_job(config: TrainConfig, request: SlurmRequest, layout: SlurmLayo
         "device_ids": None,
     }
     if request.cpu:
-        settings["distributed_backend"] = "gloo"
+        settings |= {"distributed_backend": "gloo", "device": "cpu"}
     return config.model_copy(update=settings)
 
 
@@ -155,7 +156,7 @@ def _directives(job: SlurmJob, request: SlurmRequest, folder: RunFolder) -> list
         "# The log; every start of the job appends to the same file.",
         _directive("output", f"{str(folder.log_dir.resolve()).replace('%', '%%')}/{LOG_NAME}"),
         _directive("open-mode", "append"),
-        *(f"#SBATCH {line.removeprefix('#SBATCH').strip()}" for line in request.sbatch_lines),
+        *(f"#SBATCH {_one_line(line.removeprefix('#SBATCH').strip())}" for line in request.sbatch_lines),
     ]
     return lines
 
@@ -248,7 +249,7 @@ def _gres(layout: SlurmLayout, request: SlurmRequest) -> str:
 def _directive(name: str, value: object = None) -> str:
     if value is None:
         return f"#SBATCH --{name}"
-    text = str(value)
+    text = _one_line(value)
     if text != shlex.quote(text):  # sbatch supports double quotes, with backslash escapes
         text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"#SBATCH --{name}={text}"
@@ -259,7 +260,19 @@ def _default(name: str, value: str) -> str:
 
 
 def _quoted(value: object) -> str:
-    return shlex.quote(str(value))
+    return shlex.quote(_one_line(value))
+
+
+def _one_line(value: object) -> str:
+    """The text of a value; raises ConfigError if a part of it would become a line of the script."""
+    text = str(value)
+    found = control_character(text)
+    if found:
+        raise ConfigError(
+            f"{text!r} contains the control character {found}, which cannot be in a batch script",
+            "Rename the folder or file, or correct the option",
+        )
+    return text
 
 
 def _shell_join(command: Sequence[object]) -> str:

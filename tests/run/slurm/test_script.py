@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,20 @@ def test_whole_node_is_exclusive() -> None:
     assert 'MASTER_ADDR="${MASTER_ADDR:-127.0.0.1}"' in text
     assert "--config /runs/x/config.json" in text
     assert "scontrol requeue" in text
+
+
+HOSTILE = "x\ntouch /tmp/marker\n#"
+
+
+@pytest.mark.parametrize("asked", [{"partition": HOSTILE}, {"sbatch_lines": (HOSTILE,)}, {"constraint": HOSTILE}])
+def test_no_option_leaves_its_line(asked: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"control character|must be one word|line break"):
+        script(SlurmRequest(1, cpu=True, **asked))
+
+
+def test_no_folder_leaves_its_line() -> None:
+    with pytest.raises(ConfigError, match=r"contains the control character \\n"):
+        script(SlurmRequest(1, cpu=True), folder=Path("/runs") / HOSTILE)
 
 
 def test_rendezvous_on_the_first_node() -> None:
