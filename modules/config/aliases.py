@@ -74,7 +74,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "optimizer.eps": ("adam_epsilon",),
     "optimizer.fused": ("fused_backward_pass", "fused_optimizer"),
     "optimizer.clip_threshold": ("Update limit",),
-    "optimizer.scale_parameter": ("Scale by weight size",),
+    "optimizer.scale_parameter": ("Scale by weight size", "relative step"),
     "optimizer.d_coef": ("Step size factor", "prodigy"),
     "optimizer.d0": ("First step size", "initial d"),
     "optimizer.safeguard_warmup": ("Safe with warm-up",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.importers import common
+from modules.importers.adafactor import IN_PYTORCH_OPTIMIZER
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
     boolean,
@@ -40,7 +41,10 @@ SUBMODULE_RATES = {
     "text_encoder": "model.text_encoder_1_lr",
     "text_encoder_2": "model.text_encoder_2_lr",
 }
-OPTIMIZER_KEYS = ("betas", "weight_decay", "eps", "momentum", "d0", "d_coef", "decouple", "use_bias_correction")
+OPTIMIZER_KEYS = (
+    "betas", "weight_decay", "eps", "momentum", "d0", "d_coef", "decouple", "use_bias_correction", "scale_parameter",
+    "relative_step", "warmup_init", "clip_threshold", "decay_rate",
+)  # fmt: skip
 
 
 def _family(value: object) -> object:
@@ -81,7 +85,8 @@ def _submodules(values: Values) -> list[Assignment]:
 
 def _optimizer(values: Values) -> list[Assignment]:
     given = {name: values[f"optimizer.{name}"] for name in OPTIMIZER_KEYS}
-    return optimizer_assignments(values["optimizer.type"], given, "optimizer.type", "optimizer.")
+    name = values["optimizer.type"]
+    return optimizer_assignments(name, given, "optimizer.type", "optimizer.", adafactor=IN_PYTORCH_OPTIMIZER)
 
 
 def _batch(value: object) -> object:

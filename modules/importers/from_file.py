@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from modules.config.errors import ConfigError
 from modules.config.explain import Fault, faults
 from modules.config.train_config import TrainConfig
+from modules.importers.adafactor import set_relative_rate
 from modules.importers.paths import PathResolver
 from modules.importers.report import ImportResult
 from modules.importers.source_file import read_file
@@ -26,6 +27,7 @@ def import_file(file: str | Path) -> ImportResult:
         raise ConfigError(f"{path}: {_unknown(data)}", f"Supported are files of {_names()}.")
     translation = Translation(trainer.name, PathResolver(path))
     trainer.translate(data, translation)
+    set_relative_rate(translation)
     return resolve_conflicts(translation)
 
 

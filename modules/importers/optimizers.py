@@ -6,10 +6,12 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from modules.config.explain import format_value
 from modules.config.options import find_option
 from modules.config.train_config import TrainConfig
+from modules.importers.adafactor import split_adafactor
 from modules.importers.readers import number
 from modules.importers.rules import Assignment, UnsupportedValueError, is_default
 
@@ -50,15 +52,24 @@ _ALWAYS = {"decouple": True, "relative_step": False, "warmup_init": False, "deco
 
 
 def optimizer_assignments(
-    name: object, given: Mapping[str, object], key: str, prefix: str = "", arguments_key: str = ""
+    name: object,
+    given: Mapping[str, object],
+    key: str,
+    prefix: str = "",
+    arguments_key: str = "",
+    adafactor: Mapping[str, object] = MappingProxyType({}),
 ) -> list[Assignment]:
     """Convert an optimizer's name, from the setting `key`, and its arguments; an unknown name becomes adamw.
 
-    The arguments are settings that start with `prefix`, or all in the one setting `arguments_key`.
+    The arguments are settings that start with `prefix`, or all in the one setting `arguments_key`; `adafactor` are
+    those that the trainer's Adafactor has if they are not given.
     """
     plain = re.sub(r"[^a-z0-9]", "", str(name).lower().rpartition(".")[2])
     target, why = NAMES.get(plain, ("adamw", f"Tandem has no optimizer {format_value(name)}; adamw is used instead"))
-    found = [Assignment("optimizer.name", target, why, (key,))]
+    defaults: list[Assignment] = []
+    if target == "adafactor":
+        given, defaults, why = split_adafactor(given, adafactor, key)
+    found = [Assignment("optimizer.name", target, why, (key,)), *defaults]
     if plain.startswith("sgdnesterov"):
         found.append(Assignment("optimizer.nesterov", True, keys=(key,)))
     arguments = argument_assignments(target, given, prefix)
@@ -122,11 +133,13 @@ def _listed(value: object) -> list[object]:
 
 def _betas(optimizer: str, values: list[object], keys: tuple[str, ...]) -> list[Assignment]:
     option = find_option(TrainConfig, "optimizer.betas", optimizer)
-    if option is None or not isinstance(option.default, list):
-        return [Assignment("", why=f"{optimizer} has no betas here", keys=keys)]
     try:
         numbers = [number(value) for value in values]
     except UnsupportedValueError as error:
         return [Assignment("", why=str(error), keys=keys)]
+    if numbers and optimizer == "adafactor":
+        return [Assignment("optimizer.beta1", numbers[0], "decay_rate sets how fast the others are forgotten", keys)]
+    if option is None or not isinstance(option.default, list):
+        return [Assignment("", why=f"{optimizer} has no betas here", keys=keys)]
     full = (numbers + option.default[len(numbers) :])[: len(option.default)]
     return [Assignment("optimizer.betas", full, keys=keys)]

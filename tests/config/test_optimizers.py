@@ -38,6 +38,27 @@ def test_arguments_are_keywords_of_the_target(name: str) -> None:
     assert (parameter < 1).all()
 
 
+def test_the_learning_rate_of_adafactor_is_the_size_of_its_first_step() -> None:
+    """Its first update is clipped to an RMS of clip_threshold, 1 (Shazeer and Stern 2018, arXiv:1804.04235, section 6).
+
+    Other trainers step by it times the learning rate: ostris/ai-toolkit, toolkit/optimizer.py, and Nerogar/OneTrainer,
+    modules/util/optimizer_util.py, have scale_parameter False unless it is given.
+    """
+    torch = importlib.import_module("torch")
+    build_optimizer = importlib.import_module("modules.training.optimizers").build_optimizer
+    config = TrainConfig.model_validate({"optimizer": "adafactor", "learning_rate": 1e-3})
+    weight = torch.nn.Parameter(torch.full((6, 4), 0.02, dtype=torch.float64))
+    optimizer = build_optimizer([weight], config)
+    weight.grad = torch.full((6, 4), -0.3, dtype=torch.float64)
+    optimizer.step()
+    assert (weight - 0.02).square().mean().sqrt().item() == pytest.approx(1e-3, rel=1e-6)
+
+
+def test_a_config_that_says_so_still_scales_the_steps_by_the_weights() -> None:
+    given = {"name": "adafactor", "scale_parameter": True}
+    assert TrainConfig.model_validate({"optimizer": given}).optimizer.arguments()["scale_parameter"] is True
+
+
 def test_adafactor_defaults_to_no_momentum() -> None:
     arguments = TrainConfig.model_validate({"optimizer": "adafactor"}).optimizer.arguments()
     assert arguments["betas"] == (None, 0.999)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from modules.importers import common
-from modules.importers.kohya.model import METHOD_KEYS, method
+from modules.importers.adafactor import IN_TRANSFORMERS
+from modules.importers.kohya.family import METHOD_KEYS, method
 from modules.importers.optimizers import optimizer_assignments, parse_arguments
 from modules.importers.readers import (
     boolean,
@@ -44,7 +45,7 @@ def _optimizer(values: Values) -> list[Assignment]:
     elif name in EMPTY_VALUES and boolean(values["use_lion_optimizer"]):
         name, key = "Lion", "use_lion_optimizer"
     given = parse_arguments(values["optimizer_args"]) if values["optimizer_args"] not in EMPTY_VALUES else {}
-    return optimizer_assignments(name or "AdamW", given, key, arguments_key="optimizer_args")
+    return optimizer_assignments(name or "AdamW", given, key, arguments_key="optimizer_args", adafactor=IN_TRANSFORMERS)
 
 
 def _length(values: Values) -> list[Assignment]:
@@ -64,9 +65,11 @@ def _schedule(values: Values) -> list[Assignment]:
         raise UnsupportedValueError(common.NO_SCHEDULE)
     why = "Tandem sets Adafactor's learning rate itself" if name == "adafactor" else ""
     found = [Assignment("scheduler", target, why, ("lr_scheduler",))]
-    if target == "cosine_with_restarts" and values["lr_scheduler_num_cycles"] not in EMPTY_VALUES:
-        cycles = integer(values["lr_scheduler_num_cycles"])
-        found.append(Assignment("scheduler_cycles", cycles, keys=("lr_scheduler_num_cycles",)))
+    if target == "cosine_with_restarts":
+        given = next(
+            (values[key] for key in ("lr_scheduler_num_cycles", "epoch") if values[key] not in EMPTY_VALUES), 1
+        )
+        found.append(Assignment("scheduler_cycles", integer(given), keys=("lr_scheduler_num_cycles",)))
     if target == "polynomial" and values["lr_scheduler_power"] not in EMPTY_VALUES:
         power = number(values["lr_scheduler_power"])
         found.append(Assignment("scheduler_power", power, keys=("lr_scheduler_power",)))
@@ -127,10 +130,11 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     ),
     CombinedRule(
         {
-            "lr_scheduler": "constant", "lr_scheduler_num_cycles": 1, "lr_scheduler_power": 1,
+            "lr_scheduler": "constant", "lr_scheduler_num_cycles": None, "lr_scheduler_power": 1,
             "lr_scheduler_min_lr_ratio": None,
         },
         "scheduler, scheduler_cycles, scheduler_power, min_learning_rate_factor", _schedule,
+        "kohya's GUI takes as many cycles as epochs if none are given", {"epoch": None},
     ),
     CombinedRule(
         {"lr_warmup_steps": 0, "lr_warmup": 0}, "warmup_steps", _warmup,
