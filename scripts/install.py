@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,10 @@ UNFINISHED = VENV / "setup-unfinished"
 # A copy of every installed lock file, in a folder named after the Python version. If it equals the lock file,
 # setup.sh and setup.ps1 do not even run this program.
 INSTALLED = VENV / "installed"
+
+# Settings of pip by which it may find a CUDA build of PyTorch; the default index has only CPU builds for Windows.
+PIP_INDEXES = ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE")
+CPU_ONLY = "TANDEM_CPU_ONLY"
 
 # Explanations of pip's error messages, the most reliable first.
 PIP_ERRORS: dict[tuple[str, ...], str] = {
@@ -81,6 +86,8 @@ def set_up(locks: list[Path]) -> None:
     complete = _is_complete()
     if complete and all(_is_installed(lock) for lock in locks):
         return
+    if not any(map(os.environ.get, PIP_INDEXES)) and (advice := cuda_build_advice()):
+        raise SetupError(advice)
     started = time.monotonic()
     print("Setting up Tandem in .venv; the first time this downloads large packages.", flush=True)
     if not complete:
@@ -88,6 +95,8 @@ def set_up(locks: list[Path]) -> None:
     UNFINISHED.touch()
     shutil.rmtree(INSTALLED, ignore_errors=True)
     _install(locks)
+    if not _torch_has_cuda() and (advice := cuda_build_advice()):
+        raise SetupError(f"pip found no CUDA build of PyTorch in the indexes it was given: {advice}")
     _add_project_to_path()
     for lock in locks:
         _stamp(lock).parent.mkdir(parents=True, exist_ok=True)
@@ -99,6 +108,27 @@ def set_up(locks: list[Path]) -> None:
             "(Debian, Ubuntu: apt install python3-tk)."
         )
     print(f"Set up in {time.monotonic() - started:.0f} s.", flush=True)
+
+
+def cuda_build_advice() -> str:
+    """How to get a CUDA build of PyTorch on Windows with an NVIDIA GPU; empty elsewhere, or for the CPU."""
+    if sys.platform != "win32" or os.environ.get(CPU_ONLY):
+        return ""
+    try:
+        found = subprocess.run(["nvidia-smi"], capture_output=True, encoding="utf-8", errors="replace", check=False)
+    except OSError:
+        return ""
+    driver = re.search(r"Driver Version: *([\d.]+)", found.stdout)
+    cuda = re.search(r"CUDA Version: *([\d.]+)", found.stdout)
+    if found.returncode != 0 or driver is None:
+        return ""
+    newest = f"CUDA {cuda[1]} or the next older one" if cuda else "a CUDA version"
+    return (
+        f"this machine has an NVIDIA GPU (driver {driver[1]}), but pip's default index has only CPU builds of PyTorch "
+        f"for Windows; on pytorch.org, under Get Started, choose Windows, Pip and {newest}, set the variable "
+        "PIP_EXTRA_INDEX_URL to the address after --index-url there, and start again (to train on the CPU: set "
+        f"{CPU_ONLY}=1)"
+    )
 
 
 def explain_os(error: OSError) -> str:
@@ -186,6 +216,13 @@ def _install(locks: list[Path]) -> None:
         # pip has rolled back what it could not finish: the next start may continue from here.
         UNFINISHED.unlink(missing_ok=True)
         raise SetupError(f"{explain_output('pip', output)}; the full output is in {LOG}")
+
+
+def _torch_has_cuda() -> bool:
+    """Whether .venv's torch, if the locks ask for it, is built for CUDA."""
+    for file in VENV.glob("[Ll]ib/**/site-packages/torch/version.py"):
+        return re.search(r"^cuda\b.*= *['\"]", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+    return True
 
 
 def _run_logged(command: list[str]) -> tuple[int, str]:

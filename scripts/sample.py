@@ -17,6 +17,7 @@ require_packages()
 from pydantic import ValidationError
 
 from modules.config import ConfigError, Sample, TandemError, TrainConfig, explain
+from modules.machine import gpu_obstacle
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.format_progress import BYTES, format_progress
 
@@ -93,6 +94,7 @@ def generate(options: argparse.Namespace) -> None:
     for note in [
         *family.prompt_warnings([*options.prompt, options.negative_prompt]),
         *missing_token(config, options.prompt),
+        *([] if torch.cuda.is_available() or (obstacle := gpu_obstacle()) is None else [str(obstacle)]),
     ]:
         print(f"Note: {note}", file=sys.stderr)
     family.model.to("cuda" if torch.cuda.is_available() else "cpu")

@@ -92,7 +92,11 @@ def _device_rules(config: TrainConfig) -> _Rules:
     ids, world_size, num_nodes = config.device_ids, config.world_size, config.num_nodes
     if config.node_rank >= num_nodes:
         rules.append(("node_rank", f"is {config.node_rank}; it must be below num_nodes, which is {num_nodes}"))
-    if ids is not None and len(set(ids)) < len(ids):
+    if ids is not None and config.device == "cpu":
+        rules.append(
+            ("device_ids", f"is {list(ids)}, but device is cpu; leave device_ids empty, or set device to auto")
+        )
+    elif ids is not None and len(set(ids)) < len(ids):
         rules.append(("device_ids", f"is {list(ids)}; each GPU may be listed only once"))
     elif ids is not None and world_size is not None and world_size != len(ids) * num_nodes:
         machines = f" on each of {num_nodes} machines" if num_nodes > 1 else ""

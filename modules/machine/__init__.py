@@ -1,6 +1,6 @@
 """What this machine has: GPUs, CPUs, memory, disk, addresses and ports. Never imports torch."""
 
-from modules.machine.devices import Gpu, GpuLoad, gpu_load, visible_gpus
+from modules.machine.devices import Gpu, GpuLoad, gpu_load, installed_gpus, visible_gpus
 from modules.machine.health import GpuHealth, driver_version, gpu_health
 from modules.machine.host import (
     cpu_count,
@@ -14,6 +14,7 @@ from modules.machine.host import (
 from modules.machine.links import Link, gpu_links, link_table, without_peer_access
 from modules.machine.ports import find_free_port, port_is_free
 from modules.machine.routes import Route, is_loopback_name, preferred_addresses, route_to, route_to_master
+from modules.machine.torch_build import gpu_obstacle
 
 __all__ = [
     "Gpu",
@@ -28,7 +29,9 @@ __all__ = [
     "gpu_health",
     "gpu_links",
     "gpu_load",
+    "gpu_obstacle",
     "hostname",
+    "installed_gpus",
     "is_loopback_name",
     "link_table",
     "local_addresses",

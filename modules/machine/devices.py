@@ -2,23 +2,31 @@
 
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
 
+_NO_PERMISSION: Final = 4  # NVML_ERROR_NO_PERMISSION: a GPU that a container or a batch system hides
+
+
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; `index` is its number in PCI order, as in nvidia-smi."""
+    """One GPU; `index` is its number in PCI order, as in nvidia-smi.
+
+    `memory_mib` is 0 and `uuid` empty if the driver does not report them.
+    """
 
     index: int
     name: str
     memory_mib: int
     uuid: str
+    fault: str = ""  # why the driver cannot read it, such as "GPU is lost"; CUDA cannot use it either
+    cuda_index: int | None = None  # its number in CUDA, if hidden or unreadable GPUs make it another than `index`
 
 
 @dataclass(frozen=True)
@@ -34,13 +42,19 @@ class GpuLoad:
 
 
 def visible_gpus(environment: Mapping[str, str] | None = None) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES allows, in its order; [] without a driver."""
+    """The usable GPUs that CUDA_VISIBLE_DEVICES allows, in its order; [] without a driver."""
+    usable = [gpu for gpu in installed_gpus() if not gpu.fault]
+    wanted = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
+    return usable if wanted is None else _select(usable, wanted)
+
+
+def installed_gpus() -> list[Gpu]:
+    """The GPUs that this process may see, whatever CUDA_VISIBLE_DEVICES says, with those that cannot be read."""
     with open_nvml() as nvml:
         if nvml is None:
             return []
-        all_gpus = [_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    wanted = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
-    return all_gpus if wanted is None else _select(all_gpus, wanted)
+        described = [_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    return list(_numbered(gpu for gpu in described if gpu is not None))
 
 
 def gpu_load(gpus: list[Gpu]) -> list[GpuLoad]:
@@ -51,7 +65,7 @@ def gpu_load(gpus: list[Gpu]) -> list[GpuLoad]:
 
 @contextmanager
 def open_nvml() -> Iterator[ModuleType | None]:
-    """The NVML library, initialised for the duration of the block; None without an NVIDIA driver."""
+    """The NVML library, initialised for the duration of the block; None without a working NVIDIA driver."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
@@ -68,15 +82,32 @@ def open_nvml() -> Iterator[ModuleType | None]:
         nvml.nvmlShutdown()
 
 
-def _describe(nvml: ModuleType, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20
-    return Gpu(index, nvml_text(nvml.nvmlDeviceGetName(handle)), memory, nvml_text(nvml.nvmlDeviceGetUUID(handle)))
+def _describe(nvml: ModuleType, index: int) -> Gpu | None:
+    """The GPU; None if it is hidden from this process."""
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        name = nvml_text(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError as error:
+        # nvmlDeviceGetCount includes GPUs that only other containers or jobs may use.
+        is_hidden = getattr(error, "value", None) == _NO_PERMISSION
+        return None if is_hidden else Gpu(index, "unreadable GPU", 0, "", fault=str(error) or "unknown error")
+    memory = query_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)  # not reported if the GPU shares the host's memory
+    uuid = query_nvml(nvml, nvml.nvmlDeviceGetUUID, handle)
+    return Gpu(index, name, 0 if memory is None else int(memory.total) >> 20, "" if uuid is None else nvml_text(uuid))
+
+
+def _numbered(gpus: Iterable[Gpu]) -> Iterator[Gpu]:
+    """The same GPUs with their CUDA numbers: CUDA counts only those that it can use."""
+    count = 0
+    for gpu in gpus:
+        yield gpu if gpu.fault or count == gpu.index else replace(gpu, cuda_index=count)
+        count += not gpu.fault
 
 
 def _measure(nvml: ModuleType, index: int) -> GpuLoad:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-
+    handle = query_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    if handle is None:
+        return GpuLoad(index, None, None, None, None)
     utilization = query_nvml(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     memory = query_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     temperature = query_nvml(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
@@ -117,7 +148,7 @@ def _select(gpus: list[Gpu], wanted: str) -> list[Gpu]:
 
 def _find(gpus: list[Gpu], entry: str) -> Gpu | None:
     if entry.isdecimal():
-        return next((gpu for gpu in gpus if gpu.index == int(entry)), None)
+        return gpus[int(entry)] if int(entry) < len(gpus) else None
     if entry.startswith("MIG-"):
         # A slice of a GPU, counted as a device; NVML does not say of which GPU without opening it.
         return replace(gpus[0], name=f"{gpus[0].name} (MIG)", uuid=entry) if gpus else None

@@ -35,7 +35,10 @@ def gpu_health(gpus: Sequence[Gpu]) -> list[GpuHealth]:
         if nvml is None:
             return []
         for gpu in gpus:
-            handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
+            handle = query_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, gpu.index)
+            if handle is None:
+                found.append(GpuHealth(gpu.index, gpu.memory_mib, None, None))
+                continue
             memory = query_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
             temperature = query_nvml(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
             reasons = query_nvml(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from types import ModuleType
@@ -48,8 +48,10 @@ def gpu_links(gpus: Sequence[Gpu]) -> list[Link]:
     with open_nvml() as nvml:
         if nvml is None:
             return []
-        ports = {index: list(_nvlink_ports(nvml, index)) for index in indices}
-        return [_link(nvml, first, second, ports) for first, second in combinations(indices, 2)]
+        handles = {index: query_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in indices}
+        readable = [index for index in indices if handles[index] is not None]
+        ports = {index: list(_nvlink_ports(nvml, handles[index])) for index in readable}
+        return [_link(nvml, first, second, handles, ports) for first, second in combinations(readable, 2)]
 
 
 def link_table(links: Sequence[Link]) -> list[str]:
@@ -86,8 +88,7 @@ class _Port:
     version: int | None
 
 
-def _nvlink_ports(nvml: ModuleType, index: int) -> Iterator[_Port]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+def _nvlink_ports(nvml: ModuleType, handle: object) -> Iterator[_Port]:
     for lane in range(_MAX_NVLINKS):
         if not query_nvml(nvml, nvml.nvmlDeviceGetNvLinkState, handle, lane):
             continue
@@ -97,15 +98,17 @@ def _nvlink_ports(nvml: ModuleType, index: int) -> Iterator[_Port]:
         yield _Port(_address(remote), kind == _SWITCH, version)
 
 
-def _link(nvml: ModuleType, first: int, second: int, ports: dict[int, list[_Port]]) -> Link:
-    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in (first, second)]
-    second_address = _address(query_nvml(nvml, nvml.nvmlDeviceGetPciInfo, handles[1]))
+def _link(
+    nvml: ModuleType, first: int, second: int, handles: Mapping[int, object], ports: Mapping[int, list[_Port]]
+) -> Link:
+    both = handles[first], handles[second]
+    second_address = _address(query_nvml(nvml, nvml.nvmlDeviceGetPciInfo, both[1]))
     direct = [port for port in ports[first] if not port.leads_to_switch and port.remote == second_address]
     # Through NVSwitches, every GPU reaches every other one with all of its lanes.
     switched = [[port for port in ports[index] if port.leads_to_switch] for index in (first, second)]
     lanes = direct or min(switched, key=len)
-    level = query_nvml(nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, *handles)
-    status = query_nvml(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _READ)
+    level = query_nvml(nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, *both)
+    status = query_nvml(nvml, nvml.nvmlDeviceGetP2PStatus, *both, _READ)
     return Link(
         first,
         second,

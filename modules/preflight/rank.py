@@ -18,6 +18,7 @@ from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pa
 from modules.preflight.coordinator import Context, Coordinator, PreflightOptions, Task, answer_tasks
 from modules.run.launch.rank_env import RankEnv
 from modules.run.preflight_report.report import Cell, PreflightReport
+from modules.training.device import require_device
 
 # How long rank 0 may be busy with other ranks between two tasks of this one, in task timeouts.
 _TIMEOUTS_BETWEEN_TASKS = 20
@@ -52,6 +53,7 @@ def run_preflight(
     rank_env: RankEnv, options: PreflightOptions, log: Log, save: Callable[[PreflightReport], None]
 ) -> PreflightReport:
     """Called by every rank; returns the full report. After each check, rank 0 passes the report so far to `save`."""
+    require_device(options.config)
     backend, _ = resolve_backend(options.config.distributed_backend)
     processes = "one process" if rank_env.world_size == 1 else f"{rank_env.world_size} processes"
     depth = "all tests" if options.thorough else "basic tests"

@@ -51,6 +51,7 @@ from modules.run.supervise.outcome import outcome_message, outcome_of_failure
 from modules.training import run_info
 from modules.training.actions import ACTIONS
 from modules.training.control_requests import STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
+from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
 from modules.training.fully_sharded_trainer import FullyShardedTrainer
 from modules.training.generic_trainer import GenericTrainer
@@ -85,6 +86,7 @@ def run_worker(
         clear_failures(folder, [rank])
     create_reserve(folder, rank)
     try:
+        require_device(config)
         with requests.handle_signals(), training_lock(folder) if rank == 0 else nullcontext():
             backup = find_backup(resume_after_restart(resume, folder), folder, report, rank)
             with join_ranks(config, folder, report, rank_env, store, supervised=supervised) as ranks:

@@ -47,6 +47,13 @@ class MultiGpuSettings(Section):
         "models too large for one GPU.",
         depends_on="enable_multi_gpu",
     )
+    device: Literal["auto", "cpu"] = setting(
+        "auto",
+        title="Device",
+        help="auto: the GPUs, or the CPU if this machine has none; a GPU that PyTorch cannot use ends the start with "
+        "the reason. cpu: the CPU, also if there is a GPU.",
+        advanced=True,
+    )
     device_ids: tuple[DeviceId, ...] | None = setting(
         None,
         title="GPU indices",

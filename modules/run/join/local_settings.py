@@ -13,6 +13,7 @@ LOCAL_SETTINGS: Final = (
     "base_model",
     "cache_dir",
     "concepts.N.path",
+    "device",
     "device_ids",
     "family",
     "loader_workers",

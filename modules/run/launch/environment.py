@@ -121,4 +121,5 @@ def _debug_variables(log_dir: Path | None) -> dict[str, str]:
 def _cuda_name(gpu: Gpu, environment: Mapping[str, str]) -> str:
     """The GPU's index, or its UUID if the user's variables give indices another meaning."""
     has_pci_order = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
-    return str(gpu.index) if has_pci_order and "CUDA_VISIBLE_DEVICES" not in environment else gpu.uuid
+    number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
+    return str(number) if has_pci_order and "CUDA_VISIBLE_DEVICES" not in environment else gpu.uuid

@@ -18,10 +18,11 @@ from modules.machine import (
     Gpu,
     cpu_count,
     find_free_port,
+    gpu_obstacle,
+    installed_gpus,
     is_loopback_name,
     port_is_free,
     preferred_addresses,
-    torch_version,
     visible_gpus,
 )
 from modules.run.folder.run_folder import RunFolder
@@ -204,20 +205,22 @@ def _usable_gpus(
     config: TrainConfig, given: Sequence[Gpu] | None, environment: Mapping[str, str]
 ) -> tuple[list[Gpu], tuple[str, ...]]:
     """The GPUs that this run may use, in order, and why if GPUs of this machine are not among them."""
+    if config.device == "cpu":
+        return [], ()
+    if given is None and (obstacle := gpu_obstacle(environment)) is not None:
+        raise ConfigError(obstacle.message, obstacle.advice)
     gpus = visible_gpus(environment) if given is None else list(given)
-    version = torch_version()
-    if given is None and gpus and version is not None and version.endswith("+cpu"):
-        reason = f"PyTorch {version} is built without CUDA, so the GPUs are not used: install a CUDA build"
-        return [], (reason,)
+    unreadable = [gpu for gpu in installed_gpus() if gpu.fault] if given is None else []
+    reasons = tuple(f"GPU {gpu.index} is not used: its driver reports {gpu.fault!r}" for gpu in unreadable)
     if config.device_ids is None:
-        return gpus, ()
+        return gpus, reasons
     present = {gpu.index: gpu for gpu in gpus}
     missing = [index for index in config.device_ids if index not in present]
     if missing:
         allowed = f"choose from {', '.join(map(str, present))}" if present else "no GPU is visible"
         advice = "Leave it empty to use all GPUs"
         raise ConfigError(f"device_ids names GPU {missing[0]}: {allowed}", advice)
-    return [present[index] for index in config.device_ids], ()
+    return [present[index] for index in config.device_ids], reasons
 
 
 def _choose_backend(config: TrainConfig, gpus: int) -> tuple[Backend, tuple[str, ...]]:
