@@ -204,14 +204,14 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         check_resume(config, options.resume)
     elif config.run_name is not None:
         check_run_name_free(Path(config.runs_dir), config.run_name)
-    check_startable(config)
+    notes = check_startable(config)
     plan = LaunchPlan.from_config(
         config,
         config_path=absolute_config_path(options.config or config_of_resumed_run(options)),
         extra_args=to_arguments({name: getattr(options, name) for name in REPEATED_FLAGS}),
         require_multi_gpu=options.require_multi_gpu,
     )
-    print("\n".join(preview(config, plan)))
+    print("\n".join([*(f"Note: {note}" for note in notes), *preview(config, plan)]))
     return 0
 
 

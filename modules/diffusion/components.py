@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
+from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
 
@@ -106,6 +107,18 @@ def required_hub_model(base_model: str | None, layout: str, spec: PipelineSpec) 
     return None if layout or base.is_dir() else _layout_on_hub(base, base_model_files.read_shapes([base]), spec)
 
 
+def read_schedule(file: Path, layout: str) -> DeclaredSchedule | None:
+    """What a single file says of its noise schedule; None if nothing. An explicit `layout` counts more than a guess.
+
+    Raises ConfigError if the file is damaged.
+    """
+    base_model_files.read_shapes([file])
+    with base_model_files.open_safetensors(file) as opened:
+        names = set(opened.keys())
+        declared = declared_schedule(names, opened.metadata() or {})
+        return declared if declared is not None or layout else measured_schedule(names, opened.get_tensor)
+
+
 def save_pipeline(components: Components, spec: PipelineSpec, trained: Mapping[str, nn.Module], folder: Path) -> None:
     """Write a folder for the pipeline's `from_pretrained`, with the modules `trained` in place of the loaded ones."""
     name = spec.inpainting if components.is_inpainting else spec.pipeline
@@ -183,7 +196,9 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
             f"base_model: {str(file)!r} cannot be loaded: {_first_line(error)}",
             "Is it a whole model of this family, and family_options.layout a model of the same architecture?",
         ) from error
-    return _components(pipeline.components, dict(pipeline.scheduler.config), spec)
+    scheduler = dict(pipeline.scheduler.config)
+    schedule = read_schedule(file, layout)
+    return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), spec)
 
 
 def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> HubModel:
@@ -199,6 +214,12 @@ def _check_file(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec)
     if not any(name.startswith(ORIGINAL_UNET) for name in shapes):
         what = "a LoRA" if any("lora" in name for name in shapes) else "not a Stable Diffusion model"
         raise ConfigError(f"base_model: {str(file)!r} is {what}.", "Give a whole model to start from.")
+    if not EDM_KEYS.isdisjoint(shapes):
+        raise ConfigError(
+            f"base_model: {str(file)!r} is trained with EDM's noise levels, which are not those of Stable Diffusion; "
+            "it is not supported.",
+            "Choose another base model.",
+        )
     two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in shapes)
     if two_encoders != ("text_encoder_2" in spec.encoders):
         given, other = ("SDXL", "stable_diffusion_xl") if two_encoders else ("SD 1 or 2", "stable_diffusion")

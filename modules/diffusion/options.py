@@ -21,8 +21,9 @@ class DiffusionOptions(Section):
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
         "auto",
         title="Prediction type (epsilon or v)",
-        help="auto: what the base model was trained for. epsilon is the noise (SD 1.x, SDXL), v_prediction (velocity) "
-        "a mixture of noise and image (SD 2.x at 768 pixels). The wrong type gives samples of mere colour blotches.",
+        help="auto: as the base model says, which the start and --dry_run show. epsilon is the noise (SD 1.x, SDXL), "
+        "v_prediction (velocity) a mixture of noise and image (SD 2.x at 768 pixels, NoobAI-XL v-pred). The wrong type "
+        "gives samples of mere colour blotches.",
         resume="fixed",
     )
     loss: LossType = setting(
@@ -72,7 +73,7 @@ class DiffusionOptions(Section):
         False,
         title="Zero terminal SNR (last step is pure noise)",
         help="Rescales the noise schedule to end in pure noise, for true black and white. Needs v_prediction, and a "
-        "model trained this way.",
+        "model trained this way. Base models that say so themselves need no switch.",
         advanced=True,
         resume="fixed",
     )

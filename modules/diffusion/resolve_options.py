@@ -45,6 +45,22 @@ def resolve_prediction_type(scheduler: Mapping[str, Any], options: DiffusionOpti
     return "epsilon"
 
 
+def resolve_zero_terminal_snr(scheduler: Mapping[str, Any], options: DiffusionOptions) -> bool:
+    """Whether the noise schedule ends in pure noise, according to the options or the base model's `scheduler` config.
+
+    Raises ConfigError if the options set epsilon for a base model whose schedule does, for which it is undefined.
+    """
+    rescaled = bool(scheduler.get("rescale_betas_zero_snr", False))
+    is_velocity = scheduler.get("prediction_type") == "v_prediction"
+    if rescaled and is_velocity and options.prediction_type == "epsilon":
+        raise ConfigError(
+            "family_options.prediction_type is epsilon, but the base model's noise schedule ends in pure noise (zero "
+            "terminal SNR), for which epsilon is undefined.",
+            "Set it to auto or v_prediction.",
+        )
+    return options.zero_terminal_snr or rescaled
+
+
 def resolve_prompt_encoding(
     layer: Layer, options: DiffusionOptions, encoders: Mapping[str, TextEncoder]
 ) -> PromptEncoding:

@@ -48,9 +48,16 @@ def check_sampler(name: Sampler, config: Mapping[str, Any], overrides: Mapping[s
     if overrides.get("rescale_betas_zero_snr") and "rescale_betas_zero_snr" not in parameters:
         raise ConfigError(
             f"family_options.sample_scheduler is {name!r} ({class_name}), which cannot start from pure noise, as "
-            "family_options.zero_terminal_snr requires.",
+            "zero terminal SNR requires (family_options.zero_terminal_snr, or the base model).",
             "Choose ddim, ddpm, euler, dpmpp_2m or unipc.",
         )
+
+
+def saved_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The scheduler config for a saved model. A class that would lose zero terminal SNR is replaced by DDIM."""
+    class_name, _, parameters = _scheduler_class("model", config)
+    keeps = not overrides.get("rescale_betas_zero_snr") or "rescale_betas_zero_snr" in parameters
+    return {**config, **overrides, "_class_name": class_name if keeps else "DDIMScheduler"}
 
 
 def make_scheduler(name: Sampler, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:

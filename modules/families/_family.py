@@ -84,6 +84,14 @@ class Family(ABC):
         """
         return None
 
+    @classmethod
+    def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
+        """What is found in the base model and matters for training, for `--dry_run` and the start; reads no weights.
+
+        Raises ConfigError if the model cannot be trained.
+        """
+        return []
+
     @abstractmethod
     def fingerprint(self) -> str:
         """A text that changes with everything that `encode` depends on; part of the cache key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -31,8 +32,15 @@ from modules.diffusion.hub.model import HubModel
 from modules.diffusion.latents import Latents, blank_inpainting_input, decode_image, encode_images, pad_batch
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
-from modules.diffusion.resolve_options import has_fixed_captions, resolve_prediction_type, resolve_prompt_encoding
+from modules.diffusion.resolve_options import (
+    has_fixed_captions,
+    resolve_prediction_type,
+    resolve_prompt_encoding,
+    resolve_zero_terminal_snr,
+)
+from modules.diffusion.sample_inputs import SampleInputs
 from modules.diffusion.sample_transform import LatentSampleTransform
+from modules.diffusion.schedule_note import schedule_note
 from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer, encode_tokens
 from modules.diffusion.token_chunks import PromptTokenizer
 from modules.families._family import Family, SampleRequest, read_options, trained_submodules
@@ -56,8 +64,10 @@ class LatentDiffusion(Family):
         self.options, self.components = options, components
         self.precision = config.precision
         self.masked = config.masked_training
+        self.sample_inputs = SampleInputs()
         self.encoding = resolve_prompt_encoding(self.layer, options, components.encoders)
         self.prediction = resolve_prediction_type(components.scheduler, options)
+        self.zero_terminal_snr = resolve_zero_terminal_snr(components.scheduler, options)
         samplers.check_sampler(options.sample_scheduler, components.scheduler, self._scheduler_overrides())
         trained = trained_submodules(config, self.submodules)
         encoders = components.encoders
@@ -82,6 +92,14 @@ class LatentDiffusion(Family):
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, DiffusionOptions)
         return required_hub_model(config.base_model, options.layout, cls.spec)
+
+    @classmethod
+    def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
+        """What the base model predicts; see `schedule_note`."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, DiffusionOptions)
+        note = schedule_note(config.base_model, options, cls.spec)
+        return [note] if note else []
 
     @abstractmethod
     def architecture(self) -> str:
@@ -160,7 +178,7 @@ class LatentDiffusion(Family):
         for name, module in self.model.named_children():
             weights = {key.removeprefix(f"{name}."): t for key, t in state.items() if key.startswith(f"{name}.")}
             trained[name] = copy_with_weights(module, weights)
-        scheduler = self.components.scheduler | self._scheduler_overrides()
+        scheduler = samplers.saved_config(self.components.scheduler, self._scheduler_overrides())
         save_pipeline(replace(self.components, scheduler=scheduler), self.spec, trained, folder)
 
     def modelspec(self) -> Mapping[str, str]:
@@ -213,7 +231,7 @@ class LatentDiffusion(Family):
         components, options = self.components, self.options
         transform = LatentSampleTransform(
             options=options,
-            alphas_cumprod=noise.alphas_cumprod(components.scheduler, options.zero_terminal_snr),
+            alphas_cumprod=noise.alphas_cumprod(components.scheduler, self.zero_terminal_snr),
             scaling_factor=components.scaling_factor,
             unmasked_weight=config.unmasked_weight,
             tokenizer=PromptTokenizer(components.tokenizers, options.chunks),
@@ -257,10 +275,7 @@ class LatentDiffusion(Family):
         generator = torch.Generator().manual_seed(request.seed)
         shape = self.components.latent_shape(request.height, request.width)
         x_1 = torch.randn(shape, generator=generator, dtype=self._master_dtype()).to(device)
-        extra = None
-        if self.components.is_inpainting:
-            vae, size = cast(Any, self._encoder_on("vae", device)), (request.height, request.width)
-            extra = blank_inpainting_input(vae, size, self.components.scaling_factor)
+        extra = self._blank_inpainting_input(request, device) if self.components.is_inpainting else None
 
         def predict(x_t: Tensor, timestep: Tensor) -> Tensor:
             if extra is not None:
@@ -276,16 +291,38 @@ class LatentDiffusion(Family):
     def _encode_prompt(self, prompt: str, request: SampleRequest, device: torch.device) -> dict[str, Tensor]:
         """The UNet's conditioning for one prompt, each tensor [1, ...]."""
         tokenizer, size = self.sample_transform.tokenizer, (request.height, request.width)
-        tokens = {n + TOKENS: tokenizer.input_ids(n, prompt)[None].to(device) for n in self.components.encoders}
+        conditioning: dict[str, Tensor] = {}
+        for name in self.components.encoders:
+            input_ids, key = tokenizer.input_ids(name, prompt)[None], name + TOKENS
+            if name in self.encoders:
+                encode = partial(self._encode_frozen_one, key)
+                conditioning |= self.sample_inputs.get(name, input_ids, device, encode)
+            else:
+                conditioning[key] = input_ids.to(device)
         example = Example(torch.empty(3, *size, dtype=torch.uint8), None, (), size, (0, 0), flipped=False)
         sizes = {n: t[None].to(device, self._master_dtype()) for n, t in self.size_conditioning(example).items()}
-        return cast(dict[str, Tensor], self.model(None, None, self._encode_frozen(tokens) | sizes))
+        return cast(dict[str, Tensor], self.model(None, None, conditioning | sizes))
+
+    def _encode_frozen_one(self, key: str, input_ids: Tensor) -> dict[str, Tensor]:
+        return self._encode_frozen({key: input_ids})
+
+    def _blank_inpainting_input(self, request: SampleRequest, device: torch.device) -> Tensor:
+        """See `blank_inpainting_input`."""
+
+        def encode(size: Tensor) -> dict[str, Tensor]:
+            vae, (height, width) = cast(Any, self._encoder_on("vae", device)), size.tolist()
+            return {"blank": blank_inpainting_input(vae, (height, width), self.components.scaling_factor)}
+
+        size = torch.tensor([request.height, request.width])
+        return self.sample_inputs.get("vae", size, device, encode)["blank"]
 
     def _scheduler_overrides(self) -> dict[str, object]:
         """The options' changes to the config of the base model's scheduler."""
         overrides: dict[str, object] = {"prediction_type": self.prediction}
+        if self.zero_terminal_snr:
+            overrides["rescale_betas_zero_snr"] = True
         if self.options.zero_terminal_snr:
-            overrides |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+            overrides["timestep_spacing"] = "trailing"
         return overrides
 
     def _master_dtype(self) -> torch.dtype:

@@ -8,9 +8,11 @@ from modules.config import DataError, TrainConfig
 from modules.training.model_setup import check_available
 
 
-def check_startable(config: TrainConfig) -> None:
-    """Raises ConfigError for an unknown family or method, DataError for a missing image folder."""
-    check_available(config)
+def check_startable(config: TrainConfig) -> list[str]:
+    """Notes on the base model. Raises ConfigError for an unknown family or method, or a base model that cannot be
+    trained, DataError for a missing image folder."""
+    family = check_available(config)
     for concept in config.concepts:
         if concept.enabled and not Path(concept.path).is_dir():
             raise DataError(f"concepts: there is no folder {concept.path!r}.")
+    return list(family.base_model_notes(config))

@@ -79,7 +79,8 @@ def summary(components: Components, world_size: int) -> list[str]:
     )
     method = method_summary(components.family, components.config, weights)
     groups = (group.summary(plan.learning_rate) for group in components.groups)
-    lines = (first, method, *groups, _idle_warning(components), weights.summary(), plan.explanation)
+    notes = components.family.base_model_notes(components.config)
+    lines = (first, *notes, method, *groups, _idle_warning(components), weights.summary(), plan.explanation)
     return [line for line in lines if line]
 
 

@@ -26,6 +26,7 @@ from modules.checkpoint.formats.original_names import (
 )
 from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
+from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
 
 _PIPELINES: Final = ("Pipeline", "Img2ImgPipeline", "InpaintPipeline")
 _SD: Final = frozenset(f"StableDiffusion{name}" for name in _PIPELINES)
@@ -42,7 +43,6 @@ _NOT_COPIED: Final = (
 )  # fmt: skip
 # Stable Diffusion 2 never uses OpenCLIP's last layer, so diffusers leaves it out; other tools expect it.
 _NUM_LAYERS_WITHOUT_LAST: Final = 23
-_PREDICTION_TYPES: Final = {"v": "v_prediction", "epsilon": "epsilon"}  # modelspec's term -> diffusers'
 _DISPLAY_NAMES: Final = {
     "stable-diffusion-v1": "Stable Diffusion 1",
     "stable-diffusion-v2-512": "Stable Diffusion 2",
@@ -73,11 +73,10 @@ def write_single_file(folder: Path, file: Path, dtype: torch.dtype, metadata: Ma
         for component, mapper in _name_mappers(model).items():
             source = open_files.enter_context(ComponentWeights(folder / component))
             tensors |= _to_original(component, source, mapper, model, dtype)
-        if model.pipeline in _SDXL and _predicts_velocity(model):
-            # ComfyUI and others detect the prediction type by these empty tensors.
-            tensors["v_pred"] = _empty()
+        if _predicts_velocity(model):
+            tensors[VELOCITY_KEY] = _empty()
             if model.scheduler.get("rescale_betas_zero_snr"):
-                tensors["ztsnr"] = _empty()
+                tensors[ZERO_SNR_KEY] = _empty()
         write_safetensors(file, tensors, metadata)
 
 
@@ -96,7 +95,7 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
         _copy_small_files(layout, partial_folder)
         _remove_omitted_components(partial_folder / "model_index.json")
         with SafetensorsFile(file) as source:
-            _copy_prediction_type(source, partial_folder / "scheduler" / "scheduler_config.json")
+            _copy_schedule(source, partial_folder / "scheduler" / "scheduler_config.json")
             for component, mapper in _name_mappers(model).items():
                 tensors = dict(_from_original(source, component, mapper, model, dtype))
                 write_safetensors(partial_folder / component / _WEIGHTS[component], tensors, {})
@@ -256,17 +255,12 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
     }
 
 
-def _copy_prediction_type(source: SafetensorsFile, scheduler_file: Path) -> None:
-    """Set the scheduler's prediction type to the one that the single file declares, if any."""
-    declared = _PREDICTION_TYPES.get(source.metadata.get("modelspec.prediction_type", ""))
-    if "v_pred" in source.names:
-        declared = "v_prediction"
+def _copy_schedule(source: SafetensorsFile, scheduler_file: Path) -> None:
+    """Set the scheduler's prediction type and zero terminal SNR to what the single file declares, if anything."""
+    declared = declared_schedule(source.names, source.metadata)
     if declared is None or not scheduler_file.is_file():
         return
-    scheduler = json.loads(scheduler_file.read_text(encoding="utf-8"))
-    scheduler["prediction_type"] = declared
-    if "ztsnr" in source.names:
-        scheduler["rescale_betas_zero_snr"] = True
+    scheduler = declared.apply(json.loads(scheduler_file.read_text(encoding="utf-8")))
     scheduler_file.write_text(json.dumps(scheduler, indent=2) + "\n", encoding="utf-8")
 
 
