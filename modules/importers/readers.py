@@ -105,6 +105,11 @@ def positive_number(value: object) -> float:
     return found
 
 
+def positive_integer(value: object) -> int | None:
+    """A whole number above 0, or None for an empty field and 0."""
+    return None if value in EMPTY_VALUES else integer(value)
+
+
 def optional_number(value: object) -> float | None:
     """A number, or None for an empty field and 0."""
     return None if value in EMPTY_VALUES else number(value)

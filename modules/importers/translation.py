@@ -18,6 +18,7 @@ from modules.importers.paths import PathResolver
 from modules.importers.readers import is_path
 from modules.importers.report import ImportEntry, ImportReport
 from modules.importers.rules import (
+    EMPTY_VALUES,
     Assignment,
     ChangedValue,
     CombinedRule,
@@ -170,7 +171,10 @@ class Translation:
         try:
             found = rule.read(value)
         except UnsupportedValueError as error:
-            return [ImportEntry(rule.source, value, why=str(error))] if is_given else []
+            is_set = is_given and not is_default(value, rule.default)
+            return [ImportEntry(rule.source, value, why=str(error))] if is_set else []
+        if found is None and value in EMPTY_VALUES and not _may_be_empty(target_prefix + rule.target):
+            return []  # not set there, and Tandem has a default
         why = rule.why if is_given and not is_default(value, rule.default) else ""
         if isinstance(found, ChangedValue):
             why = found.why
@@ -274,6 +278,11 @@ def _shown(name: str, written_as: Mapping[str, str]) -> str:
 @cache
 def _defaults() -> Data:
     return dump(TrainConfig())
+
+
+def _may_be_empty(target: str) -> bool:
+    option = find_option(TrainConfig, target)
+    return option is None or option.optional
 
 
 def _covers(target: str, path: str) -> bool:

@@ -149,7 +149,7 @@ def test_sd_scripts(kohya: Path) -> None:
 
 def test_sd_scripts_adapters_and_family_options(kohya: Path) -> None:
     config = import_file(kohya).config
-    assert (config.lora_rank, config.lora_alpha, config.lora_targets) == (32, 16.0, "all")
+    assert (config.lora_rank, config.lora_alpha, config.lora_targets) == (32, 16.0, "kohya_conv")
     assert [(part.part, part.train) for part in config.parts] == [
         ("unet", True), ("text_encoder", False), ("text_encoder_2", False),
     ]  # fmt: skip
@@ -211,7 +211,7 @@ def test_kohya_gui(kohya: Path) -> None:
     assert not_imported(found) >= {"lr_warmup", "sample_sampler", "scale_weight_norms"}
     assert [part.learning_rate for part in config.parts] == [1e-4, 5e-5]
     assert (config.family_options["long_prompts"], config.family_options["clip_skip"]) == ("chunk", 1)
-    assert config.lora_targets == "attention_mlp"
+    assert config.lora_targets == "kohya"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from modules.importers.kohya.data import ARGUMENT_NAMES, DATA_NAMES, DATASET_TABLE, SUBSET_TABLE, KohyaData
+from modules.importers.kohya.gui import GUI_NAMES, GUI_ONLY, is_saved_by_gui, passed_on
 from modules.importers.kohya.model import MODEL_RULES, MODEL_UNSUPPORTED
 from modules.importers.kohya.prompts import PROMPT_TABLE, prompts_of
 from modules.importers.kohya.training import TRAINING_RULES, TRAINING_UNSUPPORTED
@@ -16,15 +17,8 @@ from modules.importers.source_file import lines_of
 from modules.importers.translation import Translation
 
 TRAINER = "kohya's sd-scripts"
-# The GUI's names for some settings of sd-scripts.
-GUI_NAMES = {
-    "optimizer": "optimizer_type",
-    "stop_text_encoder_training": "stop_text_encoder_training_pct",
-    "sdxl_cache_text_encoder_outputs": "cache_text_encoder_outputs",
-}
-GUI_ONLY = {"LoRA_type", "model_list", "lr_warmup", "max_resolution", "additional_parameters", "epoch"}
 # Settings that no table handles.
-FILES = ("dataset_config", "train_data_dir", "reg_data_dir", "sample_prompts")
+FILES = ("dataset_config", "train_data_dir", "reg_data_dir", "image_folder", "sample_prompts")
 TABLE = Table((*MODEL_RULES, *TRAINING_RULES), (*MODEL_UNSUPPORTED, *TRAINING_UNSUPPORTED))
 TABLES = {
     "settings": TABLE,
@@ -45,7 +39,8 @@ def recognises(data: object) -> bool:
     common = {"pretrained_model_name_or_path", "train_data_dir", "dataset_config", "network_module", "output_name"}
     only = {"network_dim", "train_batch_size", "max_train_epochs", "network_alpha", "max_data_loader_n_workers"}
     is_other = {"model_family", "data_backend_config"} & {str(name).removeprefix("--") for name in data}
-    return not is_other and bool(names & common) and bool(names & (only | GUI_ONLY | common - {"output_name"}))
+    has_model = bool(names & common) and bool(names & (only | GUI_ONLY | common - {"output_name"}))
+    return not is_other and (has_model or is_saved_by_gui(names, least=3))
 
 
 def translate(data: Mapping[str, object], translation: Translation) -> None:
@@ -53,10 +48,11 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     inside = {name: value for name, value in data.items() if name in ("general", "datasets")}
     has_sets = "datasets" in inside
     given = _merge_groups({name: value for name, value in data.items() if not has_sets or name not in inside})
-    is_gui = len(GUI_ONLY & set(given)) >= 2
+    is_gui = is_saved_by_gui(set(given))
+    given = {name: value for name, value in given.items() if not isinstance(value, str) or value.strip()}
     if is_gui:
         translation.trainer = "kohya_ss"
-    given = {name: value for name, value in given.items() if not isinstance(value, str) or value.strip()}
+        given = passed_on(given, translation)
     arguments = {ARGUMENT_NAMES.get(name, name): value for name, value in given.items() if name in DATA_NAMES}
     names = {ARGUMENT_NAMES[name]: name for name in given if name in ARGUMENT_NAMES}
     main = {name: value for name, value in given.items() if name not in DATA_NAMES and name not in FILES}
@@ -87,13 +83,15 @@ def _data(given: Mapping[str, object], sets: KohyaData, translation: Translation
         if isinstance(content, Mapping):
             translation.imported.append(ImportEntry("dataset_config", file, "concepts", "its subsets"))
             sets.add_file(content)
-        for name in ("train_data_dir", "reg_data_dir"):
+        for name in ("train_data_dir", "reg_data_dir", "image_folder"):
             if given.get(name):
                 translation.skip(name, given[name], "dataset_config takes precedence")
         return
-    for name in ("train_data_dir", "reg_data_dir"):
+    for name in ("train_data_dir", "reg_data_dir", "image_folder"):
         folder = given.get(name)
-        if isinstance(folder, str):
+        if isinstance(folder, str) and (name == "image_folder" or given.get("in_json")):
+            sets.add_flat_folder(name, folder)
+        elif isinstance(folder, str):
             sets.add_folders(name, folder, is_reg=name == "reg_data_dir")
         elif folder is not None:
             translation.skip(name, folder, "expected the path of a folder")

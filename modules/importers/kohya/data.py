@@ -115,6 +115,7 @@ def subset_table(has_captions: bool) -> Table:
 SUBSET_TABLE = subset_table(has_captions=True)
 SUBSET_NAMES = {*SUBSET_TABLE.keys(), *SUBSET_TABLE.unsupported_defaults()}
 DATASET_NAMES = {*DATASET_TABLE.keys(), *DATASET_TABLE.unsupported_defaults()}
+PRIOR_ONLY = {"prior_loss_weight"}
 DATA_NAMES = SUBSET_NAMES | DATASET_NAMES | set(ARGUMENT_NAMES)
 
 
@@ -192,17 +193,31 @@ class KohyaData:
             }  # fmt: skip
             self._concept(key, subset)
 
+    def add_flat_folder(self, key: str, folder: str) -> None:
+        """Translate a folder whose own images are trained, sd-scripts' layout for fine-tuning."""
+        if self._first is None:
+            self._dataset([self._arguments], [])
+        self._concept(key, {"image_dir": folder, "is_reg": False})
+
     def finish(self) -> None:
-        """Report settings that no dataset used."""
+        """Report settings that no dataset used; without any, import what all datasets would share."""
+        if self._first is None:
+            self._dataset([self._arguments], [])
+        targets = {rule.source: rule.target for rule in SUBSET_TABLE.rules if isinstance(rule, Rule)}
         defaults = {**SUBSET_TABLE.keys(), **DATASET_TABLE.keys()}
         defaults |= {**SUBSET_TABLE.unsupported_defaults(), **DATASET_TABLE.unsupported_defaults()}
         for level in self._levels:
             for name, value in level.values.items():
                 if name not in level.used and not is_default(value, defaults.get(name)):
                     shown = level.prefix + level.names.get(name, name)
-                    self._translation.skip(
-                        shown, value, "no images use it: other settings take precedence, or there are no images"
-                    )
+                    self._translation.skip(shown, value, self._why_unused(name, targets.get(name)))
+
+    def _why_unused(self, name: str, target: str | None) -> str:
+        if name == "prior_loss_weight" and self._concepts:
+            return "there are no regularisation images"
+        if self._concepts:
+            return "no images use it: other settings take precedence"
+        return f"no images are named; set {target} of your concepts" if target else "no images are named"
 
     def _dataset(self, levels: Sequence[Level], own: Sequence[Level]) -> None:
         values, shown = merge_levels(levels, DATASET_NAMES)
@@ -220,7 +235,7 @@ class KohyaData:
         if not is_path(levels[-1].values.get("image_dir")):
             self._translation.skip(levels[-1].prefix[:-1], dict(levels[-1].values), "it has no image_dir")
             return
-        values, shown = merge_levels(levels, SUBSET_NAMES)
+        values, shown = merge_levels(levels, _names_of_subset(levels))
         values = {name: value for name, value in values.items() if name not in DATASET_NAMES}
         self._add(values, shown)
 
@@ -229,7 +244,7 @@ class KohyaData:
         if self._has_captions({**self._arguments.values, **subset}):
             subset = {name: value for name, value in subset.items() if name != "class_tokens"}
         level = Level(f"{key}.{self._concepts}.", subset)
-        values, shown = merge_levels([self._arguments, level], SUBSET_NAMES)
+        values, shown = merge_levels([self._arguments, level], _names_of_subset([self._arguments, level]))
         shown |= {name: f"{key}/{Path(str(subset['image_dir'])).name}" for name in subset}
         if why:
             self._translation.skip(key, subset["image_dir"], why)
@@ -245,6 +260,12 @@ class KohyaData:
         self._translation.apply(subset_table(has), values, target_prefix=prefix, written_as=shown)
         self._translation.put(f"{prefix}include_subfolders", False)
         self._concepts += 1
+
+
+def _names_of_subset(levels: Sequence[Level]) -> set[str]:
+    """What applies to a subset: the weight of regularisation images not to others."""
+    given = [level.values["is_reg"] for level in levels if level.values.get("is_reg") is not None]
+    return SUBSET_NAMES if given and given[-1] not in (False, "false", "False", 0) else SUBSET_NAMES - PRIOR_ONLY
 
 
 def _groups(value: object) -> list[Mapping[str, object]]:

@@ -15,6 +15,7 @@ from modules.importers.readers import (
     number,
     optional_number,
     output_path,
+    positive_integer,
     positive_number,
     precision,
     save_dtype,
@@ -66,10 +67,12 @@ def _schedule(values: Values) -> list[Assignment]:
     why = "Tandem sets Adafactor's learning rate itself" if name == "adafactor" else ""
     found = [Assignment("scheduler", target, why, ("lr_scheduler",))]
     if target == "cosine_with_restarts":
-        given = next(
-            (values[key] for key in ("lr_scheduler_num_cycles", "epoch") if values[key] not in EMPTY_VALUES), 1
-        )
-        found.append(Assignment("scheduler_cycles", integer(given), keys=("lr_scheduler_num_cycles",)))
+        cycles = values["lr_scheduler_num_cycles"]
+        if cycles not in EMPTY_VALUES:
+            found.append(Assignment("scheduler_cycles", integer(cycles), keys=("lr_scheduler_num_cycles",)))
+        elif values["epoch"] not in EMPTY_VALUES:
+            why = "kohya's GUI takes one cycle for each epoch"
+            found.append(Assignment("scheduler_cycles", integer(values["epoch"]), why, ("lr_scheduler",)))
     if target == "polynomial" and values["lr_scheduler_power"] not in EMPTY_VALUES:
         power = number(values["lr_scheduler_power"])
         found.append(Assignment("scheduler_power", power, keys=("lr_scheduler_power",)))
@@ -155,11 +158,11 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("masked_loss", "masked_training", False, boolean, "Tandem expects a mask next to each image: mask_suffix"),
     Rule("max_data_loader_n_workers", "loader_workers", 8, integer),
     Rule("persistent_data_loader_workers", "persistent_workers", False, boolean),
-    Rule("vae_batch_size", "cache_batch_size", 1, integer, optional=True),
+    Rule("vae_batch_size", "cache_batch_size", 1, positive_integer, optional=True),
     common.interval("sample_every", {"sample_every_n_epochs": "epochs", "sample_every_n_steps": "steps"}),
     Rule("sample_sampler", "family_options.sample_scheduler", "ddim", choice(SAMPLERS, "choose another sampler")),
     common.interval("backup_every", {"save_every_n_epochs": "epochs", "save_every_n_steps": "steps"}, _SAVES),
-    Rule("save_last_n_epochs", "backups_kept", None, integer, _SAVES, optional=True),
+    Rule("save_last_n_epochs", "backups_kept", None, positive_integer, _SAVES, optional=True),
     Rule("save_precision", "save_dtype", None, save_dtype, optional=True),
     CombinedRule({"save_model_as": None}, "lora_layouts, save_single_file", _layouts, "no pickles", METHOD_KEYS),
     Rule("output_dir", "runs_dir", None, output_path, "every run gets its own folder in it", optional=True),
@@ -171,7 +174,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         {"multi_gpu": False, "num_processes": 1, "num_machines": 1, "gpu_ids": ""},
         "enable_multi_gpu, world_size, num_nodes, device_ids", _processes,
     ),
-    Rule("main_process_port", "initial_port", 0, positive_number, optional=True),
+    Rule("main_process_port", "initial_port", 0, positive_integer, optional=True),
     Rule("ddp_static_graph", "static_graph", False, boolean, optional=True),
     Rule("ddp_gradient_as_bucket_view", "gradient_as_bucket_view", False, boolean, optional=True),
 )  # fmt: skip
@@ -180,6 +183,12 @@ _FLOW = "for a model family that Tandem does not have yet"
 
 TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("model_list", "used by kohya's GUI only", default=ANY),
+    Unsupported(
+        "train_dir create_caption create_buckets use_latent_files caption_metadata_filename latent_metadata_filename "
+        "full_path generate_caption_database generate_image_buckets",
+        "used by kohya's GUI only, to prepare files",
+        default=ANY,
+    ),
     Unsupported("xformers sdpa mem_eff_attn", "PyTorch's attention chooses the fastest implementation"),
     Unsupported("save_as_bool", "used by kohya's GUI only"),
     Unsupported(
@@ -197,7 +206,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
         "Tandem reduces all gradients before the step",
     ),
     Unsupported("fused_optimizer_groups", "Tandem reduces all gradients before the step", default=0),
-    Unsupported("lowram highvram", "set family_options.offload_frozen instead"),
+    Unsupported("lowram lowvram highvram", "set family_options.offload_frozen instead"),
     Unsupported("cpu_offload_checkpointing", "set gradient_checkpointing instead"),
     Unsupported("*blocks_to_swap", "set gradient_checkpointing instead", default=0),
     Unsupported("dynamo_backend", "compile uses PyTorch's default backend", default="no"),

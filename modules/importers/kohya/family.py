@@ -1,0 +1,68 @@
+"""kohya's sd-scripts and its GUI: the base model, its family, and the training method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.importers import common
+from modules.importers.readers import boolean, model_path
+from modules.importers.rules import EMPTY_VALUES, Assignment, Values
+
+# Settings that identify other model families.
+OTHER_FAMILIES = {"flux1_checkbox": "flux", "sd3_checkbox": "stable_diffusion_3", "lumina_checkbox": "lumina"}
+MODULES = {"flux": "flux", "sd3": "stable_diffusion_3", "lumina": "lumina", "chroma": "chroma", "hunyuan": "hunyuan"}
+METHOD_KEYS: Mapping[str, object] = {"network_module": None, "LoRA_type": None, "token_string": None}
+FAMILY_KEYS = {"pretrained_model_name_or_path": None, "sdxl": None, "v2": False, **dict.fromkeys(OTHER_FAMILIES, False)}
+# Only sdxl_train.py and sdxl_train_network.py have these.
+XL_ONLY: Mapping[str, object] = {
+    **dict.fromkeys(("cache_text_encoder_outputs", "cache_text_encoder_outputs_to_disk"), False),
+    **dict.fromkeys(("learning_rate_te1", "learning_rate_te2")),
+}
+
+
+def method(values: Values) -> str:
+    """The training method: fine_tune, lora or embedding."""
+    if values["token_string"] not in EMPTY_VALUES:
+        return "embedding"
+    has_network = any(values[name] not in EMPTY_VALUES for name in ("network_module", "LoRA_type"))
+    return "lora" if has_network else "fine_tune"
+
+
+def is_xl(values: Values) -> bool:
+    """Whether the model is SDXL; sd-scripts has a script for each model, so its files need not say so."""
+    if values["sdxl"] is not None:
+        return boolean(values["sdxl"])
+    name = str(values["pretrained_model_name_or_path"]).lower().replace("\\", "/").rpartition("/")[2]
+    known = any(word in name for word in ("xl", "illustrious", "pony", "noob"))
+    return known or any(values[name] not in EMPTY_VALUES for name in XL_ONLY)
+
+
+def family(values: Values) -> list[Assignment]:
+    name = "pretrained_model_name_or_path"
+    found = []
+    if values[name] not in EMPTY_VALUES:
+        found.append(Assignment("base_model", model_path(values[name]), keys=(name,)))
+    module = str(values["network_module"] or "")
+    other = [(key, family) for key, family in OTHER_FAMILIES.items() if boolean(values[key])]
+    other += [("network_module", family) for word, family in MODULES.items() if word in module.rpartition("_")[2]]
+    if other:
+        return [*found, Assignment("family", other[0][1], common.NO_FAMILY, tuple(key for key, _ in other))]
+    if values["sdxl"] is not None or boolean(values["v2"]):
+        keys = ("sdxl", "v2")
+        return [*found, Assignment("family", "stable_diffusion_xl" if is_xl(values) else "stable_diffusion", keys=keys)]
+    family = "stable_diffusion_xl" if is_xl(values) else "stable_diffusion"
+    why = "guessed from the model's name and settings, because the file does not say which script it is for"
+    return [*found, Assignment("family", family, why, (name,))]
+
+
+def find_method(values: Values) -> list[Assignment]:
+    target = method(values)
+    kind = f"{values['network_module'] or ''} {values['LoRA_type'] or ''}".lower()
+    why = ""
+    if target == "lora" and any(word in kind for word in ("loha", "lokr", "dylora", "oft", "ia3", "glora", "diag")):
+        why = common.LORA_INSTEAD
+    keys = {"embedding": ("token_string",), "lora": ("network_module", "LoRA_type")}.get(target, ("network_module",))
+    found = [Assignment("method", target, why, keys)]
+    if target == "embedding":
+        found.append(Assignment("embedding_token", str(values["token_string"]).strip(), keys=("token_string",)))
+    return found

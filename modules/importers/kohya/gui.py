@@ -1,0 +1,62 @@
+"""kohya_ss, the GUI of sd-scripts: which of the fields that it saves it passes on (kohya_gui/*_gui.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.importers.readers import boolean
+from modules.importers.rules import UnsupportedValueError
+from modules.importers.translation import Translation
+
+# The GUI's names for some settings of sd-scripts.
+GUI_NAMES = {
+    "optimizer": "optimizer_type",
+    "sdxl_checkbox": "sdxl",
+    "stop_text_encoder_training": "stop_text_encoder_training_pct",
+    "sdxl_cache_text_encoder_outputs": "cache_text_encoder_outputs",
+}
+GUI_ONLY = {"LoRA_type", "model_list", "lr_warmup", "max_resolution", "additional_parameters", "epoch"}
+# Fields of its fine-tuning tab.
+_FINE_TUNE_TAB = {"image_folder", "dataset_repeats", "create_caption", "create_buckets"}
+_XL_ONLY = ("learning_rate_te1", "learning_rate_te2", "sdxl_cache_text_encoder_outputs")
+# `LoRA_type`s with settings for convolutions, besides those of LyCORIS.
+WITH_CONVOLUTIONS = ("LoCon", "Kohya LoCon", "Kohya DyLoRA")
+
+
+def is_saved_by_gui(names: set[str], least: int = 2) -> bool:
+    """Whether at least so many names are the GUI's own; its presets name no model, but three of these at least."""
+    return len(GUI_ONLY & names) >= least
+
+
+def passed_on(given: Mapping[str, object], translation: Translation) -> dict[str, object]:
+    """The settings without those that the GUI saves but does not use with the others, which are reported."""
+    reasons = dict(_unused(given))
+    for name, why in reasons.items():
+        translation.skip(name, given[name], why)
+    return {name: value for name, value in given.items() if name not in reasons}
+
+
+def _unused(given: Mapping[str, object]) -> list[tuple[str, str]]:
+    is_xl = _is_on(given.get("sdxl")) or _is_on(given.get("sdxl_checkbox"))
+    fine_tunes = bool(_FINE_TUNE_TAB & set(given))
+    found = []
+    if is_xl:
+        found.append(("learning_rate_te", "kohya's GUI uses it for Stable Diffusion 1 and 2 only"))
+    else:
+        found += [(name, "kohya's GUI uses it for SDXL only") for name in _XL_ONLY]
+    if fine_tunes:
+        found.append(("batch_size", "kohya's GUI uses it only to prepare files; train_batch_size is the batch size"))
+    elif not is_xl:
+        found.append(("train_text_encoder", "kohya's GUI uses it for SDXL only; see learning_rate_te"))
+    kind = str(given.get("LoRA_type") or "")
+    if kind not in WITH_CONVOLUTIONS and not kind.startswith("LyCORIS"):
+        found += [(name, "this LoRA_type does not adapt convolutions") for name in ("conv_dim", "conv_alpha")]
+    is_unset = {"conv_dim": (0, 1), "conv_alpha": (0, 1)}
+    return [(name, why) for name, why in found if name in given and given[name] not in is_unset.get(name, (None, ""))]
+
+
+def _is_on(value: object) -> bool:
+    try:
+        return boolean(value)
+    except UnsupportedValueError:
+        return False
