@@ -15,6 +15,8 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
+from modules.files.images import memory_to_decode, open_image
+
 SIDE = 144
 _MEMORY_ENTRIES = 1500  # at most about 100 KB each
 _THREADS = 2
@@ -120,12 +122,12 @@ def cache_folder() -> Path:
 def _shrunk(file: Path, side: int) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # opened here: given a name, Pillow may map the file into memory, and truncating a mapped file kills the process
-        with file.open("rb") as opened, Image.open(opened) as image:
+        with open_image(file) as image:
             image.draft("RGB", (side * 2, side * 2))  # JPEG decodes straight to a smaller size
-            upright = ImageOps.exif_transpose(image)
-            upright.thumbnail((side, side), Image.Resampling.LANCZOS)
-            return upright.convert("RGB")
+            with memory_to_decode(image):
+                upright = ImageOps.exif_transpose(image)
+                upright.thumbnail((side, side), Image.Resampling.LANCZOS)
+                return upright.convert("RGB")
 
 
 def _name(file: Path, mtime_ns: int, size: int, side: int) -> str:
@@ -135,7 +137,7 @@ def _name(file: Path, mtime_ns: int, size: int, side: int) -> str:
 
 def _read(stored: Path) -> Image.Image | None:
     try:
-        with Image.open(stored) as image:
+        with open_image(stored) as image:
             return image.convert("RGB")
     except Exception:  # noqa: BLE001  # a torn file is made again
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 from collections import OrderedDict
@@ -14,6 +13,8 @@ from typing import Final
 from PIL import Image
 
 from app.runs.event_records import SampleFile
+from modules.files import decode_json
+from modules.files.images import open_image
 
 _MAX_TILES: Final = 400  # 100 KiB each at 176 pixels
 _MAX_PIXELS: Final = 64_000_000
@@ -89,10 +90,7 @@ class TileLoader:
 def read_image(file: Path, side: int) -> Image.Image | None:
     """The image scaled to fit a square of `side` pixels; None if it cannot be read."""
     try:
-        with (
-            file.open("rb") as opened,
-            Image.open(opened) as image,
-        ):  # given a name, Pillow might map the file into memory
+        with open_image(file) as image:
             if image.width * image.height > _MAX_PIXELS:
                 return None
             return fit_image(image.convert("RGB"), side, side)
@@ -112,8 +110,8 @@ def fit_image(image: Image.Image, width: int, height: int) -> Image.Image:
 def read_settings(file: Path) -> Mapping[str, object]:
     """The generation settings stored in the PNG; empty if there are none."""
     try:
-        with Image.open(file) as image:
-            found = json.loads(image.info.get("tandem", "{}"))
+        with open_image(file) as image:
+            found = decode_json(image.info.get("tandem", "{}"))
     except Exception:  # noqa: BLE001  # as above
         return {}
     return found if isinstance(found, dict) else {}

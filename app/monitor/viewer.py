@@ -13,6 +13,7 @@ from app.monitor.tiles import fit_image, read_settings
 from app.runs.event_records import SampleFile
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
+from modules.files.images import memory_to_decode, open_image
 
 _SIZE: Final = (900, 620)
 _SIDEBAR_WIDTH: Final = 260
@@ -73,7 +74,7 @@ class SampleViewer(tk.Toplevel):
             value = settings.get(name)
             label.configure(text="-" if value in (None, "") else str(value)[:400])
         try:
-            with file.open("rb") as opened, Image.open(opened) as image:
+            with open_image(file) as image, memory_to_decode(image):
                 self._image = image.convert("RGB")
         except Exception:  # noqa: BLE001  # Pillow's readers raise any exception on damaged files
             self._image = None

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import numpy as np
-from PIL import Image
 
+from modules.files.images import open_image
 from modules.monitoring.straggler_monitor import RankStepTimes, StragglerMonitor
 from modules.monitoring.tensorboard import TensorBoardWriter
 from modules.monitoring.terminal import open_terminal
@@ -36,6 +36,7 @@ class StepRecord:
     learning_rate: float
     grad_norm: float  # before clipping
     seconds: float  # on rank 0
+    out_of_memory: bool = False  # on some rank: every rank skipped the step
 
 
 class Report(Protocol):
@@ -142,7 +143,7 @@ class RunReport:
         """A sample was generated and saved as `file`."""
         self._events.write("sample", file=str(file.resolve()), prompt=prompt, step=step)
         if self._tensorboard is not None:
-            with Image.open(file) as image:
+            with open_image(file) as image:
                 pixels = np.asarray(image.convert("RGB"))
             self._tensorboard.add_image(f"samples/{file.stem}", pixels, step)
 

@@ -33,6 +33,7 @@ from modules.data.index.images import (
 )
 from modules.data.index.index import Index, ProgressCallback
 from modules.data.index.scan import mask_path
+from modules.files import open_regular
 
 # (examples of one bucket, size of a full batch) -> the tensors to cache of each example
 Encode: TypeAlias = Callable[[Sequence[Example], int], Sequence[Mapping[str, Tensor]]]
@@ -156,8 +157,8 @@ class Encoder:
     def _read(self, path: str, stamp: tuple[int, int], prepared: _Prepared) -> tuple[bytes, bytes]:
         """The file's bytes and sha256 digest, recorded in `prepared` under the indexed mtime: if the file is newer by
         now, the next start finds another mtime and reads it again."""
-        with open(path, "rb") as file:
-            data = file.read()
+        with open_regular(path) as file:
+            data = file.read(stamp[0] + 1)
         if len(data) != stamp[0]:
             raise _FileChanged("skipped: the file changed after it was indexed; the next start retries it")
         content = hashlib.sha256(data).digest()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+
+from modules.files import FileFault
+from modules.files.images import check_png, is_truncated_png, memory_to_decode, open_image
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
 UNSUPPORTED_SUFFIXES = frozenset(
@@ -31,7 +33,7 @@ IMAGE_ERRORS = (
     Image.DecompressionBombError,
 )
 
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+_STRIP_PIXELS = 4 << 20  # converted at once where a conversion needs several copies
 _ORIENTATION_TAG = 0x0112
 _TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -57,9 +59,12 @@ def suppress_pillow_warnings() -> Iterator[None]:
 
 def read_image_size(path: str) -> tuple[int, int]:
     """(width, height) in pixels with the orientation applied, from the header alone; raises one of IMAGE_ERRORS."""
-    with Image.open(path, formats=_FORMATS) as image:
+    with open_image(path) as image:
         width, height = image.size
-        return (height, width) if _orientation(image) >= 5 else (width, height)
+        swapped = _orientation(image) >= 5
+    if image.format == "PNG" and is_truncated_png(path):
+        raise ValueError("its end is missing")
+    return (height, width) if swapped else (width, height)
 
 
 def decode_image(data: bytes, size: tuple[int, int], min_size: tuple[int, int]) -> Image.Image:
@@ -68,19 +73,22 @@ def decode_image(data: bytes, size: tuple[int, int], min_size: tuple[int, int]) 
     A JPEG may be decoded at a reduced size, which saves most of the time, but at no less than twice `min_size`
     (width, height). Raises one of IMAGE_ERRORS, also if the image does not have the indexed `size` (width, height).
     """
-    image = _open(data)
-    orientation = _orientation(image)
-    if image.size != (size[::-1] if orientation >= 5 else size):
-        raise ValueError(f"it is {image.size[0]}x{image.size[1]} now")
-    image.draft(None, (2 * min_size[1], 2 * min_size[0]) if orientation >= 5 else (2 * min_size[0], 2 * min_size[1]))
-    return _upright(_to_rgb(image), orientation)
+    check_png(data)
+    with open_image(data) as image:
+        orientation = _orientation(image)
+        if image.size != (size[::-1] if orientation >= 5 else size):
+            raise ValueError(f"it is {image.size[0]}x{image.size[1]} now")
+        wanted = (2 * min_size[1], 2 * min_size[0]) if orientation >= 5 else (2 * min_size[0], 2 * min_size[1])
+        image.draft(None, wanted)
+        with memory_to_decode(image):
+            return _upright(_to_rgb(image), orientation)
 
 
 def decode_mask(data: bytes) -> Image.Image:
     """A mask as 8-bit greyscale, upright, at its own size; raises one of IMAGE_ERRORS."""
-    image = _open(data)
-    orientation = _orientation(image)
-    return _upright(_to_rgb(image).convert("L"), orientation)
+    check_png(data)
+    with open_image(data) as image, memory_to_decode(image):
+        return _upright(_to_rgb(image).convert("L"), _orientation(image))
 
 
 def describe_image_error(error: BaseException) -> str:
@@ -89,13 +97,11 @@ def describe_image_error(error: BaseException) -> str:
         return "skipped: huge, more than 179 million pixels; scale it down"
     if isinstance(error, UnidentifiedImageError):
         return "skipped: not a PNG, JPEG, WebP or BMP image, despite its name"
+    if isinstance(error, FileFault):
+        return f"skipped: it {error}"
     if isinstance(error, OSError) and error.errno is not None:
         return f"skipped: cannot be read ({error.strerror})"
     return f"skipped: damaged or incomplete ({error})"
-
-
-def _open(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data), formats=_FORMATS)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -113,15 +119,28 @@ def _upright(image: Image.Image, orientation: int) -> Image.Image:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
-        return _from_16_bit(image).convert("RGB")
+        return _in_strips(image, _from_16_bit)
     if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        background = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(background, layer).convert("RGB")
+        return _in_strips(image, _on_white)
     return image.convert("RGB")
 
 
-def _from_16_bit(image: Image.Image) -> Image.Image:
+def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """The converted image; only the result is as large as the image."""
+    width, height = image.size
+    result = Image.new("RGB", image.size)
+    rows = max(1, _STRIP_PIXELS // width)
+    for top in range(0, height, rows):
+        result.paste(convert(image.crop((0, top, width, min(top + rows, height)))), (0, top))
+    return result
+
+
+def _on_white(strip: Image.Image) -> Image.Image:
+    layer = strip.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+
+
+def _from_16_bit(strip: Image.Image) -> Image.Image:
     # Pillow's own conversion clips at 255 and would turn such images white.
-    levels = np.asarray(image).astype(np.int64)
-    return Image.fromarray(np.clip(levels // 257, 0, 255).astype(np.uint8))
+    levels = np.asarray(strip).astype(np.int64)
+    return Image.fromarray(np.clip(levels // 257, 0, 255).astype(np.uint8)).convert("RGB")

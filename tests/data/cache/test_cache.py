@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from modules.config import DataError, TandemError, TrainConfig, TrainingError
 from modules.data.cache import shards
@@ -132,9 +133,37 @@ def test_views_are_encoded_and_differ(folder: Path, tmp_path: Path) -> None:
     assert count >= 20
 
 
+def test_the_crop_of_a_mirrored_image_counts_from_its_own_left_edge(tmp_path: Path) -> None:
+    """The left of the mirrored crop is its former distance from the right edge.
+
+    Formulas: kohya-ss/sd-scripts, library/train_util.py, "crop_ltrb[2] is right, so target_size[0] - crop_ltrb[2] is
+    left in flipped image"; huggingface/diffusers, examples/text_to_image/train_text_to_image_sdxl.py, x1 = width - x1.
+    """
+    for n, width in enumerate((56, 71, 32)):
+        write_image(tmp_path / f"d/{n}.png", width, 32, seed=n)
+    options = {"crop_jitter": True, "image_variations": 4, "horizontal_flip": True}
+    config = config_for(tmp_path / "d", cache=tmp_path / "c", aspect_ratio_bucketing=False, **options)
+    encoding = RecordingEncode()
+    encode_missing(Cache(tmp_path / "c", "f", indexed(config), config), encoding)
+    assert {example.flipped for example in encoding.examples} == {False, True}
+    lefts = {False: set(), True: set()}
+    for example in encoding.examples:
+        whole = next(
+            np.asarray(image)
+            for image in (Image.open(file) for file in (tmp_path / "d").iterdir())
+            if (image.height, image.width) == example.original_size
+        )
+        seen = whole[:, ::-1] if example.flipped else whole
+        top, left = example.crop
+        assert np.array_equal(example.pixels.permute(1, 2, 0).numpy(), seen[top : top + 32, left : left + 32])
+        lefts[example.flipped].add((example.original_size[1], left))
+    assert {(width, width - 32 - left) for width, left in lefts[False]} == lefts[True]
+    assert len(lefts[True]) > 4
+
+
 def test_bad_images_are_recorded_and_retried_when_repaired(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "3.png").read_bytes()
-    (folder / "3.png").write_bytes(whole[:-60])
+    (folder / "3.png").write_bytes(whole[:-60] + bytes([whole[-60] ^ 1]) + whole[-59:])
     config = config_for(folder, cache=tmp_path / "c")
     index = indexed(config)
     cached, count = fill(config, index)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from modules.config import Concept
 from modules.data.cache.crops import Crop, compute_crops, count_views, crop_example, split_view
 from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
 from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, read_image_size
+from modules.files import FileFault
 
 
 def encoded(image: Image.Image, suffix: str = "PNG", **options: object) -> bytes:
@@ -56,6 +58,51 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
     assert shown.size == (64, 32)
     assert shown.getpixel((8, 8))[1] < 60
     assert shown.getpixel((56, 24))[1] > 200
+
+
+def test_no_changed_byte_of_a_png_goes_unnoticed() -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8))
+    data = encoded(noise)
+    draw = np.random.default_rng(1)
+    for place in range(0, len(data), 7):
+        mutant = bytearray(data)
+        mutant[place] ^= 1 << int(draw.integers(8))
+        with pytest.raises(IMAGE_ERRORS):
+            decode_image(bytes(mutant), (20, 20), (20, 20))
+
+
+def test_a_truncated_png_is_noticed_by_its_end(tmp_path: Path) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8))
+    data = encoded(noise)
+    (tmp_path / "x.png").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match="its end is missing"):
+        read_image_size(str(tmp_path / "x.png"))
+    (tmp_path / "x.png").write_bytes(data + b"what some programs append")
+    assert read_image_size(str(tmp_path / "x.png")) == (200, 200)
+    decode_image(data + b"what some programs append", (200, 200), (200, 200))
+
+
+def test_transparent_and_16_bit_images_of_several_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(2)
+    half = Image.fromarray(draw.integers(0, 256, (50, 30, 4), dtype=np.uint8))
+    deep = Image.fromarray(draw.integers(0, 65536, (50, 30), dtype=np.uint16))
+    whole = [np.asarray(decode_image(encoded(image), (30, 50), (30, 50))) for image in (half, deep)]
+    monkeypatch.setattr("modules.data.index.images._STRIP_PIXELS", 100)
+    strips = [np.asarray(decode_image(encoded(image), (30, 50), (30, 50))) for image in (half, deep)]
+    assert all(np.array_equal(*pair) for pair in zip(whole, strips, strict=True))
+
+
+def test_only_image_formats_are_read_whatever_the_name(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n(marker) (w) file closefile\nshowpage\n"
+    )
+    with Image.open(tmp_path / "x.png") as guessed:
+        assert guessed.format == "EPS", "Pillow would start Ghostscript for it"
+    with pytest.raises(UnidentifiedImageError):
+        read_image_size(str(tmp_path / "x.png"))
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(FileFault, match="is a named pipe, not a file"):
+        read_image_size(str(tmp_path / "pipe.png"))
 
 
 def test_large_jpegs_are_decoded_at_reduced_size() -> None:
