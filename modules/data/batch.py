@@ -18,7 +18,7 @@ class Example:
     mask: Tensor | None  # uint8 [1, H, W], 255 = full loss weight; None without masked_training
     captions: tuple[str, ...]  # with their prefix, at least one
     original_size: tuple[int, int]  # height, width of the file in pixels
-    crop: tuple[int, int]  # top, left, in pixels of the resized image before cropping
+    crop: tuple[int, int]  # top, left, in pixels of the resized and perhaps mirrored image before cropping
     flipped: bool  # mirrored left to right
 
 

@@ -31,6 +31,10 @@ class StableDiffusionXL(LatentDiffusion):
         """That of the base model; refiners cannot be trained."""
         return "stable-diffusion-xl-v1-base"
 
+    def fingerprint(self) -> str:
+        """As in the base class; caches of version 0.1 have crops of mirrored images counted from the other edge."""
+        return f"{super().fingerprint()} crops=2"
+
     def size_conditioning(self, example: Example) -> dict[str, Tensor]:
         """Original height and width, top and left of the crop, target height and width, in pixels (section 2.2)."""
         target = example.pixels.shape[-2:]

@@ -18,13 +18,19 @@ from modules.data.rng import hash_uint64, to_unit_interval
 
 @dataclass(frozen=True)
 class Crop:
-    """One view: the image is scaled to `resized` (height, width) pixels, then cropped to `bucket` at (top, left)."""
+    """One view: the image is scaled to `resized` (height, width) pixels, cropped to `bucket` at (top, left), and then
+    mirrored if `flipped`."""
 
     resized: tuple[int, int]
     top: int
     left: int
     bucket: Bucket
     flipped: bool
+
+    @property
+    def left_as_seen(self) -> int:
+        """The left edge of the crop in the mirrored image, if it is mirrored: there its right edge comes first."""
+        return self.resized[1] - self.left - self.bucket.width if self.flipped else self.left
 
     def box(self, width: int, height: int) -> tuple[float, float, float, float]:
         """The same crop as (left, top, right, bottom) in pixels of an image or mask of the given size."""
@@ -97,7 +103,7 @@ def crop_example(
         mask=mask_pixels,
         captions=captions,
         original_size=original_size,
-        crop=(crop.top, crop.left),
+        crop=(crop.top, crop.left_as_seen),
         flipped=crop.flipped,
     )
 

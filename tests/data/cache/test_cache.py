@@ -139,24 +139,22 @@ def test_the_crop_of_a_mirrored_image_counts_from_its_own_left_edge(tmp_path: Pa
     Formulas: kohya-ss/sd-scripts, library/train_util.py, "crop_ltrb[2] is right, so target_size[0] - crop_ltrb[2] is
     left in flipped image"; huggingface/diffusers, examples/text_to_image/train_text_to_image_sdxl.py, x1 = width - x1.
     """
-    for n, width in enumerate((56, 71, 32)):
-        write_image(tmp_path / f"d/{n}.png", width, 32, seed=n)
+    whole = {}
+    for width in (56, 71, 32):
+        with Image.open(write_image(tmp_path / f"d/{width}.png", width, 32, seed=width)) as image:
+            whole[width] = np.asarray(image)
     options = {"crop_jitter": True, "image_variations": 4, "horizontal_flip": True}
     config = config_for(tmp_path / "d", cache=tmp_path / "c", aspect_ratio_bucketing=False, **options)
     encoding = RecordingEncode()
     encode_missing(Cache(tmp_path / "c", "f", indexed(config), config), encoding)
     assert {example.flipped for example in encoding.examples} == {False, True}
-    lefts = {False: set(), True: set()}
+    lefts: dict[bool, set[tuple[int, int]]] = {False: set(), True: set()}
     for example in encoding.examples:
-        whole = next(
-            np.asarray(image)
-            for image in (Image.open(file) for file in (tmp_path / "d").iterdir())
-            if (image.height, image.width) == example.original_size
-        )
-        seen = whole[:, ::-1] if example.flipped else whole
+        width = example.original_size[1]
+        seen = whole[width][:, ::-1] if example.flipped else whole[width]
         top, left = example.crop
         assert np.array_equal(example.pixels.permute(1, 2, 0).numpy(), seen[top : top + 32, left : left + 32])
-        lefts[example.flipped].add((example.original_size[1], left))
+        lefts[example.flipped].add((width, left))
     assert {(width, width - 32 - left) for width, left in lefts[False]} == lefts[True]
     assert len(lefts[True]) > 4
 
