@@ -19,7 +19,6 @@ from modules.importers.readers import (
     optional_number,
     output_path,
     positive_number,
-    prediction_type,
     save_dtype,
 )
 from modules.importers.report import ImportEntry
@@ -41,6 +40,8 @@ SUBMODULE_RATES = {
     "text_encoder": "model.text_encoder_1_lr",
     "text_encoder_2": "model.text_encoder_2_lr",
 }
+# models/sdxl.py: all linear layers in the UNet's blocks and in the text encoders.
+TARGETS = r"^unet\.(\w+_blocks|mid_block)\..*(to_\w(\.0)?|to_out\.0|net\.2|proj|proj_in|proj_out)$|^text_encoder"
 OPTIMIZER_KEYS = (
     "betas", "weight_decay", "eps", "momentum", "d0", "d_coef", "decouple", "use_bias_correction", "scale_parameter",
     "relative_step", "warmup_init", "clip_threshold", "decay_rate",
@@ -61,7 +62,7 @@ def _method(values: Values) -> list[Assignment]:
     why = "" if kind == "lora" else common.LORA_INSTEAD
     found = [
         Assignment("method", "lora", why, ("adapter.type",)),
-        Assignment("lora_targets", "all_linear", keys=("adapter.type",)),
+        Assignment("lora_targets", TARGETS, keys=("adapter.type",)),
     ]
     if values["adapter.rank"] is not None:
         rank = integer(values["adapter.rank"])
@@ -73,14 +74,21 @@ def _method(values: Values) -> list[Assignment]:
 
 
 def _submodules(values: Values) -> list[Assignment]:
-    """sdxl has a learning rate for each submodule; a text encoder without one is not trained."""
+    """sdxl trains UNet and text encoders, each at the optimizer's rate if it has none of its own; 0 freezes it."""
     if str(values["model.type"]).lower() != "sdxl":
         return []
     found = []
     for index, (part, key) in enumerate(SUBMODULE_RATES.items()):
-        rate = optional_number(values[key])
-        found += common.submodule(index, part, part == "unet" or bool(rate), (key,), rate, (key,))
+        rate = None if values[key] is None else number(values[key])
+        found += common.submodule(index, part, rate != 0, (key,), rate, (key,))
     return found
+
+
+def _prediction(values: Values) -> list[Assignment]:
+    if not boolean(values["model.v_pred"]):
+        return []
+    path = "family_options.zero_terminal_snr"
+    return [Assignment("family_options.prediction_type", "v_prediction"), Assignment(path, True)]
 
 
 def _optimizer(values: Values) -> list[Assignment]:
@@ -125,7 +133,7 @@ TABLE = Table(
     rules=(
         CombinedRule(
             {"adapter.type": None, "adapter.rank": None}, "method, lora_rank, lora_alpha, lora_targets", _method,
-            "diffusion-pipe's alpha is the rank, and its LoRA is on all linear layers",
+            "diffusion-pipe's alpha is the rank, and its LoRA is on all linear layers of blocks and text encoders",
         ),
         Rule("model.type", "family", None, _family, optional=True),
         Rule("model.checkpoint_path", "base_model", None, model_path, optional=True),
@@ -133,12 +141,15 @@ TABLE = Table(
         Rule("model.dtype", "precision", None, _PRECISION, optional=True),
         CombinedRule(
             dict.fromkeys(SUBMODULE_RATES.values()), "parts", _submodules,
-            "a text encoder without a learning rate is not trained", {"model.type": None},
+            "text encoders are trained by default; a learning rate of 0 means that one is not", {"model.type": None},
         ),
-        Rule("model.v_pred", "family_options.prediction_type", False, prediction_type, optional=True),
+        CombinedRule(
+            {"model.v_pred": False}, "family_options.prediction_type, family_options.zero_terminal_snr", _prediction,
+            "v_pred also rescales the noise schedule to zero terminal SNR",
+        ),
         common.loss_weighting("model.min_snr_gamma", "model.debiased_estimation_loss"),
         CombinedRule({"pseudo_huber_c": None}, "family_options.loss, family_options.huber_delta", _huber),
-        Rule("adapter.dropout", "lora_dropout", None, optional_number, optional=True),
+        Rule("adapter.dropout", "lora_dropout", 0.0, optional_number, optional=True),
         Rule("optimizer.lr", "learning_rate", None, positive_number, optional=True),
         CombinedRule(
             {"optimizer.type": "adamw", **{f"optimizer.{name}": None for name in OPTIMIZER_KEYS}}, "optimizer",

@@ -259,7 +259,7 @@ def test_diffusion_pipe(other_trainers: Path) -> None:
     assert (config.max_grad_norm, config.warmup_steps, config.learning_rate) == (0.5, 20, 2e-5)
     assert (config.precision, config.gradient_checkpointing, config.save_dtype) == ("bf16", True, "bf16")
     assert (config.lora_rank, config.lora_alpha) == (32, 32.0)
-    assert [(part.train, part.learning_rate) for part in config.parts] == [(True, 4e-5), (True, 2e-5), (False, None)]
+    assert [(part.train, part.learning_rate) for part in config.parts] == [(True, 4e-5), (True, 2e-5), (True, None)]
     assert (config.backup_every, config.resolution) == (Interval(120, "minutes"), 768)
     first, second = config.concepts
     assert (first.path, first.repeats) == (str(other_trainers / "pictures"), 3)

@@ -239,3 +239,11 @@ def test_weight_of_regularisation_images_without_any(tmp_path: Path) -> None:
     found = imported(tmp_path, {**GUI_LORA, "train_data_dir": "img", "prior_loss_weight": 0.5})
     assert found.config.concepts[0].repeats == 3
     assert reasons(found)["prior_loss_weight"] == "there are no regularisation images"
+
+
+@pytest.mark.parametrize(("tokens", "chunks"), [("75", None), ("150", 2), (225, 3)])
+def test_long_captions(tmp_path: Path, tokens: object, chunks: object) -> None:
+    """sd-scripts pads captions to 75, 150 or 225 tokens (library/strategy_sd.py, get_input_ids)."""
+    options = imported(tmp_path, {**GUI_LORA, "max_token_length": tokens}).config.family_options
+    assert options.get("prompt_windows") == chunks
+    assert options.get("long_prompts") == (chunks and "chunk")

@@ -15,6 +15,7 @@ from modules.config import TrainConfig
 from modules.families._latent_diffusion import LatentDiffusion
 from modules.families.stable_diffusion import StableDiffusion
 from modules.families.stable_diffusion_xl import StableDiffusionXL
+from modules.importers.diffusion_pipe import TARGETS as DIFFUSION_PIPE
 from modules.importers.onetrainer.model import TARGETS as ONETRAINER
 from modules.training.methods.lora import lora_targets
 from tests.adapted_models import BOTH, LORA, ready
@@ -106,6 +107,8 @@ def inside(family: type[LatentDiffusion], classes: set[str]) -> set[str]:
         # Nerogar/OneTrainer: layer_filter is for the UNet; of text encoders also the projection
         (StableDiffusion, "onetrainer", [192, 72]),
         (StableDiffusionXL, "onetrainer", [722, 72, 193]),
+        # tdrussell/diffusion-pipe models/sdxl.py: all linear layers in blocks, so also the 17 time_emb_proj
+        (StableDiffusionXL, DIFFUSION_PIPE, [722 + 17, 72, 193]),
         (StableDiffusionXL, ONETRAINER["attn-only"], [70 * 8, 72, 193]),
     ],
 )

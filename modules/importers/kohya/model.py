@@ -61,8 +61,13 @@ def last_timestep_fraction(value: object) -> object:
     return number(value) / 1000 if value not in EMPTY_VALUES else 1.0
 
 
-def _long(value: object) -> object:
-    return "chunk" if integer(value) > 75 else "truncate"
+def _long(values: Values) -> list[Assignment]:
+    """150 and 225 tokens are two and three chunks of 75."""
+    chunks = integer(values["max_token_length"]) // 75 if values["max_token_length"] not in EMPTY_VALUES else 1
+    path = "family_options.long_prompts"
+    if chunks < 2:
+        return []
+    return [Assignment(path, "chunk"), Assignment("family_options.prompt_windows", chunks)]
 
 
 MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
@@ -112,7 +117,9 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"loss_type": "l2", "huber_c": 0.1, "huber_schedule": "snr"}, "family_options.loss", _loss,
         "Tandem's Huber loss uses the same delta at all noise levels",
     ),
-    Rule("max_token_length", "family_options.long_prompts", 75, _long, optional=True),
+    CombinedRule(
+        {"max_token_length": 75}, "family_options.long_prompts, family_options.prompt_windows", _long,
+    ),
 )  # fmt: skip
 
 MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (

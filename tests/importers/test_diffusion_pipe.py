@@ -1,0 +1,86 @@
+"""diffusion-pipe's TOML, against train.py (defaults), models/sdxl.py (rates, schedule) and utils/dataset.py there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.importers import ImportResult, import_file
+
+RUN = """
+output_dir = 'runs'
+dataset = 'data.toml'
+epochs = 1000
+micro_batch_size_per_gpu = 2
+gradient_accumulation_steps = 4
+warmup_steps = 100
+save_every_n_epochs = 2
+activation_checkpointing = true
+save_dtype = 'bfloat16'
+lr_scheduler = 'linear'
+[model]
+type = 'sdxl'
+checkpoint_path = '/models/sd_xl_base_1.0.safetensors'
+dtype = 'bfloat16'
+{model}
+{adapter}
+[optimizer]
+type = 'adamw_optimi'
+lr = 2e-5
+betas = [0.9, 0.99]
+weight_decay = 0.01
+eps = 1e-8
+"""
+ADAPTER = "[adapter]\ntype = 'lora'\nrank = 32\ndtype = 'bfloat16'\ndropout = 0\n"
+DATA = "resolutions = [1024]\nenable_ar_bucket = true\n[[directory]]\npath = 'pictures'\nnum_repeats = 5\n"
+
+
+def imported(folder: Path, model: str = "", adapter: str = ADAPTER) -> ImportResult:
+    (folder / "pictures").mkdir()
+    (folder / "data.toml").write_text(DATA, encoding="utf-8")
+    (folder / "run.toml").write_text(RUN.format(model=model, adapter=adapter), encoding="utf-8")
+    return import_file(folder / "run.toml")
+
+
+def test_lora(tmp_path: Path) -> None:
+    found = imported(tmp_path)
+    config = found.config
+    assert (config.family, config.method, config.precision) == ("stable_diffusion_xl", "lora", "bf16")
+    assert (config.lora_rank, config.lora_alpha, config.lora_dropout) == (32, 32, 0)  # alpha is forced to the rank
+    assert (config.learning_rate, config.scheduler, config.warmup_steps) == (2e-5, "linear", 100)
+    assert (config.epochs, config.batch_size, config.gradient_accumulation_steps) == (1000, 2, 4)
+    assert (config.max_grad_norm, config.gradient_checkpointing, config.save_dtype) == (1, True, "bf16")
+    assert (config.resolution, config.aspect_ratio_bucketing, config.lr_scaling) == (1024, True, "none")
+    assert (config.concepts[0].path, config.concepts[0].repeats) == (str(tmp_path / "pictures"), 5)
+    assert not [line for line in found.report.not_imported if "dropout" in line.source]
+
+
+@pytest.mark.parametrize("adapter", [ADAPTER, ""])
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        # get_param_groups: the rate of each, or the optimizer's
+        ("", {"unet": (True, None), "text_encoder": (True, None), "text_encoder_2": (True, None)}),
+        (
+            "unet_lr = 4e-5\ntext_encoder_1_lr = 2e-6",
+            {"unet": (True, 4e-5), "text_encoder": (True, 2e-6), "text_encoder_2": (True, None)},
+        ),
+        (
+            "text_encoder_1_lr = 0\ntext_encoder_2_lr = 0.0",
+            {"unet": (True, None), "text_encoder": (False, None), "text_encoder_2": (False, None)},
+        ),
+    ],
+)
+def test_text_encoders_are_trained(tmp_path: Path, adapter: str, model: str, expected: dict[str, object]) -> None:
+    config = imported(tmp_path, model, adapter).config
+    assert config.method == ("lora" if adapter else "fine_tune")
+    assert {part.part: (part.train, part.learning_rate) for part in config.parts} == expected
+
+
+def test_v_prediction_has_zero_terminal_snr(tmp_path: Path) -> None:
+    """fix_noise_scheduler_betas_for_zero_terminal_snr is called if v_pred is set."""
+    options = imported(tmp_path, "v_pred = true\nmin_snr_gamma = 5").config.family_options
+    assert options == {
+        "prediction_type": "v_prediction", "zero_terminal_snr": True, "loss_weighting": "min_snr", "min_snr_gamma": 5.0,
+    }  # fmt: skip
