@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from modules.files import FileFault, open_regular, printable
 from modules.run.folder.run_folder import RunFolder
 
 # `stop`, and the actions that modules/training/actions lets be requested.
@@ -53,10 +54,11 @@ class Commands:
             if name in self._stuck:
                 continue
             try:
-                text = (self._directory / name).read_text(encoding="utf-8", errors="replace")
-            except OSError:
+                with open_regular(self._directory / name) as file:
+                    text = file.read(4 * _MAX_REASON_CHARS).decode("utf-8", "replace")
+            except (OSError, FileFault):
                 continue
-            found[name] = text.strip()[:_MAX_REASON_CHARS]
+            found[name] = printable(text.strip(), _MAX_REASON_CHARS)
         return found
 
 

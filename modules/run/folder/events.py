@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from modules.files import FileFault, open_regular
+
 PROTOCOL_VERSION: Final = 1
 Event = dict[str, object]
 
@@ -163,19 +165,19 @@ class EventReader:
         self._is_skipping = False  # inside a line that is longer than any event
         self.restarts = 0  # how often the file was replaced by another one, which is then read from its start
         if from_end:
-            with suppress(OSError), path.open("rb") as file:
+            with suppress(OSError, FileFault), open_regular(path) as file:
                 self._detect_replacement(file)
                 self._offset = os.fstat(file.fileno()).st_size
 
     def new(self) -> list[Event]:
         """The events since the last call, about `chunk_bytes` at most, to keep a window responsive; [] if none."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 self._detect_replacement(file)
                 while lines := self._read_lines(file):
                     if events := list(parse_events(lines)):
                         return events
-        except OSError:
+        except (OSError, FileFault):
             pass
         return []
 

@@ -8,11 +8,14 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
+
+from pydantic import Field
 
 from modules.config import TandemError
+from modules.files import FileFault, printable, read_json, validate_record
 from modules.machine import hostname
 from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
 from modules.run.folder.rank_log import rank_lines
@@ -26,13 +29,13 @@ _RESERVED_BYTES: Final = 1 << 16
 class Failure:
     """The failure of one rank; `time` in seconds since 1970."""
 
-    rank: int
+    rank: Annotated[int, Field(ge=0, lt=1 << 20)]
     host: str
     kind: str
     message: str
     advice: str = ""
     traceback: str = ""
-    time: float = field(default_factory=time.time)
+    time: Annotated[float, Field(ge=0, lt=1e11)] = field(default_factory=time.time)
 
     @classmethod
     def from_exception(cls, error: BaseException, *, rank: int, traceback: str, training: bool = False) -> Self:
@@ -125,18 +128,16 @@ def read_failures(folder: RunFolder) -> list[Failure]:
 
 def _read_failure(path: Path) -> Failure | None:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Failure(
-            rank=int(data["rank"]),
-            host=str(data["host"]),
-            kind=str(data["kind"]),
-            message=str(data["message"]),
-            advice=str(data.get("advice", "")),
-            traceback=str(data.get("traceback", "")),
-            time=float(data["time"]),
-        )
-    except (OSError, ValueError, TypeError, KeyError):
+        data = validate_record(Failure, read_json(path))
+    except (OSError, FileFault):
         return None
+    return replace(
+        data,
+        host=printable(data.host, 200),
+        kind=printable(data.kind, 100),
+        message=printable(data.message, 4000, lines=True),
+        advice=printable(data.advice, 4000, lines=True),
+    )
 
 
 def record_start_failure(folder: RunFolder, error: TandemError) -> None:

@@ -6,12 +6,16 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+from pydantic import Field
 
+from modules.files import FileFault, Record, read_json, validate_record
 from modules.machine import hostname
 from modules.run.folder.run_folder import RunFolder
 
@@ -27,15 +31,25 @@ class Launcher:
     marked_at: float
 
 
+class _Mark(Record):
+    pid: Annotated[int, Field(ge=1, lt=1 << 31)]
+    started: float
+    host: str
+    marked: float
+
+
 @contextmanager
 def pidfile_held(folder: RunFolder) -> Iterator[None]:
     """Inside the block this process is recorded as the run's launcher; an unwritable folder is ignored."""
     write_pidfile(folder, os.getpid())
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            _file(folder).unlink(missing_ok=True)
+    with ExitStack() as held:
+        with suppress(OSError):  # open as long as this process works here, which `find_launcher` looks for
+            held.enter_context((folder.log_dir / "launcher.lock").open("ab"))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                _file(folder).unlink(missing_ok=True)
 
 
 def write_pidfile(folder: RunFolder, pid: int) -> None:
@@ -50,17 +64,28 @@ def write_pidfile(folder: RunFolder, pid: int) -> None:
 
 
 def find_launcher(folder: RunFolder) -> Launcher | None:
-    """The live launcher of a run on this computer; None if there is none or it runs on another computer."""
+    """The live launcher of a run on this computer; None if there is none or it runs on another computer.
+
+    Stop sends it a signal, and the folder may come from somebody else: so the process itself has to show that it
+    works in this folder, by its command line or a file that it keeps open.
+    """
     try:
-        mark = json.loads(_file(folder).read_text(encoding="utf-8"))
-        if mark["host"] != hostname():
+        mark = validate_record(_Mark, read_json(_file(folder)))
+        process = psutil.Process(mark.pid)
+        is_same = mark.host == hostname() and abs(process.create_time() - mark.started) < _SAME_START_S
+        if not is_same or process.status() == psutil.STATUS_ZOMBIE or not _works_in(process, folder.path.resolve()):
             return None
-        process = psutil.Process(int(mark["pid"]))
-        is_same = abs(process.create_time() - float(mark["started"])) < _SAME_START_S
-        is_alive = is_same and process.status() != psutil.STATUS_ZOMBIE
-        return Launcher(process, float(mark["marked"])) if is_alive else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, psutil.Error):
+        return Launcher(process, mark.marked)
+    except (OSError, FileFault, psutil.Error):
         return None
+
+
+def _works_in(process: psutil.Process, folder: Path) -> bool:
+    argv = process.cmdline()
+    for flag, value in pairwise(argv):
+        if flag in ("--start_in", "--run_folder") and Path(process.cwd(), value).resolve() == folder:
+            return True
+    return any(Path(opened.path).is_relative_to(folder) for opened in process.open_files())
 
 
 def _file(folder: RunFolder) -> Path:

@@ -7,11 +7,16 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
+import pytest
 
 from modules import ROOT
 from modules.run import RunFolder
+from modules.run.folder.commands import Commands
+from modules.run.folder.events import EventReader
+from modules.run.folder.failures import Failure, read_failures, record_failure
 from modules.run.folder.pidfile import find_launcher, pidfile_held, write_pidfile
 from modules.run.supervise.force_stop import force_stop
 
@@ -29,7 +34,7 @@ def test_launcher_is_found_while_alive(folder: RunFolder) -> None:
 
 
 def test_reused_pid_is_not_the_launcher(folder: RunFolder) -> None:
-    process = subprocess.Popen(SLEEPER)
+    process = subprocess.Popen([*SLEEPER, "--start_in", os.path.relpath(folder.path)])
     try:
         write_pidfile(folder, process.pid)
         assert find_launcher(folder) is not None
@@ -47,6 +52,43 @@ def test_reused_pid_is_not_the_launcher(folder: RunFolder) -> None:
         process.kill()
         process.wait()
     assert find_launcher(folder) is None
+
+
+def test_a_foreign_folder_cannot_have_another_process_stopped(folder: RunFolder, tmp_path: Path) -> None:
+    victims = [subprocess.Popen(SLEEPER), subprocess.Popen([*SLEEPER, "--start_in", str(tmp_path / "other run")])]
+    try:
+        for victim in victims:
+            write_pidfile(folder, victim.pid)  # with the right host and start time
+            assert find_launcher(folder) is None
+            force_stop(folder, patience_s=0.1)
+            assert victim.poll() is None
+    finally:
+        for victim in victims:
+            victim.kill()
+            victim.wait()
+
+
+def test_what_is_no_file_does_not_block_the_reader(folder: RunFolder) -> None:
+    os.mkfifo(folder.log_dir / "launcher.json")
+    os.mkfifo(folder.failure_file(0))
+    os.mkfifo(folder.events_file)
+    os.mkfifo(folder.commands_dir / "stop")
+    assert find_launcher(folder) is None
+    assert read_failures(folder) == []
+    assert EventReader(folder.events_file).new() == []
+    assert Commands(folder).pending() == {}
+
+
+@pytest.mark.parametrize(
+    "change", [{"time": "x"}, {"rank": -1}, {"rank": 1.5}, {"message": None}, {"host": []}, {"time": -1}]
+)
+def test_a_malformed_failure_is_skipped_and_the_others_are_read(folder: RunFolder, change: dict[str, object]) -> None:
+    record_failure(folder, Failure(1, "alpha\x1b[2J", "crash", "It\x07 failed."))
+    content = json.loads(folder.failure_file(1).read_text())
+    folder.failure_file(0).write_text(json.dumps({**content, **change}))
+    folder.failure_file(2).write_text(folder.failure_file(1).read_text().replace('"time": ', '"time": 1e999, "x": '))
+    [failure] = read_failures(folder)
+    assert (failure.rank, failure.host, failure.message) == (1, "alpha\\x1b[2J", "It\\x07 failed.")
 
 
 def test_orphans_are_found_by_folder_and_killed(folder: RunFolder) -> None:
