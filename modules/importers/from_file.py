@@ -14,6 +14,7 @@ from modules.importers.adafactor import set_relative_rate
 from modules.importers.paths import PathResolver
 from modules.importers.report import ImportResult
 from modules.importers.source_file import read_file
+from modules.importers.start_values import fit_to_start
 from modules.importers.trainers import TRAINERS
 from modules.importers.translation import Translation
 
@@ -27,6 +28,7 @@ def import_file(file: str | Path) -> ImportResult:
         raise ConfigError(f"{path}: {_unknown(data)}", f"Supported are files of {_names()}.")
     translation = Translation(trainer.name, PathResolver(path))
     trainer.translate(data, translation)
+    fit_to_start(translation)
     set_relative_rate(translation)
     return resolve_conflicts(translation)
 

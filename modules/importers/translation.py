@@ -120,6 +120,15 @@ class Translation:
         found = self.data.get(name)
         return len(found) if isinstance(found, list) else 0
 
+    def change(self, path: str, value: object, why: str) -> None:
+        """Replace an imported value by another one, and report why it differs."""
+        for entries in (self.imported, self.changed):
+            for entry in [item for item in entries if item.target == path]:
+                entries.remove(entry)
+                reason = "; ".join(filter(None, (entry.why, why)))
+                self.changed.append(replace(entry, new_value=value, why=reason))
+        put(self.data, path, value)
+
     def withdraw(self, path: str, why: str) -> bool:
         """Remove the value at a path again and report it as not imported; False if there is none."""
         found = False

@@ -198,7 +198,11 @@ def test_kohya_gui(kohya: Path) -> None:
     config = found.config
     assert found.report.trainer == "kohya_ss"
     assert (config.family, config.method, config.epochs, config.max_steps) == ("stable_diffusion", "lora", 4, None)
-    assert (config.resolution, config.batch_size, config.precision) == (624, 4, "fp16")  # of as many pixels as 512x768
+    assert (config.resolution, config.batch_size, config.precision) == (
+        640,
+        4,
+        "fp16",
+    )  # about as many pixels as 512x768
     optimizer = dump(config)["optimizer"]
     assert isinstance(optimizer, dict)
     assert (optimizer["name"], optimizer["d0"], optimizer["bias_correction"]) == ("prodigy", 1e-4, True)
@@ -283,7 +287,7 @@ def test_simple_tuner(other_trainers: Path) -> None:
         1e-4,
         "polynomial",
     )
-    assert (config.warmup_steps, config.resolution, config.caption_dropout) == (100, 1000, 0.1)
+    assert (config.warmup_steps, config.resolution, config.caption_dropout) == (100, 1024, 0.1)
     assert (config.backup_every, config.backups_kept, config.sample_every) == (
         Interval(500, "steps"), 5, Interval(250, "steps"),
     )  # fmt: skip

@@ -1,17 +1,15 @@
 """runs/NAME/: the only interface between the window, the command line and the training."""
 
 import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from modules.config import ConfigError, TrainConfig, save_config
+from modules.config.run_names import ALLOWED, sanitize_run_name
 
 CONFIG_FILE_NAME: Final = "config.json"
-_MAX_NAME_BYTES = 200
-_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -150,8 +148,7 @@ def check_run_name(name: str) -> None:
     if name == sanitize_run_name(name):
         return
     raise ConfigError(
-        f"run_name is {name!r}; a run name may contain only letters, digits, '.', '_' and '-', and must start "
-        "and end with a letter or digit",
+        f"run_name is {name!r}; a run name may contain only {ALLOWED}",
         f"Use --run_name {sanitize_run_name(name)}",
     )
 
@@ -169,14 +166,6 @@ def check_run_name_free(runs_dir: Path, name: str) -> None:
             f"the run {name!r} already exists in {runs_dir}",
             f"Continue it with --resume latest --run_name {name}, or choose another --run_name",
         )
-
-
-def sanitize_run_name(name: str) -> str:
-    """The nearest valid run name; a valid one is returned unchanged."""
-    clean = re.sub(r"[^\w.-]+", "_", name).strip("._-")
-    while len(clean.encode()) > _MAX_NAME_BYTES:
-        clean = clean[:-1].rstrip("._-")
-    return f"run-{clean}".rstrip("-") if not clean or _RESERVED.fullmatch(clean) else clean
 
 
 def _make(runs_dir: Path, name: str) -> Path:

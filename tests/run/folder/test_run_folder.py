@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig, load_config
+from modules.config.run_names import sanitize_run_name
 from modules.run import RunFolder
 from modules.run.folder.events import EventLog
-from modules.run.folder.run_folder import sanitize_run_name
 
 
 def config(tmp_path: Path, **settings: object) -> TrainConfig:
