@@ -42,8 +42,7 @@ def machine_id() -> str:
 
 def cpu_count() -> int:
     """CPUs that this process may use (at least 1), given its affinity and container quota."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed, _cgroup_quota() or allowed))
 
 

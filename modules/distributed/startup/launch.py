@@ -19,7 +19,7 @@ from torch.multiprocessing.spawn import (
 
 from modules.config import TrainingError
 from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
-from modules.distributed.startup.store import LAUNCHER_STORE_VARIABLE
+from modules.distributed.startup.store import HAS_LIBUV, LAUNCHER_STORE_VARIABLE
 from modules.machine import find_free_port, hostname
 from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
 from modules.run.launch.rank_env import RankEnv
@@ -52,7 +52,7 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
     Raises TrainingError for the first rank that failed, after the others have exited or were killed.
     """
     # Hosted by this process, the store outlives every rank, even one that is killed or stopped.
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=sys.platform != "win32")
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=HAS_LIBUV)
     args = world_size, port, function, arguments
     context = start_processes(_run_rank, args, nprocs=world_size, join=False, start_method="spawn")
     assert context is not None
@@ -81,8 +81,9 @@ def _run_rank(
     rank: int, world_size: int, port: int, function: Callable[..., None], arguments: tuple[object, ...]
 ) -> None:
     rank_env = RankEnv(rank, rank, world_size, "127.0.0.1", port)
-    # torch makes the kernel send SIGINT when the parent dies, which would look like a stop request
-    _prctl_pr_set_pdeathsig(signal.SIGKILL)
+    if sys.platform == "linux":
+        # torch makes the kernel send SIGINT when the parent dies, which would look like a stop request
+        _prctl_pr_set_pdeathsig(signal.SIGKILL)
     os.environ.update(rank_env.environment())
     os.environ[LAUNCHER_STORE_VARIABLE] = str(port)
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -19,6 +20,7 @@ from modules.run.launch.rank_env import RankEnv
 logger = logging.getLogger("tandem")
 
 PROBE_TIMEOUT_S = 3.0
+HAS_LIBUV = sys.platform != "win32"  # PyTorch's builds for Windows are made without it
 LAUNCHER_STORE_VARIABLE = "TANDEM_STORE_PORT"
 
 
@@ -54,7 +56,7 @@ def _connect_store(rank_env: RankEnv, hosts_store: bool, deadline: float, timeou
                 timeout=timedelta(seconds=timeout_s),
                 wait_for_workers=False,
                 multi_tenant=True,
-                use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+                use_libuv=HAS_LIBUV,
             )
             found.append(store)
         except (RuntimeError, ValueError) as error:  # DistError and its subclasses derive from RuntimeError

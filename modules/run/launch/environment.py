@@ -99,9 +99,6 @@ def _group_variables(config: TrainConfig, processes: int, cores: int) -> dict[st
         "OMP_NUM_THREADS": str(max(1, cores // processes)),
         "TORCH_FR_BUFFER_SIZE": str(_FLIGHT_RECORDER_ENTRIES),
     }
-    if sys.platform == "win32":
-        # PyTorch's Windows builds lack libuv, which its store wants by default.
-        wanted["USE_LIBUV"] = "0"
     if config.rendezvous == "elastic":
         # torchrun would share its store with the ranks, where a restarted group finds the keys of the previous one.
         wanted["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"

@@ -267,6 +267,8 @@ def _unknown_world_size(counts: tuple[int | None, ...]) -> tuple[str, ...]:
 
 
 def _choose_launcher(config: TrainConfig) -> Launcher:
+    if sys.platform == "win32":
+        return _spawn_on_windows(config)
     if config.use_torchrun:
         return "torchrun"
     if config.num_nodes > 1:
@@ -279,6 +281,22 @@ def _choose_launcher(config: TrainConfig) -> Launcher:
         raise ConfigError(
             f"use_torchrun is off, but {reason}", "Only torchrun restarts processes: turn use_torchrun on"
         )
+    return "spawn"
+
+
+def _spawn_on_windows(config: TrainConfig) -> Launcher:
+    """torchrun's store always asks for libuv, which PyTorch's builds for Windows do not have."""
+    needs = {
+        f"num_nodes is {config.num_nodes}": config.num_nodes > 1,
+        "rendezvous is elastic": config.rendezvous == "elastic",
+        f"max_restarts is {config.max_restarts}": config.max_restarts > 0,
+    }
+    for setting, is_needed in needs.items():
+        if is_needed:
+            raise ConfigError(
+                f"{setting}, which needs torchrun, and torchrun does not work on Windows",
+                "Train on this machine alone and without restarts, or use Linux (on Windows: WSL2)",
+            )
     return "spawn"
 
 

@@ -188,9 +188,13 @@ def test_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     made = plan(2, **MULTI)
     assert made.backend == "gloo"
-    assert made.environment()["USE_LIBUV"] == "0"
+    assert made.launcher == "spawn"
+    assert "--spawn" in made.argv()
     assert "GLOO_SOCKET_IFNAME" not in made.environment()
-    assert 'set "USE_LIBUV=0" && ' in made.command_line()
+    assert 'set "OMP_NUM_THREADS=4" && ' in made.command_line()
+    for setting in ({"num_nodes": 2}, {"max_restarts": 1}, {"rendezvous": "elastic"}):
+        with pytest.raises(ConfigError, match="torchrun does not work on Windows"):
+            plan(2, **MULTI, **setting)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the loopback is called lo only there")
