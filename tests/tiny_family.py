@@ -1,8 +1,12 @@
 """A family of a few hundred weights for the tests of the trainer, named by its path; its options inject faults.
 
 A fault is "KIND:RANK:CALL", for example "out_of_memory:1:5": the fifth training loss that rank 1 computes. Kinds:
-the names in `FAULTS`, and nan. "nan:0:5+" means from the fifth on. Kinds with the prefix "loader_" happen in the sample
-transform, where CALL counts the samples of one process. "FIRST:error:1:5" happens only before torchrun's first restart.
+the names in `FAULTS`, and nan. "nan:0:5+" means from the fifth on. A fault happens after the forward; the prefix
+"forward_" puts it inside the forward, behind BatchNorm, "backward_" inside the backward, when the gradients of some
+weights are complete. Kinds with the prefix "loader_" happen in the sample transform, where CALL counts the samples of
+one process. "FIRST:error:1:5" happens only before torchrun's first restart. "fits:1:2": rank 1 runs out of memory in
+the backward of more than two samples, "fits_sample:1:700" in samples of more than 700 pixels, and "fits_validation:1:2"
+in the validation of more than two.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -49,6 +54,7 @@ class TinyNet(nn.Module):
         self.first = nn.Conv2d(4, options.width, 3, padding=1)
         self.norm = nn.BatchNorm2d(options.width) if options.batch_norm else nn.Identity()
         self.drop = nn.Dropout(options.dropout)
+        self.on_hidden: Callable[[Tensor], Tensor] | None = None  # where faults are injected
         self.second = nn.Conv2d(options.width, 3, 3, padding=1)
         self.recomputed = False
 
@@ -65,7 +71,7 @@ class TinyNet(nn.Module):
     def inside(self, x: Tensor) -> Tensor:
         """The first half."""
         hidden: Tensor = self.drop(torch.tanh(self.norm(self.first(x))))
-        return hidden
+        return hidden if self.on_hidden is None else self.on_hidden(hidden)
 
 
 def draw(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
@@ -90,9 +96,12 @@ class TinyFamily(Family):
         self.options = options
         if any("loader_" in fault for fault in options.faults):
             self.sample_transform = partial(transform_with_faults, options.faults)  # type: ignore[misc]
-        self.model: nn.Module = TinyNet(options)
+        self.calls = Counter[str]()
+        net = TinyNet(options)
+        if any(fault.startswith(INSIDE) for fault in options.faults):
+            net.on_hidden = partial(inside_faults, options.faults, self.calls)
+        self.model: nn.Module = net
         self.encoders: dict[str, nn.Module] = {}
-        self.calls = 0
 
     @classmethod
     def load(cls, config: TrainConfig) -> Self:
@@ -116,7 +125,7 @@ class TinyFamily(Family):
     def loss(self, batch: Batch) -> Tensor:
         """The error of each sample's predicted image, [B]."""
         if torch.is_grad_enabled():
-            self.calls += 1
+            self.calls["loss"] += 1
             self._record(batch)
             time.sleep(self.options.slow_step_s)
         pixels, noise = batch.tensors["pixels"], batch.tensors["noise"]
@@ -151,12 +160,50 @@ class TinyFamily(Family):
             for n in range(len(batch)):
                 sample = [int(batch.ids[n]), int(batch.seeds[n]), float(noise[n].sum()), int(captions[n])]
                 counts = bool(batch.weights[n] > 0)
-                file.write(json.dumps([self.calls, counts, weights, *sample]) + "\n")
+                file.write(json.dumps([self.calls["loss"], counts, weights, *sample]) + "\n")
 
     def _faults(self) -> float:
-        return _inject(self.options.faults, self.calls) if torch.is_grad_enabled() else 1.0
+        return _inject(self.options.faults, self.calls["loss"]) if torch.is_grad_enabled() else 1.0
 
 
+def inside_faults(faults: tuple[str, ...], calls: Counter[str], hidden: Tensor) -> Tensor:
+    """`hidden` [B, C, H, W] as it is, or a fault now or in its backward. It must not refer to the family: as a cycle
+    that would keep gloo's connections open."""
+    samples, pixels = len(hidden), hidden[0, 0].numel()
+    if not torch.is_grad_enabled():
+        over_limit(faults, "fits_validation", samples)
+        over_limit(faults, "fits_sample", pixels)
+        return hidden
+    _inject(faults, calls["loss"], "forward_")
+    result = FaultsInBackward.apply(hidden, faults, calls["loss"])  # type: ignore[no-untyped-call]
+    assert isinstance(result, Tensor)
+    return result
+
+
+class FaultsInBackward(torch.autograd.Function):
+    """The identity, with faults in its backward."""
+
+    @staticmethod
+    def forward(ctx, x, faults, calls):  # type: ignore[no-untyped-def]
+        ctx.faults, ctx.calls = faults, calls
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        over_limit(ctx.faults, "fits", len(gradient))
+        _inject(ctx.faults, ctx.calls, "backward_")
+        return gradient, None, None
+
+
+def over_limit(faults: tuple[str, ...], kind: str, amount: int) -> None:
+    """Run out of memory if a fault of this kind lets this rank have less than `amount`."""
+    for fault in faults:
+        found, rank, limit = fault.split(":")[-3:]
+        if found == kind and int(rank) == _rank() and amount > int(limit):
+            out_of_memory()
+
+
+INSIDE = ("forward_", "backward_", "fits")  # faults that happen inside the network
 samples_transformed = 0
 
 
@@ -170,13 +217,14 @@ def transform_with_faults(
     return draw(cached, caption, generator)
 
 
-def _inject(faults: tuple[str, ...], calls: int) -> float:
+def _inject(faults: tuple[str, ...], calls: int, place: str = "") -> float:
     for fault in faults:
         if fault.startswith("FIRST:") and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             continue
         kind, rank, call = fault.removeprefix("FIRST:").split(":")
-        if kind.startswith("loader_"):
+        if not kind.startswith(place) or kind.removeprefix(place).startswith(("loader_", *INSIDE)):
             continue
+        kind = kind.removeprefix(place)
         first = int(call.rstrip("+"))
         if int(rank) == _rank() and (calls == first or (call.endswith("+") and calls > first)):
             if kind == "nan":

@@ -2,10 +2,13 @@
 
 from torch._C._distributed_c10d import Store
 
+from modules.distributed.bucket_views import has_bucket_views, move_gradients_into_buckets
+from modules.distributed.buffers import BufferSync
 from modules.distributed.compression import Compression, register_compression_hook
-from modules.distributed.ddp import wrap_ddp
+from modules.distributed.ddp import complete_gradient_sync, wrap_ddp
 from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
 from modules.distributed.helpers import is_main_process, main_process_first, mean_over_ranks
+from modules.distributed.host_copy import HostCopy
 from modules.distributed.process_group import Group, cleanup_distributed, resolve_backend, setup_distributed
 from modules.distributed.rank_group import DistributedRanks, RankGroup, distributed_ranks, single_process
 from modules.distributed.shared_folders import SharedFolderGroups
@@ -21,12 +24,14 @@ from modules.machine import find_free_port
 from modules.run.launch.rank_env import RankEnv, read_rank_env
 
 __all__ = [
+    "BufferSync",
     "ClusterInfo",
     "Compression",
     "DistributedRanks",
     "FsdpGradScaler",
     "Group",
     "GroupError",
+    "HostCopy",
     "RankEnv",
     "RankGroup",
     "SharedFolderGroups",
@@ -37,14 +42,17 @@ __all__ = [
     "cleanup_distributed",
     "cluster_lines",
     "cluster_warnings",
+    "complete_gradient_sync",
     "device_name",
     "distributed_ranks",
     "explain_ddp_errors",
     "find_free_port",
+    "has_bucket_views",
     "is_main_process",
     "launch_distributed",
     "main_process_first",
     "mean_over_ranks",
+    "move_gradients_into_buckets",
     "open_store",
     "read_rank_env",
     "register_compression_hook",

@@ -16,6 +16,8 @@ from modules.distributed.process_group import Group
 
 MIB = 2**20
 MAX_ADAPTERS_MIB = 64  # up to this size, waiting for all gradients costs less than sending several buckets
+# DDP's errors about a gradient that was complete already; the second one is that of static_graph.
+DDP_REFUSALS = ("mark a variable ready only once", "training graph has changed in this iteration")
 INT_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by element size in bytes
 
 
@@ -33,7 +35,7 @@ def wrap_ddp(model: nn.Module, config: TrainConfig, group: Group) -> Distributed
     return DistributedDataParallel(
         model,
         device_ids=[group.device] if group.device.type == "cuda" else None,
-        forward_sync_buffers=config.broadcast_buffers,
+        forward_sync_buffers=False,  # see BufferSync
         bucket_cap_mb=max(config.bucket_cap_mb, gradients_mib(model)) if one_bucket else config.bucket_cap_mb,
         batched_grad_copy=adapters,
         init_sync=not same_on_all_ranks(model, group),
@@ -41,6 +43,42 @@ def wrap_ddp(model: nn.Module, config: TrainConfig, group: Group) -> Distributed
         gradient_as_bucket_view=config.gradient_as_bucket_view,
         static_graph=config.static_graph,
     )
+
+
+def complete_gradient_sync(ddp: DistributedDataParallel) -> bool:
+    """After an error within the backward that synchronises gradients: take part in its reduction to the end.
+
+    DDP reduces a bucket once the gradients of all its weights are complete, so the other ranks wait for the buckets
+    that the error left out. Every weight now gets a NaN gradient, which completes them: the gradient norm is then NaN
+    on all ranks, and all skip the step. Weights whose gradient was complete are refused by DDP without a consequence.
+    Returns False if that does not work, so that this rank must leave: after the last gradient, and with
+    find_unused_parameters, where DDP would take weights that are unused in this step for used ones.
+    """
+    if ddp.find_unused_parameters and not ddp.static_graph:
+        return False
+    pending = [weight for weight in ddp.module.parameters() if weight.requires_grad]
+    unused = []
+    while True:
+        had_none = [weight.grad is None for weight in pending]
+        accepted = [_accepts_nan(weight) for weight in pending]
+        unused += [w for w, none, taken in zip(pending, had_none, accepted, strict=True) if none and not taken]
+        if all(accepted) or not any(accepted):
+            break  # once the reduction is complete, DDP lets every gradient pass
+    for weight in unused:
+        weight.grad = None  # as on the other ranks: the optimizer leaves it alone
+    return all(accepted)
+
+
+def _accepts_nan(weight: Tensor) -> bool:
+    """Give `weight` a NaN gradient; whether DDP waited for it, or for none at all."""
+    try:
+        # one value, expanded: a gradient of full size might not fit
+        torch.autograd.backward([weight], [torch.full((), math.nan).to(weight).expand_as(weight)])
+    except RuntimeError as error:
+        if not any(text in str(error) for text in DDP_REFUSALS):
+            raise
+        return False
+    return True
 
 
 def trains_only_adapters(model: nn.Module) -> bool:

@@ -114,12 +114,6 @@ class ShardedWeights(Weights):
         """Whether the next backward reduces gradients over the ranks or accumulates them unreduced, in full."""
         self._fsdp.set_requires_gradient_sync(enabled)
 
-    def broadcast_buffers(self) -> None:
-        """Copy rank 0's buffers, such as BatchNorm's running statistics, to every rank."""
-        for buffer in self.model.buffers():
-            if not buffer.is_complex():  # constants, which gloo cannot send
-                dist.broadcast(buffer, src=0)
-
     def leaf_tensors(self) -> Mapping[str, Tensor]:
         """The full weights that forwards use, by name: gathered unit by unit, their data freed again."""
         found: dict[str, Tensor] = {}

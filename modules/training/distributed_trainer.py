@@ -11,11 +11,15 @@ from torch.nn.parallel import DataParallel
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.distributed import (
+    BufferSync,
     Compression,
     DistributedRanks,
     Weights,
     check_unused_parameters,
+    complete_gradient_sync,
     explain_ddp_errors,
+    has_bucket_views,
+    move_gradients_into_buckets,
     register_compression_hook,
     wrap_ddp,
 )
@@ -25,6 +29,7 @@ from modules.run import RunFolder
 from modules.training.actions import BACKUP, Action
 from modules.training.control_requests import ControlRequests
 from modules.training.generic_trainer import GenericTrainer
+from modules.training.memory_guard import explain_single_sample
 
 
 class DistributedTrainer(GenericTrainer):
@@ -49,7 +54,13 @@ class DistributedTrainer(GenericTrainer):
         weights = super().wrap_model(family)
         family.model = self.ddp = wrap_ddp(family.model, self.config, self.process_group)
         self.compression = register_compression_hook(self.ddp, self.config)
+        weights.gradients_are_views = has_bucket_views(self.ddp)
         return weights
+
+    def setup(self) -> None:
+        """As on one device; buffers are compared with those that were loaded."""
+        super().setup()
+        self.buffers = BufferSync(self.components.weights.model, self.process_group)
 
     def no_sync(self, last: bool) -> AbstractContextManager[object]:
         """Gradients stay on this rank until the last micro-batch of a step."""
@@ -58,9 +69,24 @@ class DistributedTrainer(GenericTrainer):
     def forward_backward(self, batch: Batch) -> None:
         """As on one device, after one warm-up."""
         if not self.is_warmed_up:
-            self.warm_up_ddp(batch)
+            with explain_single_sample(self.ranks.rank):
+                self.warm_up_ddp(batch)
         with explain_ddp_errors(self.components.weights.model):
             super().forward_backward(batch)
+
+    def complete_gradient_sync(self) -> bool:
+        """Let DDP reduce what is left of the step, so that the other ranks do not wait for it.
+
+        Not with frozen groups: their gradients may be all that is left, and no rank would skip the step for those.
+        """
+        if any(group.is_frozen(self.progress) for group in self.components.groups):
+            return False
+        return complete_gradient_sync(self.ddp)
+
+    def sync_buffers(self) -> None:
+        """Unless the config leaves each rank its own."""
+        if self.config.broadcast_buffers:
+            self.buffers.sync()
 
     def warm_up_ddp(self, batch: Batch) -> None:
         """One backward whose gradients are discarded.
@@ -71,14 +97,16 @@ class DistributedTrainer(GenericTrainer):
         """
         precision, model = self.components.precision, self.components.weights.model
         sample = next(batch.to(self.ranks.device, precision.weights).split(1))
-        buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # a forward moves BatchNorm's averages
-        with precision.autocast():
-            losses = self.components.family.loss(sample)
-        self.check_unused_parameters(losses)
-        (losses.sum() * 0).backward()
+        self.buffers.start()
+        with self.dropout.of(sample.seeds, self.progress.step):
+            with precision.autocast():
+                losses = self.components.family.loss(sample)
+            self.check_unused_parameters(losses)
+            (losses.sum() * 0).backward()
         model.zero_grad(set_to_none=True)
-        for buffer, before in buffers:
-            buffer.copy_(before)
+        if self.components.weights.gradients_are_views:
+            move_gradients_into_buckets(self.ddp)
+        self.buffers.keep_changed()  # a forward moves BatchNorm's averages
         self.compression.reset(self.progress.step)
         self.is_warmed_up = True
         self.process_group.set_timeout(self.config.step_timeout_s)

@@ -14,6 +14,7 @@ from modules.families._family import Family
 from modules.machine import hostname
 from modules.training.distributed_trainer import DistributedTrainer
 from modules.training.model_setup import compile_model
+from modules.training.move_model import move_model
 
 
 class FullyShardedTrainer(DistributedTrainer):
@@ -24,10 +25,10 @@ class FullyShardedTrainer(DistributedTrainer):
 
     def wrap_model(self, family: Family) -> Weights:
         """Shards instead of the model; compiled after that, as the sharding hooks onto the model's own modules."""
+        move_model(family, self.config, torch.device("cpu"))
         model, compute = family.model, HALF_DTYPES.get(self.config.precision)
         self.weights = apply_fsdp(model, family.blocks(), self.config, self.process_group, compute)
         family.model = compile_model(model) if self.config.compile else model
-        self.is_first_of_step = True
         return self.weights
 
     @contextmanager
@@ -35,9 +36,6 @@ class FullyShardedTrainer(DistributedTrainer):
         """Gradients are summed over the ranks in every micro-batch, unless there is room for whole ones."""
         if self.config.fsdp_whole_gradients:
             self.weights.set_gradient_sync(enabled=last)
-        if self.is_first_of_step and self.config.broadcast_buffers:
-            self.weights.broadcast_buffers()
-        self.is_first_of_step = last
         try:
             yield
         except torch.OutOfMemoryError as error:

@@ -33,10 +33,13 @@ from modules.training.control_requests import (
     StoppedBeforeTraining,
 )
 from modules.training.early_stopping import EarlyStopping
-from modules.training.model_setup import compile_model, seed_everything
+from modules.training.memory_guard import MemoryGuard
+from modules.training.model_setup import compile_model
+from modules.training.move_model import move_model
 from modules.training.optimizers import set_learning_rate
 from modules.training.resume import check_unchanged
-from modules.training.safeguards import MemoryGuard, NonFiniteGuard, check_per_sample
+from modules.training.safeguards import NonFiniteGuard, check_per_sample
+from modules.training.sample_dropout import PerSampleDropout
 from modules.training.schedules import learning_rate_factor
 from modules.training.setup import Parallelism, build_components
 from modules.training.step_metrics import StepMetrics
@@ -89,9 +92,11 @@ class GenericTrainer:
         self.components = build_components(config, self.folder, plan, ranks, parallelism, self.report, self.check_stop)
         if config.cache_only:
             raise StoppedBeforeTraining(CACHED)
+        model = self.components.family.model
+        self.dropout = PerSampleDropout(model, ranks.device, self.report, compiled=config.compile)
         self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size)
         self.early_stopping = EarlyStopping(config.early_stopping_patience)
-        self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.world_size, self.report)
+        self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
         backups = self.components.backups
         self.nonfinite = NonFiniteGuard(config.max_nonfinite_steps, lambda: backups.newest_valid()[0], self.report)
         self.log_timer = TimeTrigger({"log": config.log_every})
@@ -145,13 +150,13 @@ class GenericTrainer:
 
     def forward_backward(self, batch: Batch) -> None:
         """Add the gradients of a micro-batch, in pieces that fit into memory."""
-        self.memory.add_in_pieces(batch.to(self.ranks.device, self.components.precision.weights), self.add_gradients)
+        batch = batch.to(self.ranks.device, self.components.precision.weights)
+        self.memory.add_in_pieces(batch, self.add_gradients, self.complete_gradient_sync)
 
     def add_gradients(self, batch: Batch) -> None:
         """Forward and backward of one piece; the last one of a step reduces the gradients over the ranks."""
         family, precision = self.components.family, self.components.precision
-        seed_everything(int(batch.seeds[0]))  # dropout inside the model is a function of the position, too
-        with self.no_sync(batch.is_last_of_step):
+        with self.dropout.of(batch.seeds, self.progress.step), self.no_sync(batch.is_last_of_step):
             with precision.autocast():
                 losses = check_per_sample(family.loss(batch), len(batch))
             # this rank's part of the mean over all samples of the step, whichever rank they are on
@@ -177,7 +182,8 @@ class GenericTrainer:
         self.previous, self.progress = self.progress, self.progress.after(samples)
         if components.ema is not None:
             components.ema.update(self.progress.step)
-        self.metrics.end_step(self.progress, learning_rate, grad_norm)
+        self.sync_buffers()
+        self.metrics.end_step(self.progress, learning_rate, grad_norm, out_of_memory=self.memory.skip_step)
         self.memory.end_step()
 
     # Between steps
@@ -208,8 +214,7 @@ class GenericTrainer:
         Returns the sums over the ranks, in which a request is positive if any rank made it. The newest step may still
         be computing on the device and waits for the next sync, unless `flush`.
         """
-        rank, world_size = self.ranks.rank, self.ranks.world_size
-        own = {**requests, **self.metrics.take_group(flush=flush), **self.memory.metrics(rank)}
+        own = {**requests, **self.metrics.take_group(flush=flush), **self.memory.metrics()}
         sums = self.ranks.sync_metrics(own)
         records = self.metrics.finish_group(sums)
         for record in records:
@@ -221,7 +226,7 @@ class GenericTrainer:
         if records:
             rank_times = run_info.rank_times(sums, self.ranks.cluster_info)
             self.report.ranks(rank_times, self.ranks.readings.latest, len(records))
-            self.memory.follow_smallest(sums, world_size)
+            self.memory.follow_smallest(sums, records)
         return sums
 
     def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
@@ -290,10 +295,18 @@ class GenericTrainer:
 
     def wrap_model(self, family: Family) -> Weights:
         """Bring `family.model` into the form in which it is trained; returns the weights as this rank holds them."""
-        model = family.model.to(self.ranks.device)
+        move_model(family, self.config, self.ranks.device)
+        model = family.model
         family.model = compile_model(model) if self.config.compile else model
         return Weights(model)
 
     def no_sync(self, last: bool) -> AbstractContextManager[object]:
         """Around forward and backward: gradients stay on this rank until the `last` piece of a step."""
         return nullcontext()
+
+    def complete_gradient_sync(self) -> bool:
+        """After an error in the backward of the last piece: end the step with NaN gradients on all ranks, if it can."""
+        return False
+
+    def sync_buffers(self) -> None:
+        """At the end of each step: give all ranks the same buffers, such as BatchNorm's running averages."""

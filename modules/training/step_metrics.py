@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from modules.data.loading.progress import Progress
+from modules.distributed import HostCopy
 from modules.monitoring import StepRecord
 
 # Per rank and step: seconds in all; seconds of waiting for the loader; seconds before the all-reduce of the gradients,
@@ -23,12 +25,13 @@ SAMPLES_AT_ONCE = "samples_at_once"  # how many samples fit into a rank's memory
 SYNC_EVERY_S = 0.2
 MAX_STEPS_PER_SYNC = 8
 LOSSES = tuple(f"loss/{number}" for number in range(MAX_STEPS_PER_SYNC))
+OUT_OF_MEMORY = tuple(f"out_of_memory/{number}" for number in range(MAX_STEPS_PER_SYNC))  # on how many ranks
 
 
 def metric_names(requests: Iterable[str], world_size: int) -> list[str]:
     """Everything that is summed over the ranks at a sync: requests, losses, and each rank's own metrics."""
     per_rank = (f"{name}/{rank}" for name in (*RANK_METRICS, SAMPLES_AT_ONCE) for rank in range(world_size))
-    return [*requests, *LOSSES, *per_rank]
+    return [*requests, *LOSSES, *OUT_OF_MEMORY, *per_rank]
 
 
 class TimePoint:
@@ -51,13 +54,13 @@ class TimePoint:
 class _Step:
     progress: Progress
     learning_rate: float
-    loss: Tensor  # [] float64: this rank's part of the step's mean
-    grad_norm: Tensor  # []
+    loss_and_norm: HostCopy  # this rank's part of the step's mean loss, and the gradient norm
     seconds: float
     data_wait_s: float
     samples: int
     started: TimePoint
     gradient_sync: TimePoint  # when the reduction over the ranks started
+    out_of_memory: bool  # on this rank
 
     def rank_metrics(self) -> tuple[float, ...]:
         """RANK_METRICS of this step."""
@@ -98,11 +101,16 @@ class StepMetrics:
         """From here on the step's time includes waiting for the other ranks."""
         self._gradient_sync = TimePoint(self._device)
 
-    def end_step(self, progress: Progress, learning_rate: float, grad_norm: Tensor) -> None:
-        """The step that led to `progress` is complete; `grad_norm` is [], before clipping."""
+    def end_step(
+        self, progress: Progress, learning_rate: float, grad_norm: Tensor, *, out_of_memory: bool = False
+    ) -> None:
+        """The step that led to `progress` is complete; `grad_norm` is [], before clipping.
+
+        `out_of_memory`: this rank made all ranks skip it.
+        """
         seconds = time.perf_counter() - self._clock
-        times = (seconds, self._data_wait_s, self._samples, self._started, self._gradient_sync)
-        self._unsent.append(_Step(progress, learning_rate, self._loss, grad_norm, *times))
+        times = (seconds, self._data_wait_s, self._samples, self._started, self._gradient_sync, out_of_memory)
+        self._unsent.append(_Step(progress, learning_rate, HostCopy(self._loss, grad_norm), *times))
         self._loss = self._zero
         self.restart_clock()
 
@@ -124,32 +132,35 @@ class StepMetrics:
         return bool(self._unsent or self._sent)
 
     def take_group(self, *, flush: bool) -> dict[str, float]:
-        """Take the next group of steps and return what to send of it; reading a loss waits for the device.
+        """Take the next group of steps and return what to send of it.
 
-        The newest step may still be computing and stays behind unless `flush`.
+        The newest step may still be computing and stays behind unless `flush`, so that nobody waits for the device.
         """
         count = min(len(self._unsent) - (0 if flush else 1), MAX_STEPS_PER_SYNC)
         self._finished, self._sent = self._sent, [self._unsent.popleft() for _ in range(count)]
-        losses = {name: float(step.loss) for name, step in zip(LOSSES, self._sent, strict=False)}
+        losses = {name: step.loss_and_norm.read()[0] for name, step in zip(LOSSES, self._sent, strict=False)}
         columns = zip(*(step.rank_metrics() for step in self._sent), strict=True)
         medians = {f"{name}/{self._rank}": median(c) for name, c in zip(RANK_METRICS, columns, strict=False)}
-        return {**losses, **medians}
+        failed = {name: float(step.out_of_memory) for name, step in zip(OUT_OF_MEMORY, self._sent, strict=False)}
+        return {**losses, **failed, **medians}
 
     def finish_group(self, sums: Mapping[str, float]) -> list[StepRecord]:
         """The steps that were sent with the previous group; their sums also set how often to sync from now on."""
         if self._finished:
             slowest_s = max(sums[f"step_s/{rank}"] for rank in range(self._world_size))
             self._steps_per_sync = max(1, min(round(SYNC_EVERY_S / slowest_s), MAX_STEPS_PER_SYNC))
-        return [_record(step, sums[name]) for name, step in zip(LOSSES, self._finished, strict=False)]
+        slots = zip(LOSSES, OUT_OF_MEMORY, self._finished, strict=False)
+        return [_record(step, sums[loss], failed=sums[ranks] > 0) for loss, ranks, step in slots]
 
 
-def _record(step: _Step, loss: float) -> StepRecord:
+def _record(step: _Step, loss: float, *, failed: bool) -> StepRecord:
     return StepRecord(
         step=step.progress.step,
         epoch=step.progress.epoch,
         samples_seen=step.progress.samples_seen,
-        loss=loss,
+        loss=math.nan if failed else loss,  # that of some of the samples
         learning_rate=step.learning_rate,
-        grad_norm=float(step.grad_norm),
+        grad_norm=step.loss_and_norm.read()[1],
         seconds=step.seconds,
+        out_of_memory=failed,
     )

@@ -12,12 +12,25 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from modules.config import TrainConfig
-from modules.distributed import Group, RankEnv, register_compression_hook, wrap_ddp
+from modules.distributed import (
+    BufferSync,
+    Group,
+    RankEnv,
+    complete_gradient_sync,
+    register_compression_hook,
+    wrap_ddp,
+)
 from modules.distributed.ddp import same_on_all_ranks
 from modules.distributed.process_group import process_group
 from tests.adapter_family import AdapterNet, Options
 
 ADAPTERS = 360  # two tensors each
+INTERRUPTED: dict[str, dict[str, object]] = {
+    "plain": {},
+    "no views": {"gradient_as_bucket_view": False},
+    "bf16": {"gradient_compression": "bf16"},
+    "static graph": {"static_graph": True},
+}
 
 
 def run_all(rank_env: RankEnv, folder: Path) -> None:
@@ -25,6 +38,8 @@ def run_all(rank_env: RankEnv, folder: Path) -> None:
     with process_group(rank_env, "gloo", 60) as group:
         found = {**_wrapped_adapters(group), **_same_weights(group), **_compressed(group)}
         found["powersgd finite"] = _non_finite(group)
+        found |= {f"interrupted, {name}": _interrupted(group, **settings) for name, settings in INTERRUPTED.items()}
+        found["buffers"] = _synced_buffers(group)
     if rank_env.rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
 
@@ -118,3 +133,70 @@ def _gradient(wrapped: DistributedDataParallel, rank: int, factor: float = 1.0) 
     (wrapped(torch.eye(32)) * _own_gradient(rank).T * factor).sum().backward()
     assert wrapped.module.weight.grad is not None
     return wrapped.module.weight.grad.detach().clone()
+
+
+class _Interrupted(nn.Module):
+    """Layers whose gradients fill several buckets; the backward fails behind one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(300, 300) for _ in range(6))  # 0.34 MiB each
+        self.unused = nn.Linear(3, 3)
+        self.fails_behind = -1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if number == self.fails_behind:
+                x.register_hook(_run_out_of_memory)
+        return x
+
+
+def _run_out_of_memory(gradient: torch.Tensor) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def _interrupted(group: Group, **settings: object) -> list[list[bool]]:
+    """For steps in which the backward of rank 1 fails nowhere, or behind a layer: whether the gradients are finite, and
+    whether they are equal on both ranks."""
+    config = TrainConfig.model_validate({"bucket_cap_mb": 1, **settings})
+    torch.manual_seed(3)
+    model = _Interrupted()
+    if not config.static_graph:
+        del model.unused
+    wrapped = wrap_ddp(model, config, group)
+    register_compression_hook(wrapped, config)
+    x = torch.randn(2, 300, generator=torch.Generator().manual_seed(group.rank))
+    results = []
+    for fails_behind in (-1, -1, 5, -1, 2, 0, -1):
+        model.fails_behind = fails_behind if group.rank == 1 else -1
+        try:
+            wrapped(x).square().mean().backward()
+        except torch.OutOfMemoryError:
+            assert complete_gradient_sync(wrapped)
+        gradients = [weight.grad for weight in model.layers.parameters() if weight.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        norms = [torch.empty_like(norm) for _ in range(2)]
+        dist.all_gather(norms, norm)
+        used = any(weight.grad is not None for weight in getattr(model, "unused", nn.Identity()).parameters())
+        same = torch.equal(norms[0], norms[1]) or all(map(torch.isnan, norms))
+        results.append([bool(norm.isfinite()), same and not used])
+        for gradient in gradients:
+            gradient.zero_()
+    return results
+
+
+def _synced_buffers(group: Group) -> dict[str, list[float]]:
+    """Buffers after a step in which each rank changed its own: [0] of each."""
+    model = nn.Module()
+    for name, value in {"mean": 1.0, "constant": 1.1, "counter": 7, "flag": False}.items():
+        model.register_buffer(name, torch.tensor([value]))
+    model.register_buffer("table", torch.tensor([1j]))
+    buffers = BufferSync(model, group)
+    buffers.start()
+    for step in range(2):
+        model.mean += group.rank + 1  # type: ignore[operator]
+        model.counter += group.rank + 1  # type: ignore[operator]
+        model.flag = torch.tensor([group.rank == 0])
+        buffers.sync() if step else buffers.keep_changed()
+    return {name: [float(buffer)] for name, buffer in model.named_buffers() if name != "table"}

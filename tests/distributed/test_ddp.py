@@ -19,12 +19,21 @@ from tests.runs import Run, group_exit_codes, tiny_config, train_alone
 
 pytestmark = [pytest.mark.xdist_group("pair"), pytest.mark.slow]
 
+# One step of one micro-batch on each rank, so that the running averages can be compared with those of one process.
+BATCH_NORM: dict[str, object] = {
+    "precision": "fp64",
+    "max_steps": 1,
+    "aspect_ratio_bucketing": False,
+    "batch_size": 8,
+    "family_options": {"batch_norm": True},
+}
 PAIR_JOBS: dict[str, dict[str, object]] = {
     **DDP_JOBS,
     "fp16 compression": {"gradient_compression": "fp16"},
     "bf16 compression": {"gradient_compression": "bf16"},
     "powersgd": {"gradient_compression": "powersgd", "powersgd_start_step": 2},
     "sync_batch_norm": {"sync_batch_norm": True},
+    "batch norm": BATCH_NORM,
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
 }
@@ -54,6 +63,17 @@ def test_an_unsupported_setting_is_refused(pair: dict[str, Run]) -> None:
     assert cause is not None
     assert cause.kind == "config"
     assert "sync_batch_norm is on, but it works on CUDA devices only" in cause.message
+
+
+def test_batch_norms_averages_follow_the_samples_of_all_ranks(
+    images: Path, tmp_path: Path, pair: dict[str, Run]
+) -> None:
+    _, one = train_alone(tiny_config(images, tmp_path, **BATCH_NORM))
+    ours, theirs = one.state.weights, pair["batch norm"].state.weights
+    assert theirs["norm.running_mean"].abs().max() > 1e-3
+    # the mean of the means of equally many samples is the mean of all
+    torch.testing.assert_close(theirs["norm.running_mean"], ours["norm.running_mean"], rtol=1e-9, atol=1e-12)
+    assert int(theirs["norm.num_batches_tracked"]) == int(ours["norm.num_batches_tracked"]) == 1
 
 
 @pytest.mark.parametrize("name", ["ddp options", "static graph", "bf16", "fp16"])

@@ -17,6 +17,20 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
         "family_options": {"faults": ["out_of_memory:1:5"], "record": "out of memory"},
     },
     "never enough memory": {"family_options": {"faults": ["out_of_memory:1:4+"]}},
+    **{
+        f"out of memory in the {place}": {
+            "max_steps": 6,
+            "aspect_ratio_bucketing": False,  # one micro-batch a step
+            "family_options": {"batch_norm": True, "faults": [f"{place}_out_of_memory:1:4"], "record": place},
+        }
+        for place in ("forward", "backward")
+    },
+    "never enough memory in the backward": {"family_options": {"faults": ["backward_out_of_memory:1:2+"]}},
+    "find unused, in the backward": {
+        "find_unused_parameters": True,
+        "family_options": {"faults": ["backward_out_of_memory:1:2"]},
+    },
+    "not even the warm-up fits": {"family_options": {"faults": ["fits:1:0"]}},
     "nan once": {"family_options": {"faults": ["nan:1:4"], "record": "nan once"}},
     "nan forever": {
         "max_steps": 30,
@@ -54,20 +68,43 @@ def test_out_of_memory_halves_micro_batches_on_every_rank(pair_place: Path) -> N
         assert max(late) <= 2
 
 
-def test_no_memory_for_one_sample_ends_the_run_at_once(pair: dict[str, Run]) -> None:
-    run = pair["never enough memory"]
+@pytest.mark.parametrize("place", ["forward", "backward"])
+def test_out_of_memory_inside_the_last_micro_batch_is_survived(
+    pair: dict[str, Run], pair_place: Path, place: str
+) -> None:
+    run = pair[f"out of memory in the {place}"]
+    assert group_exit_codes(run, 2) == [0, 0]
+    assert [event["step"] for event in run.events("step") if event["grad_norm"] is None] == [3]
+    assert "at most 2 samples" in run.warnings
+    assert weights_of(pair_place / place, 0) == weights_of(pair_place / place, 1)
+    assert run.state.position.step == 6
+
+
+@pytest.mark.parametrize(
+    "name", ["never enough memory", "never enough memory in the backward", "not even the warm-up fits"]
+)
+def test_no_memory_for_one_sample_ends_the_run_at_once(pair: dict[str, Run], name: str) -> None:
+    run = pair[name]
     assert group_exit_codes(run, 2) == [3, 3]
-    assert "Out of memory with a single sample" in run.failure(1)
+    assert "Out of memory with a single sample at a time, on rank 1 (" in run.failure(1)
     # the other rank noticed the loss, not a time-out
     assert "Timed out" not in run.failure(0)
+
+
+def test_a_step_that_cannot_be_completed_ends_the_run_with_what_to_set(pair: dict[str, Run]) -> None:
+    run = pair["find unused, in the backward"]
+    assert group_exit_codes(run, 2) == [3, 3]
+    assert run.failure(1).startswith("Out of memory on rank 1 (")
+    assert "being summed over the ranks" in run.failure(1)
 
 
 def test_out_of_memory_alone_halves_until_it_fits(images: Path, tmp_path: Path) -> None:
     faults = {"faults": ["out_of_memory:0:2", "out_of_memory:0:6"]}
     code, run = train_alone(tiny_config(images, tmp_path, max_steps=8, family_options=faults))
     assert code == 0
-    assert "at most 2 samples" in run.warnings
-    assert "at most 1 samples" in run.warnings
+    assert "at most 1 sample." in run.warnings
+    assert "lack of memory so far: 2." in run.warnings
+    assert "not finite" not in run.warnings
     assert run.state.position.step == 8
 
 
