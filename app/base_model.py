@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from modules.files import decode_json, open_regular, read_json, validate_record
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
@@ -53,7 +55,7 @@ def _inspect_folder(folder: Path) -> BaseModelInfo:
     if not index.is_file():
         return BaseModelInfo(error="This folder has no model_index.json: it is not a diffusers model.")
     try:
-        entries = json.loads(index.read_text("utf-8"))
+        entries = validate_record(dict[str, Any], read_json(index))
         kind = str(entries["_class_name"])
         components = {name: entry for name, entry in entries.items() if _is_component(entry)}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -102,15 +104,15 @@ def _inspect_file(file: Path) -> BaseModelInfo:
 
 def _tensor_names(file: Path) -> list[str] | None:
     """The tensor names in a safetensors header; None if the file is damaged or truncated."""
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         start = opened.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= _MAX_HEADER_BYTES:
             return None
         text = opened.read(length)
     try:
-        header = json.loads(text)
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        header = validate_record(dict[str, Any], decode_json(text))
+        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None
     if file.stat().st_size < 8 + length + max(ends, default=0):

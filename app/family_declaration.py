@@ -25,6 +25,7 @@ from modules.config import (
 )
 from modules.config.dynamic_section import build_section
 from modules.config.family_files import FAMILIES_DIR, family_names
+from modules.files import FileFault, read_json
 
 TIMEOUT_S = 120
 
@@ -129,8 +130,8 @@ def _advice() -> str:
 
 def _load_cache() -> dict[str, str]:
     try:
-        data = json.loads(_cache_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data = read_json(_cache_file())
+    except (OSError, FileFault):
         return {}
     return {str(k): str(v) for k, v in data.items()} if isinstance(data, dict) else {}
 

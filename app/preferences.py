@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from app.widgets.theme import SCALES
+from modules.files import FileFault, read_json
 
 RECENT_FILES = 10
 
@@ -32,8 +33,8 @@ class Preferences:
     def load(cls, file: Path | None = None) -> Self:
         """Load from the file; values that are missing, damaged or of the wrong type take their defaults."""
         try:
-            data = json.loads((file or preferences_file()).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            data = read_json(file or preferences_file())
+        except (OSError, FileFault):
             data = {}
         loaded = cls()
         for each in fields(cls):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from modules.files import FileFault, open_regular, printable
 from modules.run import RunFolder
 
 Level = Literal["info", "warning", "error"]
@@ -117,7 +118,7 @@ class _Tail:
     def read(self) -> list[LogLine]:
         """Lines appended since the last call; only the last ones if there are too many."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 size = os.fstat(file.fileno()).st_size
                 limit = _INITIAL_BYTES if self._offset is None else _MAX_READ_BYTES
                 start = self._offset or 0
@@ -129,7 +130,7 @@ class _Tail:
                 file.seek(start)
                 data = self._partial + file.read(limit)
                 self._offset = file.tell()
-        except OSError:
+        except (OSError, FileFault):
             return []
         complete, end, rest = data.rpartition(b"\n")
         self._partial = rest[-_MAX_READ_BYTES:]
@@ -138,7 +139,7 @@ class _Tail:
     def _line(self, raw: bytes) -> LogLine:
         # A line rewritten with \r shows only its last state.
         decoded = raw.rsplit(b"\r", 1)[-1][: _MAX_LINE_LENGTH * 4].decode(errors="replace").replace("\t", "    ")
-        text = decoded[:_MAX_LINE_LENGTH]
+        text = printable(decoded, _MAX_LINE_LENGTH)
         found = _RANK_LINE.match(text)
         if found is None:
             level = next((name for name, pattern in _LEVEL_PATTERNS if pattern.search(text)), "info")

@@ -11,6 +11,7 @@ from typing import Final
 
 from app.runs.status import Liveness, Status, read_liveness, status_of
 from app.runs.view import RunView
+from modules.files import FileFault, open_regular, read_json
 from modules.run import Event, EventReader, RunFolder
 from modules.run.folder.events import parse_events
 
@@ -113,14 +114,14 @@ def _folders(runs_dir: Path) -> list[Path]:
 
 def _head_and_tail(file: Path) -> list[Event]:
     try:
-        with file.open("rb") as events:
+        with open_regular(file) as events:
             head = events.read(_HEAD_BYTES)
             end = events.seek(0, 2)
             if end <= _HEAD_BYTES:
                 return list(parse_events(head))
             events.seek(max(_HEAD_BYTES, end - _TAIL_BYTES))
             tail = events.read(_TAIL_BYTES)
-    except OSError:
+    except (OSError, FileFault):
         return []
     whole_head = head[: head.rfind(b"\n") + 1]
     whole_tail = tail[tail.find(b"\n") + 1 : tail.rfind(b"\n") + 1]
@@ -129,8 +130,8 @@ def _head_and_tail(file: Path) -> list[Event]:
 
 def _config(path: Path) -> object:
     try:
-        return json.loads(RunFolder(path).config_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(RunFolder(path).config_file)
+    except (OSError, FileFault):
         return {}
 
 

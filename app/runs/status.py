@@ -10,6 +10,7 @@ from typing import Final, Literal
 from app.runs.event_records import Message, Phase, Step
 from app.runs.join_prompt import join_prompt_of
 from app.runs.view import RunView
+from modules.files import FileFault, open_regular, printable
 from modules.run import Failure, RunFolder, root_cause
 from modules.run.folder.failures import read_start_failure
 from modules.run.folder.pidfile import Launcher, find_launcher
@@ -210,10 +211,10 @@ def _last_lines(console: str) -> str:
 
 def _console_tail(folder: RunFolder) -> str:
     try:
-        with folder.console_file.open("rb") as file:
+        with open_regular(folder.console_file) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _CONSOLE_TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
+            return printable(file.read(_CONSOLE_TAIL_BYTES).decode(errors="replace"), _CONSOLE_TAIL_BYTES, lines=True)
+    except (OSError, FileFault):
         return ""
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from modules.files import FileFault, open_regular
+
 # All that depends on torchrun's wording (2.13); without a match the diagnosis is only less precise.
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _STOPS_OTHERS = re.compile(r"Sending process \d+ closing signal")
@@ -85,10 +87,10 @@ class LauncherLogFile:
 
     def _read_from(self, start: int) -> bytes:
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(start)
                 return file.read()
-        except OSError:
+        except (OSError, FileFault):
             return b""
 
 
