@@ -25,7 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
         check_target(options.out, overwrite=options.overwrite)
         imported = import_file(options.file)
         config = with_settings(imported.config, options.set)
-        print("\n".join(imported.report.lines()))
+        from modules.training.dry_run import dry_run  # torch takes seconds to import, so this comes last
+
+        print("\n".join(imported.with_problems(dry_run(config)).report.lines()))
         if options.out is None:
             print("\nNothing was written: give a file with -o to save the config.")
         else:

@@ -37,6 +37,9 @@ Supported are:
 
 ## The report
 
+First it says what is to be set before the config can start, as `--dry_run` would: most often a base model and images,
+which a preset does not name. Nothing is written or downloaded for that.
+
 Every setting that is not at the other trainer's default is in one of three lists:
 
 - **Not imported**: Tandem does not support it, or its value is invalid; with the reason and what to do.
@@ -46,7 +49,8 @@ Every setting that is not at the other trainer's default is in one of three list
   Tandem's, that default is imported as well, and marked as such.
 
 Values that are invalid in Tandem (a negative learning rate, a resolution of 3) are not imported; the report says what
-is allowed. Passwords and tokens are never shown.
+is allowed. Run names and sizes that a start would refuse are replaced by the nearest valid ones. Passwords and tokens
+are never shown.
 
 ## Notes
 
@@ -58,6 +62,8 @@ is allowed. Passwords and tokens are never shown.
   GPUs by default, so `lr_scaling` is `none` in the result.
 - **Epochs and steps.** Tandem stops at whichever comes first. If a trainer only counts steps, `epochs` is set high
   enough that `max_steps` ends the run.
+- **LoRA layers.** kohya's and OneTrainer's sets are `lora_targets` `kohya`, `kohya_conv` (LoCon, with `lora_conv_rank`)
+  and `onetrainer`: see [adapters.md](adapters.md).
 - **Model families** that Tandem does not have keep their name in `family`, which is then marked as unknown: choose
   another family and base model.
 """

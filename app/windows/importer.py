@@ -6,6 +6,7 @@ import tkinter as tk
 from functools import partial
 from pathlib import Path
 
+from app.dry_run import dry_run
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
@@ -14,10 +15,11 @@ from app.widgets.table import table
 from app.windows.chooser import choose_path
 from app.windows.dialog import Dialog
 from modules.config.explain import format_value
-from modules.importers import ImportEntry, ImportResult, import_file
+from modules.importers import PROBLEMS, ImportEntry, ImportResult, import_file
 
 ENDINGS = (".json", ".toml", ".yaml", ".yml")
 VISIBLE_ROWS = 12
+COLUMNS = ("source", "target", "why")
 COLUMN_WIDTHS = (240, 240, 300)
 
 
@@ -30,7 +32,13 @@ def import_settings(window: tk.Tk, state: AppState) -> None:
     def show_error(why: str) -> None:
         ask(window, "Cannot open this file", why, (Choice("", "Close", "accent"),), lambda answer: None)
 
-    state.background.run(partial(import_file, name), lambda found: show_import(window, state, found), show_error)
+    state.background.run(partial(import_and_check, name), lambda found: show_import(window, state, found), show_error)
+
+
+def import_and_check(file: str | Path) -> ImportResult:
+    """Import a file, and find out what keeps the result from starting; slow."""
+    found = import_file(file)
+    return found.with_problems(dry_run(found.config))
 
 
 def show_import(window: tk.Tk, state: AppState, imported: ImportResult) -> tk.Toplevel:
@@ -44,7 +52,11 @@ class ImportWindow:
     def __init__(self, window: tk.Tk, state: AppState, imported: ImportResult) -> None:
         self._state, self._imported = state, imported
         report = imported.report
-        self._lists = {f"{heading} ({len(entries)})": entries for heading, entries in report.groups()}
+        self._lists: dict[str, tuple[ImportEntry, ...] | tuple[str, ...]] = {
+            f"{heading} ({len(entries)})": entries for heading, entries in report.groups()
+        }
+        if report.problems:
+            self._lists = {f"{PROBLEMS} ({len(report.problems)})": report.problems, **self._lists}
         message = (
             f"How each setting of {report.files[0].name} was imported. The file is not modified; the result "
             "opens as new settings."
@@ -56,7 +68,7 @@ class ImportWindow:
         box = frame(body)
         box.pack(fill="both", expand=True)
         names = (f"In {report.trainer}", "Here", "Why")
-        columns = dict(zip(("source", "target", "why"), zip(names, COLUMN_WIDTHS, strict=True), strict=True))
+        columns = dict(zip(COLUMNS, zip(names, COLUMN_WIDTHS, strict=True), strict=True))
         self._table = table(box, columns)
         self._table.configure(height=VISIBLE_ROWS)
         self._table.bind("<<TreeviewSelect>>", lambda event: self._show_detail())
@@ -78,13 +90,13 @@ class ImportWindow:
         return window
 
     def _show_list(self, title: str) -> None:
-        self._entries: tuple[ImportEntry, ...] = self._lists[title]
+        self._entries = self._lists[title]
         self._table.delete(*self._table.get_children())
-        has_target = any(entry.target for entry in self._entries)
-        self._table.configure(displaycolumns=("source", "target", "why") if has_target else ("source", "why"))
-        for number, entry in enumerate(self._entries):
-            target = f"{entry.target} {format_value(entry.new_value)}" if entry.target else ""
-            self._table.insert("", "end", iid=str(number), values=(_source_text(entry), target, entry.why))
+        rows = [_row(entry) for entry in self._entries]
+        shown = [name for name, cells in zip(COLUMNS, zip(*rows, strict=True), strict=False) if any(cells)]
+        self._table.configure(displaycolumns=shown or COLUMNS[:1])
+        for number, row in enumerate(rows):
+            self._table.insert("", "end", iid=str(number), values=row)
         self._detail.configure(text="" if self._entries else "No items")
         if self._entries:
             self._table.selection_set("0")
@@ -105,6 +117,14 @@ class ImportWindow:
         self._dialog.close()
         self._state.draft.open_config(self._imported.config, is_new=True)
         self._state.notify("draft")
+
+
+def _row(entry: ImportEntry | str) -> tuple[str, str, str]:
+    """The cells of a setting, or of a sentence about what is missing."""
+    if isinstance(entry, str):
+        return "", "", entry
+    target = f"{entry.target} {format_value(entry.new_value)}" if entry.target else ""
+    return _source_text(entry), target, entry.why
 
 
 def _source_text(entry: ImportEntry) -> str:

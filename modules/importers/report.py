@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from modules.config.explain import format_value
 from modules.config.train_config import TrainConfig
+
+PROBLEMS: Final = "To be set before it can start"
 
 
 @dataclass(frozen=True)
@@ -35,18 +38,23 @@ class ImportEntry:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """The three lists; every setting that is not at the other trainer's default is in one of them."""
+    """The three lists; every setting that is not at the other trainer's default is in one of them.
+
+    `problems` are sentences about what keeps the config from starting as it is, as a dry run found.
+    """
 
     trainer: str
     files: tuple[Path, ...]
     imported: tuple[ImportEntry, ...]
     changed: tuple[ImportEntry, ...]
     not_imported: tuple[ImportEntry, ...]
+    problems: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The report as lines of text: headings, each with its entries; empty groups are omitted."""
         lines = [f"Settings of {self.trainer}, from {', '.join(str(file) for file in self.files)}"]
-        for heading, entries in self.groups():
+        groups: tuple[tuple[str, Sequence[object]], ...] = ((PROBLEMS, self.problems), *self.groups())
+        for heading, entries in groups:
             if entries:
                 lines += ["", f"{heading} ({len(entries)})", *(f"  {entry}" for entry in entries)]
         return lines
@@ -66,3 +74,7 @@ class ImportResult:
 
     config: TrainConfig
     report: ImportReport
+
+    def with_problems(self, problems: Sequence[str]) -> ImportResult:
+        """The same with what a dry run of the config has found."""
+        return replace(self, report=replace(self.report, problems=tuple(problems)))

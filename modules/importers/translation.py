@@ -122,11 +122,12 @@ class Translation:
 
     def change(self, path: str, value: object, why: str) -> None:
         """Replace an imported value by another one, and report why it differs."""
-        for entries in (self.imported, self.changed):
-            for entry in [item for item in entries if item.target == path]:
-                entries.remove(entry)
-                reason = "; ".join(filter(None, (entry.why, why)))
-                self.changed.append(replace(entry, new_value=value, why=reason))
+        found = [entry for entry in (*self.imported, *self.changed) if entry.target == path]
+        self.imported = [entry for entry in self.imported if entry.target != path]
+        self.changed = [entry for entry in self.changed if entry.target != path]
+        for entry in found:
+            reason = "; ".join(filter(None, (entry.why, why)))
+            self.changed.append(replace(entry, new_value=value, why=reason))
         put(self.data, path, value)
 
     def withdraw(self, path: str, why: str) -> bool:

@@ -1,18 +1,49 @@
-"""What can be checked of a config before anything is started, without reading an image."""
+"""What can be checked of a config before anything is started, without reading an image or a weight."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from modules.config import DataError, TrainConfig
+from modules.config import ConfigError, DataError, TandemError, TrainConfig
+from modules.data.index.build import check_concepts
+from modules.families._family import family_class
 from modules.training.model_setup import check_available
+from modules.training.sample_requests import sample_requests
 
 
 def check_startable(config: TrainConfig) -> list[str]:
-    """Notes on the base model. Raises ConfigError for an unknown family or method, or a base model that cannot be
-    trained, DataError for a missing image folder."""
-    family = check_available(config)
-    for concept in config.concepts:
-        if concept.enabled and not Path(concept.path).is_dir():
-            raise DataError(f"concepts: there is no folder {concept.path!r}.")
-    return list(family.base_model_notes(config))
+    """Notes on the base model. Raises the first of `startup_problems`."""
+    if problems := startup_problems(config):
+        raise problems[0]
+    return list(family_class(config.family).base_model_notes(config))
+
+
+def startup_problems(config: TrainConfig) -> list[TandemError]:
+    """Why this config cannot be trained: its family, method, base model and samples, then its images.
+
+    The hub is not contacted, and no run folder is needed.
+    """
+    found = _raised(lambda: check_available(config))
+    try:
+        family = family_class(config.family)
+    except ConfigError:
+        return [*found, *_data_problems(config)]  # the family is among `found`
+    found += _raised(lambda: family.hub_model(config)) or _raised(lambda: family.base_model_notes(config))
+    if config.resolution % family.size_step == 0:  # samples may inherit it
+        found += _raised(lambda: sample_requests(config, family.size_step))
+    return [*found, *_data_problems(config)]
+
+
+def _data_problems(config: TrainConfig) -> list[TandemError]:
+    missing = [concept.path for concept in config.concepts if concept.enabled and not Path(concept.path).is_dir()]
+    folders = [DataError(f"concepts: there is no folder {path!r}.") for path in dict.fromkeys(missing)]
+    return [*_raised(lambda: check_concepts(config)), *folders]
+
+
+def _raised(check: Callable[[], object]) -> list[TandemError]:
+    try:
+        check()
+    except TandemError as error:
+        return [error]
+    return []

@@ -90,6 +90,18 @@ def test_cancel_changes_nothing_and_lists_can_be_copied(
     assert driver.draft.data is before
 
 
+def test_what_is_missing_is_shown_first(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = {**THEIRS, "base_model_name": "", "concepts": []}
+    (home / "preset.json").write_text(json.dumps(theirs), encoding="utf-8")
+    choose_file(monkeypatch, home / "preset.json")
+    driver.window.files.import_settings()
+    driver.wait(driver.dialogs, "the lists")
+    found = [row[-1].partition(" ")[0] for row in rows(driver)]
+    assert found == ["base_model", "concepts:"]
+    assert "pretrained model" in driver.text(driver.dialogs()[0])
+    driver.answer("Cancel")
+
+
 def test_unknown_file_gets_an_error_message(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "a.json").write_text('{"x": 1}', encoding="utf-8")
     choose_file(monkeypatch, home / "a.json")

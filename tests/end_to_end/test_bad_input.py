@@ -99,6 +99,22 @@ def test_a_dry_run_refuses_what_a_start_would(
     assert message in words
 
 
+@pytest.mark.parametrize(
+    ("settings", "code", "message"),
+    [
+        ("concepts=[]", 4, "there is no concept that is switched on"),
+        ("family=stable_diffusion", 2, "base_model is empty"),
+    ],
+)
+def test_a_dry_run_refuses_what_cannot_be_trained(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: str, code: int, message: str
+) -> None:
+    argv = train_command(tiny_config(images, tmp_path), tmp_path / "c.json")[2:]
+    kept = ("--set", "family_options={}", "--set", "resolution=64", "--set", "samples=[]")
+    assert run_train(capsys, *argv, "--dry_run", *kept, "--set", settings)[0] == code
+    assert message in run_train(capsys, *argv, "--dry_run", *kept, "--set", settings)[1]
+
+
 @pytest.mark.parametrize("value", ["nan", "-1", "inf", "soon"])
 def test_an_invalid_preflight_timeout_is_refused(capsys: pytest.CaptureFixture[str], value: str) -> None:
     for option in ("--patience", "--wait"):

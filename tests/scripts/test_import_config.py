@@ -36,6 +36,7 @@ def test_as_a_program(theirs: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "Not imported (1)" in ended.stdout
+    assert "To be set before it can start (1)\n  concepts: there is no concept that is switched on." in ended.stdout
     assert f"--config {out}" in ended.stdout
     config = load_config(out)
     assert (config.epochs, config.learning_rate) == (17, 1e-5)

@@ -28,8 +28,7 @@ def build_index(
     Bucket sides are multiples of `size_step` pixels; `seed` chooses the validation split.
     Raises DataError if no image is left to train on, TandemError if `cache_dir` cannot be written.
     """
-    if not any(concept.enabled for concept in settings.concepts):
-        raise DataError("concepts: there is no concept that is switched on.", "Add a folder with images.")
+    check_concepts(settings)
     path = index_path(settings, seed, size_step, cache_dir)
     scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
     previous = _previous_index(path)
@@ -46,6 +45,12 @@ def build_index(
     _refuse_empty(columns, header, list(scans.values()))
     _store(path, columns, header)
     return load_index(path)
+
+
+def check_concepts(settings: DataSettings) -> None:
+    """Raises DataError unless some concept is switched on."""
+    if not any(concept.enabled for concept in settings.concepts):
+        raise DataError("concepts: there is no concept that is switched on.", "Add a folder with images.")
 
 
 def _joined(concepts: list[ConceptRows]) -> dict[str, Column]:

@@ -1,0 +1,70 @@
+"""What a start would refuse is found beforehand: by --dry_run, by an import, and by the window in a child process."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, DataError, TrainConfig
+from modules.training.checks import check_startable, startup_problems
+from modules.training.dry_run import dry_run
+from tests.runs import ROOT
+
+XL: dict[str, object] = {"family": "stable_diffusion_xl", "base_model": "a/b", "resolution": 1024}
+
+
+@pytest.fixture
+def usable(tmp_path: Path) -> dict[str, object]:
+    (tmp_path / "images").mkdir()
+    return {**XL, "concepts": [{"path": str(tmp_path / "images")}]}
+
+
+def problems(settings: dict[str, object]) -> list[str]:
+    return [str(error) for error in startup_problems(TrainConfig.model_validate(settings))]
+
+
+def test_a_config_without_problems(usable: dict[str, object]) -> None:
+    assert problems(usable) == []
+    assert check_startable(TrainConfig.model_validate(usable)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"base_model": None}, "base_model is empty; this family starts from a pretrained model"),
+        ({"base_model": "/nowhere/model.safetensors"}, "base_model: there is no '/nowhere/model.safetensors'"),
+        ({"concepts": []}, "concepts: there is no concept that is switched on"),
+        ({"concepts": [{"path": ".", "enabled": False}]}, "concepts: there is no concept that is switched on"),
+        ({"concepts": [{"path": "/nowhere/cats"}]}, "concepts: there is no folder '/nowhere/cats'"),
+        ({"resolution": 888}, "resolution is 888; stable_diffusion_xl needs a multiple of 64, for example 896"),
+        ({"samples": [{"prompt": "a", "width": 1000}]}, "samples.0.width is 1000; stable_diffusion_xl needs"),
+        ({"family": "flux"}, "family is 'flux'; use one of"),
+    ],
+)
+def test_each_problem_is_found_alone(usable: dict[str, object], settings: dict[str, object], said: str) -> None:
+    config = TrainConfig.model_validate({**usable, **settings})
+    (found,) = problems({**usable, **settings})
+    assert found.startswith(said)
+    with pytest.raises(DataError if said.startswith("concepts") else ConfigError, match=re.escape(said)):
+        check_startable(config)
+
+
+def test_all_problems_are_found_at_once() -> None:
+    config = TrainConfig.model_validate({**XL, "base_model": None, "resolution": 888, "run_name": "my cat"})
+    words = [sentence.split()[0] for sentence in dry_run(config)]
+    assert words == ["run_name", "resolution", "base_model", "concepts:"]
+
+
+def test_the_windows_child_process_says_the_same() -> None:
+    config = TrainConfig.model_validate({**XL, "base_model": None})
+    child = subprocess.run(
+        [sys.executable, "-m", "modules.training.dry_run"],
+        cwd=ROOT, input=config.model_dump_json(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(child.stdout) == dry_run(config)
+    assert len(dry_run(config)) == 2
