@@ -14,13 +14,19 @@ from modules.data.cache.reader import CachedExamples
 from modules.data.index.build import build_index
 from modules.data.index.index import Index, index_path, load_index
 from modules.data.index.problems import write_problems
+from modules.data.index.scan import concept_root
 from modules.data.loading.loader import Loader, make_loader
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
 from modules.monitoring import Report
-from modules.training.dataset_consistency import check_same_images, report_unshared_cache
+from modules.training.dataset_consistency import (
+    check_same_images,
+    check_same_index_file,
+    check_same_view,
+    report_unshared_cache,
+)
 from modules.training.precision import Precision
 
 _REPORT_EVERY_S = 0.5
@@ -95,12 +101,15 @@ def _update_index(
     """The first rank at each cache folder brings the index up to date, then all map it."""
     cache_dir = Path(config.cache_dir)
 
+    file = index_path(config, config.seed, family.size_step, cache_dir)
+    check_same_index_file(file, [concept_root(concept) for concept in config.concepts], groups, ranks)
+
     def update() -> None:
         if groups.is_first_in_group:
             build_index(config, config.seed, family.size_step, cache_dir, progress.callback("indexing", 1))
 
     ranks.run_on_all("index", update)
-    return load_index(index_path(config, config.seed, family.size_step, cache_dir))
+    return load_index(file)
 
 
 def _fill_cache(
@@ -130,9 +139,12 @@ def _fill_cache(
             cache.encode(part, family.encode_batch, ranks.rank, on_progress, report.warning)
 
     ranks.run_on_all("caching", encode_part)
-    if not groups.is_shared_by_all:
+    cached = cache.load()
+    if groups.is_shared_by_all:
+        check_same_view(index, cached.usable, ranks)
+    else:
         check_same_images(index, cache.content_hashes(), ranks)
-    return cache.load()
+    return cached
 
 
 def _report_dataset(

@@ -1,4 +1,4 @@
-"""Machines without a shared cache folder each prepare all images; this checks that they prepared the same ones."""
+"""Checks that all machines train on the same images, with a cache folder that they share or with one each."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from modules.config import DataError
+from modules.config import ConfigError, DataError
 from modules.data.index.index import Index
 from modules.data.rng import UInt64Array
 from modules.distributed import RankGroup, SharedFolderGroups
@@ -26,6 +28,45 @@ def report_unshared_cache(groups: SharedFolderGroups, ranks: RankGroup, report: 
         return
     named = [f"{_names(group)} ({', '.join(sorted({hosts[rank] for rank in group}))})" for group in groups.groups]
     report.note(f"The cache folder is not shared: {' and '.join(named)} each prepare all images on their own disk.")
+
+
+def check_same_index_file(file: Path, folders: Sequence[str], groups: SharedFolderGroups, ranks: RankGroup) -> None:
+    """Raise ConfigError on all ranks if ranks that share a cache folder read their images from other folders.
+
+    The index and the cache know an image by its path, so a rank with other `folders` would train on other images.
+    """
+    gathered = ranks.gather("index file", json.dumps([file.name, hostname(), list(folders)]))
+    by_rank = [json.loads(text) for text in gathered]
+    for group in groups.groups:
+        for rank in group:
+            (name, host, theirs), (first_name, first_host, firsts) = by_rank[rank], by_rank[group[0]]
+            if name != first_name:
+                pairs = [f"{one!r} and {other!r}" for one, other in zip(firsts, theirs, strict=False) if one != other]
+                raise ConfigError(
+                    f"cache_dir: {first_host} (rank {group[0]}) and {host} (rank {rank}) share it, but their concepts "
+                    f"are in different folders: {pairs[0] if pairs else f'{firsts} and {theirs}'}.",
+                    "Give all machines the same paths, for example by a symbolic link, or each its own cache_dir.",
+                )
+
+
+def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -> None:
+    """Raise DataError on all ranks if they read different data from the cache folder that they share.
+
+    `usable` [rows] are the rows of `index` that can be trained on. Network drives may show a machine old files for a
+    while.
+    """
+    digest = hashlib.sha256(usable.tobytes())
+    with index.path.open("rb") as file:
+        digest.update(hashlib.file_digest(file, "sha256").digest())
+    seen = [json.loads(text) for text in ranks.gather("view", json.dumps([digest.hexdigest(), hostname(), len(index)]))]
+    other = next((rank for rank, each in enumerate(seen) if each[0] != seen[0][0]), None)
+    if other is not None:
+        raise DataError(
+            f"cache_dir: {seen[0][1]} (rank 0) and {seen[other][1]} (rank {other}) share it, but read different data "
+            f"from it: {seen[0][2]} and {seen[other][2]} images.",
+            "Start again: a network drive may show changes a minute late. If it happens again, give each machine its "
+            "own cache_dir.",
+        )
 
 
 def check_same_images(index: Index, hashes: UInt64Array, ranks: RankGroup) -> None:

@@ -65,7 +65,7 @@ class Cache:
         if not len(batches):
             return
         encoder = Encoder(self._index, self._settings, self._keys, CacheManifest(self._cache_dir))
-        with ShardWriter(self._cache_dir / f"rank-{rank}") as writer:
+        with ShardWriter(self._cache_dir / f"rank-{rank}", warn) as writer:
             encoder.run(batches, encode, writer, progress, warn)
 
     def load(self) -> CachedExamples:

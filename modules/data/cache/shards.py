@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -42,10 +43,11 @@ class ShardWriter:
     """Adds shards to one rank's folder; if the process is killed, only what is not flushed yet is lost.
 
     Shards are written in a thread while the next one fills, so that encoding does not wait for the disk.
-    Raises TandemError if the folder cannot be written or another run is writing to it.
+    Raises TandemError if the folder cannot be written or another run is writing to it. `warn` is called if the file
+    system has no locks, so that this cannot be found out.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, warn: Callable[[str], None] = lambda text: None) -> None:
         self._folder = folder
         self._entries: list[tuple[bytes, Entry]] = []
         self._line = ManifestLine()
@@ -56,7 +58,7 @@ class ShardWriter:
         self._failed = False  # then the exit does not try to flush
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(folder)
+            self._lock = _lock(folder, warn)
             self._next_number = _remove_leftovers(folder)
         except OSError as error:
             raise _unwritable(folder, error) from error
@@ -169,21 +171,29 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _lock(folder: Path) -> int:
+def _lock(folder: Path, warn: Callable[[str], None]) -> int:
     """A file descriptor that holds the folder's lock until it is closed or the process dies."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        import fcntl
-    except ImportError:  # Windows, where concurrent runs are not detected
-        return descriptor
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
         os.close(descriptor)
         raise TandemError(
             f"cache_dir: another run is writing to {str(folder)!r} right now.",
             "Wait until it has cached its images, or give this run another cache_dir.",
         ) from error
+    except OSError as error:  # NFS without its lock service, some FUSE file systems
+        warn(
+            f"cache_dir: the file system of {str(folder)!r} has no locks ({error.strerror or error}), so two runs that "
+            "write to it at the same time would not notice each other. Start the second one when the first has cached."
+        )
     return descriptor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -375,6 +376,25 @@ def test_two_runs_cannot_write_to_one_folder(folder: Path, tmp_path: Path) -> No
     with shards.ShardWriter(tmp_path / "c/rank-0"), pytest.raises(TandemError, match="another run"):
         encode_missing(cache, RecordingEncode())
     encode_missing(cache, RecordingEncode())
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # what flock(2) returns on NFS without lockd, and where a file system does not implement it
+    for number, code in enumerate((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)):
+
+        def no_locks(handle: int, operation: int, code: int = code) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr("fcntl.flock", no_locks)
+        config = config_for(folder, cache=tmp_path / f"{number}")
+        cache = Cache(tmp_path / f"{number}", "f", indexed(config), config)
+        warnings: list[str] = []
+        cache.encode(cache.batches(cache.missing(), 4), RecordingEncode(), 0, warn=warnings.append)
+        assert len(warnings) == 1
+        assert f"has no locks ({os.strerror(code)})" in warnings[0]
+        assert cache.load().usable.all()
 
 
 def test_full_disk_raises_one_sentence(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
