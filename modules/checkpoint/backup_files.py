@@ -152,7 +152,8 @@ def read_backup(folder: Path) -> TrainingState:
 
 
 def _read(folder: Path) -> TrainingState:
-    saved = _valid(_OptimizerFile, _json(folder / "optimizer.json"), folder / "optimizer.json")
+    # Prodigy has an unlimited growth rate
+    saved = _valid(_OptimizerFile, _json(folder / "optimizer.json", only_finite=False), folder / "optimizer.json")
     return TrainingState(
         position=_valid(Position, _json(folder / "progress.json"), folder / "progress.json"),
         weights=_tensors(folder / "weights.safetensors"),
@@ -169,9 +170,9 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _json(file: Path) -> object:
+def _json(file: Path, *, only_finite: bool = True) -> object:
     try:
-        return read_json(file, _JSON_LIMIT)
+        return read_json(file, _JSON_LIMIT, only_finite=only_finite)
     except (OSError, FileFault) as error:
         raise ResumeError(f"{file} is damaged: it cannot be read ({error}).") from None
 

@@ -56,8 +56,9 @@ def unpack_optimizer(
     if state.class_name != type(optimizer).__name__:
         raise ValueError(f"it is from another optimizer, {state.class_name} instead of {type(optimizer).__name__}")
     for group, saved in zip(optimizer.param_groups, state.groups, strict=True):
-        known = group.keys() - {"params", *configured}  # the file names settings, and never the parameters themselves
-        group.update({key: value for key, value in saved.items() if key in known})
+        # pytorch_optimizer adds settings at the first step, such as the step's number; a file never names parameters
+        kept = {"params", *configured}
+        group.update({key: value for key, value in saved.items() if key not in kept})
     by_parameter: dict[str, dict[str, Tensor | Plain]] = {name: dict(v) for name, v in state.values.items()}
     for path, tensor in state.tensors.items():
         name, key = path.rsplit("/", 1)

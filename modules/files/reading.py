@@ -87,18 +87,19 @@ def read_lines(path: str | Path, *, start: int = 0, line_limit: int = 1 << 20) -
             yield line[:-1]
 
 
-def read_json(path: str | Path, limit: int = TEXT_LIMIT) -> object:
+def read_json(path: str | Path, limit: int = TEXT_LIMIT, *, only_finite: bool = True) -> object:
     """The data in a JSON file; raises OSError or FileFault."""
-    return decode_json(read_text(path, limit))
+    return decode_json(read_text(path, limit), only_finite=only_finite)
 
 
-def decode_json(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> object:
-    """Data from JSON text that is not nested deeper than `max_depth` and has only finite numbers; raises FileFault.
+def decode_json(text: str | bytes, *, max_depth: int = MAX_DEPTH, only_finite: bool = True) -> object:
+    """Data from JSON text that is not nested deeper than `max_depth` and has only finite numbers, unless Python's
+    Infinity and NaN are allowed; raises FileFault.
 
     Of a name that is given twice in a group, the last one counts, as for most readers.
     """
     try:
-        data: object = json.loads(text, parse_constant=_reject_constant, parse_float=_finite)
+        data: object = json.loads(text, parse_constant=_reject_constant if only_finite else float, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise FileFault(f"is not JSON (line {error.lineno}: {error.msg[0].lower()}{error.msg[1:]})") from None
     except UnicodeDecodeError:
