@@ -9,19 +9,22 @@ from torch import nn
 
 from modules.config import ConfigError, TrainConfig, unsupported_resolution
 from modules.families._family import Family, family_class
-from modules.training.methods.lora import make_contiguous
 from modules.training.methods.method import prepare
+from modules.training.move_model import move_model
 from modules.training.optimizers import check_installed
 from modules.training.precision import Precision
-from modules.training.submodules import cast_frozen_layers, check_submodules
+from modules.training.submodules import check_submodules
 
 SWITCHES = ("enable_gradient_checkpointing", "activation_checkpointing_enable")  # diffusers' and transformers'
 MAX_RECOMPILES = 64  # of one block: widths of the network, image sizes, with gradients and without
 
 
 def load_family(config: TrainConfig) -> Family:
-    """The config's family with its model on the CPU. Raises ConfigError if it cannot do what the config asks."""
-    return check_available(config).load(config)
+    """The config's family, its model still as `Family.load_for_training` leaves it: to be prepared, or for encoding.
+
+    Raises ConfigError if it cannot do what the config asks.
+    """
+    return check_available(config).load_for_training(config)
 
 
 def check_available(config: TrainConfig) -> type[Family]:
@@ -52,18 +55,15 @@ def check_available(config: TrainConfig) -> type[Family]:
 def prepare_model(family: Family, config: TrainConfig, precision: Precision) -> None:
     """Prepare `family.model`, still on the CPU, for training: what the method adds, frozen weights, dtypes, layout.
 
+    For a GPU, dtypes and layout follow when it is moved (`move_model`): until then its weights stay in their files.
     Raises ConfigError if the method does not fit the model.
     """
     prepare(family, config)
-    model = family.model.to(precision.weights)
-    cast_frozen_layers(family, config)
-    if config.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    make_contiguous(model)
+    if precision.device.type == "cpu":
+        move_model(family, config, precision.device)
     if config.gradient_checkpointing:
-        _checkpoint_gradients(model, config.family)
-    model.train()
-    family.model = model
+        _checkpoint_gradients(family.model, config.family)
+    family.model.train()
 
 
 def compile_model(model: nn.Module) -> nn.Module:
@@ -79,13 +79,6 @@ def compile_model(model: nn.Module) -> nn.Module:
     for block in blocks:
         block.compile()
     return model if blocks else cast(nn.Module, torch.compile(model, dynamic=False))
-
-
-def seed_everything(seed: int) -> None:
-    """torch.manual_seed for CPU and CUDA only; torch's takes 170 us without a GPU, as it records the call stack."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
 
 
 def _checkpoint_gradients(model: nn.Module, family: str) -> None:
