@@ -15,6 +15,8 @@ class Weights:
     Local tensors and gradients have the dtype and device of the model's parameters.
     """
 
+    gradients_are_views = False  # into DDP's buckets, from step to step
+
     def __init__(self, model: nn.Module) -> None:
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.model = model
@@ -37,9 +39,26 @@ class Weights:
     def collect_gradients(self) -> None:
         """After the last backward of a step: set `local[name].grad`, shaped like `local[name]`, clear all others."""
 
+    def clear_gradients(self) -> None:
+        """After a step: zero the gradients that are views, or else free them.
+
+        Freed views would leave the buckets' memory unused while the next micro-batches accumulate in new tensors.
+        Without buckets nothing is gained by keeping them: the memory serves samples and the next forward, and the next
+        backward stores its gradients instead of adding them to zeros.
+        """
+        if self.gradients_are_views:
+            torch._foreach_zero_([weight.grad for weight in self.local.values() if weight.grad is not None])
+            return
+        for weight in self.local.values():
+            weight.grad = None
+
     def total_norm(self, local_norm: Tensor) -> Tensor:
         """The norm [] of the full gradient, from the norm [] of the local gradients; the same on all ranks."""
         return local_norm
+
+    def swap(self, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
+        """Exchange the values of `first`, which are `local`, with those of `second` by name, without a copy of all."""
+        swap_storage(first, second)
 
     def reshard(self) -> None:
         """After forwards without a backward: return the model to its state between steps."""
@@ -69,3 +88,10 @@ class Weights:
                 if full[name].shape != expected:
                     raise ValueError(f"{name} has the shape {list(full[name].shape)} instead of {list(expected)}")
                 target.copy_(self.shard(name, full[name]))
+
+
+def swap_storage(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
+    """Exchange the memory of tensors with the same name, shape and dtype; the tensors stay the same objects."""
+    for name, tensor in first.items():
+        other = second[name]
+        tensor.data, other.data = other.data, tensor.data

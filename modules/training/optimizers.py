@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from modules.config import ConfigError, TrainConfig
-from modules.distributed import Weights
+from modules.distributed import HostCopy, Weights
 
 
 def check_installed(config: TrainConfig) -> None:
@@ -64,6 +65,7 @@ class GuardedStep:
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         # fused kernels read `found_inf` on the device; for others the host has to decide
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
+        self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
 
     def apply(self, frozen: Sequence[bool] = ()) -> Tensor:
         """One optimizer step from the current gradients, which are then cleared; returns their norm [] before clipping.
@@ -72,26 +74,40 @@ class GuardedStep:
         decay and momentum included, and the norm does not count it.
         """
         self._weights.collect_gradients()
-        for group, is_frozen in zip(self.optimizer.param_groups, frozen, strict=bool(frozen)):
-            for parameter in group["params"] if is_frozen else ():
-                parameter.grad = None
-        if frozen and all(frozen):
-            return torch.zeros(())
+        set_aside = self._set_aside(frozen)
+        norm = torch.zeros((), device=self._parameters[0].device)
+        if not (frozen and all(frozen)):
+            norm = self._clip_and_step()
+        for parameter, gradient in set_aside:
+            parameter.grad = gradient
+        self._weights.clear_gradients()
+        return norm
+
+    def _set_aside(self, frozen: Sequence[bool]) -> list[tuple[Tensor, Tensor | None]]:
+        """Take the gradients of `frozen` groups away; returns what to give back after the step."""
+        groups = zip(self.optimizer.param_groups, frozen, strict=bool(frozen))
+        taken = [(p, p.grad) for group, is_frozen in groups if is_frozen for p in group["params"]]
+        for parameter, _ in taken:
+            parameter.grad = None
+        return taken
+
+    def _clip_and_step(self) -> Tensor:
         self._scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = self._weights.total_norm(nn.utils.get_total_norm(gradients, foreach=True))
+        on_host = None if self._on_device else HostCopy(norm)  # on its way while the gradients are clipped
         if self._max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
-        if not self.optimizer.state and not torch.isfinite(norm):
+        if on_host is not None:
+            if math.isfinite(on_host.read()[0]):
+                self.optimizer.step()
+        elif self._has_momentum and not self.optimizer.state and not torch.isfinite(norm):
             pass  # fused SGD would take its momentum as initialised by a first step that was skipped
         elif self._scaler.is_enabled():
             self._scaler.step(self.optimizer)
-        elif self._on_device:
+        else:
             self._step_on_device(norm)
-        elif torch.isfinite(norm):
-            self.optimizer.step()
         self._scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
         return norm
 
     def _step_on_device(self, norm: Tensor) -> None:

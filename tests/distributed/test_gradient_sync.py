@@ -30,6 +30,7 @@ from tests.runs import (
 
 pytestmark = pytest.mark.slow
 
+GRADIENTS = str(ROOT / "tests" / "gradient_family.py")
 ADAPTERS = str(ROOT / "tests" / "adapter_family.py")
 EXACT: dict[str, object] = {"precision": "fp64", "max_steps": 20}
 LOW_RANK: dict[str, object] = {"gradient_compression": "powersgd", "powersgd_start_step": 2, "powersgd_rank": 1}
@@ -45,6 +46,15 @@ INTERRUPTED: dict[str, object] = {
 def adapters(settings: dict[str, object], **options: object) -> dict[str, object]:
     return {"family": ADAPTERS, "family_options": options, **settings}
 
+
+ACCUMULATED: dict[str, object] = {"family": GRADIENTS, "batch_size": 1, "gradient_accumulation_steps": 4}
+# by the width of the network, which names the recordings
+VIEWS: dict[int, dict[str, object]] = {
+    7: {},
+    8: {"gradient_compression": "powersgd", "powersgd_start_step": 2},
+    9: {"gradient_as_bucket_view": False},
+    10: {"find_unused_parameters": True},
+}
 
 JOBS: dict[str, dict[str, object]] = {
     "exact": adapters(EXACT),
@@ -80,15 +90,27 @@ class Found(NamedTuple):
 @pytest.fixture(scope="module")
 def found(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     place = tmp_path_factory.mktemp("reductions")
+    views = {
+        f"views {width}": {
+            **ACCUMULATED,
+            **settings,
+            "family_options": {"width": width, "record_gradients": str(place), "faults": ["nan:1:10"]},
+        }
+        for width, settings in VIEWS.items()
+    }
     common = {**group_settings(2), "startup_timeout_s": 90, "step_timeout_s": 60}
     configs = {
         name: tiny_config(images, place, **{**common, "run_name": f"job-{number}", **settings})
-        for number, (name, settings) in enumerate(JOBS.items())
+        for number, (name, settings) in enumerate({**JOBS, **views}.items())
     }
     jobs = {name: Job(config) for name, config in configs.items()}
     jobs["resumed"] = Job(configs["interrupted"].model_copy(update={"max_steps": 10}), "latest")
     runs = train_group(2, jobs, partial(gradient_sync_programs.run_all, folder=place))
-    return Found(runs, json.loads((place / "found.json").read_text()))
+    results = json.loads((place / "found.json").read_text())
+    for width in VIEWS:
+        lines = (place / f"{width}-0.jsonl").read_text().splitlines()
+        results[f"gradients {width}"] = [json.loads(line) for line in lines]
+    return Found(runs, results)
 
 
 # Adapters
@@ -119,6 +141,29 @@ def test_two_ranks_train_adapters_like_one(images: Path, tmp_path: Path, found: 
     assert code == 0
     assert loss_difference(one.losses, found.runs[name].losses) <= 1e-9
     assert weight_difference(one.state, found.runs[name].state) <= 1e-9
+
+
+# Gradients as views into the buckets
+
+
+@pytest.mark.parametrize("width", [7, 8])
+def test_gradients_stay_in_the_buckets_memory(found: Found, width: int) -> None:
+    run, (warm_up, *steps) = found.runs[f"views {width}"], found.results[f"gradients {width}"]
+    assert run.exit_code == 0
+    assert run.warnings.count("the gradient is not finite") == 1
+    assert warm_up == [None] * 4
+    assert len(steps) == 21  # micro-batches: four in each of six steps, but for the last one of 41 samples
+    assert all(gradients == steps[0] for gradients in steps)
+    memory = dict(steps[0])
+    weights = width * 4 * 9 + width + 3 * width * 9 + 3
+    assert sum(memory.values()) == 4 * weights
+
+
+@pytest.mark.parametrize("width", [9, 10])
+def test_other_gradients_are_freed_after_each_step(found: Found, width: int) -> None:
+    warm_up, *micro_batches = found.results[f"gradients {width}"]
+    assert warm_up == micro_batches[0] == [None] * 4
+    assert micro_batches.count([None] * 4) == 6  # the first one of each step
 
 
 # Compression
@@ -161,6 +206,26 @@ def test_powersgd_resumes_bit_exactly(found: Found) -> None:
 def test_powersgd_refuses_scalars_by_name(found: Found) -> None:
     message = cause(found.runs["powersgd, a scalar"])
     assert message.startswith("gradient_compression is 'powersgd', which cannot compress the scalar 'scale'")
+
+
+# A backward that fails on one rank
+
+
+@pytest.mark.parametrize("name", gradient_sync_programs.INTERRUPTED)
+def test_a_backward_that_fails_on_one_rank_makes_all_gradients_nan(found: Found, name: str) -> None:
+    finite, equal = zip(*found.results[f"interrupted, {name}"], strict=True)
+    assert finite == (True, True, False, True, False, False, True)
+    assert all(equal)
+
+
+def test_buffers_follow_the_mean_of_the_ranks_changes(found: Found) -> None:
+    # 1 + (1 + 2) / 2; the second rank's counter and flag do not count
+    assert found.results["buffers"] == {
+        "mean": [2.5],
+        "constant": [float(torch.tensor(1.1))],
+        "counter": [8],
+        "flag": [1],
+    }
 
 
 # Unused weights
