@@ -24,7 +24,8 @@ def effective_batch(config: TrainConfig, world_size: int) -> int:
 
 
 def learning_rate_scale(config: TrainConfig, world_size: int) -> float:
-    """The factor on the learning rate; 1 if global_batch_size fixes the batch for any number of processes."""
-    if config.global_batch_size is not None or world_size == 1:
+    """The factor on the learning rate; 1 if global_batch_size fixes the batch for any number of processes, or if the
+    optimizer estimates its step size from the gradients."""
+    if config.global_batch_size is not None or config.optimizer.finds_step_size or world_size == 1:
         return 1.0
     return _SCALING[config.lr_scaling](world_size)

@@ -80,6 +80,7 @@ def test_checkboxes_select_gpus_and_keep_the_last(section: Section, shared_drive
         ),
         ({"world_size": 4, "global_batch_size": 12}, "4 processes, effective batch fixed at 12; learning rate 0.0001."),
         ({"world_size": 2, "lr_scaling": "linear"}, "becomes 0.0002."),
+        ({"world_size": 4, "optimizer": "prodigy", "learning_rate": 1.0}, "accumulation 1 = 8; learning rate 1."),
     ],
 )
 def test_summary_of_processes_batch_and_learning_rate(settings: dict[str, object], expected: str) -> None:

@@ -153,7 +153,8 @@ class MultiGpuSettings(Section):
         "sqrt",
         title="Learning-rate scaling",
         help="More GPUs make a larger batch, which allows a higher learning rate. sqrt: 4 GPUs double it. linear: 4 "
-        "GPUs make it four times as high. none: unchanged. Never scaled with a fixed global batch size.",
+        "GPUs make it four times as high. none: unchanged. Never scaled with a fixed global batch size, or with "
+        "prodigy, which finds its step size itself.",
         depends_on="enable_multi_gpu & !global_batch_size",
     )
     find_unused_parameters: bool = setting(

@@ -60,6 +60,8 @@ class Optimizer(Section):
     target: ClassVar[str]
     # Whether each weight is updated from its own history alone, so that a tensor may be split across GPUs.
     is_elementwise: ClassVar[bool] = False
+    # Whether it estimates the step size: the learning rate is then a factor, which does not grow with the batch.
+    finds_step_size: ClassVar[bool] = False
 
     name: str
 
@@ -200,10 +202,11 @@ class Lion(Optimizer):
 
 
 class Prodigy(Optimizer):
-    """Finds the step size itself; set the learning rate to 1."""
+    """Finds the step size itself; set the learning rate to 1, and that of a part to its share, such as 0.5."""
 
     section_title: ClassVar[str] = "Prodigy"
-    target: ClassVar[str] = "pytorch_optimizer:Prodigy"
+    target: ClassVar[str] = "modules.training.prodigy:Prodigy"
+    finds_step_size: ClassVar[bool] = True
 
     name: Literal["prodigy"] = "prodigy"
     betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)

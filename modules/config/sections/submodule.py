@@ -31,7 +31,7 @@ class SubmoduleSettings(Section):
         None,
         title="Learning rate of this submodule",
         help="Text encoders usually need less than the UNet, about half. Schedule, warm-up and multi-GPU scaling "
-        "apply to it as well. Empty: the run's learning rate.",
+        "apply to it as well. With prodigy a factor such as 0.5, next to the run's 1. Empty: the run's learning rate.",
         depends_on="train",
         gt=0,
         le=10,
