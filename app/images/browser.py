@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from app.images.captions import Replacement, plan_replacement, write_caption
+from app.images.captions import CaptionFiles, Replacement, plan_replacement, write_caption
 from app.images.editor import CaptionEditor, read_only_reason
 from app.images.grid import ImageGrid
 from app.images.image_index import ImageIndex, IndexedImage
@@ -34,19 +34,19 @@ class ImageBrowser(tk.Frame):
         self,
         parent: tk.Misc,
         thumbnails: Thumbnails,
-        caption_sources: Callable[[], Mapping[int, str]],
+        caption_files: Callable[[], Mapping[int, CaptionFiles]],
         failed: Callable[[str], object],
         captions_changed: Callable[[], object],
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
-        self._caption_sources, self._failed, self._captions_changed = caption_sources, failed, captions_changed
+        self._files, self._failed, self._captions_changed = caption_files, failed, captions_changed
         self._image_index = ImageIndex()
         self._problems: dict[Path, list[str]] = defaultdict(list)
         self._pause = ""
         self._build_bar()
         self.replacing = ReplaceBar(self, self._plan, self._replace)
-        self.editor = CaptionEditor(self, thumbnails, self._caption_written, failed, self._read_only_reason)
+        self.editor = CaptionEditor(self, thumbnails, self._caption_written, failed, self._caption_files)
         self.editor.pack(side="right", fill="y", padx=(theme.px(2 * theme.UNIT), 0))
         self.grid_view = ImageGrid(self, thumbnails, self._selected, self.editor.focus_text)
         self.grid_view.pack(side="left", fill="both", expand=True)
@@ -126,8 +126,8 @@ class ImageBrowser(tk.Frame):
     def _selected(self, image: IndexedImage) -> None:
         self.editor.show(image, self._problems.get(image.file, []))
 
-    def _read_only_reason(self, image: IndexedImage) -> str:
-        return read_only_reason(image, self._caption_sources().get(image.concept, "auto"))
+    def _caption_files(self, image: IndexedImage) -> CaptionFiles:
+        return self._files().get(image.concept, CaptionFiles())
 
     def _caption_written(self, image: IndexedImage) -> None:
         self._captions_changed()
@@ -147,17 +147,18 @@ class ImageBrowser(tk.Frame):
         return [
             (each, caption)
             for each, caption in plan_replacement(self.shown, replacement)
-            if not self._read_only_reason(each)
+            if not read_only_reason(each, self._caption_files(each))
         ]
 
     def _replace(self, replacement: Replacement) -> int:
         """Write every planned caption, stopping at the first failure; returns how many were written."""
         plans = self._plan(replacement)
         for done, (image, caption) in enumerate(plans):
+            files = self._caption_files(image)
             try:
-                change = write_caption(image.file, caption)
+                change = write_caption(image.file, caption, files)
             except (OSError, UnicodeDecodeError) as error:
-                self._failed(f"{image.file.with_suffix('.txt')} cannot be written: {error}.")
+                self._failed(f"{files.file(image.file)} cannot be written: {error}.")
                 return done
             self.editor.record(image, change)
         self._reselect()

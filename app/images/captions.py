@@ -9,6 +9,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.images.image_index import IndexedImage
+from app.nested import value_at
+from modules.config.captions import split_caption
+from modules.config.sections.concept import CaptionLines
+
+
+@dataclass(frozen=True)
+class CaptionFiles:
+    """Where a concept's captions are, and what the lines of a caption file mean: its settings."""
+
+    source: str = "auto"
+    lines: CaptionLines = "random"
+    extensions: tuple[str, ...] = (".txt",)
+
+    @classmethod
+    def of(cls, concept: object) -> CaptionFiles:
+        """From one entry of `concepts`, which may be incomplete or invalid while it is edited."""
+        lines: dict[object, CaptionLines] = {"first": "first", "whole": "whole"}
+        extensions = tuple(str(value_at(concept, "caption_extension") or "").split())
+        return cls(
+            str(value_at(concept, "caption_source") or "auto"),
+            lines.get(value_at(concept, "caption_lines"), "random"),
+            tuple(each for each in extensions if each.startswith(".") and "/" not in each) or (".txt",),
+        )
+
+    def file(self, image: Path) -> Path:
+        """The caption file of an image: the first that exists, else the first that is looked for."""
+        files = [image.with_suffix(each) for each in self.extensions]
+        return next((file for file in files if file.exists()), files[0])
+
+    def caption(self, text: str) -> str:
+        """What is trained on of the text of a caption file: one caption per line, or the only one."""
+        return "\n".join(split_caption(text, self.lines))
+
+    def changed(self, text: str | None, caption: str) -> str:
+        """The text of a caption file with another caption; lines that are not used stay."""
+        written = caption.strip()
+        if self.lines == "first":
+            others = (text or "").splitlines()[1:]
+            written = "\n".join([" ".join(written.splitlines()), *others]).rstrip()
+        return written + "\n" if written else ""
 
 
 @dataclass(frozen=True)
@@ -24,25 +64,22 @@ class CaptionChange:
         return CaptionChange(self.file, self.after, self.before)
 
 
-def caption_file(image: Path) -> Path:
-    """The .txt file next to an image."""
-    return image.with_suffix(".txt")
-
-
-def read_caption(image: Path) -> str | None:
-    """The text of the caption file, one caption per line; None if there is no file.
+def read_caption(file: Path) -> str | None:
+    """The text of a caption file; None if there is no file.
 
     Raises OSError, or UnicodeDecodeError if the file is not UTF-8.
     """
     try:
-        return caption_file(image).read_text("utf-8-sig")
+        return file.read_text("utf-8-sig")
     except FileNotFoundError:
         return None
 
 
-def write_caption(image: Path, text: str) -> CaptionChange:
+def write_caption(image: Path, caption: str, files: CaptionFiles) -> CaptionChange:
     """Write the caption of an image and return the change. Raises OSError, leaving the old text in place."""
-    change = CaptionChange(caption_file(image), read_caption(image), text.strip() + "\n" if text.strip() else "")
+    file = files.file(image)
+    text = read_caption(file)
+    change = CaptionChange(file, text, files.changed(text, caption))
     apply(change)
     return change
 

@@ -9,17 +9,24 @@ from typing import Final
 
 from PIL import Image, ImageTk
 
-from app.images.captions import CaptionChange, apply, caption_file, read_caption, write_caption
+from app.images.captions import CaptionChange, CaptionFiles, apply, read_caption, write_caption
 from app.images.image_index import IndexedImage
 from app.images.thumbnails import Thumbnails
 from app.widgets import theme
 from app.widgets.buttons import Button, TextBox, frame, text
+from modules.config.sections.concept import CaptionLines
 
 PREVIEW = 320
 _TEXT_HEIGHT, _TEXT_HEIGHT_LOW = 250, 180  # height of everything but the image, in unscaled pixels
 _LOW = 380
 
 
+_HINTS: Final[dict[CaptionLines, str]] = {
+    "random": "One caption per line.",
+    "first": "The first line of the file; the others are not used, and stay.",
+    "whole": "The whole file is one caption.",
+}
+_SAVING: Final = "Saved when you leave the field; Ctrl+Enter saves immediately, Esc reverts."
 _READ_ONLY_REASONS: Final = {
     "auto": "This caption comes from the folder's metadata or from the file name. To edit captions here, set "
     "the folder's caption source to “txt”.",
@@ -39,16 +46,12 @@ class CaptionEditor(tk.Frame):
         thumbnails: Thumbnails,
         changed: Callable[[IndexedImage], object],
         failed: Callable[[str], object],
-        read_only_reason: Callable[[IndexedImage], str],
+        caption_files: Callable[[IndexedImage], CaptionFiles],
     ) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
-        self._thumbnails, self._changed, self._failed, self._read_only_reason = (
-            thumbnails,
-            changed,
-            failed,
-            read_only_reason,
-        )
+        self._thumbnails, self._changed, self._failed = thumbnails, changed, failed
+        self._caption_files = caption_files
         self._image: IndexedImage | None = None
         self._photo: ImageTk.PhotoImage | None = None
         self._history: list[tuple[IndexedImage, CaptionChange]] = []
@@ -125,15 +128,18 @@ class CaptionEditor(tk.Frame):
     def save(self) -> None:
         """Write the caption if it was changed."""
         image = self._image
-        if image is None or self._read_only_reason(image):
+        if image is None:
+            return
+        files = self._caption_files(image)
+        if read_only_reason(image, files):
             return
         written = self.text.get().strip()
         if written == image.caption.strip():
             return
         try:
-            change = write_caption(image.file, written)
+            change = write_caption(image.file, written, files)
         except (OSError, UnicodeDecodeError) as error:
-            self._failed(f"{caption_file(image.file)} cannot be written: {_reason(error)}.")
+            self._failed(f"{files.file(image.file)} cannot be written: {_reason(error)}.")
             return
         self.record(image, change)
         self._hint.configure(text=f"{change.file.name} saved.")
@@ -160,25 +166,18 @@ class CaptionEditor(tk.Frame):
             self._show_text()
 
     def _set_caption(self, image: IndexedImage, text: str | None) -> None:
-        lines = [line.strip() for line in (text or "").splitlines()]
-        image.caption = "\n".join(line for line in lines if line)
+        image.caption = self._caption_files(image).caption(text or "")
         image.caption_state = "missing" if text is None else "found" if image.caption else "empty"
         self._changed(image)
 
     def _show_text(self) -> None:
         image = self._image
-        reason = self._read_only_reason(image) if image else ""
+        files = self._caption_files(image) if image else CaptionFiles()
+        reason = read_only_reason(image, files) if image else ""
         self.text.show(image.caption if image is not None else "")
         self.text.text.edit_reset()
         self.text.enable(image is not None and not reason)
-        self._hint.configure(
-            text=reason
-            or (
-                "One caption per line. Saved when you leave the field; Ctrl+Enter saves immediately, Esc reverts."
-                if image
-                else ""
-            )
-        )
+        self._hint.configure(text=reason or (f"{_HINTS[files.lines]} {_SAVING}" if image else ""))
 
     def _draw(self) -> None:
         """Draw the preview, or the grid's thumbnail until the preview is ready."""
@@ -208,18 +207,19 @@ def _details(image: IndexedImage) -> str:
     return f"{image.width} × {image.height} pixels, trained at {width} × {height}"
 
 
-def read_only_reason(image: IndexedImage, source: str) -> str:
-    """Why the captions of an image cannot be edited here; empty if they can. `source` is the concept's setting."""
+def read_only_reason(image: IndexedImage, files: CaptionFiles) -> str:
+    """Why the captions of an image cannot be edited here; empty if they can. `files` are its concept's settings."""
+    source = files.source
     if source in ("file_name", "folder_name", "metadata", "none"):
         return _READ_ONLY_REASONS[source]
-    if source == "auto" and image.caption and _text(image) is None:
+    if source == "auto" and image.caption and _text(files.file(image.file)) is None:
         return _READ_ONLY_REASONS["auto"]
     return ""
 
 
-def _text(image: IndexedImage) -> str | None:
+def _text(file: Path) -> str | None:
     try:
-        return read_caption(image.file)
+        return read_caption(file)
     except (OSError, UnicodeDecodeError):
         return None
 

@@ -27,7 +27,7 @@ class IndexedImage:
     width: int
     height: int
     bucket: str  # "WxH"
-    caption: str  # one caption per line
+    caption: str  # one caption per line, or the only one; see CaptionFiles.caption
     caption_state: str  # found, missing, unreadable, empty
 
     @property

@@ -7,6 +7,7 @@ import tkinter as tk
 from collections.abc import Callable, Mapping
 
 from app.images.browser import ImageBrowser
+from app.images.captions import CaptionFiles
 from app.images.image_index import SURVEY_SETTINGS, ConceptFolder, ImageIndex, ImageProblem, tag_counts
 from app.images.lists import BucketHistogram, ProblemList, TagList
 from app.images.reader import SurveyReader
@@ -131,7 +132,7 @@ class ImagePages(tk.Frame):
     def _build_page(self, name: str) -> tk.Frame:
         if name == "images":
             self.browser = ImageBrowser(
-                self._card, self._thumbnails, self._caption_sources, self._show_error, self._captions_changed
+                self._card, self._thumbnails, self._caption_files, self._show_error, self._captions_changed
             )
             return self.browser
         if name == "tags":
@@ -154,11 +155,11 @@ class ImagePages(tk.Frame):
             case "buckets":
                 self.histogram.show(self.image_index.buckets)
 
-    def _caption_sources(self) -> dict[int, str]:
-        """The caption source of each concept."""
+    def _caption_files(self) -> dict[int, CaptionFiles]:
+        """The caption settings of each concept."""
         concepts = value_at(self.state.draft.data, "concepts")
         entries = concepts if isinstance(concepts, list) else []
-        return {number: str(value_at(entry, "caption_source") or "auto") for number, entry in enumerate(entries)}
+        return {number: CaptionFiles.of(entry) for number, entry in enumerate(entries)}
 
     def _show_error(self, message: str) -> None:
         self._error.configure(text=message)

@@ -43,6 +43,8 @@ class Section(FormSection):
             "Captions",
             (
                 "caption_source",
+                "caption_lines",
+                "caption_extension",
                 "prompt_prefix",
                 "tag_shuffle",
                 "tag_delimiter",

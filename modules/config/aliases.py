@@ -24,8 +24,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "concepts.*.repeats": ("num_repeats", "balancing", "dataset_repeats"),
     "concepts.*.kind": ("Used for", "reg_data_dir", "validation concept", "is_reg", "concept type"),
     "concepts.*.caption_source": (
-        "Captions come from", "prompt_source", "caption_extension", "caption_ext", "caption_strategy",
+        "Captions come from", "prompt_source", "caption_strategy",
     ),
+    "concepts.*.caption_lines": ("enable_wildcard", "disable_multiline_split", "multiline captions"),
+    "concepts.*.caption_extension": ("caption_extention", "caption_ext", ".caption", "caption file"),
     "concepts.*.prompt_prefix": ("instance_prompt", "trigger_word", "class_tokens", "token"),
     "concepts.*.tag_shuffle": ("enable_tag_shuffling", "shuffle_caption", "shuffle_tokens"),
     "concepts.*.tag_delimiter": ("caption_separator",),

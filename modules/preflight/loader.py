@@ -92,10 +92,10 @@ def _copied(concept: Concept, target: Path, count: int) -> Concept:
     root = Path(concept.path).expanduser()
     names = [name for name in sorted(data_listing(concept)) if Path(name).suffix.lower() in IMAGE_SUFFIXES]
     for name in names[:: max(1, len(names) // count)][:count]:
-        for file in {root / name, (root / name).with_suffix(".txt")}:
+        for file in {root / name, *((root / name).with_suffix(each) for each in concept.caption_extensions)}:
             if file.is_file():
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, (target / name).with_suffix(file.suffix))
+                shutil.copyfile(file, (target / name).with_name(file.name))
     target.mkdir(parents=True, exist_ok=True)
     return concept.model_copy(update={"path": str(target), "repeats": _REPEATS})
 

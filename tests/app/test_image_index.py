@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from app.images.captions import Replacement, apply, plan_replacement, read_caption, write_caption
+from app.images.captions import CaptionFiles, Replacement, apply, plan_replacement, read_caption, write_caption
 from app.images.image_index import ImageIndex, IndexedImage, survey, tag_counts
 from app.images.thumbnails import Thumbnails
 
@@ -71,14 +71,40 @@ def test_tags_are_counted_once_per_image(folder: Path) -> None:
 
 
 def test_caption_write_is_atomic_and_undoable(folder: Path) -> None:
-    change = write_caption(folder / "0.png", "a dog\n")
-    assert read_caption(folder / "0.png") == "a dog\n"
+    files = CaptionFiles()
+    change = write_caption(folder / "0.png", "a dog\n", files)
+    assert read_caption(folder / "0.txt") == "a dog\n"
     apply(change.reverse())
-    assert read_caption(folder / "0.png") == "cat, number 0"
-    new = write_caption(folder / "new.png", "born")
+    assert read_caption(folder / "0.txt") == "cat, number 0"
+    new = write_caption(folder / "new.png", "born", files)
     apply(new.reverse())
-    assert read_caption(folder / "new.png") is None
+    assert read_caption(folder / "new.txt") is None
     assert not list(folder.glob(".*")), "no partial file is left"
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown", "written"),
+    [
+        ("random", "a cat\na dog", "new\n"),
+        ("first", "a cat", "new\na dog\n"),  # the line that is not used stays
+        ("whole", "a cat\n\na dog", "new\n"),
+    ],
+)
+def test_captions_are_edited_as_the_concept_reads_them(folder: Path, lines: str, shown: str, written: str) -> None:
+    text = "a cat\n\na dog\n" if lines != "first" else "a cat\na dog\n"
+    (folder / "0.caption").write_text(text, "utf-8")
+    concept = {"path": str(folder), "caption_extension": ".caption .txt", "caption_lines": lines}
+    index = survey({"concepts": [concept], "resolution": 64}, 8, lambda: True, lambda _: None)
+    assert [image.caption for image in index.images] == [shown, "cat, number 1", "cat, number 2"]
+    files = CaptionFiles.of(concept)
+    assert files.caption(text) == shown, "the window and the training read the same"
+    change = write_caption(folder / "0.png", "new", files)
+    assert (folder / "0.caption").read_text("utf-8") == written
+    assert (folder / "0.txt").read_text("utf-8") == "cat, number 0"
+    apply(change.reverse())
+    assert (folder / "0.caption").read_text("utf-8") == text
+    write_caption(folder / "born.png", "one", files)
+    assert (folder / "born.caption").is_file(), "a new file has the first extension"
 
 
 def image(caption: str) -> IndexedImage:

@@ -139,6 +139,36 @@ def test_read_only_captions_give_the_reason(section: Section, shared_driver: Dri
     assert "The folder's settings use the file name as the caption." in shared_driver.text(section)
 
 
+def test_captions_are_edited_as_the_settings_read_them(section: Section, folder: Path, shared_driver: Driver) -> None:
+    file = folder / "05.caption"
+    file.write_text("a cat, first line\nsecond line\n", "utf-8")
+
+    def wait_for(caption: str) -> None:
+        pages(section).reload_if_changed()
+        found = lambda: {each.file.name: each.caption for each in browser(section).shown}  # noqa: E731
+        shared_driver.wait(
+            lambda: pages(section).is_complete and found().get("05.png") == caption, "the folder is read"
+        )
+
+    try:
+        shared_driver.draft.set("concepts.0.caption_source", "txt")
+        shared_driver.draft.set("concepts.0.caption_extension", ".caption .txt")
+        shared_driver.draft.set("concepts.0.caption_lines", "first")
+        wait_for("a cat, first line")
+        browser(section).grid_view.select(folder / "05.png")
+        shared_driver.settle()
+        assert "the others are not used" in shared_driver.text(section)
+        browser(section).editor.text.show("a dog")
+        browser(section).editor.save()
+        assert file.read_text("utf-8") == "a dog\nsecond line\n"
+        assert (folder / "05.txt").read_text("utf-8") == "a cat, number 5, grey fur"
+    finally:
+        file.unlink()
+        shared_driver.draft.set("concepts.0.caption_extension", ".txt")
+        shared_driver.draft.set("concepts.0.caption_lines", "random")
+        wait_for("a cat, number 5, grey fur")
+
+
 def test_unwritable_caption_is_reported_and_kept(section: Section, shared_driver: Driver) -> None:
     shared_driver.draft.set("concepts.0.caption_source", "txt")
     browser(section).show_only("")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal
+import re
+from typing import ClassVar, Final, Literal, Self, TypeAlias
 
-from modules.config.section import Section, setting
+from pydantic import model_validator
+
+from modules.config.section import Section, broken_rules, setting
 
 # The files in a concept's folder that Tandem reads.
 IMAGE_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
-CAPTION_SUFFIXES: Final = frozenset({".txt", ".csv", ".jsonl"})
+METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl"})
+CaptionLines: TypeAlias = Literal["random", "first", "whole"]
+_SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")
 
 
 class Concept(Section):
@@ -83,6 +88,25 @@ class Concept(Section):
         help="txt: a text file next to each image with the same name. file_name or folder_name: that name is the "
         "caption. metadata: metadata.jsonl or metadata.csv in the folder. none: no captions. auto: an image's entry "
         "in the metadata, else its text file; the file name only if the folder has neither.",
+        resume="warn",
+    )
+    caption_lines: CaptionLines = setting(
+        "random",
+        title="Multi-line captions",
+        help="What the lines of a caption file are. random: each line is a caption of its own, and one of them is "
+        "drawn each time. first: the first line is the caption, without the others. whole: one caption.",
+        depends_on="caption_source=auto|txt",
+        advanced=True,
+        resume="warn",
+    )
+    caption_extension: str = setting(
+        ".txt",
+        title="Caption file extension",
+        help="The caption of cat.jpg is in cat.txt. Other programs use .caption. With several extensions, separated by "
+        "spaces, an image's caption is in the first of these files that exists.",
+        depends_on="caption_source=auto|txt",
+        advanced=True,
+        min_length=1,
         resume="warn",
     )
     prompt_prefix: str = setting(
@@ -161,3 +185,24 @@ class Concept(Section):
         min_length=1,
         resume="warn",
     )
+
+    @property
+    def caption_extensions(self) -> tuple[str, ...]:
+        """The extensions of caption files, each with its dot, in order of preference."""
+        return tuple(self.caption_extension.split())
+
+    @model_validator(mode="after")
+    def _check_extensions(self) -> Self:
+        wrong = [each for each in self.caption_extensions if not _is_extension(each)]
+        if wrong or not self.caption_extensions:
+            given = repr(self.caption_extension)
+            sentence = (
+                "give extensions of text files with their dots, separated by spaces, for example .txt or .caption"
+            )
+            raise broken_rules([("caption_extension", f"is {given}; {sentence}")])
+        return self
+
+
+def _is_extension(text: str) -> bool:
+    is_taken = text.lower().endswith((*IMAGE_SUFFIXES, *METADATA_SUFFIXES))
+    return _SUFFIX.fullmatch(text) is not None and not is_taken

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from modules.config import Concept
 from modules.data.cache.crops import Crop, compute_crops, count_views, split_view
+from modules.data.index.captions import pack_captions
 from modules.data.index.index import Index
 
 NO_MASK = bytes(32)  # masked_training is off
@@ -39,7 +40,7 @@ class ViewKeys:
         hasher = self._start.copy()
         hasher.update(content + mask + self._numbers(variation)[row].tobytes() + (b"\1" if flipped else b"\0"))
         if self._captions_in_key:
-            hasher.update("\n".join(self.captions(row)).encode())
+            hasher.update(pack_captions(self.captions(row)))
         return hasher.digest()[:_KEY_BYTES]
 
     def crop(self, row: int, view: int) -> Crop:

@@ -9,12 +9,13 @@ import posixpath
 import re
 from enum import IntEnum
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from modules.config import Concept
+from modules.config.captions import split_caption
 from modules.data.index.problems import Problem
 from modules.data.index.scan import FolderScan
 
-CaptionSource: TypeAlias = Literal["auto", "txt", "file_name", "folder_name", "metadata", "none"]
 Metadata: TypeAlias = dict[str, tuple[str, ...]]
 
 _TEXT_KEYS = ("text", "caption", "prompt")
@@ -42,15 +43,16 @@ class CaptionState(IntEnum):
 class Captions:
     """Finds the captions of one concept's images; files are opened only when needed.
 
-    auto: the image's metadata entry, else its .txt file. If the concept has neither metadata nor .txt files, captions
-    are the file names; otherwise an image without either is reported and gets an empty caption.
+    auto: the image's metadata entry, else its caption file. If the concept has neither metadata nor caption files,
+    captions are the file names; otherwise an image without either is reported and gets an empty caption.
     """
 
-    def __init__(self, source: CaptionSource, scan: FolderScan) -> None:
+    def __init__(self, concept: Concept, scan: FolderScan) -> None:
         self.problems: list[Problem] = []
         self._scan = scan
-        self._source: CaptionSource = source
-        if source == "auto" and not scan.metadata and (scan.stamps[:, 1, 0] < 0).all():
+        self._concept = concept
+        self._source: str = concept.caption_source
+        if self._source == "auto" and not scan.metadata and (scan.stamps[:, 1, 0] < 0).all():
             self._source = "file_name"
         self._metadata: Metadata | None = None
 
@@ -58,7 +60,8 @@ class Captions:
     def origin(self) -> str:
         """Everything captions depend on apart from each image's caption file; if it is unchanged, so are they."""
         metadata = self._scan.metadata if self._source in ("auto", "metadata") else []
-        return json.dumps([self._source, metadata])
+        files = [self._concept.caption_lines, *self._concept.caption_extensions]
+        return json.dumps([self._source, metadata, files])
 
     def find(self, relative_path: str, has_text_file: bool) -> tuple[tuple[str, ...], CaptionState]:
         """The captions of one image (an empty tuple means one empty caption) and the state of the search."""
@@ -83,14 +86,17 @@ class Captions:
             self._entries()
 
     def _read_text(self, relative_path: str) -> tuple[tuple[str, ...], CaptionState]:
-        try:
-            with open(Path(self._scan.root, posixpath.splitext(relative_path)[0] + ".txt"), "rb") as file:
-                data = file.read(_MAX_CAPTION_FILE_BYTES)
-            text = data.decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError):
-            return (), CaptionState.UNREADABLE
-        lines = (line.strip() for line in re.split(r"\r\n|\r|\n", text.replace("\0", "")))
-        return _with_state(tuple(line for line in lines if line))
+        stem = posixpath.splitext(relative_path)[0]
+        for extension in self._concept.caption_extensions:
+            try:
+                with open(Path(self._scan.root, stem + extension), "rb") as file:
+                    data = file.read(_MAX_CAPTION_FILE_BYTES)
+                return _with_state(split_caption(data.decode("utf-8-sig"), self._concept.caption_lines))
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError):
+                break
+        return (), CaptionState.UNREADABLE
 
     def _entries(self) -> Metadata:
         if self._metadata is None:
@@ -98,6 +104,16 @@ class Captions:
             for relative, _ in self._scan.metadata:  # a file deeper in the tree comes later and overrides
                 self._metadata |= _read_metadata(self._scan.root, relative, self.problems)
         return self._metadata
+
+
+def pack_captions(captions: tuple[str, ...]) -> bytes:
+    """UTF-8, the captions separated by newlines; a line end within a caption is a carriage return."""
+    return "\n".join(caption.replace("\n", "\r") for caption in captions).encode("utf-8")
+
+
+def unpack_captions(packed: bytes) -> tuple[str, ...]:
+    """The result of `pack_captions`; ("",) if it is empty."""
+    return tuple(caption.replace("\r", "\n") for caption in packed.decode("utf-8").split("\n"))
 
 
 def _with_state(captions: tuple[str, ...]) -> tuple[tuple[str, ...], CaptionState]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept
-from modules.data.index.captions import Captions, CaptionState
+from modules.data.index.captions import Captions, CaptionState, pack_captions
 from modules.data.index.column_store import Column
 from modules.data.index.images import IMAGE_ERRORS, describe_image_error, read_image_size, suppress_pillow_warnings
 from modules.data.index.index import Index, ProgressCallback
@@ -35,7 +35,7 @@ class ConceptRows:
     number: int  # position in config.concepts
     columns: dict[str, Column]
     paths: list[bytes]
-    captions: list[bytes]  # UTF-8, several captions separated by newlines
+    captions: list[bytes]  # from `pack_captions`
     origin: str  # Captions.origin
     problems: list[Problem]
 
@@ -143,7 +143,7 @@ class _RowBuilder:
 
     def _captions(self, caption: Rows, pool: ThreadPoolExecutor) -> tuple[list[bytes], NDArray[np.uint8], str]:
         """Caption text and CaptionState of each image, and the origin of all."""
-        captions = Captions(self.concept.caption_source, self.scan)
+        captions = Captions(self.concept, self.scan)
         texts = [b""] * len(self.paths)
         states = np.zeros(len(self.paths), dtype=np.uint8)
         reused = np.zeros(len(self.paths), dtype=np.bool_)
@@ -165,7 +165,7 @@ class _RowBuilder:
             return captions.find(path, has_text_file=bool(caption[row, 0] >= 0))
 
         for row, (found, state) in _map(pool, np.flatnonzero(~reused & self.usable).tolist(), find):
-            texts[row] = "\n".join(found).encode("utf-8")
+            texts[row] = pack_captions(found)
             states[row] = state
         return texts, states, captions.origin
 

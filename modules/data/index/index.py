@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from modules.config import DataError
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import Bucket
-from modules.data.index.captions import CaptionState
+from modules.data.index.captions import CaptionState, unpack_captions
 from modules.data.index.column_store import Column, StringColumn, map_columns
 from modules.data.index.problems import Problem
 from modules.data.index.scan import concept_root
@@ -75,7 +75,7 @@ class Index:
         self.mask_file = cast("NDArray[np.int64]", columns["mask_file"])  # [rows, 2] size, mtime_ns; -1 without
         self.mask_size = cast("NDArray[np.int32]", columns["mask_size"])  # [rows, 2] width, height; 0 without
         self.paths = _string_column(columns, "path")
-        self.caption_texts = _string_column(columns, "caption")  # several captions separated by newlines
+        self.caption_texts = _string_column(columns, "caption")  # from `pack_captions`
 
     def __len__(self) -> int:
         return len(self.concept)
@@ -106,7 +106,7 @@ class Index:
 
     def captions(self, row: int) -> tuple[str, ...]:
         """The image's captions as written, at least one; ("",) if it has none."""
-        return tuple(self.caption_texts[row].decode("utf-8").split("\n"))
+        return unpack_captions(self.caption_texts[row])
 
     def has_mask(self, row: int) -> bool:
         """Whether a mask file belongs to the image (always false without masked_training)."""
@@ -127,7 +127,10 @@ class Index:
 def index_path(settings: DataSettings, seed: int, size_step: int, cache_dir: Path) -> Path:
     """The file of the index for these settings; other settings have other files."""
     concepts = [
-        [concept_root(c), c.enabled, c.kind, c.include_subfolders, c.caption_source, c.mask_suffix]
+        [
+            *(concept_root(c), c.enabled, c.kind, c.include_subfolders, c.caption_source, c.mask_suffix),
+            *(c.caption_lines, *c.caption_extensions),
+        ]
         for c in settings.concepts
     ]
     sizes = [settings.resolution, settings.aspect_ratio_bucketing, size_step]

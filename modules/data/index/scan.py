@@ -83,7 +83,7 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         if (status.st_dev, status.st_ino) in visited:
             continue
         visited.add((status.st_dev, status.st_ino))
-        below = _scan_folder(scan, folder, prefix, concept.mask_suffix, with_masks)
+        below = _scan_folder(scan, folder, prefix, concept, with_masks)
         if concept.include_subfolders:
             pending.extend(reversed(below))
     scan.sort()
@@ -96,7 +96,7 @@ def mask_path(image_path: str, concept: Concept) -> str:
 
 
 def _scan_folder(
-    scan: FolderScan, folder: str, prefix: str, mask_suffix: str, with_masks: bool
+    scan: FolderScan, folder: str, prefix: str, concept: Concept, with_masks: bool
 ) -> list[tuple[str, str, os.stat_result]]:
     """Add the files of one folder to `scan`; returns its subfolders as (path, prefix of relative paths, status)."""
     try:
@@ -106,12 +106,14 @@ def _scan_folder(
         scan.problems.append(Problem(folder, f"folder skipped: {error.strerror}"))
         return []
     subfolders: list[tuple[str, str, os.stat_result]] = []
+    extensions, mask_suffix = concept.caption_extensions, concept.mask_suffix
     for name in sorted(found):
         stem, dot, suffix = name.rpartition(".")
         suffix = dot + suffix.lower() if stem else ""
         entry = found[name]
         if suffix in IMAGE_SUFFIXES and not name.endswith(mask_suffix):
-            caption, mask = found.get(stem + ".txt"), found.get(stem + mask_suffix)
+            caption = next((found[stem + each] for each in extensions if stem + each in found), None)
+            mask = found.get(stem + mask_suffix)
             _add_image(scan, entry, prefix + name, caption, mask if with_masks else None)
         elif entry.is_dir():
             _add_folder(scan, entry, prefix + name, subfolders)

@@ -19,7 +19,7 @@ import numpy as np
 from modules.config import DataError, TandemError, validate
 from modules.config.sections.data import DataSettings
 from modules.data.index.buckets import assign_buckets, make_buckets
-from modules.data.index.captions import CaptionState
+from modules.data.index.captions import CaptionState, unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.index import no_progress
 from modules.data.index.scan import scan_concept
@@ -84,7 +84,14 @@ def _image_records(rows: ConceptRows, buckets: list[str], bucket: list[int]) -> 
     """Records of rows [path below the folder, width, height, bucket, captions separated by newlines, CaptionState]."""
     columns = rows.columns
     listed = [
-        [os.fsdecode(path), width, height, buckets[number], caption.decode("utf-8"), CaptionState(state).name.lower()]
+        [
+            os.fsdecode(path),
+            width,
+            height,
+            buckets[number],
+            "\n".join(unpack_captions(caption)),
+            CaptionState(state).name.lower(),
+        ]
         for path, caption, number, width, height, state in zip(
             rows.paths,
             rows.captions,

@@ -8,12 +8,13 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from modules import ROOT
 from modules.config import Concept, DataError, TrainConfig
-from modules.config.sections.concept import CAPTION_SUFFIXES, IMAGE_SUFFIXES
+from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
 
 Listing = dict[str, str]  # name -> hash, size or version
 
@@ -77,7 +78,8 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
     if not root.is_dir():
         raise DataError(f"concepts: there is no folder {concept.path!r} on this machine")
     found: Listing = {}
-    for name, what in _walk(root, _data_file, deeper=concept.include_subfolders):
+    texts = (*concept.caption_extensions, *sorted(METADATA_SUFFIXES))
+    for name, what in _walk(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders):
         found[name] = what
         if len(found) % 1000 == 0:
             progress(len(found))
@@ -189,10 +191,11 @@ def _walk(root: Path, describe: Callable[[os.DirEntry[str]], str], *, deeper: bo
                 yield prefix + entry.name, what
 
 
-def _data_file(entry: os.DirEntry[str]) -> str:
-    suffix = os.path.splitext(entry.name)[1].lower()
-    if suffix in CAPTION_SUFFIXES:
+def _data_file(entry: os.DirEntry[str], texts: tuple[str, ...]) -> str:
+    """A hash of the files that end in `texts`, the size of images; empty for others."""
+    if entry.name.endswith(texts):
         return _text_hash(entry.path)
+    suffix = os.path.splitext(entry.name)[1].lower()
     return str(entry.stat().st_size) if suffix in IMAGE_SUFFIXES else ""
 
 

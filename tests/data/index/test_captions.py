@@ -7,16 +7,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from modules.config import Concept
+from modules.data.cache.keys import ViewKeys
 from modules.data.loading.caption_augmentation import augment_caption
 from modules.data.rng import SampleRng
 from tests.data.helpers import config_for, index_of, write_image
 
 
-def captions(folder: Path, source: str = "auto") -> tuple[dict[str, tuple[str, ...]], list[str]]:
+def captions(folder: Path, source: str = "auto", **settings: object) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     cache = folder.parent / "cache"
-    config = config_for(folder, cache=cache, caption_source=source)
+    config = config_for(folder, cache=cache, caption_source=source, **settings)
     results = []
     for _ in range(2):  # the second time from the stored index
         index = index_of(config, cache)
@@ -111,3 +113,65 @@ def test_captions_are_chosen_evenly_and_dropped() -> None:
     assert augmented[""] / 4000 == pytest.approx(0.25, abs=0.03)
     assert augmented["p a"] / augmented["p b"] == pytest.approx(1, abs=0.12)
     assert augment_caption(("a, b",), Concept(path="x"), 0.0, SampleRng(1)) == "a, b"
+
+
+LINES = "a cat, grey\n\n  a second caption \r\nthird\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("random", ("a cat, grey", "a second caption", "third")),  # OneTrainer (mgds, LoadMultipleTexts), SimpleTuner
+        ("first", ("a cat, grey",)),  # kohya-ss/sd-scripts, train_util.py, read_caption
+        ("whole", ("a cat, grey\n\n  a second caption \nthird",)),  # diffusion-pipe, utils/dataset.py: read().strip()
+    ],
+)
+def test_lines_of_a_caption_file(folder: Path, lines: str, expected: tuple[str, ...]) -> None:
+    (folder / "red_cat.txt").write_text(LINES, encoding="utf-8", newline="")
+    (folder / "10_dog/blue_dog.txt").write_text("\na dog\n", encoding="utf-8")
+    found, problems = captions(folder, "txt", caption_lines=lines)
+    assert found["red_cat.png"] == expected
+    is_empty = lines == "first"  # as kohya's lines[0].strip()
+    assert found["10_dog/blue_dog.png"] == (("",) if is_empty else ("a dog",))
+    assert problems == (["blue_dog.png: its caption is empty"] if is_empty else [])
+
+
+def test_a_change_of_the_lines_reads_the_files_again(folder: Path) -> None:
+    (folder / "red_cat.txt").write_text("one\ntwo", encoding="utf-8")
+    found = [captions(folder, "txt", caption_lines=lines)[0]["red_cat.png"] for lines in ("random", "whole", "first")]
+    assert found == [("one", "two"), ("one\ntwo",), ("one",)]
+
+
+def test_caption_files_with_other_extensions(folder: Path) -> None:
+    """kohya's default is .caption; the first extension that exists is used."""
+    (folder / "red_cat.caption").write_text("from .caption", encoding="utf-8")
+    (folder / "10_dog/blue_dog.txt").write_text("from .txt", encoding="utf-8")
+    assert captions(folder, "txt", caption_extension=".caption")[0] == {
+        "red_cat.png": ("from .caption",),
+        "10_dog/blue_dog.png": ("",),
+    }
+    (folder / "red_cat.txt").write_text("from .txt", encoding="utf-8")
+    both = {"red_cat.png": ("from .caption",), "10_dog/blue_dog.png": ("from .txt",)}
+    assert captions(folder, caption_extension=".caption .txt")[0] == both
+    assert set(captions(folder, caption_extension=".txt .caption")[0].values()) == {("from .txt",)}
+    (folder / "red_cat.caption").write_text("changed", encoding="utf-8")
+    assert captions(folder, caption_extension=".caption .txt")[0]["red_cat.png"] == ("changed",)
+
+
+@pytest.mark.parametrize("wrong", ["txt", ".png", "*.txt", "../x.txt", " ", ".jsonl", ".txt,.caption"])
+def test_invalid_caption_extensions(wrong: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        Concept(path="x", caption_extension=wrong)
+    assert "caption_extension" in str(error.value.errors()[0])
+
+
+def test_a_whole_file_and_its_lines_have_different_keys(folder: Path) -> None:
+    """Cached embeddings of two captions are not those of one caption of two lines."""
+    (folder / "red_cat.txt").write_text("one\ntwo", encoding="utf-8")
+    keys = set()
+    for lines in ("random", "whole", "first"):
+        config = config_for(folder, cache=folder.parent / "cache", caption_source="txt", caption_lines=lines)
+        index = index_of(config, folder.parent / "cache")
+        row = next(row for row in range(len(index)) if index.relative_path(row) == "red_cat.png")
+        keys.add(ViewKeys(index, config.concepts, "family", True).key(row, 0, bytes(32), bytes(32)))
+    assert len(keys) == 3

@@ -1,0 +1,21 @@
+"""What the text of a caption file means."""
+
+from __future__ import annotations
+
+import re
+
+from modules.config.sections.concept import CaptionLines
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def split_caption(text: str, lines: CaptionLines) -> tuple[str, ...]:
+    """The captions in the text of a caption file, none of them empty; a whole text keeps its line ends, as "\\n".
+
+    As other trainers: OneTrainer (mgds, LoadMultipleTexts) and SimpleTuner draw one of the lines that are not empty,
+    kohya's sd-scripts (train_util.py, read_caption) takes the first line even if it is empty, diffusion-pipe
+    (utils/dataset.py) and ai-toolkit (toolkit/dataloader_mixins.py) take the whole file.
+    """
+    separate = _LINE_END.split(text.replace("\0", ""))
+    found = ["\n".join(separate)] if lines == "whole" else separate[:1] if lines == "first" else separate
+    return tuple(caption.strip() for caption in found if caption.strip())
