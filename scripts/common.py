@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
+
+MAX_LORA_SCALE = 100.0
 
 
 def require_packages() -> None:
@@ -23,6 +26,57 @@ def add_version(parser: argparse.ArgumentParser) -> None:
     from modules import __version__
 
     parser.add_argument("--version", action="version", version=f"Tandem {__version__}")
+
+
+def add_lora_scale(parser: argparse.ArgumentParser, loras: str) -> None:
+    """Add `--lora_scale`, the strength of each LoRA given as `loras`."""
+    parser.add_argument(
+        "--lora_scale",
+        type=float,
+        action="append",
+        metavar="X",
+        help=f"strength of the LoRA: 1 as trained, 0 none (default: 1); once, or as often as {loras}",
+    )
+
+
+def lora_scales(files: Sequence[str], scales: Sequence[float] | None, option: str) -> list[float]:
+    """The strength of each file: one for all of them, or one each. Raises ConfigError."""
+    from modules.config import ConfigError
+
+    given = list(scales or [1.0])
+    for scale in given:
+        if not abs(scale) <= MAX_LORA_SCALE:
+            raise ConfigError(f"--lora_scale is {scale}; use a number from -{MAX_LORA_SCALE:g} to {MAX_LORA_SCALE:g}.")
+    if len(given) not in (1, len(files)):
+        raise ConfigError(
+            f"--lora_scale is given {len(given)} times and {option} {len(files)} times.",
+            "Give it once for all, or once for each in the same order.",
+        )
+    return given * len(files) if len(given) == 1 else given
+
+
+def add_trust_code(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust_code`."""
+    parser.add_argument(
+        "--trust_code",
+        action="store_true",
+        help="allow the Python file that the config names as its family; remembered until the file changes",
+    )
+
+
+def allow_code(family: str, *, trust: bool) -> None:
+    """Ask once, in a terminal, whether a family that is a Python file may run. Raises ConfigError if it may not."""
+    from modules.config.trusted_code import allow_family
+
+    is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    allow_family(family, trust=trust, ask=_ask if is_interactive else None)
+
+
+def _ask(described: str) -> bool:
+    print(f"The config runs the Python file {described}.\nIt may do anything that you can do on this computer.",
+          file=sys.stderr)  # fmt: skip
+    print("Have you read it, and may it run? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def write_page(name: str, text: str, description: str | None) -> int:

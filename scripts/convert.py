@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, require_packages
+from scripts.common import add_lora_scale, add_version, lora_scales, require_packages
 
 require_packages()
 
 from modules.config import ConfigError, TandemError
 
 if TYPE_CHECKING:
+    import torch
+
     from modules.checkpoint.formats.file_types import FileType
 
 FORMATS = ("single_file", "diffusers", "kohya", "embedding", "dtype")
@@ -30,6 +32,8 @@ EXAMPLES = """examples:
     python scripts/convert.py cats.safetensors pytorch_lora_weights.safetensors --to diffusers
   an embedding for A1111 and ComfyUI:
     python scripts/convert.py learned_embeds.safetensors my-cat.safetensors --to embedding
+  a LoRA merged into a model, a single file or a diffusers folder, at 80 % of its strength:
+    python scripts/convert.py base.safetensors merged.safetensors --merge cats.safetensors --lora_scale 0.8
   any .safetensors file in another number format:
     python scripts/convert.py cats.safetensors cats-fp16.safetensors --to dtype --dtype fp16
 """
@@ -68,8 +72,16 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "out", metavar="OUT", help="the output: a folder for a diffusers model, otherwise a .safetensors file"
     )
-    top.add_argument("--to", required=True, choices=FORMATS, help="the format to write")
-    numbers = "number format (default: as in IN; fp32 for whole models)"
+    task = top.add_mutually_exclusive_group(required=True)
+    task.add_argument("--to", choices=FORMATS, help="the format to write")
+    task.add_argument(
+        "--merge",
+        action="append",
+        metavar="LORA",
+        help="a LoRA to merge into the model IN; may be given several times",
+    )
+    add_lora_scale(top, "--merge")
+    numbers = "number format (default: as in IN; fp32 for whole models with --to)"
     top.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help=numbers)
     top.add_argument(
         "--layout", metavar="FOLDER", help="for --to diffusers: a diffusers folder of the same architecture"
@@ -87,6 +99,9 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
     from modules.diffusion.dtypes import DTYPES
 
     dtype = DTYPES.get(options.dtype)
+    if options.merge:
+        merge(source, out, options, dtype)
+        return
     if source.is_dir():
         require_diffusers_folder(source)
         if options.to != "single_file":
@@ -105,7 +120,20 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
     elif options.layout is not None:
         write_diffusers_folder(source, Path(options.layout), out, dtype or DTYPES["fp32"])
     else:
-        conversion.convert_lora(source, out, options.to, adapter_names(conversion.detect_architecture(source)), dtype)
+        prefixes = adapter_names(conversion.detect_architecture(source))
+        if warning := conversion.convert_lora(source, out, options.to, prefixes, dtype):
+            print(f"Note: {warning}", file=sys.stderr)
+
+
+def merge(source: Path, out: Path, options: argparse.Namespace, dtype: torch.dtype | None) -> None:
+    """Merge the LoRAs given as `--merge` into the model `source`. Raises TandemError or OSError."""
+    from modules.checkpoint.formats import Merge, merge_into_file, merge_into_folder
+
+    merges = [
+        Merge(Path(name), scale)
+        for name, scale in zip(options.merge, lora_scales(options.merge, options.lora_scale, "--merge"), strict=True)
+    ]
+    (merge_into_folder if source.is_dir() else merge_into_file)(source, merges, out, dtype, adapter_names)
 
 
 def check_paths(source: Path, out: Path, options: argparse.Namespace) -> None:
@@ -116,7 +144,12 @@ def check_paths(source: Path, out: Path, options: argparse.Namespace) -> None:
         raise ConfigError("--to dtype needs --dtype fp32, bf16 or fp16.")
     if options.layout is not None and options.to != "diffusers":
         raise ConfigError("--layout is for a whole model --to diffusers; omit it.")
-    if options.layout is None and out.suffix != ".safetensors":
+    if options.lora_scale and not options.merge:
+        raise ConfigError("--lora_scale is for --merge; omit it.")
+    if options.merge and source.is_dir():
+        if out.suffix == ".safetensors":
+            raise ConfigError(f"{str(out)!r} ends in .safetensors, but a merged diffusers folder is a folder.")
+    elif options.layout is None and out.suffix != ".safetensors":
         raise ConfigError(
             f"{str(out)!r} does not end in .safetensors.",
             "To make a diffusers folder of a whole model, add --layout.",
@@ -136,7 +169,7 @@ def adapter_names(architecture: str) -> Mapping[str, tuple[str, str]]:
     from modules.families.stable_diffusion import StableDiffusion
     from modules.families.stable_diffusion_xl import StableDiffusionXL
 
-    return (StableDiffusionXL if "xl" in architecture else StableDiffusion).adapter_prefixes
+    return (StableDiffusionXL if "xl" in architecture.lower() else StableDiffusion).adapter_prefixes
 
 
 def refuse_other_kinds(source: Path, kind: FileType, options: argparse.Namespace) -> None:

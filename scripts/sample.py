@@ -1,4 +1,7 @@
-"""Generate images with a model that Tandem saved: `python scripts/sample.py --model runs/NAME/model --prompt "..."`."""
+"""Generate images with a model that Tandem saved: `python scripts/sample.py --model runs/NAME/model --prompt "..."`.
+
+With `--lora FILE`, also with any other model and a LoRA file of any trainer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, require_packages
+from scripts.common import add_lora_scale, add_trust_code, add_version, allow_code, lora_scales, require_packages
 
 require_packages()
 
@@ -45,7 +48,27 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(description="Generate images with a saved model.", allow_abbrev=False)
-    top.add_argument("--model", required=True, metavar="FOLDER", help="a model folder, e.g. runs/NAME/model")
+    top.add_argument(
+        "--model",
+        required=True,
+        help="a model folder, e.g. runs/NAME/model; with --lora also a diffusers folder, a .safetensors file or a hub "
+        "name",
+    )
+    top.add_argument(
+        "--lora", action="append", default=[], metavar="FILE", help="a LoRA file to apply; may be given several times"
+    )
+    add_lora_scale(top, "--lora")
+    top.add_argument(
+        "--family",
+        help="family of a model that Tandem did not write, if it is not found: stable_diffusion or stable_diffusion_xl",
+    )
+    top.add_argument(
+        "--layout",
+        default="",
+        metavar="FOLDER",
+        help="for a single file: a diffusers folder of the same "
+        "architecture, for its configuration (default: from the hub)",
+    )
     top.add_argument("--base_model", help="base model of a LoRA or an embedding, if it was moved")
     top.add_argument("--prompt", required=True, action="append", help="the prompt; may be given several times")
     top.add_argument("--negative_prompt", default="", help="what to avoid")
@@ -61,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--height", type=int, help="pixels (default: the resolution the model was trained at)")
     top.add_argument("--seed", type=int, default=42, help="the same seed gives the same image (default: 42)")
     top.add_argument("--count", type=int, default=1, help="images per prompt, with consecutive seeds (default: 1)")
+    add_trust_code(top)
     add_version(top)
     return top
 
@@ -69,17 +93,21 @@ def generate(options: argparse.Namespace) -> None:
     """Load the model through its family and generate. Raises TandemError or OSError."""
     import torch
 
-    from modules.checkpoint import read_model_config
     from modules.families._family import family_class
     from modules.monitoring import make_grid, save_image
     from modules.training.methods.method import apply_adapter
     from modules.training.sample_requests import sample_requests
+    from scripts.sample_lora import model_config, read_loras, with_parts_of
 
     if options.count < 1:
         raise ConfigError(f"--count is {options.count}; use 1 or more.")
-    saved_model = model_folder(options.model)
-    config = with_samples(with_base_model(read_model_config(saved_model), options), options)
+    scales = lora_scales(options.lora, options.lora_scale, "--lora")
+    saved_model, config = model_config(options)
+    config = with_samples(with_base_model(config, options), options)
+    allow_code(config.family, trust=options.trust_code)
     family_type = family_class(config.family)
+    loras = read_loras(options.lora, scales, family_type)
+    config = with_parts_of(config, loras, family_type)
     try:
         requests = sample_requests(config, family_type.size_step)
     except ConfigError as error:
@@ -90,7 +118,10 @@ def generate(options: argparse.Namespace) -> None:
         family = family_type.load(config)
     except ConfigError as error:
         raise base_model_error(error, config, options) from error
-    apply_adapter(family, config, saved_model)
+    if saved_model is not None:
+        apply_adapter(family, config, saved_model)
+    for lora in loras:
+        lora.merge_into(family)
     for note in [
         *family.prompt_warnings([*options.prompt, options.negative_prompt]),
         *missing_token(config, options.prompt),
@@ -101,10 +132,11 @@ def generate(options: argparse.Namespace) -> None:
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     first, images = free_number(folder), []
+    origin = {"model": options.model} | ({"lora": ", ".join(map(str, loras))} if loras else {})
     for number, request in enumerate(requests, first):
         image = family.sample(request)
         file = folder / f"sample-{number:02d}.png"
-        save_image(image, file, {**asdict(request), **family.sample_metadata(), "model": options.model})
+        save_image(image, file, {**asdict(request), **family.sample_metadata(), **origin})
         print(file)
         images.append((image, request.prompt))
     if len(images) > 1:
@@ -142,7 +174,7 @@ def model_folder(name: str) -> Path:
     if (path / "model_index.json").is_file():
         raise ConfigError(
             f"--model: {name!r} is a diffusers folder that Tandem did not write.",
-            "Use a model folder such as runs/NAME/model; base models go to --base_model.",
+            "Use a model folder such as runs/NAME/model; base models go to --base_model, or here with --lora.",
         )
     return path
 
@@ -151,6 +183,8 @@ def with_base_model(config: TrainConfig, options: argparse.Namespace) -> TrainCo
     """The config with `--base_model`. Raises ConfigError if the model needs none."""
     if options.base_model is None:
         return config
+    if options.lora and config.method == "fine_tune":
+        raise ConfigError("--base_model is for a model folder of a LoRA; with --lora give the base model as --model.")
     if config.method == "fine_tune":
         raise ConfigError(f"--base_model: {options.model!r} is a whole model and needs no base model; omit it.")
     if not options.base_model.strip():

@@ -39,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.safetensors").write_bytes(whole[:-8])
     (folder / "empty.safetensors").touch()
     save_file(
-        {"layer.hada_w1_a": torch.ones(2, 2), "layer.hada_w1_b": torch.ones(2, 2)}, folder / "strange.safetensors"
+        {"layer.oft_blocks": torch.ones(2, 2), "layer.oft_diag": torch.ones(2, 2)}, folder / "strange.safetensors"
     )
     for name, source in {
         "run/model/pytorch_lora_weights.safetensors": "lora.safetensors",

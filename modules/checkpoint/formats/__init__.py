@@ -2,24 +2,33 @@
 
 from modules.checkpoint.formats.diffusers_folder import convert_folder_dtype, read_diffusers_folder
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
-from modules.checkpoint.formats.lora import read_lora, write_lora
+from modules.checkpoint.formats.lora import is_adapter, read_adapter, read_lora, write_lora
 from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
-from modules.checkpoint.formats.lora_weights import Layout, LoraWeights
+from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
+from modules.checkpoint.formats.merging import Merge, fits, merge_into_file, merge_into_folder, merged_weight
 from modules.checkpoint.formats.metadata import ImageFolder, RunMetadata, file_metadata
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.checkpoint.formats.single_file import architecture_of, write_diffusers_folder, write_single_file
 
 __all__ = [
+    "AdapterWeights",
     "ImageFolder",
     "Layout",
     "LoraWeights",
+    "Merge",
     "RunMetadata",
     "SafetensorsFile",
     "architecture_of",
     "convert_folder_dtype",
     "file_metadata",
+    "fits",
+    "is_adapter",
     "kohya_key_prefixes",
     "lazy_tensor",
+    "merge_into_file",
+    "merge_into_folder",
+    "merged_weight",
+    "read_adapter",
     "read_diffusers_folder",
     "read_embedding",
     "read_lora",

@@ -15,6 +15,7 @@ from modules.checkpoint.formats.diffusers_folder import read_diffusers_folder
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
 from modules.checkpoint.formats.lora import read_lora, write_lora
 from modules.checkpoint.formats.lora_diffusers import ADAPTER_METADATA
+from modules.checkpoint.formats.lora_limits import limits_of_layout
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout
 from modules.checkpoint.formats.metadata import RESOLUTIONS, SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
@@ -51,12 +52,14 @@ def folder_to_single_file(source: Path, out: Path, dtype: torch.dtype) -> None:
     write_single_file(source, out, dtype, metadata)
 
 
-def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefixes, dtype: torch.dtype | None) -> None:
-    """A LoRA in either layout to one in `layout`."""
+def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefixes, dtype: torch.dtype | None) -> str:
+    """A LoRA in any layout to one in `layout`. Returns what other programs do not take from it; may be empty."""
     with SafetensorsFile(source) as file:
         metadata = _merge_metadata(file.metadata, _modelspec(_architecture(file), "/lora", out))
         stored = _widest_dtype(file)
-    write_lora(out, read_lora(source, prefixes), layout, prefixes, metadata, dtype or stored)
+    weights = read_lora(source, prefixes)
+    write_lora(out, weights, layout, prefixes, metadata, dtype or stored)
+    return limits_of_layout(weights, layout, out.name)
 
 
 def convert_embedding(source: Path, out: Path, dtype: torch.dtype | None) -> None:

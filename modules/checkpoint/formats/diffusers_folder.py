@@ -82,6 +82,10 @@ class ComponentWeights:
         """The shape of one tensor, without reading it."""
         return self._file_of[name].shape(name)
 
+    def stored_dtype(self, name: str) -> torch.dtype:
+        """The dtype of one tensor, without reading it."""
+        return self._file_of[name].stored_dtype(name)
+
 
 def convert_folder_dtype(folder: Path, dtype: torch.dtype) -> None:
     """Rewrite all weights below `folder`, floating point ones as `dtype`. Raises OSError if the disk is full."""

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Literal
 
+from modules.checkpoint.formats.lora import is_adapter
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
 from modules.config import ConfigError
 
@@ -17,7 +18,6 @@ DESCRIPTIONS: Final[dict[FileType, str]] = {
     "embedding": "an embedding",
     "other": "neither a model, a LoRA nor an embedding",
 }
-_LORA: Final = (".lora_down.", ".lora_A.")
 # Prefixes in the original layout that only one architecture has.
 _ARCHITECTURES: Final = {
     "conditioner.embedders.": "Stable Diffusion XL",
@@ -30,7 +30,7 @@ def detect_file_type(names: Collection[str]) -> FileType:
     """The type of a file, from the names of its tensors; "model" means the original layout."""
     if any(name.startswith("model.diffusion_model.") for name in names):
         return "model"
-    if any(word in name for name in names for word in _LORA):
+    if is_adapter(names):
         return "lora"
     if set(names) == {"clip_l", "clip_g"} or (len(names) == 1 and "." not in next(iter(names))):
         return "embedding"

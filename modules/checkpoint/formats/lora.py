@@ -1,22 +1,33 @@
-"""Reading and writing LoRA adapters in the two common layouts: diffusers' (PEFT) and kohya's."""
+"""LoRA files: written in the two common layouts, diffusers' (PEFT) and kohya's, and read in others as well."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from modules.checkpoint.formats.lora_diffusers import (
     ADAPTER_METADATA,
     diffusers_tensors,
+    header_settings,
     peft_configs,
     read_diffusers,
 )
 from modules.checkpoint.formats.lora_kohya import has_stability_names, kohya_tensors, read_kohya
-from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, LoraWeights
+from modules.checkpoint.formats.lora_other_names import (
+    PEFT_PREFIX,
+    has_old_names,
+    peft_settings,
+    translate_old_names,
+    translate_peft_names,
+)
+from modules.checkpoint.formats.lora_weights import AdapterPrefixes, AdapterWeights, Layout, LoraWeights
+from modules.checkpoint.formats.lycoris import LYCORIS_KINDS, read_lycoris
 from modules.checkpoint.formats.metadata import SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, write_safetensors
 from modules.config import ConfigError
@@ -46,32 +57,97 @@ def write_lora(
 
 
 def read_lora(file: Path, prefixes: AdapterPrefixes) -> list[LoraWeights]:
-    """The adapters in `file`, in either layout.
+    """The adapters in `file`, in any layout of a LoRA.
 
     Raises ConfigError if it is not a LoRA for `prefixes`, or contains something that would be lost.
     """
+    tensors, metadata = _read_tensors(file)
+    other = _lycoris_kind(tensors)
+    if other:
+        raise ConfigError(
+            f"{str(file)!r} is a {other}, which cannot become a LoRA without loss.",
+            "scripts/sample.py --lora generates images with it, scripts/convert.py --merge merges it into a model.",
+        )
+    return _read_lora(file, tensors, metadata, prefixes)
+
+
+def read_adapter(file: Path, prefixes: AdapterPrefixes) -> list[AdapterWeights]:
+    """The adapters in `file` to be merged: those of `read_lora`, LoHa or LoKr. Raises ConfigError as it does."""
+    tensors, metadata = _read_tensors(file)
+    if not _lycoris_kind(tensors):
+        return list(_read_lora(file, tensors, metadata, prefixes))
+    found, used = read_lycoris(file, tensors, prefixes)
+    _check_complete(file, tensors, used, found)
+    return found
+
+
+def is_adapter(names: Collection[str]) -> bool:
+    """Whether a file with tensors of these names is a LoRA, a LoHa or a LoKr."""
+    return bool(_lycoris_kind(names)) or any(name.endswith(_MATRICES) for name in names) or has_old_names(names)
+
+
+def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors and the metadata. Raises ConfigError before anything is read if it is no adapter."""
     with SafetensorsFile(file) as source:
+        if not is_adapter(source.names):
+            raise ConfigError(
+                f"{str(file)!r} is not a LoRA: no name in it contains lora_A or lora_down.",
+                "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, and LoHa and LoKr of LyCORIS.",
+            )
         tensors = {name: source.read(name) for name in source.names}
         metadata = source.metadata
-    flat = next((name for name, tensor in tensors.items() if name.endswith(_MATRICES) and tensor.dim() < 2), None)
-    if flat is not None:
-        raise ConfigError(f"{str(file)!r} is damaged: {flat!r} has the shape {list(tensors[flat].shape)}.")
+    for name, tensor in tensors.items():
+        is_matrix = name.endswith(_MATRICES) or _lycoris_kind([name])
+        if (is_matrix and tensor.dim() < 2) or tensor.numel() == 0:
+            raise ConfigError(f"{str(file)!r} is damaged: {name!r} has the shape {list(tensor.shape)}.")
+        if not name.endswith(".alpha") and not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
+            raise ConfigError(f"{str(file)!r} is damaged: {name!r} contains values that are no finite numbers.")
+    return tensors, metadata
+
+
+def _lycoris_kind(names: Iterable[str]) -> str:
+    return next((kind for name in names for infix, kind in LYCORIS_KINDS.items() if infix in name), "")
+
+
+def _read_lora(
+    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prefixes: AdapterPrefixes
+) -> list[LoraWeights]:
     if any(".lora_down." in name for name in tensors):
         found, used = read_kohya(file, tensors, prefixes)
-    elif any(".lora_A." in name for name in tensors):
-        found, used = read_diffusers(file, tensors, metadata, prefixes)
     else:
-        raise ConfigError(
-            f"{str(file)!r} is not a LoRA: no name in it contains lora_A or lora_down.",
-            "Tandem reads the layouts of diffusers (PEFT) and kohya; other types of LyCORIS are not supported.",
-        )
+        names, settings = _present_names(file, tensors, metadata, prefixes)
+        tensors = {names[name]: tensor for name, tensor in tensors.items()}
+        found, used = read_diffusers(file, tensors, settings, prefixes)
+    _check_complete(file, tensors, used, found)
+    for adapter in found:
+        flat = adapter.up.flatten(1)
+        if flat.shape[1] != adapter.rank or (adapter.magnitude is not None and len(adapter.magnitude) != len(flat)):
+            raise ConfigError(
+                f"{str(file)!r} is damaged: the two matrices of {adapter.module!r} have the incompatible shapes "
+                f"{list(adapter.down.shape)} and {list(adapter.up.shape)}."
+            )
+    return found
+
+
+def _present_names(
+    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prefixes: AdapterPrefixes
+) -> tuple[dict[str, str], dict[str, object]]:
+    """Each tensor's name in diffusers' layout, and peft's settings."""
+    if any(name.startswith(PEFT_PREFIX) for name in tensors):
+        return translate_peft_names(file, tensors, prefixes), peft_settings(file, prefixes)
+    if has_old_names(tensors):
+        return translate_old_names(tensors, prefixes), {}
+    return {name: name for name in tensors}, header_settings(file, metadata)
+
+
+def _check_complete(
+    file: Path, tensors: Collection[str], used: Collection[str], found: Sequence[AdapterWeights]
+) -> None:
+    """Raises ConfigError if a tensor was not used, or two adapters are for the same layer."""
     unknown = next((name for name in tensors if name not in used), None)
     if unknown is not None:
         raise ConfigError(f"{str(file)!r}: the tensor {unknown!r} does not belong to any supported LoRA.")
-    mismatched = next((adapter for adapter in found if adapter.up.shape[1] != adapter.rank), None)
-    if mismatched is not None:
-        raise ConfigError(
-            f"{str(file)!r} is damaged: the two matrices of {mismatched.module!r} have the incompatible shapes "
-            f"{list(mismatched.down.shape)} and {list(mismatched.up.shape)}."
-        )
-    return found
+    places = Counter((adapter.submodule, adapter.module) for adapter in found)
+    twice = next((place for place, count in places.items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{str(file)!r} is damaged: it has two adapters of {'.'.join(twice)!r}.")

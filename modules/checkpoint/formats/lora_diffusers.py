@@ -5,8 +5,6 @@ Alpha is not a tensor but part of the metadata, as in diffusers (loaders/lora_ba
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -14,10 +12,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from modules.checkpoint.formats.lora_other_names import literal_alpha, rank_scale
 from modules.checkpoint.formats.lora_weights import (
     CLIP_PREFIX,
     AdapterPrefixes,
     LoraWeights,
+    check_alpha,
     is_text_encoder,
     module_in_file,
     module_in_memory,
@@ -26,6 +26,7 @@ from modules.checkpoint.formats.lora_weights import (
 )
 from modules.checkpoint.formats.safetensors_file import LazyTensor, lazy_tensor
 from modules.config import ConfigError
+from modules.files import FileFault, decode_json
 
 ADAPTER_METADATA: Final = "lora_adapter_metadata"
 
@@ -72,10 +73,9 @@ def peft_configs(adapters: Sequence[LoraWeights], prefixes: AdapterPrefixes) -> 
 
 
 def read_diffusers(
-    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prefixes: AdapterPrefixes
+    file: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, object], prefixes: AdapterPrefixes
 ) -> tuple[list[LoraWeights], set[str]]:
-    """The adapters, and the names of the tensors that they use."""
-    settings = _settings_in(file, metadata)
+    """The adapters, and the names of the tensors that they use; `settings` as in `header_settings`."""
     found: list[LoraWeights] = []
     used: set[str] = set()
     for name, down in tensors.items():
@@ -87,37 +87,43 @@ def read_diffusers(
         module = stem.removeprefix(f"{prefix}.")
         vector = f"{stem}.lora_magnitude_vector"
         magnitude = tensors.get(vector, tensors.get(f"{vector}.weight"))
-        used |= {name, f"{stem}.lora_B.weight", vector, f"{vector}.weight"}
+        used |= {name, f"{stem}.lora_B.weight", vector, f"{vector}.weight", f"{stem}.alpha"}
         found.append(
             LoraWeights(
                 submodule=submodule,
                 module=module_in_memory(submodule, module),
                 down=down,
                 up=require_tensor(file, tensors, f"{stem}.lora_B.weight"),
-                alpha=_alpha_of(settings, prefix, module, rank=down.shape[0]),
+                alpha=_alpha_of(file, settings, prefix, module, tensors.get(f"{stem}.alpha"), rank=down.shape[0]),
                 magnitude=None if magnitude is None else magnitude.flatten(),
             )
         )
     return found, used
 
 
-def _settings_in(file: Path, metadata: Mapping[str, str]) -> dict[str, object]:
+def header_settings(file: Path, metadata: Mapping[str, str]) -> dict[str, object]:
+    """peft's settings of each submodule in the header of `file`, `unet.lora_alpha`; empty if it has none."""
     text = metadata.get(ADAPTER_METADATA)
     if text is None:
         return {}
     try:
-        settings: dict[str, object] = dict(json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{str(file)!r}: {ADAPTER_METADATA} in its metadata cannot be read ({error}).") from error
+        settings = decode_json(text)
+        if not isinstance(settings, dict):
+            raise FileFault("is not an object")
+    except FileFault as error:
+        raise ConfigError(f"{str(file)!r}: {ADAPTER_METADATA} in its metadata {error}.") from error
     return settings
 
 
-def _alpha_of(settings: Mapping[str, object], prefix: str, module: str, rank: int) -> float:
-    """Alpha of a module according to the metadata; by default equal to the rank, as in diffusers."""
-    patterns = settings.get(f"{prefix}.alpha_pattern")
-    if isinstance(patterns, dict):
-        for pattern, alpha in patterns.items():
-            if re.match(rf"(.*\.)?({pattern})$", module):  # as peft matches them
-                return float(alpha)
-    alpha = settings.get(f"{prefix}.lora_alpha")
-    return float(alpha) if isinstance(alpha, int | float) else float(rank)
+def _alpha_of(
+    file: Path, settings: Mapping[str, object], prefix: str, module: str, stored: Tensor | None, rank: int
+) -> float:
+    """Alpha of a module: its own tensor, or what the settings say; by default equal to the rank, as in diffusers."""
+    if stored is not None:
+        if stored.numel() != 1:
+            raise ConfigError(f"{str(file)!r} is damaged: alpha of {module!r} has the shape {list(stored.shape)}.")
+        return check_alpha(file, f"alpha of {module!r}", float(stored))
+    alpha = literal_alpha(file, settings, prefix, module)
+    if alpha is None:
+        return float(rank)
+    return check_alpha(file, f"alpha of {module!r}", alpha) * rank_scale(settings, prefix, rank)

@@ -17,6 +17,7 @@ from modules.checkpoint.formats.kohya_names import from_kohya, to_kohya, to_stab
 from modules.checkpoint.formats.lora_weights import (
     AdapterPrefixes,
     LoraWeights,
+    check_alpha,
     module_in_file,
     module_in_memory,
     require_tensor,
@@ -93,7 +94,7 @@ def read_kohya(
             continue
         submodule = submodule_of_key(file, stem, prefixes, kohya=True)
         up = require_tensor(file, tensors, f"{stem}.lora_up.weight")
-        magnitude = _magnitude(file, stem, tensors, len(up))
+        magnitude = kohya_magnitude(file, stem, tensors, len(up))
         used |= {name, f"{stem}.lora_up.weight", f"{stem}.alpha", f"{stem}.dora_scale"}
         found.append(
             LoraWeights(
@@ -101,22 +102,24 @@ def read_kohya(
                 module=module_in_memory(submodule, from_kohya(stem.removeprefix(f"{prefixes[submodule][1]}_"))),
                 down=down,
                 up=up,
-                alpha=_alpha(file, stem, tensors, rank=len(down)),
+                alpha=kohya_alpha(file, stem, tensors, rank=len(down)),
                 magnitude=magnitude,
             )
         )
     return found, used
 
 
-def _alpha(file: Path, stem: str, tensors: Mapping[str, Tensor], rank: int) -> float:
+def kohya_alpha(file: Path, stem: str, tensors: Mapping[str, Tensor], rank: int) -> float:
     """If alpha is missing or zero it equals the rank, as in kohya's scripts."""
     alpha = tensors.get(f"{stem}.alpha")
-    if alpha is not None and alpha.numel() != 1:
+    if alpha is None:
+        return float(rank)
+    if alpha.numel() != 1:
         raise ConfigError(f"{str(file)!r} is damaged: {stem}.alpha has the shape {list(alpha.shape)}, not one number.")
-    return float(rank) if alpha is None else float(alpha) or float(rank)
+    return check_alpha(file, f"{stem}.alpha", float(alpha) or float(rank))
 
 
-def _magnitude(file: Path, stem: str, tensors: Mapping[str, Tensor], rows: int) -> Tensor | None:
+def kohya_magnitude(file: Path, stem: str, tensors: Mapping[str, Tensor], rows: int) -> Tensor | None:
     """DoRA's magnitude [out]; LyCORIS may also write one per column, [1, in], which is not supported."""
     magnitude = tensors.get(f"{stem}.dora_scale")
     if magnitude is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from torch import Tensor
 
@@ -13,6 +14,29 @@ from modules.config import ConfigError
 
 Layout = Literal["diffusers", "kohya"]
 AdapterPrefixes = Mapping[str, tuple[str, str]]  # submodule -> its prefix in diffusers' layout and in kohya's
+
+
+class AdapterWeights(Protocol):
+    """What any adapter adds to the weight of one module."""
+
+    @property
+    def submodule(self) -> str:
+        """The part of the model that the module is in."""
+
+    @property
+    def module(self) -> str:
+        """The module's dotted name within the submodule."""
+
+    @property
+    def magnitude(self) -> Tensor | None:
+        """DoRA: the norm of each row [out] of the changed weight."""
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Rows and columns of `delta`, which can be checked before it is computed."""
+
+    def delta(self) -> Tensor:
+        """The change of the weight, scaled by alpha, as an fp64 matrix [out, in * kh * kw]."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +59,17 @@ class LoraWeights:
         """The rows of `down`."""
         return self.down.shape[0]
 
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """See AdapterWeights."""
+        return self.up.shape[0], math.prod(self.down.shape[1:])
+
+    def delta(self) -> Tensor:
+        """See AdapterWeights."""
+        return (self.up.flatten(1).double() @ self.down.flatten(1).double()) * (self.alpha / self.rank)
+
+
+_MAX_ALPHA: Final = 1_000_000  # as for the setting lora_alpha
 
 # Older versions of transformers, and so the files of all tools, nest CLIP's layers one level deeper.
 CLIP_PREFIX: Final = "text_model."
@@ -45,7 +80,7 @@ def is_text_encoder(submodule: str) -> bool:
     return submodule.startswith("text_encoder")
 
 
-def module_in_file(adapter: LoraWeights) -> str:
+def module_in_file(adapter: AdapterWeights) -> str:
     """The module's name in files."""
     module = adapter.module
     inside_clip = is_text_encoder(adapter.submodule) and module.startswith(
@@ -69,6 +104,13 @@ def submodule_of_key(file: Path, stem: str, prefixes: AdapterPrefixes, *, kohya:
         f"{str(file)!r} is a LoRA of another model: {stem!r} starts with none of {expected}.",
         "Use a LoRA that was trained for this architecture.",
     )
+
+
+def check_alpha(file: Path, name: str, alpha: object) -> float:
+    """`alpha` as a number. Raises ConfigError unless it is above 0 and at most a million."""
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= _MAX_ALPHA:
+        raise ConfigError(f"{str(file)!r} is damaged: {name} is {str(alpha)[:40]}, not a number above 0.")
+    return float(alpha)
 
 
 def require_tensor(file: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:

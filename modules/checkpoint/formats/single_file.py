@@ -31,7 +31,7 @@ from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, decl
 _PIPELINES: Final = ("Pipeline", "Img2ImgPipeline", "InpaintPipeline")
 _SD: Final = frozenset(f"StableDiffusion{name}" for name in _PIPELINES)
 _SDXL: Final = frozenset(f"StableDiffusionXL{name}" for name in _PIPELINES)
-_WEIGHTS: Final = {
+WEIGHT_FILES: Final = {
     "unet": "diffusion_pytorch_model.safetensors",
     "vae": "diffusion_pytorch_model.safetensors",
     "text_encoder": "model.safetensors",
@@ -92,13 +92,12 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
     partial_folder = folder.with_name(f".partial-{folder.name}")
     shutil.rmtree(partial_folder, ignore_errors=True)
     try:
-        _copy_small_files(layout, partial_folder)
-        _remove_omitted_components(partial_folder / "model_index.json")
+        copy_without_weights(layout, partial_folder)
         with SafetensorsFile(file) as source:
             _copy_schedule(source, partial_folder / "scheduler" / "scheduler_config.json")
             for component, mapper in _name_mappers(model).items():
                 tensors = dict(_from_original(source, component, mapper, model, dtype))
-                write_safetensors(partial_folder / component / _WEIGHTS[component], tensors, {})
+                write_safetensors(partial_folder / component / WEIGHT_FILES[component], tensors, {})
         partial_folder.rename(folder)
     except BaseException:
         shutil.rmtree(partial_folder, ignore_errors=True)
@@ -117,20 +116,24 @@ def _require_same_architecture(file: Path, layout: DiffusersFolder) -> None:
         )
 
 
-def _name_mappers(model: DiffusersFolder) -> dict[str, NameMapper]:
-    """The name mapper of each component. Raises ConfigError if the architecture has no original layout."""
-    if model.pipeline in _SDXL:
-        return {
-            "unet": unet_name,
-            "vae": vae_name,
+def name_mappers(architecture: str) -> dict[str, NameMapper]:
+    """The name mapper of each component of "Stable Diffusion 1", "Stable Diffusion 2" or "Stable Diffusion XL"."""
+    text = {
+        "Stable Diffusion 1": {"text_encoder": clip_name("cond_stage_model.transformer.")},
+        "Stable Diffusion 2": {"text_encoder": open_clip_name("cond_stage_model.model.")},
+        "Stable Diffusion XL": {
             "text_encoder": clip_name("conditioner.embedders.0.transformer."),
             "text_encoder_2": open_clip_name("conditioner.embedders.1.model."),
-        }
-    if model.pipeline in _SD:
-        text = open_clip_name("cond_stage_model.model.")
-        if not _is_open_clip(model):
-            text = clip_name("cond_stage_model.transformer.")
-        return {"unet": unet_name, "vae": vae_name, "text_encoder": text}
+        },
+    }
+    return {"unet": unet_name, "vae": vae_name, **text[architecture]}
+
+
+def _name_mappers(model: DiffusersFolder) -> dict[str, NameMapper]:
+    """The name mapper of each component. Raises ConfigError if the architecture has no original layout."""
+    architecture = architecture_of(model)
+    if architecture:
+        return name_mappers(_DISPLAY_NAMES[architecture])
     raise ConfigError(
         f"{str(model.folder)!r} contains a {model.pipeline}; single files in the original layout exist for Stable "
         "Diffusion 1, 2 and XL only.",
@@ -262,6 +265,12 @@ def _copy_schedule(source: SafetensorsFile, scheduler_file: Path) -> None:
         return
     scheduler = declared.apply(json.loads(scheduler_file.read_text(encoding="utf-8")))
     scheduler_file.write_text(json.dumps(scheduler, indent=2) + "\n", encoding="utf-8")
+
+
+def copy_without_weights(layout: Path, folder: Path) -> None:
+    """The configuration of the diffusers folder `layout`: its small files, without components that are not trained."""
+    _copy_small_files(layout, folder)
+    _remove_omitted_components(folder / "model_index.json")
 
 
 def _copy_small_files(layout: Path, folder: Path) -> None:

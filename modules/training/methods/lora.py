@@ -11,8 +11,9 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
-from modules.checkpoint.formats import LoraWeights
+from modules.checkpoint.formats import AdapterWeights, LoraWeights, fits, merged_weight
 from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
+from modules.diffusion.dtypes import HALF_DTYPES
 from modules.families._family import Family
 from modules.training.submodules import freeze_others, submodule_of, trained_names
 
@@ -73,9 +74,31 @@ def add_lora(family: Family, config: TrainConfig) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(settings, family.model, ADAPTER)
+    _convert_adapters(family.model)
     for name, weight in family.model.named_parameters():
         if f".lora_A.{ADAPTER}." in name:
             _initialize(weight, f"{config.seed}/{name}")
+
+
+@torch.no_grad()
+def _convert_adapters(model: nn.Module) -> None:
+    """Adapters in fp32: peft gives them the dtype of their layer, which may still be that of a file in fp16 or bf16."""
+    from peft.tuners.lora import LoraLayer
+
+    for layer in model.modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        base = cast("nn.Linear | nn.Conv2d", layer.get_base_layer())
+        if base.weight.dtype not in HALF_DTYPES.values():
+            continue
+        for name, weight in layer.named_parameters():
+            if name.startswith("lora_"):
+                weight.data = weight.data.float()
+        for name, magnitude in layer.lora_magnitude_vector.items():  # DoRA's start as norms of the layer's weights
+            half, base.weight.data = base.weight.data, base.weight.data.float()
+            a, b = (getattr(layer, matrix)[name].weight for matrix in ("lora_A", "lora_B"))
+            magnitude.update_layer(base_layer=base, lora_A=a, lora_B=b, scaling=layer.scaling[name])
+            base.weight.data = half
 
 
 def make_contiguous(model: nn.Module) -> None:
@@ -141,31 +164,29 @@ def max_useful_rank(family: Family) -> int:
     return max(found)
 
 
-def adapter_names(family: Family) -> dict[str, tuple[str, str]]:
+def adapter_names(family: Family | type[Family]) -> dict[str, tuple[str, str]]:
     """The key prefix of each submodule in diffusers' files and in kohya's."""
     return {**family.adapter_prefixes, WHOLE_MODEL: (WHOLE_MODEL, f"lora_{WHOLE_MODEL}")}
 
 
 @torch.no_grad()
-def merge_lora(family: Family, weights: Iterable[LoraWeights]) -> None:
-    """Merge adapters into the weights of `family.model`, for inference. Raises ConfigError if they do not fit."""
+def merge_lora(family: Family, weights: Iterable[AdapterWeights], source: str = "model", scale: float = 1.0) -> None:
+    """Merge adapters into the weights of `family.model`, for inference. Raises ConfigError if they do not fit.
+
+    `source` is what messages call the adapters' file; for `scale` see `merged_weight`.
+    """
     layers = dict(family.model.named_modules())
     for one in weights:
         name = one.module if one.submodule == WHOLE_MODEL else f"{one.submodule}.{one.module}"
         weight = getattr(layers.get(name), "weight", None)
-        if not isinstance(weight, Tensor) or weight.shape != _shape(one):
+        if not isinstance(weight, Tensor) or not fits(one, weight.shape):
             has = "no such layer" if weight is None else f"one of the shape {list(weight.shape)}"
             raise ConfigError(
-                f"model: the LoRA is for a layer {name!r} of the shape {list(_shape(one))}, but the base model has "
-                f"{has}.",
+                f"{source}: the LoRA is for a layer {name!r} of the shape {list(one.matrix_shape)}, but the base model "
+                f"has {has}.",
                 "Use the base model that it was trained on.",
             )
-        delta = (one.up.flatten(1).double() @ one.down.flatten(1).double()).view(weight.shape)
-        merged = weight.double() + delta * (one.alpha / one.rank)
-        if one.magnitude is not None:
-            norms = merged.flatten(1).norm(dim=1)
-            merged *= (one.magnitude.double() / norms).view(-1, *[1] * (weight.dim() - 1))
-        weight.copy_(merged)
+        weight.copy_(merged_weight(weight, one, scale))
 
 
 def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:
@@ -207,10 +228,6 @@ def _split_name(name: str, family: Family) -> tuple[str, str]:
     """The submodule of a layer and its name within that, as files have them."""
     part = submodule_of(name, family.adapter_prefixes)
     return (part, name.removeprefix(f"{part}.")) if part else (WHOLE_MODEL, name)
-
-
-def _shape(one: LoraWeights) -> torch.Size:
-    return torch.Size((one.up.shape[0], *one.down.shape[1:]))
 
 
 @torch.no_grad()

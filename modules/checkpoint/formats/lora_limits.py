@@ -1,0 +1,43 @@
+"""What other programs do not take from a LoRA file.
+
+DoRA: ComfyUI (comfy/weight_adapter/base.py, weight_decompose) divides a magnitude per row by the row norms of the base
+model's weight W, not of W + delta; A1111 (extensions-builtin/Lora/network.py, apply_weight_decompose) always divides
+by the norms of columns, so no shape of `dora_scale` holds for it; diffusers drops `dora_scale`. A file that ComfyUI
+would use rightly depends on its base model and would be wrong everywhere else.
+
+Alpha: in diffusers' layout it is in the header, which ComfyUI (comfy/weight_adapter/lora.py) and Forge do not read:
+without a tensor `alpha` they take 1 for alpha / rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from modules.checkpoint.formats.lora_weights import Layout, LoraWeights
+
+
+def limits_of_layout(weights: Iterable[LoraWeights], layout: Layout, file: str) -> str:
+    """A sentence if programs that read `layout` will use these adapters otherwise than Tandem; else empty."""
+    adapters = list(weights)
+    if layout == "kohya":
+        return dora_limits(file) if any(each.magnitude is not None for each in adapters) else ""
+    factors = {each.alpha / each.rank for each in adapters} - {1.0}
+    return alpha_limits(file, min(factors), max(factors)) if factors else ""
+
+
+def dora_limits(file: str) -> str:
+    """The sentence on DoRA in kohya's layout."""
+    return (
+        f"{file} is a DoRA: LyCORIS uses it as it was trained, ComfyUI and Forge somewhat differently, A1111 wrongly, "
+        "and diffusers ignores its magnitudes. For these programs use a LoRA without DoRA, or merge it into the model "
+        "(scripts/convert.py --merge)."
+    )
+
+
+def alpha_limits(file: str, least: float, most: float) -> str:
+    """The sentence on alpha in diffusers' layout; `least` and `most` are alpha / rank of its layers."""
+    factor = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    return (
+        f"{file} has its alpha in the header, which diffusers, peft and Tandem read. ComfyUI and Forge do not: there "
+        f"its strength is as if alpha were the rank, so set it to {factor}, or give them the kohya layout."
+    )

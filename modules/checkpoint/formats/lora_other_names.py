@@ -1,0 +1,126 @@
+"""Names of tensors in other LoRA layouts, translated to those of diffusers' present one.
+
+- diffusers' example scripts before peft: `unet....attn1.processor.to_q_lora.up.weight`, later
+  `....to_q.lora.up.weight`, in text encoders `....q_proj.lora_linear_layer.up.weight`
+  (huggingface/diffusers, utils/state_dict_utils.py: UNET_TO_DIFFUSERS, DIFFUSERS_OLD_TO_PEFT).
+- peft's `save_pretrained`: `base_model.model....lora_A.weight`, with adapter_config.json beside the file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from modules.checkpoint.formats.lora_weights import AdapterPrefixes, is_text_encoder
+from modules.config import ConfigError
+from modules.files import FileFault, read_json
+
+PEFT_PREFIX: Final = "base_model.model."
+PEFT_CONFIG: Final = "adapter_config.json"
+_OLD_MATRIX: Final = re.compile(r"(.+?)(?:_lora|\.lora|\.lora_linear_layer)\.(down|up)\.weight")
+_MATRICES: Final = {"down": "lora_A", "up": "lora_B"}
+_UNET_PROJECTIONS: Final = {"to_out": "to_out.0"}
+_TEXT_PROJECTIONS: Final = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "out_proj"}
+_CLIP: Final = re.compile(r"(text_model\.)?(encoder\.layers|embeddings)\.\d*.*|text_projection")
+_UNUSUAL: Final = ("fan_in_fan_out", "lora_bias")
+
+
+def has_old_names(names: Iterable[str]) -> bool:
+    """Whether a file is in the layout of diffusers' scripts before peft."""
+    return any(_OLD_MATRIX.fullmatch(name) for name in names)
+
+
+def translate_old_names(names: Iterable[str], prefixes: AdapterPrefixes) -> dict[str, str]:
+    """Each name -> its present one. Files of the first scripts hold the UNet only, without the prefix `unet.`"""
+    first = next((prefix for prefix, _ in prefixes.values()), "")
+    return {name: _present_name(name, prefixes, first) for name in names}
+
+
+def _present_name(name: str, prefixes: AdapterPrefixes, first: str) -> str:
+    match = _OLD_MATRIX.fullmatch(name)
+    if match is None:
+        return name
+    stem, half = match.groups()
+    stem = stem.replace(".processor.", ".")
+    prefix = next((prefix for prefix, _ in prefixes.values() if stem.startswith(f"{prefix}.")), "")
+    if not prefix and re.match(r"(down_blocks|mid_block|up_blocks)\.", stem):
+        prefix, stem = first, f"{first}.{stem}"
+    module, _, last = stem.rpartition(".")
+    projections = _TEXT_PROJECTIONS if is_text_encoder(prefix) else _UNET_PROJECTIONS
+    return f"{module}.{projections.get(last, last)}.{_MATRICES[half]}.weight"
+
+
+def translate_peft_names(file: Path, names: Iterable[str], prefixes: AdapterPrefixes) -> dict[str, str]:
+    """Each name -> its name in diffusers' layout, with the prefix of its submodule. Raises ConfigError."""
+    translated = {}
+    for name in names:
+        inner = name.removeprefix(PEFT_PREFIX)
+        known = any(inner.startswith(f"{prefix}.") for prefix, _ in prefixes.values())
+        translated[name] = inner if known else f"{_peft_submodule(file, inner, prefixes)}.{inner}"
+    return translated
+
+
+def _peft_submodule(file: Path, inner: str, prefixes: AdapterPrefixes) -> str:
+    """peft saves one submodule per folder and does not name it: the folder does, or the names of its layers."""
+    folder = file.absolute().parent.name
+    by_folder = {prefix: prefix for prefix, _ in prefixes.values()}
+    if folder in by_folder:
+        return folder
+    encoders = [prefix for name, (prefix, _) in prefixes.items() if is_text_encoder(name)]
+    if not _CLIP.match(inner):
+        return next(iter(by_folder))
+    if len(encoders) != 1:
+        raise ConfigError(
+            f"{str(file)!r} is a PEFT adapter of a text encoder, and does not say of which.",
+            f"Put it, with its {PEFT_CONFIG}, into a folder named {' or '.join(encoders) or 'text_encoder'}.",
+        )
+    return encoders[0]
+
+
+def peft_settings(file: Path, prefixes: AdapterPrefixes) -> dict[str, object]:
+    """adapter_config.json beside `file` as diffusers' header has it, for each submodule. Raises ConfigError."""
+    beside = file.with_name(PEFT_CONFIG)
+    try:
+        content = read_json(beside)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{str(file)!r} is a PEFT adapter, and there is no {PEFT_CONFIG} beside it, which has its alpha.",
+            "Copy the whole folder of the adapter.",
+        ) from error
+    except (OSError, FileFault) as error:
+        raise ConfigError(f"{str(beside)!r} {error}.", "Copy or download it again.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{str(beside)!r} is damaged: it is not an object.", "Copy or download it again.")
+    kind = content.get("peft_type", "LORA")
+    if kind != "LORA" or any(content.get(name) for name in _UNUSUAL):
+        odd = next((name for name in _UNUSUAL if content.get(name)), "peft_type")
+        raise ConfigError(f"{str(beside)!r}: {odd} is {str(content.get(odd))[:40]!r}, which Tandem does not read.")
+    return {f"{prefix}.{key}": value for prefix, _ in prefixes.values() for key, value in content.items()}
+
+
+def literal_alpha(file: Path, settings: Mapping[str, object], prefix: str, module: str) -> object | None:
+    """The alpha of a module according to `alpha_pattern` or `lora_alpha`; None if neither says anything.
+
+    peft matches the keys as regular expressions at the end of names; here they are names, for a file may come from
+    anybody. Raises ConfigError for a key that is no name.
+    """
+    patterns = settings.get(f"{prefix}.alpha_pattern") or {}
+    if not isinstance(patterns, dict):
+        raise ConfigError(f"{str(file)!r} is damaged: alpha_pattern is not an object.")
+    for pattern, alpha in patterns.items():
+        name = str(pattern).removeprefix("^").removesuffix("$")
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise ConfigError(
+                f"{str(file)!r}: alpha_pattern has {name[:60]!r}, a regular expression; Tandem reads names of layers."
+            )
+        if module == name or module.endswith(f".{name}"):
+            return alpha  # type: ignore[no-any-return]
+    return settings.get(f"{prefix}.lora_alpha")
+
+
+def rank_scale(settings: Mapping[str, object], prefix: str, rank: int) -> float:
+    """What alpha is multiplied by: with `use_rslora` peft divides it by the root of the rank (arXiv:2312.03732)."""
+    return math.sqrt(rank) if settings.get(f"{prefix}.use_rslora") is True else 1.0

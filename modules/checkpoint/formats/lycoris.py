@@ -1,0 +1,166 @@
+"""LoHa and LoKr adapters of LyCORIS, as kohya's scripts name them: `lora_unet_....hada_w1_a`, `.lokr_w1`.
+
+Formulas: https://github.com/KohakuBlueleaf/LyCORIS, lycoris/modules/loha.py and lokr.py, which peft's LoHa and LoKr
+(peft/tuners/loha, lokr) compute as well. They are read in order to be merged: Tandem neither trains nor writes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from modules.checkpoint.formats.kohya_names import from_kohya
+from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_magnitude
+from modules.checkpoint.formats.lora_weights import (
+    AdapterPrefixes,
+    AdapterWeights,
+    module_in_memory,
+    require_tensor,
+    submodule_of_key,
+)
+from modules.config import ConfigError
+
+LYCORIS_KINDS: Final = {".hada_": "LoHa", ".lokr_": "LoKr"}
+_HADA: Final = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+_LOKR: Final = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A matrix [out, in * kh * kw], whole or as the product of two; `core` [r, r, kh, kw] if it is Tucker-decomposed.
+
+    Then `first` is [r, out] and `second` [r, in]; else `first` is [out, r] and `second` [r, in * kh * kw].
+    """
+
+    first: Tensor
+    second: Tensor | None = None
+    core: Tensor | None = None
+
+    @property
+    def rank(self) -> int | None:
+        """None for a whole matrix."""
+        return None if self.second is None else self.second.shape[0]
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Of `matrix`."""
+        if self.second is None:
+            return self.first.shape[0], math.prod(self.first.shape[1:])
+        if self.core is None:
+            return self.first.shape[0], self.second.shape[1]
+        return self.first.shape[1], self.second.shape[1] * math.prod(self.core.shape[2:])
+
+    def matrix(self) -> Tensor:
+        """As fp64."""
+        if self.second is None:
+            return self.first.double().flatten(1)
+        if self.core is None:
+            return self.first.double() @ self.second.double()
+        product = torch.einsum("ijkl,jr,ip->prkl", self.core.double(), self.second.double(), self.first.double())
+        return product.flatten(1)
+
+    def fits(self) -> bool:
+        """Whether the shapes agree."""
+        if self.second is None:
+            return self.core is None
+        if self.first.dim() != 2 or self.second.dim() != 2:
+            return False
+        rank = self.second.shape[0]
+        if self.core is None:
+            return self.first.shape[1] == rank
+        return self.first.shape[0] == rank and self.core.dim() == 4 and tuple(self.core.shape[:2]) == (rank, rank)
+
+
+@dataclass(frozen=True)
+class LohaWeights:
+    """The elementwise product of two factors of equal shape, times alpha / rank (Hyeon-Woo et al. 2021)."""
+
+    submodule: str
+    module: str
+    factors: tuple[Factor, Factor]
+    scale: float
+    magnitude: Tensor | None
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """See AdapterWeights."""
+        return self.factors[0].matrix_shape
+
+    def delta(self) -> Tensor:
+        """See AdapterWeights."""
+        return self.factors[0].matrix() * self.factors[1].matrix() * self.scale
+
+
+@dataclass(frozen=True)
+class LokrWeights:
+    """The Kronecker product of two factors, times alpha / rank; without a rank alpha does not count."""
+
+    submodule: str
+    module: str
+    factors: tuple[Factor, Factor]
+    scale: float
+    magnitude: Tensor | None
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """See AdapterWeights."""
+        (rows, columns), (inner_rows, inner_columns) = (factor.matrix_shape for factor in self.factors)
+        return rows * inner_rows, columns * inner_columns
+
+    def delta(self) -> Tensor:
+        """See AdapterWeights. The first factor has no kernel, so the columns are in * kh * kw in that order."""
+        return torch.kron(self.factors[0].matrix(), self.factors[1].matrix()) * self.scale
+
+
+def read_lycoris(
+    file: Path, tensors: Mapping[str, Tensor], prefixes: AdapterPrefixes
+) -> tuple[list[AdapterWeights], set[str]]:
+    """The LoHa and LoKr adapters, and the names of the tensors that they use. Raises ConfigError."""
+    found: list[AdapterWeights] = []
+    used: set[str] = set()
+    stems = {name.partition(infix)[0]: infix for infix in LYCORIS_KINDS for name in tensors if infix in name}
+    for stem, infix in stems.items():
+        factors, names = (_hada_factors if infix == ".hada_" else _lokr_factors)(file, stem, tensors)
+        kind = LohaWeights if infix == ".hada_" else LokrWeights
+        same = infix == ".lokr_" or factors[0].matrix_shape == factors[1].matrix_shape
+        if not same or not all(factor.fits() for factor in factors):
+            raise ConfigError(f"{str(file)!r} is damaged: the matrices of {stem!r} have incompatible shapes.")
+        submodule = submodule_of_key(file, stem, prefixes, kohya=True)
+        rank = factors[1].rank or factors[0].rank
+        alpha = 1.0 if rank is None else kohya_alpha(file, stem, tensors, rank) / rank
+        adapter = kind(
+            submodule=submodule,
+            module=module_in_memory(submodule, from_kohya(stem.removeprefix(f"{prefixes[submodule][1]}_"))),
+            factors=factors,
+            scale=alpha,
+            magnitude=None,
+        )
+        rows = adapter.matrix_shape[0]
+        found.append(kind(**{**vars(adapter), "magnitude": kohya_magnitude(file, stem, tensors, rows)}))
+        used |= {*names, f"{stem}.alpha", f"{stem}.dora_scale"}
+    return found, used
+
+
+def _hada_factors(file: Path, stem: str, tensors: Mapping[str, Tensor]) -> tuple[tuple[Factor, Factor], set[str]]:
+    first_a, first_b, second_a, second_b = (require_tensor(file, tensors, f"{stem}.{name}") for name in _HADA)
+    first, second = (tensors.get(f"{stem}.hada_t{number}") for number in (1, 2))
+    names = {f"{stem}.{name}" for name in (*_HADA, "hada_t1", "hada_t2")}
+    return (Factor(first_a, first_b, first), Factor(second_a, second_b, second)), names
+
+
+def _lokr_factors(file: Path, stem: str, tensors: Mapping[str, Tensor]) -> tuple[tuple[Factor, Factor], set[str]]:
+    def factor(name: str, core: Tensor | None = None) -> Factor:
+        whole = tensors.get(f"{stem}.{name}")
+        if whole is not None:
+            return Factor(whole)
+        first, second = (require_tensor(file, tensors, f"{stem}.{name}_{half}") for half in "ab")
+        return Factor(first, second, core)
+
+    factors = factor("lokr_w1"), factor("lokr_w2", tensors.get(f"{stem}.lokr_t2"))
+    return factors, {f"{stem}.{name}" for name in _LOKR}

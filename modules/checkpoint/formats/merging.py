@@ -1,0 +1,208 @@
+"""Merging adapters into the weights of a model: a diffusers folder or a single file, one tensor at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
+from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type, original_architecture
+from modules.checkpoint.formats.lora import read_adapter
+from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
+from modules.checkpoint.formats.original_names import ComponentConfig, OriginalName
+from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
+from modules.checkpoint.formats.single_file import (
+    WEIGHT_FILES,
+    architecture_of,
+    copy_without_weights,
+    name_mappers,
+)
+from modules.config import ConfigError
+
+_ADVICE: Final = "Use the base model that it was trained on, or one of the same architecture."
+_MERGED_FROM: Final = "modelspec.merged_from"
+
+
+@dataclass(frozen=True)
+class Merge:
+    """An adapter file and its strength: 0 leaves the model as it is, 1 is as trained."""
+
+    file: Path
+    scale: float
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """A change of one tensor, of which it may be the third of a fused query, key and value."""
+
+    adapter: AdapterWeights
+    scale: float
+    original: OriginalName | None = None
+
+
+def fits(adapter: AdapterWeights, shape: Sequence[int]) -> bool:
+    """Whether the adapter is for a weight of this shape [out, in] or [out, in, kh, kw]."""
+    return len(shape) >= 2 and adapter.matrix_shape == (shape[0], torch.Size(shape[1:]).numel())
+
+
+def merged_weight(weight: Tensor, adapter: AdapterWeights, scale: float = 1.0) -> Tensor:
+    """`weight` [out, in, ...] changed by an adapter that `fits`, as fp64: W + scale * delta.
+
+    With DoRA's magnitude m of each row, W + scale * (m (W + delta) / |W + delta| - W), as ComfyUI and A1111 take it:
+    scale 0 is the base model and scale 1 is what was trained.
+    """
+    base = weight.double()
+    delta = adapter.delta().view(base.shape)
+    if adapter.magnitude is None:
+        return base + delta * scale
+    whole = base + delta
+    norms = whole.flatten(1).norm(dim=1)
+    whole *= (adapter.magnitude.double() / norms).view(-1, *[1] * (base.dim() - 1))
+    return base + (whole - base) * scale
+
+
+def merge_into_folder(
+    source: Path,
+    merges: Sequence[Merge],
+    out: Path,
+    dtype: torch.dtype | None,
+    prefixes: Callable[[str], AdapterPrefixes],
+) -> None:
+    """Write the diffusers folder `source` with the adapters merged as the folder `out`, which must not exist yet.
+
+    `prefixes` gives the adapter prefixes of an architecture; without `dtype` tensors keep theirs. Raises ConfigError
+    if the adapters do not fit, OSError if the disk is full.
+    """
+    model = read_diffusers_folder(source)
+    architecture = architecture_of(model)
+    if not architecture:
+        raise ConfigError(f"{str(source)!r} contains a {model.pipeline}; --merge takes Stable Diffusion 1, 2 and XL.")
+    found = [(merge, read_adapter(merge.file, prefixes(architecture))) for merge in merges]
+    partial_folder = out.with_name(f".partial-{out.name}")
+    shutil.rmtree(partial_folder, ignore_errors=True)
+    try:
+        copy_without_weights(source, partial_folder)
+        merged: set[int] = set()
+        for component in model.components:
+            with ComponentWeights(source / component) as weights:
+                edits: dict[str, list[_Edit]] = {}
+                for merge, adapters in found:
+                    for adapter in adapters:
+                        if adapter.submodule == component:
+                            name = _stored_name(adapter, weights.names)
+                            _require(merge.file, adapter, weights.shape(name) if name else None)
+                            edits.setdefault(name, []).append(_Edit(adapter, merge.scale))
+                            merged.add(id(adapter))
+                tensors = _lazy_tensors(weights, edits, dtype)
+                write_safetensors(partial_folder / component / WEIGHT_FILES[component], tensors, {})
+        for merge, adapters in found:
+            for adapter in adapters:
+                if id(adapter) not in merged:
+                    _require(merge.file, adapter, None)
+        partial_folder.rename(out)
+    except BaseException:
+        shutil.rmtree(partial_folder, ignore_errors=True)
+        raise
+
+
+def merge_into_file(
+    source: Path,
+    merges: Sequence[Merge],
+    out: Path,
+    dtype: torch.dtype | None,
+    prefixes: Callable[[str], AdapterPrefixes],
+) -> None:
+    """Write the single file `source`, in the original layout, with the adapters merged as `out`; as for a folder."""
+    with SafetensorsFile(source) as weights:
+        architecture = original_architecture(weights.names)
+        if not architecture:
+            what = DESCRIPTIONS[detect_file_type(weights.names)]
+            raise ConfigError(
+                f"{str(source)!r} is {what}; --merge takes a whole Stable Diffusion 1, 2 or XL model.",
+                "Give the base model first, and the LoRA after --merge.",
+            )
+        mappers = name_mappers(architecture)
+        config = _unet_config(weights.names)
+        edits: dict[str, list[_Edit]] = {}
+        for merge in merges:
+            for adapter in read_adapter(merge.file, prefixes(architecture)):
+                original = mappers[adapter.submodule](f"{module_in_file(adapter)}.weight", config)
+                name = "" if original is None else original.name
+                _require(merge.file, adapter, _part_shape(weights, original))
+                edits.setdefault(name, []).append(_Edit(adapter, merge.scale, original))
+        titles = [weights.metadata.get(_MERGED_FROM) or weights.metadata.get("modelspec.title") or source.stem]
+        metadata = {**weights.metadata, _MERGED_FROM: ", ".join([*titles, *(merge.file.stem for merge in merges)])}
+        write_safetensors(out, _lazy_tensors(weights, edits, dtype), metadata | {HASH_KEY: ""})
+
+
+def _lazy_tensors(
+    weights: ComponentWeights | SafetensorsFile, edits: Mapping[str, Sequence[_Edit]], dtype: torch.dtype | None
+) -> dict[str, LazyTensor]:
+    tensors = {}
+    for name in weights.names:
+        stored = weights.stored_dtype(name)
+        chosen = dtype if dtype is not None and stored.is_floating_point else stored
+        make = partial(_merged, weights, name, edits[name]) if name in edits else partial(weights.read, name)
+        tensors[name] = LazyTensor(weights.shape(name), chosen, make)
+    return tensors
+
+
+def _merged(weights: ComponentWeights | SafetensorsFile, name: str, edits: Sequence[_Edit]) -> Tensor:
+    whole = weights.read(name).double()
+    for edit in edits:
+        part = _part(whole, edit.original)
+        part.copy_(merged_weight(part, edit.adapter, edit.scale))
+    return whole
+
+
+def _part(tensor: Tensor, original: OriginalName | None) -> Tensor:
+    """The view of a stored tensor that is the weight of one module of diffusers."""
+    if original is not None and original.third is not None:
+        return tensor.chunk(3)[original.third]
+    return tensor.T if original is not None and original.form == "transposed" else tensor
+
+
+def _part_shape(weights: SafetensorsFile, original: OriginalName | None) -> Sequence[int] | None:
+    if original is None or original.name not in weights.names:
+        return None
+    return _part(torch.empty(weights.shape(original.name), device="meta"), original).shape
+
+
+def _require(file: Path, adapter: AdapterWeights, shape: Sequence[int] | None) -> None:
+    """Raises ConfigError unless the model has a weight of this `shape` for the adapter."""
+    if shape is None or not fits(adapter, shape):
+        has = "has no such layer" if shape is None else f"has one of the shape {list(shape)}"
+        raise ConfigError(
+            f"{str(file)!r} is for a layer {adapter.submodule}.{adapter.module} of the shape "
+            f"{list(adapter.matrix_shape)}, but the model {has}.",
+            _ADVICE,
+        )
+
+
+def _stored_name(adapter: AdapterWeights, names: Sequence[str]) -> str:
+    """The name of the adapted weight in a component's file, with or without CLIP's prefix; empty if there is none."""
+    name = f"{module_in_file(adapter)}.weight"
+    return next((each for each in (name, name.removeprefix(CLIP_PREFIX)) if each in names), "")
+
+
+def _unet_config(names: Sequence[str]) -> ComponentConfig:
+    """The part of the UNet's config that determines its original names, from these."""
+    unet = "model.diffusion_model."
+    present = set(names)
+    blocks = sum(name.startswith(f"{unet}input_blocks.") and name.endswith(".0.in_layers.2.weight") for name in names)
+    step = next((n for n in range(1, blocks + 2) if f"{unet}input_blocks.{n}.0.op.weight" in present), blocks + 1)
+    layers = step - 1
+    ups = range(layers, len(names), layers + 1)
+    sides = [
+        "CrossAttn" if f"{unet}output_blocks.{number}.2.conv.weight" in present else "Up"
+        for number in ups
+        if f"{unet}output_blocks.{number}.0.in_layers.2.weight" in present
+    ]
+    return {"layers_per_block": layers, "up_block_types": sides}

@@ -1,0 +1,78 @@
+"""The LoRA files of scripts/sample.py, and the config of a model that Tandem did not write."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.checkpoint import read_model_config
+from modules.checkpoint.formats import AdapterWeights, read_adapter
+from modules.config import ConfigError, SubmoduleSettings, TrainConfig
+from modules.config.family_files import family_names
+from modules.families._family import Family, trained_submodules
+from modules.families.find_family import find_family
+from modules.training.methods.lora import adapter_names, merge_lora
+from scripts.sample import model_folder
+
+SIDES = {"stable_diffusion": 512, "stable_diffusion_xl": 1024}  # pixels, of the published models
+
+
+@dataclass(frozen=True)
+class LoraFile:
+    """One `--lora` and its strength."""
+
+    file: Path
+    scale: float
+    adapters: Sequence[AdapterWeights]
+
+    def __str__(self) -> str:
+        """The name and the strength, without the folder."""
+        return f"{self.file.name}:{self.scale:g}"
+
+    def merge_into(self, family: Family) -> None:
+        """Change the weights of `family.model`. Raises ConfigError if the LoRA is for another model."""
+        merge_lora(family, self.adapters, f"--lora {str(self.file)!r}", self.scale)
+
+
+def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]:
+    """The folder that Tandem saved as `--model` and its config; None if it is another model, which needs `--lora`."""
+    name = str(options.model)
+    is_saved = (Path(name) / "tandem.json").is_file()
+    if is_saved or not options.lora:
+        for option in ("family", "layout"):
+            if getattr(options, option):
+                raise ConfigError(f"--{option} is for a model that Tandem did not write, with --lora; omit it.")
+        folder = model_folder(name)
+        return folder, read_model_config(folder)
+    if Path(name).is_dir() and not (Path(name) / "model_index.json").is_file():
+        folder = model_folder(name)  # raises for a run or a backup
+        raise ConfigError(f"--model: {name!r} is not a model folder: it has no model_index.json.")
+    family = options.family or find_family(name)
+    if family not in family_names():
+        what = f"--family is {family!r}" if family else f"--model: the family of {name!r} is not known"
+        raise ConfigError(f"{what}.", f"Give --family: one of {', '.join(family_names())}.")
+    layout = {"layout": options.layout} if options.layout else {}
+    config = TrainConfig(family=family, base_model=name, family_options=layout, resolution=SIDES.get(family, 512))
+    return None, config
+
+
+def read_loras(files: Sequence[str], scales: Sequence[float], family: type[Family]) -> list[LoraFile]:
+    """The LoRAs in `files`, before the model is loaded. Raises ConfigError."""
+    names = adapter_names(family)
+    return [
+        LoraFile(Path(file), scale, read_adapter(Path(file), names)) for file, scale in zip(files, scales, strict=True)
+    ]
+
+
+def with_parts_of(config: TrainConfig, loras: Iterable[LoraFile], family: type[Family]) -> TrainConfig:
+    """The config with every submodule that a LoRA changes among its `parts`, so that it is part of the model."""
+    changed = {adapter.submodule for lora in loras for adapter in lora.adapters} & set(family.submodules)
+    missing = changed - trained_submodules(config, family.submodules)
+    if not missing:
+        return config
+    listed = [part for part in config.parts if part.part not in missing]
+    kept = [] if config.parts else [SubmoduleSettings(part=family.submodules[0])]
+    added = [SubmoduleSettings(part=name) for name in sorted(missing)]
+    return config.model_copy(update={"parts": (*kept, *listed, *added)})

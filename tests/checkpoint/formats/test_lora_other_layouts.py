@@ -1,0 +1,260 @@
+"""LoRA files of other programs: older layouts of diffusers, PEFT's own folders, LoHa and LoKr of LyCORIS."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import StableDiffusionPipeline
+from peft import LoHaConfig, LoKrConfig, LoraConfig, get_peft_model, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from peft.tuners.lycoris_utils import LycorisLayer
+from safetensors.torch import save_file
+from torch import Tensor
+
+from modules.checkpoint.formats import LoraWeights, merged_weight, read_adapter, read_lora
+from modules.checkpoint.formats.kohya_names import to_kohya
+from modules.config import ConfigError
+from tests.checkpoint.formats.adapted import ALL, ATTENTION, SD, SDXL, adapted, weights_in
+
+UNET = {"unet": SD["unet"]}
+STEM = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+KOHYA = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
+
+
+def processor_name(one: LoraWeights, half: str) -> str:
+    """As diffusers' train_dreambooth_lora.py wrote it until 0.21 (loaders.py, LoRAAttnProcessor)."""
+    if one.submodule == "text_encoder":
+        return f"text_encoder.text_model.{one.module}.lora_linear_layer.{half}.weight"
+    attention, _, last = one.module.replace("to_out.0", "to_out").rpartition(".")
+    return f"unet.{attention}.processor.{last}_lora.{half}.weight"
+
+
+def old_text_name(one: LoraWeights, half: str) -> str:
+    """The first scripts with a text encoder (utils/state_dict_utils.py, DIFFUSERS_OLD_TO_PEFT), 0.22's for the UNet."""
+    names = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_proj": "to_out"}
+    if one.submodule == "text_encoder":
+        attention, _, last = one.module.rpartition(".")
+        return f"text_encoder.text_model.{attention}.{names[last]}_lora.{half}.weight"
+    return f"unet.{one.module}.lora.{half}.weight"
+
+
+@pytest.mark.parametrize("name", [processor_name, old_text_name])
+def test_layouts_of_diffusers_old_scripts_are_read_as_diffusers_reads_them(name: Any, sd: Path, tmp_path: Path) -> None:
+    pipeline = adapted(sd, StableDiffusionPipeline, SD, ATTENTION, lora_alpha=3)
+    written = weights_in(pipeline, SD)
+    tensors = {name(one, half): getattr(one, half).detach().clone() for one in written for half in ("down", "up")}
+    file = tmp_path / "pytorch_lora_weights.safetensors"
+    save_file(tensors, file)
+    ours = {(one.submodule, one.module): one for one in read_lora(file, SD)}
+    assert ours.keys() == {(one.submodule, one.module) for one in written}
+
+    reader = StableDiffusionPipeline.from_pretrained(sd)
+    reader.load_lora_weights(str(file))
+    theirs = {
+        (part, module): layer
+        for part in SD
+        for module, layer in getattr(reader, part).named_modules()
+        if isinstance(layer, LoraLayer)
+    }
+    assert ours.keys() == theirs.keys()
+    for place, layer in theirs.items():
+        assert_close(ours[place].delta(), layer.get_delta_weight("default_0").flatten(1))
+
+
+def test_the_first_files_of_the_unet_have_no_prefix(tmp_path: Path) -> None:
+    """diffusers 0.11, examples/dreambooth/train_dreambooth_lora.py: `unet.save_attn_procs`."""
+    inner = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
+    tensors = {f"{inner}.processor.to_out_lora.{half}.weight": torch.ones(2, 2) for half in ("down", "up")}
+    save_file(tensors, tmp_path / "old.safetensors")
+    (one,) = read_lora(tmp_path / "old.safetensors", SDXL)
+    assert (one.submodule, one.module, one.alpha) == ("unet", f"{inner}.to_out.0", 2.0)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
+@pytest.mark.parametrize("part", ["unet", "text_encoder"])
+@pytest.mark.parametrize("more", [{}, {"use_rslora": True}, {"use_dora": True}])
+def test_a_folder_that_peft_saved_is_read_with_its_alpha(
+    part: str, more: dict[str, Any], sd: Path, tmp_path: Path
+) -> None:
+    targets = ["to_q", "to_k", "conv1"] if part == "unet" else ["q_proj", "fc1"]
+    settings = LoraConfig(r=3, lora_alpha=6, target_modules=targets, alpha_pattern={targets[1]: 2}, **more)
+    torch.manual_seed(1)
+    model = get_peft_model(getattr(StableDiffusionPipeline.from_pretrained(sd), part), settings)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight)
+    model.save_pretrained(tmp_path)
+    read = {one.module: one for one in read_lora(tmp_path / "adapter_model.safetensors", SD)}
+    layers = {
+        name.removeprefix("base_model.model."): layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, LoraLayer)
+    }
+    assert read.keys() == layers.keys()
+    for name, layer in layers.items():
+        assert read[name].submodule == part
+        assert_close(read[name].delta(), layer.get_delta_weight("default").flatten(1))
+        assert (read[name].magnitude is not None) is bool(more.get("use_dora"))
+
+
+def test_a_peft_file_without_its_config_or_for_either_encoder_is_explained(tmp_path: Path) -> None:
+    stem = "base_model.model.text_model.encoder.layers.0.self_attn.q_proj"
+    tensors = {f"{stem}.lora_A.weight": torch.ones(2, 4), f"{stem}.lora_B.weight": torch.ones(4, 2)}
+    file = tmp_path / "text_encoder_2" / "adapter_model.safetensors"
+    file.parent.mkdir()
+    for where in (file, tmp_path / "adapter_model.safetensors"):
+        save_file(tensors, where)
+        where.with_name("adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 8}')
+    (one,) = read_lora(file, SDXL)
+    assert (one.submodule, one.alpha) == ("text_encoder_2", 8.0)
+    with pytest.raises(ConfigError, match=r"text encoder, and does not say of which.*text_encoder or text_encoder_2"):
+        read_lora(tmp_path / "adapter_model.safetensors", SDXL)
+    file.with_name("adapter_config.json").write_text('{"peft_type": "LOHA"}')
+    with pytest.raises(ConfigError, match=r"peft_type is 'LOHA', which Tandem does not read"):
+        read_lora(file, SDXL)
+    file.with_name("adapter_config.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match=r"adapter_config\.json' is"):
+        read_lora(file, SDXL)
+    file.with_name("adapter_config.json").unlink()
+    with pytest.raises(ConfigError, match=r"no adapter_config\.json beside it, which has its alpha"):
+        read_lora(file, SDXL)
+
+
+LYCORIS: dict[str, Any] = {
+    "LoHa": LoHaConfig(r=2, alpha=3, target_modules=ALL),
+    "LoHa, convolutions decomposed": LoHaConfig(r=2, alpha=3, target_modules=ALL, use_effective_conv2d=True),
+    "LoKr": LoKrConfig(r=2, alpha=3, target_modules=ALL),
+    "LoKr, both decomposed": LoKrConfig(r=1, alpha=3, target_modules=ALL, decompose_both=True),
+    "LoKr, convolutions decomposed": LoKrConfig(r=1, alpha=3, target_modules=ALL, use_effective_conv2d=True),
+}
+
+
+@pytest.mark.parametrize("case", LYCORIS)
+def test_loha_and_lokr_change_weights_as_pefts_do(case: str, sd: Path, tmp_path: Path) -> None:
+    """Names as in LyCORIS' files, which are also those of peft's parameters."""
+    unet = StableDiffusionPipeline.from_pretrained(sd).unet
+    torch.manual_seed(2)
+    inject_adapter_in_model(LYCORIS[case], unet, "default")
+    layers = {name: layer for name, layer in unet.named_modules() if isinstance(layer, LycorisLayer)}
+    tensors: dict[str, Tensor] = {}
+    for name, layer in layers.items():
+        stem = f"lora_unet_{to_kohya(name)}"
+        for kind in layer.adapter_layer_names:
+            if "default" in getattr(layer, kind):
+                weight = getattr(layer, kind)["default"]
+                tensors[f"{stem}.{kind}"] = torch.nn.init.normal_(weight).detach().clone()
+        whole = f"{stem}.lokr_w1" in tensors and f"{stem}.lokr_w2" in tensors
+        # without a rank LyCORIS sets alpha to the rank, so that it does not count (lokr.py), and peft has no such rule
+        layer.scaling["default"] = 1.0 if whole else layer.scaling["default"]
+        tensors[f"{stem}.alpha"] = torch.tensor(3.0)
+    save_file(tensors, tmp_path / "lycoris.safetensors")
+    read = {one.module: one for one in read_adapter(tmp_path / "lycoris.safetensors", SD)}
+    assert read.keys() == layers.keys()
+    for name, layer in layers.items():
+        delta = layer.get_delta_weight("default")
+        assert read[name].matrix_shape == delta.flatten(1).shape
+        assert_close(read[name].delta(), delta.flatten(1))
+    with pytest.raises(ConfigError, match=r"is a (LoHa|LoKr), which cannot become a LoRA without loss"):
+        read_lora(tmp_path / "lycoris.safetensors", SD)
+
+
+def assert_close(ours: Tensor, theirs: Tensor) -> None:
+    assert ours.shape == theirs.shape
+    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+
+
+def lora_file(folder: Path, header: dict[str, object] | None = None, **changed: Tensor) -> Path:
+    """A LoRA of one layer in diffusers' layout, with another tensor in place of `A` or `B`."""
+    tensors = {"A": torch.ones(2, 8), "B": torch.ones(8, 2)} | changed
+    file = folder / "lora.safetensors"
+    metadata = None if header is None else {"lora_adapter_metadata": json.dumps(header)}
+    save_file({f"{STEM}.lora_{half}.weight": tensor for half, tensor in tensors.items()}, file, metadata)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("header", "alpha"),
+    [
+        ({"unet.lora_alpha": 5}, 5.0),
+        ({"unet.lora_alpha": 5, "unet.alpha_pattern": {"attn1.to_q": 3}}, 3.0),
+        ({"unet.lora_alpha": 5, "unet.alpha_pattern": {"^" + STEM.removeprefix("unet."): 3}}, 3.0),
+        # As a regular expression the dot would be any character, and the end of a name need not be a whole word.
+        ({"unet.lora_alpha": 5, "unet.alpha_pattern": {"a.tn1.to_q": 3, "ttn1.to_q": 4}}, 5.0),
+        ({"unet.lora_alpha": 2, "unet.use_rslora": True}, 2 * 2**0.5),
+        ({}, 2.0),
+    ],
+)
+def test_alpha_of_a_layer_is_found_by_its_name(header: dict[str, object], alpha: float, tmp_path: Path) -> None:
+    assert read_lora(lora_file(tmp_path, header), SD)[0].alpha == pytest.approx(alpha)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"unet.alpha_pattern": {"(.*a)*$": 3}}, "a regular expression; Tandem reads names of layers"),
+        ({"unet.alpha_pattern": [1]}, "alpha_pattern is not an object"),
+        ({"unet.lora_alpha": -1}, "is -1, not a number above 0"),
+        ({"unet.lora_alpha": "16"}, "is 16, not a number above 0"),
+        ({"unet.lora_alpha": 10**400}, "is 1000.*, not a number above 0"),
+    ],
+)
+def test_settings_in_a_header_that_are_none_are_refused(header: dict[str, object], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_lora(lora_file(tmp_path, header), SD)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"A": torch.full((2, 8), torch.nan)}, "no finite numbers"),
+        ({"A": torch.ones(2, 8, dtype=torch.int32)}, "no finite numbers"),
+        ({"A": torch.ones(0, 8), "B": torch.ones(8, 0)}, r"has the shape \[0, 8\]|has the shape \[8, 0\]"),
+        ({"B": torch.ones(8, 3)}, "incompatible shapes"),
+    ],
+)
+def test_tensors_that_are_no_lora_are_refused(changed: dict[str, Tensor], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_lora(lora_file(tmp_path, **changed), SD)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"hada_w1_a": (8, 2), "hada_w1_b": (2, 8), "hada_w2_a": (8, 2)}, "is incomplete.*hada_w2_b"),
+        ({"hada_w1_a": (8, 2), "hada_w1_b": (2, 8), "hada_w2_a": (8, 2), "hada_w2_b": (2, 9)}, "incompatible shapes"),
+        ({"hada_w1_a": (8, 2), "hada_w1_b": (3, 8), "hada_w2_a": (8, 2), "hada_w2_b": (2, 8)}, "incompatible shapes"),
+        ({"lokr_w1": (2, 2), "lokr_w2_a": (4, 2), "lokr_w2_b": (3, 4)}, "incompatible shapes"),
+        ({"lokr_w1": (2, 2), "lokr_w2": (4, 4), "lokr_t2": (2, 2, 3, 3), "lokr_x": (2, 2)}, "lokr_x' does not belong"),
+    ],
+)
+def test_a_lycoris_file_that_does_not_fit_together_is_refused(
+    tensors: dict[str, tuple[int, ...]], words: str, tmp_path: Path
+) -> None:
+    save_file({f"{KOHYA}.{name}": torch.ones(shape) for name, shape in tensors.items()}, tmp_path / "x.safetensors")
+    with pytest.raises(ConfigError, match=words):
+        read_adapter(tmp_path / "x.safetensors", SD)
+
+
+def test_a_small_file_cannot_ask_for_a_huge_product(tmp_path: Path) -> None:
+    """The Kronecker product of two files of 1 MB would have 10^11 numbers; its shape is known before."""
+    tensors = {f"{KOHYA}.{name}": torch.ones(600, 600) for name in ("lokr_w1", "lokr_w2")}
+    save_file(tensors, tmp_path / "x.safetensors")
+    assert read_adapter(tmp_path / "x.safetensors", SD)[0].matrix_shape == (360_000, 360_000)
+
+
+def test_the_strength_of_dora_goes_from_the_base_model_to_what_was_trained() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(4, 6)
+    lora = LoraWeights("unet", "x", torch.randn(2, 6), torch.randn(4, 2), 2.0, None)
+    magnitude = torch.rand(4) + 1
+    dora = replace(lora, magnitude=magnitude)
+    assert torch.equal(merged_weight(weight, dora, 0.0), weight.double())
+    whole = weight + lora.up @ lora.down
+    expected = magnitude[:, None] * whole / whole.norm(dim=1, keepdim=True)
+    assert_close(merged_weight(weight, dora), expected)
+    assert_close(merged_weight(weight, dora, 0.5), (weight + expected) / 2)
