@@ -108,6 +108,8 @@ def _batch(value: object) -> object:
 
 def _huber(values: Values) -> list[Assignment]:
     bend = optional_number(values["pseudo_huber_c"])
+    if bend and str(values["model.type"]).lower() == "sdxl":
+        raise UnsupportedValueError("diffusion-pipe does not use it for SDXL")
     return [Assignment("family_options.loss", "huber"), Assignment("family_options.huber_delta", bend)] if bend else []
 
 
@@ -148,7 +150,10 @@ TABLE = Table(
             "v_pred also rescales the noise schedule to zero terminal SNR",
         ),
         common.loss_weighting("model.min_snr_gamma", "model.debiased_estimation_loss"),
-        CombinedRule({"pseudo_huber_c": None}, "family_options.loss, family_options.huber_delta", _huber),
+        CombinedRule(
+            {"pseudo_huber_c": None}, "family_options.loss, family_options.huber_delta", _huber, "not for SDXL",
+            {"model.type": None},
+        ),
         Rule("adapter.dropout", "lora_dropout", 0.0, optional_number, optional=True),
         Rule("optimizer.lr", "learning_rate", None, positive_number, optional=True),
         CombinedRule(
@@ -265,6 +270,7 @@ def _data(content: Mapping[str, object], translation: Translation) -> None:
         names = {name: f"dataset.{name}" for name in shared if name not in directory}
         translation.apply(DIRECTORY_TABLE, {**shared, **directory}, prefix, f"concepts.{count}.", names)
         translation.put(f"concepts.{count}.include_subfolders", False)
+        translation.put(f"concepts.{count}.caption_lines", "whole")  # utils/dataset.py: read().strip()
         count += 1
     if not count:
         for name, value in shared.items():

@@ -78,6 +78,15 @@ def test_text_encoders_are_trained(tmp_path: Path, adapter: str, model: str, exp
     assert {part.part: (part.train, part.learning_rate) for part in config.parts} == expected
 
 
+def test_the_huber_loss_is_not_for_sdxl(tmp_path: Path) -> None:
+    """SDXLPipeline.get_loss_fn does not read pseudo_huber_c, which only the default loss function does."""
+    text = RUN.format(model="", adapter=ADAPTER).replace("epochs = 1000", "epochs = 1000\npseudo_huber_c = 0.5")
+    (tmp_path / "run.toml").write_text(text, encoding="utf-8")
+    found = import_file(tmp_path / "run.toml")
+    assert "loss" not in found.config.family_options
+    assert {item.source: item.why for item in found.report.not_imported}["pseudo_huber_c"].endswith("for SDXL")
+
+
 def test_v_prediction_has_zero_terminal_snr(tmp_path: Path) -> None:
     """fix_noise_scheduler_betas_for_zero_terminal_snr is called if v_pred is set."""
     options = imported(tmp_path, "v_pred = true\nmin_snr_gamma = 5").config.family_options

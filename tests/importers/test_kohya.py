@@ -173,6 +173,7 @@ def test_gui_fine_tune(tmp_path: Path, settings: dict[str, object], expected: tu
     assert (config.method, config.batch_size, config.resolution, config.caption_dropout) == ("fine_tune", 4, 512, 0.1)
     (concept,) = config.concepts
     assert (concept.path, concept.repeats, concept.caption_source) == (str(tmp_path / "pictures"), 10, "txt")
+    assert config.aspect_ratio_bucketing  # the tab always passes enable_bucket on
     assert not [line for line in reasons(found).values() if "does not know" in line]
 
 
@@ -239,6 +240,19 @@ def test_weight_of_regularisation_images_without_any(tmp_path: Path) -> None:
     found = imported(tmp_path, {**GUI_LORA, "train_data_dir": "img", "prior_loss_weight": 0.5})
     assert found.config.concepts[0].repeats == 3
     assert reasons(found)["prior_loss_weight"] == "there are no regularisation images"
+
+
+def test_an_alpha_of_0_is_the_rank(tmp_path: Path) -> None:
+    """networks/lora.py, LoRAModule: `alpha = self.lora_dim if alpha is None or alpha == 0 else alpha`."""
+    for alpha, expected in ((0, 32), (8, 8)):
+        assert imported(tmp_path, {**GUI_LORA, "network_alpha": alpha}).config.lora_alpha == expected
+
+
+def test_dropout_is_reported_as_different(tmp_path: Path) -> None:
+    """networks/lora.py, LoRAModule.forward drops the outputs of lora_down, peft the inputs of lora_A."""
+    found = imported(tmp_path, {**GUI_LORA, "network_dropout": 0.2})
+    assert found.config.lora_dropout == 0.2
+    assert "drops the outputs" in {item.source: item.why for item in found.report.changed}["network_dropout"]
 
 
 @pytest.mark.parametrize(("tokens", "chunks"), [("75", None), ("150", 2), (225, 3)])

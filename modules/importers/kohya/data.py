@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modules.importers import common
 from modules.importers.readers import boolean, data_path, integer, is_path, items, number, resolution_side, text
-from modules.importers.rules import Assignment, CombinedRule, Rule, Table, Unsupported, Values, is_default
+from modules.importers.rules import Assignment, ChangedValue, CombinedRule, Rule, Table, Unsupported, Values, is_default
 from modules.importers.translation import Translation
 
 # Names on the command line and in kohya's GUI -> names in a dataset file.
@@ -47,7 +47,6 @@ def subset_table(has_captions: bool) -> Table:
 
     def captions(values: Values) -> list[Assignment]:
         words, prefix = text(values["class_tokens"] or "").strip(), text(values["caption_prefix"] or "").strip()
-        extension = f".{text(values['caption_extension'] or '').strip().lstrip('.')}"
         if words and not has_captions:
             keys = ("class_tokens", "caption_extension")
             found = [
@@ -57,10 +56,10 @@ def subset_table(has_captions: bool) -> Table:
             if prefix:
                 found.append(Assignment("", why="class_tokens are the caption", keys=("caption_prefix",)))
             return found
-        found = [Assignment("caption_source", "txt", keys=("caption_extension",))]
-        if extension not in (".txt", "."):
-            why = "Tandem reads .txt: rename the caption files"
-            found.append(Assignment("", why=why, keys=("caption_extension",)))
+        found = [
+            Assignment("caption_source", "txt", keys=("caption_extension",), quiet=True),
+            Assignment("caption_extension", _extension(values), keys=("caption_extension",)),
+        ]
         if prefix:
             found.append(Assignment("prompt_prefix", f"{prefix} ", keys=("caption_prefix",)))
         if words:
@@ -83,9 +82,10 @@ def subset_table(has_captions: bool) -> Table:
             CombinedRule({"is_reg": False, "prior_loss_weight": 1.0}, "prior, loss_weight", prior),
             CombinedRule(
                 {"class_tokens": None, "caption_extension": ".caption", "caption_prefix": None},
-                "caption_source, prompt_prefix", captions,
-                "class_tokens are the caption of images without a caption file; only .txt files are read",
+                "caption_source, caption_extension, prompt_prefix", captions,
+                "class_tokens are the caption of images without a caption file",
             ),
+            Rule("enable_wildcard", "caption_lines", False, _lines),
             Rule("shuffle_caption", "tag_shuffle", False, boolean),
             Rule("caption_separator", "tag_delimiter", ",", text),
             Rule("keep_tokens", "keep_tags", 0, integer),
@@ -96,9 +96,6 @@ def subset_table(has_captions: bool) -> Table:
         unsupported=(
             Unsupported("keep_tokens_separator", "set keep_tags to their number"),
             Unsupported("secondary_separator", "Tandem has one tag_delimiter"),
-            Unsupported(
-                "enable_wildcard", "write several lines into a caption file: one is chosen at random each time",
-            ),
             Unsupported("caption_suffix", "Tandem has prompt_prefix only"),
             Unsupported("caption_dropout_every_n_epochs", "caption_dropout drops them at random", default=0),
             Unsupported("color_aug", "Tandem has no colour augmentation; augment the images beforehand"),
@@ -251,8 +248,7 @@ class KohyaData:
         self._add(values, shown)
 
     def _has_captions(self, values: Mapping[str, object]) -> bool:
-        extension = f".{str(values.get('caption_extension') or 'txt').lstrip('.').lower()}"
-        return self._translation.paths.has_files(str(values["image_dir"]), extension)
+        return self._translation.paths.has_files(str(values["image_dir"]), _extension(values).lower())
 
     def _add(self, values: Mapping[str, object], shown: Mapping[str, str]) -> None:
         has = self._has_captions(values)
@@ -266,6 +262,18 @@ def _names_of_subset(levels: Sequence[Level]) -> set[str]:
     """What applies to a subset: the weight of regularisation images not to others."""
     given = [level.values["is_reg"] for level in levels if level.values.get("is_reg") is not None]
     return SUBSET_NAMES if given and given[-1] not in (False, "false", "False", 0) else SUBSET_NAMES - PRIOR_ONLY
+
+
+def _extension(values: Values) -> str:
+    """sd-scripts adds a missing dot (config_util.py, train_util.py: DreamBoothSubset); its default is .caption."""
+    return f".{text(values.get('caption_extension') or 'caption').strip().lstrip('.')}"
+
+
+def _lines(enable_wildcard: object) -> object:
+    """Without wildcards sd-scripts takes the first line of a caption file (train_util.py, read_caption)."""
+    if boolean(enable_wildcard):
+        return ChangedValue("random", "one line is drawn each time; {a|b} within a line is read literally")
+    return "first"
 
 
 def _groups(value: object) -> list[Mapping[str, object]]:

@@ -33,7 +33,8 @@ def passed_on(given: Mapping[str, object], translation: Translation) -> dict[str
     reasons = dict(_unused(given))
     for name, why in reasons.items():
         translation.skip(name, given[name], why)
-    return {name: value for name, value in given.items() if name not in reasons}
+    always = {"enable_bucket": True} if _FINE_TUNE_TAB & set(given) else {}  # without a field of its own
+    return {**{name: value for name, value in given.items() if name not in reasons}, **always}
 
 
 def _unused(given: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -29,6 +29,11 @@ def _clip_skip(values: Values) -> list[Assignment]:
     return [Assignment("family_options.clip_skip", found - 1, why, ("clip_skip",))]
 
 
+def _alpha(values: Values) -> list[Assignment]:
+    """networks/lora.py: an alpha of 0 is that of the rank."""
+    return [Assignment("lora_alpha", number(values["network_alpha"]) or number(values["network_dim"]))]
+
+
 def _loss(values: Values) -> list[Assignment]:
     name = str(values["loss_type"]).lower()
     target = {"l2": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}.get(name)
@@ -36,7 +41,9 @@ def _loss(values: Values) -> list[Assignment]:
         raise UnsupportedValueError("Tandem has mse, huber and smooth_l1; set family_options.loss")
     if target == "mse":
         return []
-    why = "Tandem uses the same delta at all noise levels" if values["huber_schedule"] != "constant" else ""
+    why = "Tandem's loss is half as large, which matters to plain SGD only"
+    if values["huber_schedule"] != "constant":
+        why += ", and has the same delta at all noise levels"
     return [
         Assignment("family_options.loss", target, keys=("loss_type",)),
         Assignment("family_options.huber_delta", number(values["huber_c"]), why, ("huber_c", "huber_schedule")),
@@ -81,8 +88,11 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {**METHOD_KEYS, **XL_ONLY},
     ),
     Rule("network_dim", "lora_rank", 4, integer),
-    Rule("network_alpha", "lora_alpha", 1.0, number),
-    Rule("network_dropout", "lora_dropout", 0.0, optional_number, optional=True),
+    CombinedRule({"network_alpha": 1.0}, "lora_alpha", _alpha, "0 means the rank", {"network_dim": 4}),
+    Rule(
+        "network_dropout", "lora_dropout", 0.0, optional_number,
+        "kohya drops the outputs of the LoRA's first matrix, Tandem its inputs", optional=True,
+    ),
     CombinedRule(
         {"network_args": None, "conv_dim": 1, "conv_alpha": 1, "LyCORIS_preset": "full"},
         "lora_targets, lora_conv_rank, lora_conv_alpha, lora_weight_decompose", targets,
@@ -115,7 +125,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     common.loss_weighting("min_snr_gamma", "debiased_estimation_loss"),
     CombinedRule(
         {"loss_type": "l2", "huber_c": 0.1, "huber_schedule": "snr"}, "family_options.loss", _loss,
-        "Tandem's Huber loss uses the same delta at all noise levels",
+        "2c(sqrt(d^2 + c^2) - c) there, a Huber loss half as large here, with the same delta at all noise levels",
     ),
     CombinedRule(
         {"max_token_length": 75}, "family_options.long_prompts, family_options.prompt_windows", _long,
