@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
@@ -17,6 +18,7 @@ from modules.diffusion.hub.files import PICKLES
 from modules.diffusion.hub.model import HubModel
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
+SAFETENSORS_HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
 
 
@@ -116,6 +118,21 @@ def read_shapes(files: list[Path]) -> dict[str, list[int]]:
                 "Download or copy it again.",
             ) from error
     return shapes
+
+
+def dtype_of(files: list[Path], prefixes: tuple[str, ...] = ("",)) -> torch.dtype:
+    """fp16 or bf16 if all floating point tensors are, so that none has to be converted; else fp32.
+
+    Only tensors with a dimension and with one of the `prefixes` count.
+    """
+    found = set()
+    for file in files:
+        with open_safetensors(file) as weights:
+            for name in weights.keys():  # noqa: SIM118 - not a dict
+                entry = weights.get_slice(name)
+                if name.startswith(prefixes) and entry.get_shape() and entry.get_dtype().startswith(("F", "BF")):
+                    found.add(entry.get_dtype())
+    return SAFETENSORS_HALF.get(found.pop(), torch.float32) if len(found) == 1 else torch.float32
 
 
 def open_safetensors(file: Path) -> Any:

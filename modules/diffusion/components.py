@@ -37,6 +37,7 @@ CLASSES: Mapping[str, Any] = {
 # Names of tensors in a single file, which has the original layout.
 ORIGINAL_UNET = "model.diffusion_model."
 ORIGINAL_TEXT_ENCODER_2 = "conditioner.embedders.1."
+ORIGINAL_COMPONENTS = (ORIGINAL_UNET, "first_stage_model.", "cond_stage_model.", "conditioner.")
 ORIGINAL_CONV_IN = ORIGINAL_UNET + "input_blocks.0.0.weight"
 INPAINTING_CHANNELS = 9  # latents (4), mask (1), latents of the masked image (4)
 
@@ -63,7 +64,7 @@ class PipelineSpec:
 
 @dataclass
 class Components:
-    """The loaded components, on the CPU."""
+    """The loaded components, on the CPU, each in the dtype of its file and, as far as possible, mapped from it."""
 
     unet: UNet2DConditionModel
     vae: AutoencoderKL
@@ -88,7 +89,7 @@ class Components:
 
 
 def load_components(base_model: str | None, layout: str, spec: PipelineSpec) -> Components:
-    """All components in fp32. Raises ConfigError if the base model is missing, damaged, pickled or of another class.
+    """All components. Raises ConfigError if the base model is missing, damaged, pickled or of another class.
 
     `layout` is a diffusers folder that gives a single file its configuration; empty to take it from the hub.
     """
@@ -161,9 +162,13 @@ def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
     for name in ("unet", "vae", *spec.encoders, *spec.encoders.values()):
         arguments: dict[str, object] = {}
         if name not in spec.encoders.values():
-            variant = base_model_files.variant_of(base_model_files.weight_files(folder, name))
-            dtype = "torch_dtype" if name in ("unet", "vae") else "dtype"
-            arguments = {"use_safetensors": True, "variant": variant, dtype: torch.float32}
+            files = base_model_files.weight_files(folder, name)
+            argument = "torch_dtype" if name in ("unet", "vae") else "dtype"
+            arguments = {
+                "use_safetensors": True,
+                "variant": base_model_files.variant_of(files),
+                argument: base_model_files.dtype_of(files),
+            }
         try:
             loaded[name] = CLASSES[name].from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
         except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
@@ -181,10 +186,11 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     config = Path(layout) if layout else _layout_on_hub(file, shapes, spec).ensure_cached()
     base_model_files.check_layout(config, spec.class_names, (*spec.encoders.values(), "scheduler"))
     pipeline_class = getattr(diffusers, spec.inpainting if is_inpainting else spec.pipeline)
+    dtype = base_model_files.dtype_of([file], ORIGINAL_COMPONENTS)
     without = {} if "text_encoder_2" in spec.encoders else {"safety_checker": None, "feature_extractor": None}
     try:
         pipeline = pipeline_class.from_single_file(
-            str(file), torch_dtype=torch.float32, config=str(config), local_files_only=True, **without
+            str(file), torch_dtype=dtype, config=str(config), local_files_only=True, **without
         )
     except SingleFileComponentError as error:
         raise ConfigError(
@@ -228,13 +234,13 @@ def _check_file(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec)
 
 
 def _components(loaded: Mapping[str, Any], scheduler: dict[str, Any], spec: PipelineSpec) -> Components:
-    encoders: dict[str, TextEncoder] = {name: loaded[name].float() for name in spec.encoders}
+    encoders: dict[str, TextEncoder] = {name: loaded[name] for name in spec.encoders}
     tokenizers = {name: loaded[tokenizer] for name, tokenizer in spec.encoders.items()}
     for name, encoder in encoders.items():
         pool_at_end_token(encoder, tokenizers[name].eos_token_id)
     return Components(
-        unet=loaded["unet"].float(),
-        vae=loaded["vae"].float(),
+        unet=loaded["unet"],
+        vae=loaded["vae"],
         encoders=encoders,
         tokenizers=tokenizers,
         scheduler=scheduler,

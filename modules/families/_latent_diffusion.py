@@ -82,6 +82,13 @@ class LatentDiffusion(Family):
     @classmethod
     def load(cls, config: TrainConfig) -> Self:
         """From `base_model`; see `load_components`."""
+        family = cls.load_for_training(config)
+        family.model.float()
+        return family
+
+    @classmethod
+    def load_for_training(cls, config: TrainConfig) -> Self:
+        """See Family."""
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, DiffusionOptions)
         return cls(config, options, load_components(config.base_model, options.layout, cls.spec))
@@ -223,7 +230,7 @@ class LatentDiffusion(Family):
             if name not in self.encoders:
                 self.encoding.freeze_unused_layers(encoder)
         for name, frozen in self.encoders.items():
-            frozen.requires_grad_(False).eval().to(dtypes.get(name))
+            frozen.requires_grad_(False).eval().to(dtypes.get(name) or torch.float32)
         if self.options.vae_tiling:
             self.components.vae.enable_tiling()
 
@@ -234,6 +241,7 @@ class LatentDiffusion(Family):
             alphas_cumprod=noise.alphas_cumprod(components.scheduler, self.zero_terminal_snr),
             scaling_factor=components.scaling_factor,
             unmasked_weight=config.unmasked_weight,
+            normalize_mask=config.normalize_masked_area_loss,
             tokenizer=PromptTokenizer(components.tokenizers, options.chunks),
             uncached_encoders=tuple(name for name in components.encoders if name not in self.cached_encoders),
             empty_caption={},

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
 from modules.config import ConfigError, Interval, SubmoduleSettings, TrainConfig, unknown_submodules
 from modules.data.loading.progress import Progress
-from modules.diffusion.dtypes import HALF_DTYPES
 from modules.families._family import Family, trained_submodules
 from modules.training.triggers import has_passed
 
@@ -62,16 +59,6 @@ def freeze_others(family: Family, config: TrainConfig) -> None:
     for name, weight in family.model.named_parameters():
         if submodule_of(name, family.submodules) not in trained:
             weight.requires_grad_(False)
-
-
-def cast_frozen_layers(family: Family, config: TrainConfig) -> None:
-    """Frozen linear and convolution layers in the format that `parts` asks for; autocast computes with either."""
-    formats = {entry.part: HALF_DTYPES[entry.weights] for entry in config.parts if entry.weights in HALF_DTYPES}
-    layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    for name, module in family.model.named_modules():
-        dtype = formats.get(submodule_of(name, family.submodules))
-        if dtype and isinstance(module, layers) and not any(w.requires_grad for w in module.parameters()):
-            module.to(dtype)
 
 
 def submodule_groups(family: Family, config: TrainConfig, names: Iterable[str]) -> list[SubmoduleGroup]:

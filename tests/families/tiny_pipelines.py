@@ -77,6 +77,21 @@ def tiny_sdxl(folder: Path, *, seed: int = 0, prediction_type: str = "epsilon") 
     return folder
 
 
+def fat_sd(folder: Path, width: int) -> Path:
+    """A tiny Stable Diffusion but for its UNet, whose blocks are `width` and 2 x `width` wide; all in fp16.
+
+    A width of 512 makes 190 million weights, 256 a quarter of that.
+    """
+    tiny_sd(folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        unet = _unet(block_out_channels=(width, 2 * width), cross_attention_dim=WIDTH, attention_head_dim=8)
+    unet.half().save_pretrained(folder / "unet")
+    for name, kind in (("vae", AutoencoderKL), ("text_encoder", CLIPTextModel)):
+        kind.from_pretrained(folder / name).half().save_pretrained(folder / name)
+    return folder
+
+
 def _unet(**settings: object) -> UNet2DConditionModel:
     given: dict[str, object] = {
         "sample_size": 8,

@@ -1,0 +1,138 @@
+"""Host memory of a run's processes until the first step: python benchmarks/host_memory.py [--width N]
+
+A Stable Diffusion with a wide UNet of random weights is written as fp16, as a diffusers folder and as a
+single file, and `scripts/train.py` fills its cache with one process and with two. All the while the run's processes
+are looked at, every few milliseconds, in /proc/PID/smaps_rollup. Only Linux has that file.
+
+- private: what no other process shares and no file holds (Anonymous), the sum over the ranks
+- with files: the same and the ranks' share of mapped files, which all processes share and the kernel can drop (Pss)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch
+
+from modules.checkpoint.formats import write_single_file
+from modules.config import TrainConfig, save_config
+from modules.machine import find_free_port
+from tests.families.tiny_pipelines import fat_sd, tiny_sd
+
+MIB = 1 << 20
+POLL_S = 0.01
+ADAPTER = {"method": "lora", "lora_rank": 4, "precision": "bf16"}
+KINDS: dict[str, dict[str, object]] = {
+    "LoRA, frozen weights fp16": {**ADAPTER, "precision": "fp16", "parts": [{"part": "unet", "weights": "fp16"}]},
+    "LoRA, frozen weights bf16": {**ADAPTER, "parts": [{"part": "unet", "weights": "bf16"}]},
+    "LoRA, frozen weights fp32": ADAPTER,
+    "fine-tune": {"precision": "bf16", "optimizer": {"name": "sgd"}},
+}
+
+
+def main() -> None:
+    top = argparse.ArgumentParser(description="Host memory of the ranks of a run.", allow_abbrev=False)
+    top.add_argument("--width", type=int, default=512, help="of the UNet's first block; 512 makes 190 million weights")
+    with tempfile.TemporaryDirectory(prefix="tandem-memory-") as place:
+        measure(Path(place), top.parse_args().width)
+
+
+def measure(place: Path, width: int) -> None:
+    """Print a row for each kind of run, less what the same run takes with a model of a few kilobytes."""
+    small = tiny_sd(place / "small")
+    folder = fat_sd(place / "folder", width)
+    file = place / "model.safetensors"
+    write_single_file(folder, file, torch.float16, {})
+    size = sum(each.stat().st_size for each in folder.rglob("*.safetensors")) / MIB
+    print(f"files: {size:.0f} MiB of fp16; peaks in MiB, less those of a tiny model\n")
+    print(f"{'':<36}{'ranks':>6}{'private':>9}{'with files':>12}")
+    for ranks in (1, 2):
+        for kind, settings in KINDS.items():
+            base = peaks(place, small, ranks, settings)
+            for where, model in {"folder": folder, "single file": file}.items():
+                layout = {"family_options": {"layout": str(folder)}} if model is file else {}
+                found = peaks(place, model, ranks, {**settings, **layout})
+                rows = (found[name] - base[name] for name in ("Anonymous", "Pss"))
+                print(f"{f'{kind}, {where}':<36}{ranks:>6}{next(rows):>9.0f}{next(rows):>12.0f}", flush=True)
+
+
+def peaks(place: Path, model: Path, ranks: int, settings: Mapping[str, object]) -> dict[str, float]:
+    """The largest sums over the ranks, in MiB, of each number in smaps_rollup, during one run."""
+    several = {"enable_multi_gpu": True, "world_size": ranks, "training_mode": "distributed"} if ranks > 1 else {}
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        images = Path(folder) / "images"
+        images.mkdir()
+        write_image(images)
+        config = TrainConfig.model_validate(
+            {
+                "family": "stable_diffusion",
+                "base_model": str(model),
+                "concepts": [{"path": str(images)}],
+                "resolution": 64,
+                "cache_dir": str(Path(folder) / "cache"),
+                "runs_dir": str(Path(folder) / "runs"),
+                "cache_only": True,
+                "loader_workers": 0,
+                "tensorboard": False,
+                "initial_port": find_free_port(29_500),
+                **several,
+                **settings,
+            }
+        )
+        save_config(config, Path(folder) / "config.json")
+        command = [sys.executable, str(ROOT / "scripts/train.py"), "--config", str(Path(folder) / "config.json")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        run = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        found = {"Anonymous": 0.0, "Pss": 0.0}
+        while run.poll() is None:
+            now = [rollup(pid) for pid in descendants(run.pid)]
+            for name in found:
+                found[name] = max(found[name], sum(each.get(name, 0.0) for each in now))
+            time.sleep(POLL_S)
+        if run.returncode:
+            assert run.stdout is not None
+            raise SystemExit(f"the run ended with {run.returncode}: {run.stdout.read()[-2000:]}")
+    return found
+
+
+def write_image(folder: Path) -> None:
+    """One image with a caption."""
+    from PIL import Image
+
+    Image.new("RGB", (64, 64), "red").save(folder / "a.png")
+    (folder / "a.txt").write_text("a red square")
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """A process and all below it."""
+    yield pid
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return
+    for child in children:
+        yield from descendants(int(child))
+
+
+def rollup(pid: int) -> dict[str, float]:
+    """The sizes in a process's smaps_rollup, in MiB; none if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return {}
+    rows = (line.split() for line in lines if line.endswith(" kB"))
+    return {row[0].rstrip(":"): int(row[1]) / 1024 for row in rows}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Moving a model to its device: each tensor straight from its file into the dtype and layout that training wants."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from modules.config import TrainConfig
+from modules.diffusion.dtypes import HALF_DTYPES
+from modules.families._family import Family
+from modules.training.methods.lora import make_contiguous
+from modules.training.precision import weights_dtype
+from modules.training.submodules import submodule_of
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@torch.no_grad()
+def move_model(family: Family, config: TrainConfig, device: torch.device) -> None:
+    """Move `family.model` in place to `device`.
+
+    Frozen linear and convolution layers get the format that `parts` asks for, since autocast computes with either, and
+    all else that of trained weights. One tensor at a time: those of a file take no memory before, and none twice.
+    """
+    kept = {entry.part: HALF_DTYPES[entry.weights] for entry in config.parts if entry.weights in HALF_DTYPES}
+    trained = weights_dtype(config.precision)
+    for name, module in family.model.named_modules():
+        own = list(module.parameters(recurse=False))
+        is_frozen_layer = isinstance(module, LAYERS) and not any(weight.requires_grad for weight in own)
+        dtype = kept.get(submodule_of(name, family.submodules), trained) if is_frozen_layer else trained
+        for weight in own:
+            weight.data = _converted(weight.data, device, dtype, config)
+        for key, buffer in module.named_buffers(recurse=False):
+            setattr(module, key, _converted(buffer, device, dtype, config))
+    make_contiguous(family.model)
+
+
+def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype, config: TrainConfig) -> Tensor:
+    moved = tensor.to(device, dtype if tensor.is_floating_point() else None)
+    return moved.contiguous(memory_format=torch.channels_last) if config.channels_last and moved.dim() == 4 else moved
