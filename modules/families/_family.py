@@ -77,6 +77,14 @@ class Family(ABC):
         """
 
     @classmethod
+    def load_for_training(cls, config: TrainConfig) -> Self:
+        """As `load`, except that weights of `model` may still be in the dtype of their file and mapped into memory.
+
+        The ranks of a machine then share them, until training moves them to the device in the dtypes that it needs.
+        """
+        return cls.load(config)
+
+    @classmethod
     def hub_model(cls, config: TrainConfig) -> HubModel | None:
         """What `load` reads from the hub, or None; it is downloaded before `load`, once per cache.
 
