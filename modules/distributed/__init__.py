@@ -9,7 +9,13 @@ from modules.distributed.ddp import complete_gradient_sync, wrap_ddp
 from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
 from modules.distributed.helpers import is_main_process, main_process_first, mean_over_ranks
 from modules.distributed.host_copy import HostCopy
-from modules.distributed.process_group import Group, cleanup_distributed, resolve_backend, setup_distributed
+from modules.distributed.process_group import (
+    Group,
+    cleanup_distributed,
+    exit_if_group_is_left,
+    resolve_backend,
+    setup_distributed,
+)
 from modules.distributed.rank_group import DistributedRanks, RankGroup, distributed_ranks, single_process
 from modules.distributed.shared_folders import SharedFolderGroups
 from modules.distributed.startup.cluster_info import ClusterInfo
@@ -45,6 +51,7 @@ __all__ = [
     "complete_gradient_sync",
     "device_name",
     "distributed_ranks",
+    "exit_if_group_is_left",
     "explain_ddp_errors",
     "find_free_port",
     "has_bucket_views",

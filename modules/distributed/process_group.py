@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -116,29 +118,70 @@ def join_group(rank_env: RankEnv, backend: str, timeout_s: float, store: Store |
         group = Group(rank_env, backend, device, PrefixStore("tandem", store), control, everyone)
         _first_all_reduce(group)
     except (RuntimeError, ValueError) as error:
-        cleanup_distributed()
+        _leave(after_failure=True)
         raise _connection_error(rank_env, everyone, backend, error) from error
     group.set_timeout(timeout_s)
     return group
 
 
 @contextmanager
-def process_group(rank_env: RankEnv, backend: str, timeout_s: float, store: Store | None = None) -> Iterator[Group]:
-    """The group for the duration of a `with` block; destroyed after errors, too."""
+def process_group(
+    rank_env: RankEnv,
+    backend: str,
+    timeout_s: float,
+    store: Store | None = None,
+    *,
+    expected: tuple[type[BaseException], ...] = (),
+) -> Iterator[Group]:
+    """The group for the duration of a `with` block; left after errors, too, as `cleanup_distributed` does it.
+
+    Exceptions of the kinds `expected` end the block on all ranks alike and are no failures.
+    """
     group = join_group(rank_env, backend, timeout_s, store)
     try:
         yield group
-    finally:
-        cleanup_distributed()
+    except expected:
+        _leave(after_failure=False)
+        raise
+    except BaseException:
+        _leave(after_failure=True)
+        raise
+    _leave(after_failure=False)
 
 
 def cleanup_distributed() -> None:
-    """Leave the process group; does nothing if there is none."""
+    """Leave the process group; does nothing if there is none.
+
+    While an exception is being handled, an NCCL group is not destroyed, which could wait for other ranks for ever: the
+    process then ends without it, with exit code 1 unless it ends itself before, and the others notice at once.
+    """
+    _leave(after_failure=sys.exc_info()[0] is not None)
+
+
+def _leave(*, after_failure: bool) -> None:
+    if not dist.is_initialized():
+        return
+    if after_failure and dist.get_backend() != "gloo":
+        atexit.register(exit_at_once, 1)  # before torch, too, would wait for the group
+        return
+    # gloo's threads need the GIL to release the last Python callbacks of compressed all-reduces; if the group is
+    # destroyed before they get it, both wait for each other for ever
+    time.sleep(CALLBACK_GRACE_S)
+    dist.destroy_process_group()
+
+
+def exit_if_group_is_left(code: int) -> None:
+    """End this process if a failure left its group standing; call it when everything is reported and written."""
     if dist.is_initialized():
-        # gloo's threads need the GIL to release the last Python callbacks of compressed all-reduces; if the group is
-        # destroyed before they get it, both wait for each other for ever
-        time.sleep(CALLBACK_GRACE_S)
-        dist.destroy_process_group()
+        exit_at_once(code)
+
+
+def exit_at_once(code: int) -> None:
+    """End this process without any of Python's and torch's clean-up."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def device_of(rank_env: RankEnv) -> torch.device:

@@ -191,7 +191,7 @@ def distributed_ranks(
     """
     backend, _ = resolve_backend(config.distributed_backend)
     with (
-        process_group(rank_env, backend, config.startup_timeout_s, store) as group,
+        process_group(rank_env, backend, config.startup_timeout_s, store, expected=expected) as group,
         Watchdog(
             group, folder, expected=expected, on_waiting=on_waiting, on_long_wait=on_note, on_force_exit=on_force_exit
         ) as watchdog,

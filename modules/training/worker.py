@@ -18,6 +18,7 @@ from modules.distributed import (
     RankGroup,
     Store,
     distributed_ranks,
+    exit_if_group_is_left,
     open_store,
     resolve_backend,
     single_process,
@@ -74,8 +75,23 @@ def run_worker(
 ) -> int:
     """Train as one rank of a group, or alone if `rank_env` is None. Returns the run folder protocol's exit code.
 
-    A failure is written to log/rank-N.error.json; a supervisor reports it, and without one rank 0 does.
+    A failure is written to log/rank-N.error.json; a supervisor reports it, and without one rank 0 does. If it left a
+    group that cannot be destroyed safely, the process ends here.
     """
+    code = _run_worker(config, folder, rank_env, store, resume, supervised=supervised)
+    exit_if_group_is_left(code)
+    return code
+
+
+def _run_worker(
+    config: TrainConfig,
+    folder: RunFolder,
+    rank_env: RankEnv | None,
+    store: Store | None,
+    resume: str | None,
+    *,
+    supervised: bool,
+) -> int:
     rank = 0 if rank_env is None else rank_env.rank
     in_supervised_group = supervised and rank_env is not None
     log = start_rank_log(folder, rank)

@@ -16,12 +16,15 @@ from modules.distributed import (
     GroupError,
     RankEnv,
     cleanup_distributed,
+    exit_if_group_is_left,
     setup_distributed,
 )
 from modules.distributed.async_all_reduce import AsyncAllReduce
 from modules.distributed.health import heartbeat_monitor, watchdog
 from modules.distributed.health.watchdog import PeerLost, Watchdog
+from modules.distributed.process_group import process_group
 from modules.distributed.store_barrier import StoreBarrier
+from tests.ports import free_port
 
 
 def write_result(folder: Path, rank: int, result: dict[str, object]) -> None:
@@ -164,3 +167,23 @@ def peer_killed(rank_env: RankEnv, folder: Path) -> None:
             barrier.run_on_all("caching", lambda: None)
         except PeerLost as error:
             write_result(folder, 0, {"error": str(error)})
+
+
+def failing_rank(how: str) -> None:
+    """A rank that fails while its group, like one over NCCL, cannot be destroyed: that would take for ever."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401  # registers the backend "fake"
+
+    dist.destroy_process_group = lambda: time.sleep(3600)
+    if how == "as a worker":
+        try:
+            with process_group(RankEnv(0, 0, 1, "127.0.0.1", free_port()), "fake", 60):
+                raise ValueError("my own mistake")
+        except ValueError as error:
+            print(error)
+            exit_if_group_is_left(3)
+        return
+    setup_distributed(0, 1, "fake", master_port=free_port())
+    try:
+        raise ValueError("my own mistake")
+    finally:
+        cleanup_distributed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from modules.distributed.rank_group import SingleProcess
 from modules.machine import hostname
 from tests.distributed import process_group_programs
 from tests.ports import free_port
+from tests.runs import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +99,14 @@ def test_a_frozen_rank_0_ends_the_run(tmp_path: Path) -> None:
     error = result_of(tmp_path, 1)["error"]
     assert "rank 1 waited for rank 0 (saving), but Rank 0 on " in error
     assert "and has made no progress for" in error
+
+
+@pytest.mark.parametrize(("how", "code"), [("as a worker", 3), ("as a program", 1)])
+def test_a_failing_rank_does_not_wait_for_a_group_that_cannot_be_destroyed(how: str, code: int) -> None:
+    program = f"from tests.distributed.process_group_programs import failing_rank; failing_rank({how!r})"
+    done = run_command([sys.executable, "-c", program])
+    assert done.returncode == code
+    assert "my own mistake" in done.stdout + done.stderr
 
 
 def test_a_single_process_reads_its_values_one_call_late() -> None:
