@@ -25,6 +25,7 @@ from modules.config import (
 )
 from modules.config.dynamic_section import build_section
 from modules.config.family_files import FAMILIES_DIR, family_names
+from modules.config.trusted_code import read_code, require_trusted
 from modules.files import FileFault, read_json
 
 TIMEOUT_S = 120
@@ -66,8 +67,14 @@ class FamilyDeclaration:
 
 
 def load_declaration(name: str) -> FamilyDeclaration:
-    """Load the declaration from the family, or from the cache if its files are unchanged. Slow; raises ConfigError."""
-    file = Path(name) if name.endswith(".py") else FAMILIES_DIR / f"{name}.py"
+    """Load the declaration from the family, or from the cache if its files are unchanged. Slow; raises ConfigError.
+
+    A Python file of the user runs for it: raises CodeNotTrusted if that was not allowed.
+    """
+    is_file = name.endswith(".py")
+    file = Path(name) if is_file else FAMILIES_DIR / f"{name}.py"
+    if is_file:
+        require_trusted(file, read_code(file))
     try:
         newest = max(source.stat().st_mtime_ns for source in (file, *FAMILIES_DIR.rglob("*.py")))
         stamp = f"{file.resolve()}:{newest}:{file.stat().st_size}"
@@ -75,7 +82,7 @@ def load_declaration(name: str) -> FamilyDeclaration:
         raise ConfigError(f"family is {name!r}, but {file.name} does not exist.", _advice()) from None
     cache = _load_cache()
     if stamp not in cache:
-        cache = {**cache, stamp: _run_describe(name)}
+        cache = {**cache, stamp: _run_describe(str(file.absolute()) if is_file else name)}
         _save_cache(cache)
     return _parse(name, cache[stamp])
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from pathlib import Path
 
 from app.background import Background
 from app.draft import Draft
 from app.family_declaration import FamilyDeclaration, load_declaration
+from modules.config.trusted_code import CodeNotTrusted, trust_code
 
 DELAY_MS = 500  # so that a path being typed is not loaded at every keystroke
 
@@ -20,6 +22,7 @@ class FamilyLoader:
         self._job = ""
         self.name = ""
         self.error = ""
+        self.not_allowed = False  # it is a Python file, which runs only after `allow`
 
     @property
     def declaration(self) -> FamilyDeclaration | None:
@@ -33,19 +36,30 @@ class FamilyLoader:
         if family == self.name:
             return
         first = not self.name
-        self.name, self.error = family, ""
+        self._start(family, 1 if first else DELAY_MS)
+
+    def allow(self, code: bytes) -> None:
+        """Let the chosen Python file run, as long as its content stays `code`, which the person has seen."""
+        trust_code(code, Path(self.name))
+        self._start(self.name, 1)
+
+    def _start(self, family: str, delay_ms: int) -> None:
+        self.name, self.error, self.not_allowed = family, "", False
         if self._job:
             self._root.after_cancel(self._job)
-        self._job = self._root.after(1 if first else DELAY_MS, lambda: self._load(family))
+        self._job = self._root.after(delay_ms, lambda: self._load(family))
         self._on_change()
 
     def _load(self, family: str) -> None:
         self._job = ""
         if family and self.declaration is None:
-            self._background.run(lambda: load_declaration(family), self._loaded, lambda why: self._failed(family, why))
+            self._background.run(lambda: _load(family), self._loaded, lambda why: self._failed(family, why))
 
-    def _loaded(self, found: FamilyDeclaration) -> None:
-        if found.name == self.name:
+    def _loaded(self, found: FamilyDeclaration | CodeNotTrusted) -> None:
+        if isinstance(found, CodeNotTrusted):
+            self.not_allowed = True
+            self._failed(self.name, found.message)
+        elif found.name == self.name:
             self._draft.set_family(found)
             self._on_change()
 
@@ -54,3 +68,10 @@ class FamilyLoader:
             self.error = why
             self._draft.set_family(None)
             self._on_change()
+
+
+def _load(family: str) -> FamilyDeclaration | CodeNotTrusted:
+    try:
+        return load_declaration(family)
+    except CodeNotTrusted as refusal:  # which has an answer, unlike other errors
+        return refusal

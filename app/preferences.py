@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Self
 
 from app.widgets.theme import SCALES
 from modules.files import FileFault, read_json
+from modules.files.user_folder import user_config_folder
 
 RECENT_FILES = 10
 
@@ -65,11 +65,4 @@ class Preferences:
 
 def preferences_file() -> Path:
     """The path of the file: in TANDEM_CONFIG_DIR, or in the system's usual config folder."""
-    override = os.environ.get("TANDEM_CONFIG_DIR")
-    if override:
-        return Path(override) / "window.json"
-    if sys.platform == "win32":
-        return Path(os.environ.get("APPDATA") or Path.home()) / "Tandem" / "window.json"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "Tandem" / "window.json"
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tandem" / "window.json"
+    return user_config_folder() / "window.json"

@@ -64,11 +64,11 @@ def add_trust_code(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def allow_code(family: str, *, trust: bool) -> None:
+def allow_code(family: str, *, trust: bool, may_ask: bool = True) -> None:
     """Ask once, in a terminal, whether a family that is a Python file may run. Raises ConfigError if it may not."""
     from modules.config.trusted_code import allow_family
 
-    is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    is_interactive = may_ask and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     allow_family(family, trust=trust, ask=_ask if is_interactive else None)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, require_packages
+from scripts.common import add_trust_code, add_version, allow_code, require_packages
 
 require_packages()
 
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         rank_env = read_rank_env(os.environ, config.initial_port)
         if rank_env is not None:
             return as_rank(rank_env, config, options)
+        allow_code(config.family, trust=options.trust_code)
         result = None if options.json is None else Path(options.json)
         report = start_preflight(config, argv, options.wait, echo, result)
     except TandemError as error:
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
         "--wait", metavar="SECONDS", type=seconds, default=300.0, help="how long to wait for other machines"
     )
     top.add_argument("--result", help=argparse.SUPPRESS)  # where the processes report to the one that started them
+    add_trust_code(top)
     add_version(top)
     return top
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, require_packages
+from scripts.common import add_trust_code, add_version, allow_code, require_packages
 
 require_packages()
 
@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         config = config_of(options)
+        allow_code(config.family, trust=options.trust_code)
         request = request_of(options, config)
         jobs = plan_jobs(config, request)
         from modules.training.checks import check_startable  # torch takes seconds to import, so this comes last
@@ -101,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="a shell line to run first, e.g. module load",
     )
+    add_trust_code(top)
     add_version(top)
     return top
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, require_packages
+from scripts.common import add_trust_code, add_version, allow_code, require_packages
 
 require_packages()
 
@@ -51,13 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
         if options.join is not None:
             return join_run(join_line(options), echo)
         config = config_of(options)
+        rank_env = read_rank_env(os.environ, config.initial_port)
+        allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
         if options.verify_parity:
             from modules.training.parity import verify_parity
 
             return verify_parity(config, print)
         if options.dry_run:
             return dry_run(config, options)
-        rank_env = read_rank_env(os.environ, config.initial_port)
         if rank_env is not None:
             return run_as_rank(rank_env, config, options)
         exit_code = start(config, options)
@@ -118,6 +119,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --join: train even if code or package versions differ from machine 0",
     )
+    add_trust_code(top)
     # internal: set by the supervisor for the processes of a run, and by the window for a run folder it has created
     for internal in ("--run_folder", "--spawn", "--port", "--start_in"):
         top.add_argument(internal, help=argparse.SUPPRESS)
@@ -154,12 +156,16 @@ def config_of_resumed_run(options: argparse.Namespace) -> str:
 
 def join_line(options: argparse.Namespace) -> JoinLine:
     """The join line given by `--join` and related flags. Raises ConfigError for flags that only machine 0 may set."""
-    allowed = {"join", "token", "set", "allow_differences"}
+    allowed = {"join", "token", "set", "allow_differences", "trust_code"}
     others = [name for name, value in vars(options).items() if name not in allowed and value not in (None, False, [])]
     if others:
         raise ConfigError(f"--{others[0]} cannot be used with --join: machine 0 decides it for the whole run")
     return JoinLine.parse(
-        options.join, options.token, settings=tuple(options.set), allow_differences=options.allow_differences
+        options.join,
+        options.token,
+        settings=tuple(options.set),
+        allow_differences=options.allow_differences,
+        trust_code=options.trust_code,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from pathlib import Path
 
 from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
@@ -12,7 +13,8 @@ from app.form.path_fields import BaseModelField
 from app.sections.form_section import FormSection, options_at
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import card, text, wrap_within
+from app.widgets.buttons import Button, card, text, wrap_within
+from app.windows.allow_code import ask_for_code
 from modules.config import Option
 
 FIELD_CLASSES: dict[str, type[Field]] = {"family": FamilyField, "base_model": BaseModelField, "method": MethodField}
@@ -36,6 +38,7 @@ class Section(FormSection):
         self._status = text(self._note, "", colour=theme.MUTED)
         wrap_within(self._status, self._note)
         self._status.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
+        self.review = Button(self._note, "Review the file ...", self._review, bg=theme.CARD)
         self.columns.add(self._note, 1)
         self._common_card = self.add_card("", [], 1)
         self._advanced_card = self.add_card("", [], 0)
@@ -68,18 +71,27 @@ class Section(FormSection):
             return bool(self.state.family.error)
         return super().wants(option)
 
+    def _review(self) -> None:
+        ask_for_code(self, Path(self.state.family.name), self.state.family.allow)
+
     def _show_family(self) -> None:
         """Show the options of the family, or why there are none."""
         name, error, declaration = self.state.family.name, self.state.family.error, self.state.family.declaration
         if (name, error, declaration) == self._shown:
             return
         self._shown = name, error, declaration
+        if self.state.family.not_allowed:
+            self.review.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
+        else:
+            self.review.pack_forget()
         title = f"Options of {name}"
         if declaration is not None:
             self._common_card.replace_options(title, [option for option in declaration.options if not option.advanced])
             more = f"More options of {name}"
             self._advanced_card.replace_options(more, [option for option in declaration.options if option.advanced])
             self._status.configure(text="" if declaration.options else f"{name} has no extra options.")
+        elif self.state.family.not_allowed:
+            self._status.configure(text=f"{error}.")
         elif error:
             self._free_card.heading.configure(text=title)
             self._status.configure(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
 from modules.config.family_files import family_names
+from modules.config.trusted_code import read_code, require_trusted
 from modules.data.batch import Batch, Example, SampleTransform
 
 if TYPE_CHECKING:
@@ -228,17 +228,17 @@ def _built_in_module(name: str) -> ModuleType:
 
 
 def _module_from_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ConfigError(f"family: there is no file {str(path)!r}.")
-    spec = importlib.util.spec_from_file_location(f"tandem_family_{path.stem}", path.resolve())
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"family: {str(path)!r} cannot be loaded as a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickle look up a class's module there
+    code = read_code(path)
+    require_trusted(path, code)
+    name = f"tandem_family_{path.stem}"
+    module = ModuleType(name)
+    module.__file__ = str(path.resolve())
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module there
     try:
-        spec.loader.exec_module(module)
+        # the bytes that were checked, not what the file may hold by now
+        exec(compile(code, module.__file__, "exec"), vars(module))
     except Exception as error:  # a user's file can raise anything
-        del sys.modules[spec.name]
+        del sys.modules[name]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         cause = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ConfigError(f"family: {str(path)!r}{line} cannot be loaded: {type(error).__name__}: {cause}.") from error

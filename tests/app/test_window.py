@@ -14,7 +14,7 @@ from app.form.family_fields import SubmoduleField
 from app.sections import SECTIONS
 from app.widgets import theme
 from app.windows.shortcuts import SHORTCUTS
-from modules.config import TrainConfig, load_config, options, save_config
+from modules.config import TrainConfig, load_config, options, save_config, trusted_code
 from tests.app.driver import Driver, click, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -458,6 +458,35 @@ def test_familys_options_become_fields(driver: Driver, home: Path) -> None:
     assert "nowhere.py" in driver.text(driver.window.sections["model"])
     write(driver.field("family_options").control, "anything: [1, 2]")  # type: ignore[attr-defined]
     assert driver.draft.get("family_options") == {"anything": [1, 2]}
+
+
+def test_a_family_file_runs_only_after_it_was_allowed(
+    driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(trusted_code.VARIABLE)
+    marker, family = home / "marker", home / "theirs.py"
+    family.write_text(
+        "from pathlib import Path\nfrom tests import parts_family\n"
+        f"Path({str(marker)!r}).touch()  # \x1b[2J\nclass Theirs(parts_family.PartsFamily): ...\n"
+    )
+    save_config(TrainConfig(family=str(family)), home / "theirs.yaml")
+    driver.window.show_section("model")
+    driver.draft.open(home / "theirs.yaml")
+    section = driver.window.sections["model"]
+    driver.wait(lambda: driver.window.state_.family.not_allowed, "the refusal")
+    driver.settle()
+    assert "runs only after you have allowed it" in driver.text(section)
+    assert section.review.winfo_ismapped()  # type: ignore[attr-defined]
+
+    section.review.invoke()  # type: ignore[attr-defined]
+    assert "theirs.py" in driver.text(driver.dialogs()[0])
+    driver.answer("Do not run it")
+    assert driver.window.state_.family.not_allowed
+    assert not marker.exists()
+    section.review.invoke()  # type: ignore[attr-defined]
+    driver.answer("Allow this file")
+    driver.wait(marker.exists, "the file that was allowed runs")
+    assert not driver.window.state_.family.not_allowed
 
 
 def test_submodule_menu_lists_those_of_the_family(driver: Driver) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig, override, validate
+from modules.config.trusted_code import allow_family
 from modules.machine import hostname
 from modules.run.folder.failures import Failure, read_failures
 from modules.run.folder.run_folder import RunFolder
@@ -184,6 +185,7 @@ class JoinClient:
                 f"family: {self._config.family!r} is not the same here as on {self._host}",
                 "Copy the family's file from there; if it is in another place here, use --set family=FILE",
             )
+        allow_family(self._config.family, trust=self._join_line.trust_code, ask=None)
 
     def _compare_data(self, processes: int) -> None:
         self._echo("Comparing the images with machine 0's ...")

@@ -42,6 +42,7 @@ class JoinLine:
     settings: tuple[str, ...] = ()
     config: TrainConfig | None = None
     allow_differences: bool = False
+    trust_code: bool = False  # allow a family that is a Python file
     retry_for_s: float = _RETRY_FOR_S
 
     @classmethod

@@ -1,0 +1,66 @@
+"""Python files that a config names: allowed by content, remembered, and asked about again if they change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError
+from modules.config.trusted_code import VARIABLE, CodeNotTrusted, allow_family, is_trusted, require_trusted, trust_code
+
+
+@pytest.fixture(autouse=True)
+def nothing_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "home"))
+
+
+def test_allowed_content_is_remembered_and_a_change_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "theirs.py"
+    file.write_text("a = 1\n")
+    with pytest.raises(CodeNotTrusted, match=r"theirs\.py.*runs only after you have allowed it.*--trust_code"):
+        allow_family(str(file), trust=False, ask=None)
+    asked: list[str] = []
+    with pytest.raises(CodeNotTrusted):
+        allow_family(str(file), trust=False, ask=lambda described: bool(asked.append(described)))
+    assert str(file) in asked[0]
+    allow_family(str(file), trust=False, ask=lambda described: True)
+    monkeypatch.setenv(VARIABLE, "")  # as in the next start
+    allow_family(str(file), trust=False, ask=None)
+    file.write_text("a = 2\n")
+    with pytest.raises(CodeNotTrusted):
+        allow_family(str(file), trust=False, ask=None)
+    allow_family(str(file), trust=True, ask=None)
+
+
+def test_built_in_families_are_not_asked_about() -> None:
+    allow_family("pixel_diffusion", trust=False, ask=None)
+
+
+def test_processes_that_are_started_inherit_the_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", "/proc/nothing/can/be/written/here")
+    trust_code(b"x", tmp_path / "x.py")
+    require_trusted(tmp_path / "x.py", b"x")
+    assert not is_trusted(b"y")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"sha256": "any"}]', "[" * 100_000])
+def test_a_damaged_memory_allows_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "trusted_code.json").write_text(content)
+    assert not is_trusted(b"x")
+    trust_code(b"x", tmp_path / "x.py")
+    assert [entry["file"] for entry in json.loads((tmp_path / "home" / "trusted_code.json").read_text())] == [
+        str(tmp_path / "x.py")
+    ]
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for name, fault in (("gone.py", "there is no file"), ("folder.py", "is a folder, not a file")):
+        (tmp_path / "folder.py").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match=fault):
+            allow_family(str(tmp_path / name), trust=True, ask=None)
