@@ -136,6 +136,14 @@ class ShardedWeights(Weights):
         dist.all_reduce(square)
         return square.sqrt().to(local_norm)
 
+    @torch.no_grad()
+    def swap(self, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
+        """By value, one tensor at a time: the next forward gathers the shards from the memory that `local` shares."""
+        for name, tensor in first.items():
+            kept = tensor.clone()
+            tensor.copy_(second[name])
+            second[name].copy_(kept)
+
     def reshard(self) -> None:
         """Free the full weights that the last forward gathered: they would go stale when the shards change."""
         for unit in self._units():

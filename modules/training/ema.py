@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+from modules.distributed.weights import swap_storage
+
+Tensors: TypeAlias = Mapping[str, Tensor]
 
 
 class Ema:
@@ -16,8 +21,10 @@ class Ema:
     ExponentialMovingAverage). It depends on the step alone, so a resumed run averages in the same way.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
+    def __init__(self, weights: Tensors, decay: float, swap: Callable[[Tensors, Tensors], None] = swap_storage) -> None:
+        """`swap` exchanges the values of two mappings, as Weights.swap does."""
         self._weights = dict(weights)
+        self._swap = swap
         self._limit = decay
         self.average = {name: weight.detach().clone() for name, weight in weights.items()}
 
@@ -27,23 +34,19 @@ class Ema:
         current = [weight.detach() for weight in self._weights.values()]
         torch._foreach_lerp_(list(self.average.values()), current, 1 - decay)
 
-    def load(self, average: Mapping[str, Tensor]) -> None:
+    def load(self, average: Tensors) -> None:
         """Load a saved average. Raises KeyError if it lacks a weight."""
         for name, tensor in self.average.items():
             tensor.copy_(average[name])
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model holds the averaged weights inside the block, and its own again after it."""
-        own = {name: weight.detach().clone() for name, weight in self._weights.items()}
-        _copy(self.average, self._weights)
+        """The model holds the averaged weights inside the block, and `average` the model's own; then again their own.
+
+        Nothing is copied: a sample needs no more memory with the average than without.
+        """
+        self._swap(self._weights, self.average)
         try:
             yield
         finally:
-            _copy(own, self._weights)
-
-
-@torch.no_grad()
-def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
-    for name, tensor in target.items():
-        tensor.copy_(source[name])
+            self._swap(self._weights, self.average)

@@ -112,7 +112,7 @@ def build_components(
         groups=groups,
         data=data,
         guarded_step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
-        ema=Ema(weights.local, config.ema_decay) if config.ema else None,
+        ema=Ema(weights.local, config.ema_decay, weights.swap) if config.ema else None,
         backups=Backups(folder.backup_dir, config.backups_kept),
         sample_requests=requests,
     )

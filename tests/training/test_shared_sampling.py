@@ -17,9 +17,17 @@ SAMPLING: dict[str, object] = {
     # rank 0 generates three and rank 1 two, which are larger together: the longest part is not rank 0's
     "samples": [{"prompt": f"disc {n}", "width": (16, 64, 24, 72, 32)[n], "height": 24, "seed": n} for n in range(5)],
 }
+TOO_LARGE = {"dropout": 0.2, "batch_norm": True}
 PAIR_JOBS: dict[str, dict[str, object]] = {
     "samples of one": SAMPLING,
     "samples of all": {**SAMPLING, "share_sampling": True},
+    # all samples but the first and the third have more than 700 pixels
+    "a sample does not fit": {**SAMPLING, "family_options": {**TOO_LARGE, "faults": ["fits_sample:0:700"]}},
+    "a shared sample does not fit": {
+        **SAMPLING,
+        "family_options": {**TOO_LARGE, "faults": ["fits_sample:1:700"]},
+        "share_sampling": True,
+    },
     "a sample fails": {
         **SAMPLING,
         "samples": [{"prompt": "a disc"}, {"prompt": "cannot be drawn"}],
@@ -50,3 +58,21 @@ def test_a_rank_that_cannot_sample_ends_the_run(pair: dict[str, Run]) -> None:
     assert group_exit_codes(run, 2) == [3, 3]
     assert "this prompt cannot be drawn" in run.failure(1)
     assert "rank 0 waited for rank 1 (sampling), but" in run.failure(0)
+
+
+@pytest.mark.parametrize(("name", "rank", "lost"), [("", 0, [1, 3, 4]), ("shared ", 1, [1, 3])])
+def test_a_sample_that_does_not_fit_is_left_out(pair: dict[str, Run], name: str, rank: int, lost: list[int]) -> None:
+    run, whole = pair[f"a {name}sample does not fit"], pair["samples of one"]
+    assert group_exit_codes(run, 2) == [0, 0]
+    for number in range(5):
+        file = run.folder.samples_dir / f"step-000002-{number:02d}.png"
+        assert file.exists() != (number in lost)
+        if file.exists():
+            assert file.read_bytes() == (whole.folder.samples_dir / file.name).read_bytes()
+    warnings = [line for line in run.warnings.splitlines() if "Step 2: out of memory" in line]
+    assert len(warnings) == len(lost)
+    assert f"on rank {rank} (" in warnings[0]
+    assert "the sample 'disc 1' (64x24)" in warnings[0]
+    assert "Tried to allocate 2.00 GiB" in warnings[0]
+    assert same_state(run.state, whole.state)
+    assert run.losses == whole.losses

@@ -124,6 +124,15 @@ def test_ema_weights_are_swapped_in_and_out_even_after_an_error() -> None:
     assert weight[0].item() == 5.0
 
 
+def test_ema_weights_are_exchanged_without_a_copy() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    ema = Ema({"w": weight}, 0.9)
+    own, average = weight.data_ptr(), ema.average["w"].data_ptr()
+    with ema.in_place():
+        assert (weight.data_ptr(), ema.average["w"].data_ptr()) == (average, own)
+    assert (weight.data_ptr(), ema.average["w"].data_ptr()) == (own, average)
+
+
 def test_a_saved_average_that_lacks_a_weight_is_refused() -> None:
     with pytest.raises(KeyError):
         Ema({"w": torch.ones(1)}, 0.9).load({})

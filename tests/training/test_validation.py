@@ -16,12 +16,30 @@ VALIDATED: dict[str, object] = {
     "validation_split": 0.3,
     "validate_every": "1 step",
 }
-PAIR_JOBS: dict[str, dict[str, object]] = {"validated": VALIDATED}
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    "validated": VALIDATED,
+    "validated in pieces": {**VALIDATED, "family_options": {"faults": ["fits_validation:1:1"]}},
+    "no validation fits": {
+        **VALIDATED,
+        "early_stopping_patience": 1,
+        "family_options": {"faults": ["fits_validation:1:0"]},
+    },
+}
 
 
 @pytest.mark.slow
-def test_two_ranks_validate_as_one_does(images: Path, tmp_path: Path, pair: dict[str, Run]) -> None:
+@pytest.mark.parametrize("name", ["validated", "validated in pieces"])
+def test_two_ranks_validate_as_one_does(images: Path, tmp_path: Path, pair: dict[str, Run], name: str) -> None:
     _, alone = train_alone(tiny_config(images, tmp_path, **VALIDATED))
-    one, two = ([event["loss"] for event in run.events("validation")] for run in (alone, pair["validated"]))
+    one, two = ([event["loss"] for event in run.events("validation")] for run in (alone, pair[name]))
     assert len(one) == 3
     assert two == pytest.approx(one, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_a_validation_that_does_not_fit_is_left_out(pair: dict[str, Run]) -> None:
+    run = pair["no validation fits"]
+    assert run.exit_code == 0
+    assert not run.events("validation")
+    assert run.losses == pair["validated"].losses
+    assert "Step 2: out of memory with a single sample in the validation on rank 1" in run.warnings

@@ -10,8 +10,10 @@ from typing import Any
 from modules.checkpoint import Position
 from modules.config import Interval, TrainConfig
 from modules.distributed import RankGroup
+from modules.machine import hostname
 from modules.monitoring import Report
 from modules.training.early_stopping import EarlyStopping
+from modules.training.memory_guard import OutOfMemory
 from modules.training.setup import Components
 
 
@@ -56,9 +58,22 @@ def inference_model(components: Components) -> Iterator[None]:
     """
     family, weights = components.family, components.weights
     wrapped, family.model = family.model, weights.model
+    modes = [(module, module.training) for module in weights.model.modules()]
     try:
         with nullcontext() if components.ema is None else components.ema.in_place():
             yield
     finally:
         weights.reshard()
         family.model = wrapped
+        for module, mode in modes:  # an error may have left them in the other one
+            module.training = mode
+
+
+def leave_if_sharded(context: ActionContext, error: BaseException, what: str) -> None:
+    """Raises OutOfMemory if the weights are sharded: the other ranks need this one in the middle of the forward."""
+    if context.components.config.training_mode == "fully_sharded":
+        raise OutOfMemory(
+            f"Out of memory on rank {context.ranks.rank} ({hostname()}) in {what}. With training_mode fully_sharded "
+            "the other ranks need this one in the middle of it, so it cannot be left out.",
+            "Make it smaller, or set fsdp_cpu_offload, then --resume latest.",
+        ) from error

@@ -6,14 +6,20 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 import torch.distributed as dist
 from PIL import Image
 from torch import nn
 
 from modules.families._family import SampleRequest
+from modules.machine import hostname
 from modules.monitoring import make_grid, save_image
-from modules.training.actions.action import Action, ActionContext, inference_model
+from modules.training.actions.action import Action, ActionContext, inference_model, leave_if_sharded
+from modules.training.memory_guard import is_out_of_memory, release_memory
+
+Generated: TypeAlias = Image.Image | str  # or why there is no image
+_CAUSE_CHARACTERS = 240  # of torch's sentences, which say how much memory was asked for and how much there is
 
 
 @dataclass(frozen=True)
@@ -29,13 +35,16 @@ def _compute(context: ActionContext) -> Generator[SampleImage | list[SampleImage
     """Each image, and at the end all of them together."""
     requests = context.components.sample_requests
     if requests and _is_shared(context):
-        images: Iterable[Image.Image] = _generate_shared(context, requests)
+        images: Iterable[Generated] = _generate_shared(context, requests)
         if context.ranks.rank != 0:
             return
     else:
         images = _generate(context, requests)
     done = []
     for number, (image, request) in enumerate(zip(images, requests, strict=True)):
+        if isinstance(image, str):
+            context.report.warning(image)
+            continue
         done.append(SampleImage(number, request, image))
         yield done[-1]
     if done:
@@ -57,14 +66,32 @@ def _write(context: ActionContext, result: SampleImage | list[SampleImage]) -> N
         context.report.note(f"Step {step}: {len(result)} sample{'s' * (len(result) > 1)} in {file}.")
 
 
-def _generate(context: ActionContext, requests: Sequence[SampleRequest]) -> Iterator[Image.Image]:
+def _generate(context: ActionContext, requests: Sequence[SampleRequest]) -> Iterator[Generated]:
     """The image of each request, generated when it is asked for."""
-    components = context.components
     for number, request in enumerate(requests):
         context.report.phase("sampling", number, len(requests))
+        yield _generate_one(context, request)
+
+
+def _generate_one(context: ActionContext, request: SampleRequest) -> Generated:
+    """An image; a sentence if memory ran out, which costs the run no more than this image."""
+    components = context.components
+    what = f"the sample {request.prompt!r} ({request.width}x{request.height})"
+    try:
         with inference_model(components), components.precision.autocast():
-            image = components.family.sample(request)
-        yield image
+            return components.family.sample(request)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        leave_if_sharded(context, error, what)
+        cause = " ".join(str(error).split())[:_CAUSE_CHARACTERS]
+    # outside the handler: the error keeps the tensors of the failed attempt alive
+    components.family.offload_frozen()
+    release_memory()
+    return (
+        f"Step {context.position.step}: out of memory on rank {context.ranks.rank} ({hostname()}) in {what}, so it is "
+        f"left out and training continues. Try a smaller sample. {cause}"
+    )
 
 
 def _is_shared(context: ActionContext) -> bool:
@@ -73,10 +100,10 @@ def _is_shared(context: ActionContext) -> bool:
     return context.components.config.share_sampling and context.ranks.world_size > 1 and not sharded
 
 
-def _generate_shared(context: ActionContext, requests: Sequence[SampleRequest]) -> list[Image.Image]:
+def _generate_shared(context: ActionContext, requests: Sequence[SampleRequest]) -> list[Generated]:
     """All images on rank 0, none elsewhere. Every rank, holding the same weights, generates some of them."""
     ranks = context.ranks
-    images: list[Image.Image] = []
+    images: list[Generated] = []
     with _buffers_of_rank0(context.components.weights.model):
         own = requests[ranks.rank :: ranks.world_size]
         ranks.run_on_all("sampling", lambda: images.extend(_generate(context, own)))
@@ -99,16 +126,21 @@ def _buffers_of_rank0(model: nn.Module) -> Iterator[None]:
             buffer.copy_(kept)
 
 
-def _pack(images: Sequence[Image.Image]) -> bytes:
-    """A line of JSON with mode and size of each image, then their pixels."""
-    header = json.dumps([(image.mode, image.size) for image in images])
-    return b"\n".join([header.encode(), b"".join(image.tobytes() for image in images)])
+def _pack(images: Sequence[Generated]) -> bytes:
+    """A line of JSON with mode and size of each image, or why there is none, then the pixels."""
+    header = json.dumps([image if isinstance(image, str) else (image.mode, image.size) for image in images])
+    return b"\n".join([header.encode(), b"".join(image.tobytes() for image in images if not isinstance(image, str))])
 
 
-def _unpack(data: bytes) -> list[Image.Image]:
+def _unpack(data: bytes) -> list[Generated]:
     header, _, pixels = data.partition(b"\n")
-    images, start = [], 0
-    for mode, (width, height) in json.loads(header):
+    images: list[Generated] = []
+    start = 0
+    for entry in json.loads(header):
+        if isinstance(entry, str):
+            images.append(entry)
+            continue
+        mode, (width, height) = entry
         length = width * height * len(Image.new(mode, (1, 1)).tobytes())
         images.append(Image.frombytes(mode, (width, height), pixels[start : start + length]))
         start += length

@@ -2,49 +2,86 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 
 import torch
 
+from modules.data.batch import Batch
 from modules.data.loading.order import StepSamples
-from modules.training.actions.action import Action, ActionContext, inference_model
-from modules.training.setup import Components
+from modules.training.actions.action import Action, ActionContext, inference_model, leave_if_sharded
+from modules.training.memory_guard import is_out_of_memory, release_memory
 
 
 def _compute(context: ActionContext) -> Generator[None, None, None]:
     """All ranks get the same loss, so early stopping makes the same decision on each of them."""
     if context.components.data.validation:
-        context.early_stopping.update(evaluate(context, "validation", context.components.data.validation))
+        loss = evaluate(context, "validation", context.components.data.validation)
+        if loss is not None:
+            context.early_stopping.update(loss)
     yield from ()
 
 
-def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> float:
-    """The mean loss over the samples of `steps` on all ranks, weighted as in training; also reported as `name`."""
+def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> float | None:
+    """The weighted mean loss over the samples of `steps`, reduced over all ranks, which is also reported as `name`.
+
+    None, and a warning, if a single sample does not fit into a rank's memory.
+    """
     context.report.phase(name)
     with inference_model(context.components):
-        loss_sum = _local_sum(context.components, steps)
-    loss = context.ranks.all_reduce(loss_sum) / sum(len(step) for step in steps)
-    context.report.validation(name, loss, context.position.step)
-    return loss
+        loss_sum, weight_sum = _local_sums(context, steps)
+    loss, weight = context.ranks.all_reduce(loss_sum), context.ranks.all_reduce(weight_sum)
+    if math.isnan(weight):
+        failed = context.ranks.gather(f"{name} out of memory", "failed" if math.isnan(weight_sum) else "")
+        ranks = ", ".join(str(rank) for rank, text in enumerate(failed) if text)
+        context.report.warning(
+            f"Step {context.position.step}: out of memory with a single sample in the {name} on rank {ranks}, so it "
+            "is left out and training continues. Try precision bf16 or a lower resolution."
+        )
+        return None
+    context.report.validation(name, loss / weight, context.position.step)
+    return loss / weight
 
 
 @torch.no_grad()
-def _local_sum(components: Components, steps: list[StepSamples]) -> float:
-    """This rank's sum of losses, each times its weight, which is 0 for padding.
+def _local_sums(context: ActionContext, steps: list[StepSamples]) -> tuple[float, float]:
+    """This rank's weighted sum of losses and sum of weights, which is NaN if not even one sample fits into memory.
 
     A sample keeps its noise and timestep from one validation to the next, so the losses can be compared.
     """
-    loss_sum = 0.0
-    family, precision = components.family, components.precision
+    components = context.components
+    loss_sum, weight_sum, samples = 0.0, 0.0, components.config.batch_size
+    family = components.family
     training = family.model.training
     family.model.eval()
     for batch in components.data.loader.validation(steps):
-        batch = batch.to(components.device, precision.weights)
-        with precision.autocast():
-            losses = family.loss(batch)
-        loss_sum += float((losses * batch.weights).sum())
+        batch = batch.to(components.device, components.precision.weights)
+        part = None
+        while samples and part is None:
+            part = _loss_sum(context, batch, samples)
+            samples = samples // 2 if part is None else samples
+        loss_sum += 0.0 if part is None else part
+        weight_sum += float(batch.weights.sum()) if samples else math.nan
     family.model.train(training)
-    return loss_sum
+    return loss_sum, weight_sum
+
+
+def _loss_sum(context: ActionContext, batch: Batch, samples: int) -> float | None:
+    """The weighted sum of the batch's losses, `samples` at a time; None if memory ran out."""
+    components = context.components
+    try:
+        total = 0.0
+        for piece in batch.split(samples):
+            with components.precision.autocast():
+                losses = components.family.loss(piece)
+            total += float((losses * piece.weights).sum())
+        return total
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        leave_if_sharded(context, error, "the validation")
+    release_memory()  # outside the handler: the error keeps the tensors of the failed attempt alive
+    return None
 
 
 VALIDATE = Action(
