@@ -42,6 +42,18 @@ DATASET_TABLE = Table(
 )
 
 
+def _extension(values: Values) -> str:
+    """sd-scripts adds a missing dot (config_util.py, train_util.py: DreamBoothSubset); its default is .caption."""
+    return f".{text(values.get('caption_extension') or 'caption').strip().lstrip('.')}"
+
+
+def _lines(enable_wildcard: object) -> object:
+    """Without wildcards sd-scripts takes the first line of a caption file (train_util.py, read_caption)."""
+    if boolean(enable_wildcard):
+        return ChangedValue("random", "one line is drawn each time; {a|b} within a line is read literally")
+    return "first"
+
+
 def subset_table(has_captions: bool) -> Table:
     """The rules of one subset; `has_captions`: whether its folder contains caption files."""
 
@@ -262,18 +274,6 @@ def _names_of_subset(levels: Sequence[Level]) -> set[str]:
     """What applies to a subset: the weight of regularisation images not to others."""
     given = [level.values["is_reg"] for level in levels if level.values.get("is_reg") is not None]
     return SUBSET_NAMES if given and given[-1] not in (False, "false", "False", 0) else SUBSET_NAMES - PRIOR_ONLY
-
-
-def _extension(values: Values) -> str:
-    """sd-scripts adds a missing dot (config_util.py, train_util.py: DreamBoothSubset); its default is .caption."""
-    return f".{text(values.get('caption_extension') or 'caption').strip().lstrip('.')}"
-
-
-def _lines(enable_wildcard: object) -> object:
-    """Without wildcards sd-scripts takes the first line of a caption file (train_util.py, read_caption)."""
-    if boolean(enable_wildcard):
-        return ChangedValue("random", "one line is drawn each time; {a|b} within a line is read literally")
-    return "first"
 
 
 def _groups(value: object) -> list[Mapping[str, object]]:

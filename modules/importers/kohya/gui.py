@@ -19,6 +19,10 @@ GUI_ONLY = {"LoRA_type", "model_list", "lr_warmup", "max_resolution", "additiona
 # Fields of its fine-tuning tab.
 _FINE_TUNE_TAB = {"image_folder", "dataset_repeats", "create_caption", "create_buckets"}
 _XL_ONLY = ("learning_rate_te1", "learning_rate_te2", "sdxl_cache_text_encoder_outputs")
+# What it saves for fields that are not set.
+_NOT_SET = {
+    "conv_dim": (0, 1), "conv_alpha": (0, 1), "multires_noise_iterations": (0,), "multires_noise_discount": (0, 0.3),
+}  # fmt: skip
 # `LoRA_type`s with settings for convolutions, besides those of LyCORIS.
 WITH_CONVOLUTIONS = ("LoCon", "Kohya LoCon", "Kohya DyLoRA")
 
@@ -49,11 +53,13 @@ def _unused(given: Mapping[str, object]) -> list[tuple[str, str]]:
         found.append(("batch_size", "kohya's GUI uses it only to prepare files; train_batch_size is the batch size"))
     elif not is_xl:
         found.append(("train_text_encoder", "kohya's GUI uses it for SDXL only; see learning_rate_te"))
+    if str(given.get("noise_offset_type") or "Original") == "Original":
+        why = "kohya's GUI uses it with the noise_offset_type Multires only"
+        found += [(name, why) for name in ("multires_noise_iterations", "multires_noise_discount")]
     kind = str(given.get("LoRA_type") or "")
     if kind not in WITH_CONVOLUTIONS and not kind.startswith("LyCORIS"):
         found += [(name, "this LoRA_type does not adapt convolutions") for name in ("conv_dim", "conv_alpha")]
-    is_unset = {"conv_dim": (0, 1), "conv_alpha": (0, 1)}
-    return [(name, why) for name, why in found if name in given and given[name] not in is_unset.get(name, (None, ""))]
+    return [(name, why) for name, why in found if name in given and given[name] not in _NOT_SET.get(name, (None, ""))]
 
 
 def _is_on(value: object) -> bool:
