@@ -1,0 +1,40 @@
+"""Fields with a menu of usual values."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+from app.form.choice_fields import SuggestionField
+from modules.config import TARGET_PRESETS
+from tests.app.driver import Driver
+
+
+def menu_of(field: SuggestionField) -> list[str]:
+    """The entries of a field's menu, as it would open."""
+    menu = tk.Menu(field.control)
+    field.add_to(menu)
+    last = menu.index("end")
+    entries = range(0 if last is None else last + 1)
+    return [menu.entrycget(entry, "label") for entry in entries if menu.type(entry) == "command"]
+
+
+def test_lora_presets_are_offered(driver: Driver) -> None:
+    driver.set("method", "lora")
+    field = driver.field("lora_targets")
+    assert isinstance(field, SuggestionField)
+    assert menu_of(field) == list(TARGET_PRESETS)
+    field.choose("kohya")
+    driver.settle()
+    assert driver.draft.get("lora_targets") == "kohya"
+    driver.set("lora_targets", "up_blocks.*attn2")
+    assert driver.draft.get("lora_targets") == "up_blocks.*attn2"
+    driver.set("lora_conv_rank", "8")
+    assert driver.draft.config is not None
+    assert driver.draft.config.lora_conv_rank == 8
+
+
+def test_families_are_offered(driver: Driver) -> None:
+    field = driver.field("family")
+    assert isinstance(field, SuggestionField)
+    assert menu_of(field)[-1] == "Custom Python file…"
+    assert "stable_diffusion" in menu_of(field)
