@@ -57,7 +57,7 @@ class Section(FormSection):
     )
     cards = (
         Card("All images", ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0),
-        Card("Masks", ("masked_training", "unmasked_weight"), 0),
+        Card("Masks", ("masked_training", "unmasked_weight", "normalize_masked_area_loss"), 0),
         Card("Cache", ("cache_dir", "cache_only", "cache_batch_size"), 0),
         Card(
             "Data loading",

@@ -49,6 +49,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "caption_dropout_rate", "caption_dropout_probability", "dropout_probability", "proportion_empty_prompts",
     ),
     "masked_training": ("masked_loss", "alpha_mask"),
+    "normalize_masked_area_loss": ("mask area", "masked loss normalisation"),
     "unmasked_weight": ("Weight outside the mask", "unmasked_probability", "masked_loss weight"),
     "loader_workers": ("dataloader_threads", "max_data_loader_n_workers", "num_workers", "dataloader_num_workers"),
     "persistent_workers": ("persistent_data_loader_workers",),
@@ -99,6 +100,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "parts.*.weights": (
         "Format of frozen weights", "weight_dtype", "fp8_base", "full_bf16", "text_encoder.weight_dtype",
         "unet.weight_dtype",
+    ),
+    "lora_from": (
+        "network_weights", "dim_from_weights", "lora_model_name", "init_lora", "init_from_existing", "resume LoRA",
+        "pretrained_lora_path",
     ),
     "lora_rank": ("network_dim", "rank", "lora_dim", "network rank", "linear"),
     "lora_alpha": ("network_alpha", "alpha", "linear_alpha"),

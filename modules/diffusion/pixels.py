@@ -29,11 +29,13 @@ def downsample_mask(mask: Tensor, size: torch.Size) -> Tensor:
     return functional.adaptive_avg_pool2d(mask.to(torch.float32), (size[0], size[1])).round().to(torch.uint8)
 
 
-def mask_loss_weights(mask: Tensor, unmasked_weight: float) -> Tensor:
-    """Loss weights fp32 [1, h, w] for a mask uint8 [1, h, w]: 1 inside, `unmasked_weight` outside, scaled to mean 1."""
+def mask_loss_weights(mask: Tensor, unmasked_weight: float, *, normalize: bool) -> Tensor:
+    """Loss weights fp32 [1, h, w] for a mask uint8 [1, h, w]: 1 inside, `unmasked_weight` outside; with `normalize`
+    divided by their mean."""
     inside = mask.to(torch.float32) / 255.0
     weights = unmasked_weight + (1.0 - unmasked_weight) * inside
-    return weights / weights.mean().clamp_min(1e-6)  # an empty mask may leave nothing to train on
+    # an empty mask may leave nothing to train on
+    return weights / weights.mean().clamp_min(1e-6) if normalize else weights
 
 
 def inpaint_mask(example: Example) -> Tensor:

@@ -26,6 +26,7 @@ class LatentSampleTransform:
     alphas_cumprod: Tensor  # fp32 [T]
     scaling_factor: float  # of the latents
     unmasked_weight: float
+    normalize_mask: bool
     tokenizer: PromptTokenizer
     uncached_encoders: tuple[str, ...]  # the text encoders that run in every step
     empty_caption: Mapping[str, Tensor]  # the cached encoders' embeddings of "", for dropped captions
@@ -34,7 +35,7 @@ class LatentSampleTransform:
         """The tensors of one sample: latents and noise fp32 [4, h, w], timestep int64 [], alpha_bar fp32 []; for each
         encoder NAME.hidden [T, D] and NAME.pooled [P], or NAME.tokens int64 [N, 77]; if cached, sizes [6], and for
         inpainting inpaint_mask [1, h, w] and masked_latents [4, h, w]; with a mask, loss weights
-        [1, h, w] of mean 1."""
+        [1, h, w]."""
         options = self.options
         latents = sample_latents(cached, self.scaling_factor, generator)
         noise = sample_noise(latents.shape, options.offset_noise, generator)
@@ -52,7 +53,7 @@ class LatentSampleTransform:
             embeddings = find_caption(cached, caption)
             sample |= self.empty_caption if embeddings is None else embeddings
         if "mask" in cached:
-            sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight)
+            sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
         if "hole" in cached:
             sample["inpaint_mask"] = cached["hole"].to(torch.float32)
             sample["masked_latents"] = cached["kept"] * self.scaling_factor

@@ -193,7 +193,13 @@ class LatentDiffusion(Family):
         return {
             "architecture": self.architecture(),
             "prediction_type": "v" if self.prediction == "v_prediction" else "epsilon",
+            **self._encoder_layer(),
         }
+
+    def _encoder_layer(self) -> dict[str, str]:
+        """With CLIP skip: the text encoders' layer counted from the end, 1 for the last, as A1111 and kohya count."""
+        first = 2 if self.encoding.layer == "penultimate" else 1
+        return {"encoder_layer": str(first + self.encoding.clip_skip)} if self.encoding.clip_skip else {}
 
     def blocks(self) -> Sequence[nn.Module]:
         """The UNet's down, middle and up blocks, and the layers of trained text encoders."""

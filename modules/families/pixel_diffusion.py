@@ -110,6 +110,7 @@ class PixelSampleTransform:
 
     options: PixelOptions
     unmasked_weight: float
+    normalize_mask: bool
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
         """pixels and noise fp32 [3, H, W], timestep fp32 [], tokens int64 [T]; with a mask, weights fp32 [1, H, W]."""
@@ -122,7 +123,7 @@ class PixelSampleTransform:
             "tokens": token_ids(caption, self.options),
         }
         if "mask" in cached:
-            sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight)
+            sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
         return sample
 
 
@@ -137,7 +138,7 @@ class PixelDiffusion(Family):
         self.options = options
         self.model = model
         self.encoders: dict[str, nn.Module] = {}
-        self.sample_transform = PixelSampleTransform(options, config.unmasked_weight)
+        self.sample_transform = PixelSampleTransform(options, config.unmasked_weight, config.normalize_masked_area_loss)
         self.masked = config.masked_training
 
     @classmethod

@@ -99,8 +99,10 @@ def test_masks_are_downsampled_by_averaging() -> None:
     mask[:, :8, :4] = 255
     small = downsample_mask(mask, torch.Size((2, 2)))
     assert small.tolist() == [[[128, 0], [0, 0]]]
-    assert mask_loss_weights(small, 0.5).mean().item() == pytest.approx(1)
-    assert mask_loss_weights(torch.zeros(1, 2, 2, dtype=torch.uint8), 0.0).sum() == 0
+    weights = torch.tensor([[[0.5 + 0.5 * 128 / 255, 0.5], [0.5, 0.5]]])
+    torch.testing.assert_close(mask_loss_weights(small, 0.5, normalize=False), weights)
+    torch.testing.assert_close(mask_loss_weights(small, 0.5, normalize=True), weights / weights.mean())
+    assert mask_loss_weights(torch.zeros(1, 2, 2, dtype=torch.uint8), 0.0, normalize=True).sum() == 0
 
 
 def test_inpaint_masks_depend_on_the_image_alone() -> None:

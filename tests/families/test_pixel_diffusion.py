@@ -165,12 +165,21 @@ def test_shift_leads_towards_noise() -> None:
 
 
 def test_masked_training_weighs_the_masked_pixels() -> None:
+    """Nerogar/OneTrainer, modules/util/loss/masked_loss.py: each loss times the mask clamped to unmasked_weight.
+
+    It is divided by the mean of that only with normalize_masked_area_loss, in modules/util/config/TrainConfig.py False.
+    kohya-ss/sd-scripts, library/custom_train_functions.py (apply_masked_loss): each loss times the mask.
+    """
     family = tiny(masked_training=True, unmasked_weight=0.25)
     mask = torch.zeros(1, 16, 24, dtype=torch.uint8)
-    mask[:, :, :12] = 255
+    mask[:, :, :6] = 255
     weights = batch(family, 1, mask=mask).tensors["weights"][0]
-    assert weights.mean().item() == pytest.approx(1.0)
-    assert (weights[0, 0, 0] / weights[0, 0, 23]).item() == pytest.approx(4.0)
+    clamped = (mask / 255).clamp(min=0.25)
+    assert torch.equal(weights, clamped)
+    normalized = tiny(masked_training=True, unmasked_weight=0.25, normalize_masked_area_loss=True)
+    torch.testing.assert_close(batch(normalized, 1, mask=mask).tensors["weights"][0], clamped / clamped.mean())
+    losses = [each.loss(batch(each, 2, mask=mask)) for each in (family, normalized)]
+    torch.testing.assert_close(losses[0], losses[1] * (0.25 * 1 + 0.75 * 0.25))
     unmasked = tiny(masked_training=True)
     assert torch.equal(batch(unmasked, 1).tensors["weights"], torch.ones(1, 1, 16, 24))
     torch.testing.assert_close(unmasked.loss(batch(unmasked, 2)), tiny().loss(batch(tiny(), 2)))

@@ -211,6 +211,9 @@ def test_sample_transform_is_deterministic_and_picklable(sdxl_folder: Path) -> N
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+NORMALIZED = {"normalize_masked_area_loss": True}
+
+
 def test_masks_become_loss_weights_of_the_latents(sd_folder: Path) -> None:
     mask = torch.zeros(1, 64, 128, dtype=torch.uint8)
     mask[:, :, :64] = 255
@@ -218,8 +221,11 @@ def test_masks_become_loss_weights_of_the_latents(sd_folder: Path) -> None:
     given = batch(loaded, mask=mask)
     weights = given.tensors["weights"]
     assert weights.shape == (3, 1, 8, 16)
-    assert weights.mean().item() == pytest.approx(1)
-    assert (weights[..., 0] / weights[..., -1]).tolist() == [[[4.0] * 8]] * 3
+    assert weights[..., :8].unique().tolist() == [1.0]
+    assert weights[..., 8:].unique().tolist() == [0.25]
+    equal = load("stable_diffusion", sd_folder, masked_training=True, unmasked_weight=0.25, **NORMALIZED)
+    torch.testing.assert_close(batch(equal, mask=mask).tensors["weights"], weights / 0.625)
+    assert equal.fingerprint() == loaded.fingerprint()
     plain = load("stable_diffusion", sd_folder)
     torch.testing.assert_close(loaded.loss(batch(loaded)), plain.loss(batch(plain)))
     assert loaded.fingerprint() != plain.fingerprint()

@@ -48,6 +48,7 @@ def test_onetrainer(onetrainer: Path) -> None:
     }  # fmt: skip
     assert (config.enable_multi_gpu, config.device_ids) == (True, (0, 1))
     assert (config.masked_training, config.unmasked_weight, config.caption_dropout) == (True, 0.2, 0.1)
+    assert not config.normalize_masked_area_loss
     assert (config.sample_every, config.backup_every) == (Interval(5, "epochs"), Interval(15, "minutes"))
     assert (config.backups_kept, config.run_name) == (2, "cat")
 

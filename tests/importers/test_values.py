@@ -76,3 +76,21 @@ def test_kohyas_warm_up_in_percent_of_the_steps(tmp_path: Path) -> None:
 def test_kohyas_optimizers(tmp_path: Path, given: str, imported: str) -> None:
     config = imported_config(tmp_path, {**KOHYA, "optimizer_type": given})
     assert config.optimizer.name == imported
+
+
+@pytest.mark.parametrize("given", [{}, {"normalize_masked_area_loss": False}, {"normalize_masked_area_loss": True}])
+def test_onetrainers_masks(tmp_path: Path, given: dict[str, object]) -> None:
+    """Nerogar/OneTrainer, modules/util/config/TrainConfig.py: normalize_masked_area_loss is False by default."""
+    one = {"training_method": "LORA", "model_type": "STABLE_DIFFUSION_15", "base_model_name": "a/b", "__version": 9}
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps({**one, "masked_training": True, "unmasked_weight": 0.3, **given}), encoding="utf-8")
+    found = import_file(file)
+    assert (found.config.masked_training, found.config.unmasked_weight) == (True, 0.3)
+    assert found.config.normalize_masked_area_loss == bool(given.get("normalize_masked_area_loss"))
+    assert "normalize_masked_area_loss" not in {entry.source for entry in found.report.not_imported}
+
+
+def test_kohyas_masks_leave_out_what_is_black(tmp_path: Path) -> None:
+    """kohya-ss/sd-scripts, library/custom_train_functions.py (apply_masked_loss): the loss times the mask, no more."""
+    config = imported_config(tmp_path, {**KOHYA, "masked_loss": True})
+    assert (config.masked_training, config.unmasked_weight, config.normalize_masked_area_loss) == (True, 0.0, False)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from modules.checkpoint import TrainingState
-from modules.config import Option, ResumeError, Section, TrainConfig, dump, options
+from modules.config import Option, ResumeError, Section, TrainConfig, dump, load_config, options
 from modules.families._family import family_class
 from modules.training.resume import check_unchanged
 from tests.adapted_models import BOTH, PARTS
 from tests.checkpoint.states import state_at
-from tests.runs import Run, tiny_config, train_alone
+from tests.runs import ROOT, Run, tiny_config, train_alone
 
 FIXED = {
     "method",
@@ -37,7 +37,8 @@ FREE = {
     *("loader_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
     *("epochs", "max_steps", "validate_every", "early_stopping_patience", "max_nonfinite_steps"),
     *("batch_size", "gradient_accumulation_steps"),  # the effective batch of the beginning is kept
-    *("channels_last", "compile", "gradient_checkpointing", "optimizer.fused", "optimizer.d0", "embedding_init"),
+    *("channels_last", "compile", "gradient_checkpointing", "probe_memory"),
+    *("optimizer.fused", "optimizer.d0", "embedding_init"),
 }
 TOLD_OF_SEVERAL_GPUS = {"sync_batch_norm", "gradient_compression", "powersgd_rank", "fsdp_reduce_precision"}
 FAMILIES = {
@@ -47,6 +48,21 @@ FAMILIES = {
     ),
     "pixel_diffusion": ({"width", "patch", "tokens", "vocabulary"}, set()),
 }
+
+
+def test_a_run_from_before_a_setting_keeps_what_it_did(tmp_path: Path) -> None:
+    """Version 0.1 divided the masked loss by the area of the mask. Its files have all of its settings."""
+    file = ROOT / "tests" / "fixtures" / "version_0_1" / "pixel.json"
+    (tmp_path / "config.json").write_text(json.dumps({**json.loads(file.read_text()), "masked_training": True}))
+    config = load_config(tmp_path / "config.json")
+    assert config.normalize_masked_area_loss
+    before = replace(state_at(3), config={**json.loads((tmp_path / "config.json").read_text())})
+    assert check_unchanged(config, before) == ""
+    changed = config.model_copy(update={"normalize_masked_area_loss": False})
+    assert "normalize_masked_area_loss true -> false" in check_unchanged(changed, before)
+    (tmp_path / "by_hand.yaml").write_text("version: 1\nmasked_training: true\nunmasked_weight: 0.2\n")
+    assert not load_config(tmp_path / "by_hand.yaml").normalize_masked_area_loss
+    assert not load_config(file).normalize_masked_area_loss, "without masks it makes no difference"
 
 
 def by_rule(kind: type[Section], rule: str) -> set[str]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from modules.config.errors import ConfigError
 from modules.config.io.text_formats import Data
 from modules.config.names import FORMER_NAMES
 from modules.config.train_config import VERSION
+
+# Nobody gives all of these by hand.
+_WRITTEN_BY_TANDEM: Final = frozenset(
+    {"version", "prefetch_factor", "max_nonfinite_steps", "scheduler_power", "find_unused_parameters", "backups_kept"}
+)
 
 
 def migrate(data: Data, source: str) -> Data:
@@ -25,7 +31,17 @@ def migrate(data: Data, source: str) -> Data:
         )
     for step in range(version, VERSION):
         data = MIGRATIONS[step](data)
-    return {**data, "version": VERSION}
+    return {**_former_behaviour(data), **data, "version": VERSION}
+
+
+def _former_behaviour(data: Data) -> Data:
+    """The values of newer settings with which a file that Tandem wrote before them keeps its meaning.
+
+    Such a file has all settings of its time, so that a run that resumes from it goes on as it began.
+    """
+    if not data.keys() >= _WRITTEN_BY_TANDEM or data.get("masked_training") is not True:
+        return {}
+    return {"normalize_masked_area_loss": True}  # 0.1 had no choice
 
 
 def _expand_names(data: Data) -> Data:

@@ -98,6 +98,15 @@ class DataSettings(Section):
         le=1,
         resume="warn",
     )
+    normalize_masked_area_loss: bool = setting(
+        False,
+        title="Normalize masked area loss",
+        help="Off: the smaller the white part of an image's mask, the less the image counts. On: all images count "
+        "equally, whatever their masks.",
+        advanced=True,
+        depends_on="masked_training",
+        resume="warn",
+    )
     loader_workers: int = setting(
         2,
         title="Data loader workers",

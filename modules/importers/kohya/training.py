@@ -108,6 +108,15 @@ def _layouts(values: Values) -> list[Assignment]:
     return []
 
 
+_MASKS = "Tandem expects a mask next to each image: mask_suffix"
+
+
+def _masks(values: Values) -> list[Assignment]:
+    if not boolean(values["masked_loss"]):
+        return []
+    return [Assignment("masked_training", True, _MASKS), Assignment("unmasked_weight", 0.0, quiet=True)]
+
+
 def _processes(values: Values) -> list[Assignment]:
     count = integer(values["num_processes"])
     many = boolean(values["multi_gpu"]) or count > 1
@@ -155,7 +164,9 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("torch_compile", "compile", False, boolean, optional=True),
     Rule("opt_channelslast", "channels_last", False, boolean, optional=True),
     Rule("seed", "seed", None, integer, optional=True),
-    Rule("masked_loss", "masked_training", False, boolean, "Tandem expects a mask next to each image: mask_suffix"),
+    CombinedRule(
+        {"masked_loss": False}, "masked_training, unmasked_weight", _masks, _MASKS
+    ),
     Rule("max_data_loader_n_workers", "loader_workers", 8, integer),
     Rule("persistent_data_loader_workers", "persistent_workers", False, boolean),
     Rule("vae_batch_size", "cache_batch_size", 1, positive_integer, optional=True),

@@ -100,6 +100,11 @@ def _masks(values: Values) -> list[Assignment]:
     found = [
         Assignment("masked_training", True, keys=("masked_training",)),
         Assignment("unmasked_weight", number(values["unmasked_weight"]), keys=("unmasked_weight",)),
+        Assignment(
+            "normalize_masked_area_loss",
+            boolean(values["normalize_masked_area_loss"]),
+            keys=("normalize_masked_area_loss",),
+        ),
     ]
     if number(values["unmasked_probability"]):
         why = "the mask is used at every step; increase unmasked_weight instead"
@@ -169,8 +174,11 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         "OneTrainer drops the caption for one text encoder, Tandem for all",
     ),
     CombinedRule(
-        {"masked_training": False, "unmasked_weight": 0.1, "unmasked_probability": 0.1},
-        "masked_training, unmasked_weight", _masks, "Tandem uses the mask at every step",
+        {
+            "masked_training": False, "unmasked_weight": 0.1, "unmasked_probability": 0.1,
+            "normalize_masked_area_loss": False,
+        },
+        "masked_training, unmasked_weight, normalize_masked_area_loss", _masks, "Tandem uses the mask at every step",
     ),
     CombinedRule(
         {"validation": False, "validate_after": 1, "validate_after_unit": "EPOCH"}, "validate_every", _validation
@@ -230,7 +238,6 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("enable_autocast_cache", "PyTorch decides", default=True),
     Unsupported("frames", common.IMAGES_ONLY, default="25"),
     Unsupported("attention_mechanism", "PyTorch's attention chooses the fastest implementation", default="SDP"),
-    Unsupported("normalize_masked_area_loss", "mask weights are not normalised"),
     Unsupported("masked_prior_preservation_weight", "use a concept with prior instead", default=0.0),
     Unsupported("circular_mask_generation", "create masks beforehand"),
     Unsupported("random_rotate_and_crop", "Tandem has the concepts' crop_jitter"),
