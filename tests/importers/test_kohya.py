@@ -87,7 +87,10 @@ def test_a_preset_without_model_and_images_is_imported(tmp_path: Path) -> None:
 
 
 def test_a_report_has_no_line_about_what_is_not_set(tmp_path: Path) -> None:
-    why = reasons(imported(tmp_path, GUI_LORA))
+    found = imported(tmp_path, GUI_LORA)
+    why = reasons(found)
+    for item in (*found.report.imported, *found.report.changed, *found.report.not_imported):
+        assert len(set(item.source.split(", "))) == len(item.source.split(", ")), item
     assert set(why) == {
         "bucket_no_upscale", "cache_latents", "shuffle_caption", "conv_dim", "conv_alpha", "sdxl_no_half_vae",
         "xformers", "max_bucket_reso", "caption_extension",

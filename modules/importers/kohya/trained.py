@@ -133,7 +133,8 @@ def submodules(values: Values) -> list[Assignment]:
     for index, (part, (trained, rate)) in enumerate(zip(names, encoders, strict=True)):
         if kind == "fine_tune" and len(names) == 2:
             rate_keys = (f"learning_rate_te{index + 1}",)
-        found += common.submodule(index + 1, part, trained, (*keys, *rate_keys), rate if trained else None, rate_keys)
+        both = tuple(dict.fromkeys((*keys, *rate_keys)))
+        found += common.submodule(index + 1, part, trained, both, rate if trained else None, rate_keys)
         stops = optional_number(values["stop_text_encoder_training"])
         if stops and stops > 0 and trained:
             stop = f"{integer(stops)} steps"
