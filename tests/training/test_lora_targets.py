@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from diffusers import UNet2DConditionModel
+from safetensors.torch import load_file
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
@@ -18,7 +20,9 @@ from modules.families.stable_diffusion_xl import StableDiffusionXL
 from modules.importers.diffusion_pipe import TARGETS as DIFFUSION_PIPE
 from modules.importers.onetrainer.model import TARGETS as ONETRAINER
 from modules.training.methods.lora import lora_targets
-from tests.adapted_models import BOTH, LORA, ready
+from modules.training.methods.method import LORA_FILES, apply_adapter, export_of
+from modules.training.model_setup import load_family
+from tests.adapted_models import BOTH, LORA, assert_close, batch_of, ready, train_a_little
 
 # unet/config.json of stable-diffusion-v1-5/stable-diffusion-v1-5 and stabilityai/stable-diffusion-xl-base-1.0, without
 # what does not change the layers.
@@ -139,3 +143,16 @@ def test_convolutions_have_a_rank_and_an_alpha_of_their_own() -> None:
     assert set(scale.values()) == {(True, 2, 0.5 / 2), (False, 3, 2.0 / 3)}
     plain, _ = ready(**{**LORA, "parts": BOTH})
     assert {layer.r["default"] for layer in plain.model.modules() if hasattr(layer, "lora_A")} == {3}
+
+
+@pytest.mark.parametrize("layout", ["diffusers", "kohya"])
+def test_files_of_two_ranks_equal_the_model_in_memory(tmp_path: Path, layout: str) -> None:
+    settings = {**LORA, "parts": BOTH, "lora_conv_rank": 2, "lora_conv_alpha": 0.5, "lora_layouts": layout, "seed": 9}
+    family, config = ready(**settings, learning_rate=0.05)
+    export_of(family, train_a_little(family, config), config, {})(tmp_path)
+    merged = load_family(config)
+    apply_adapter(merged, config, tmp_path)
+    assert_close(batch_of(3, merged), batch_of(3, family))
+    tensors = load_file(tmp_path / LORA_FILES[layout])
+    down = {tensor.shape[0] for name, tensor in tensors.items() if "lora_A" in name or "lora_down" in name}
+    assert down == {2, 3}
