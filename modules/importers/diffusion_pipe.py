@@ -40,6 +40,8 @@ SUBMODULE_RATES = {
     "text_encoder": "model.text_encoder_1_lr",
     "text_encoder_2": "model.text_encoder_2_lr",
 }
+# Defaults of warner-benjamin/optimi, optimi/adamw.py and stableadamw.py, which differ from those of torch.
+OPTIMI: Mapping[str, object] = {"betas": [0.9, 0.99], "eps": 1e-6}
 # models/sdxl.py: all linear layers in the UNet's blocks and in the text encoders.
 TARGETS = r"^unet\.(\w+_blocks|mid_block)\..*(to_\w(\.0)?|to_out\.0|net\.2|proj|proj_in|proj_out)$|^text_encoder"
 OPTIMIZER_KEYS = (
@@ -92,8 +94,10 @@ def _prediction(values: Values) -> list[Assignment]:
 
 
 def _optimizer(values: Values) -> list[Assignment]:
-    given = {name: values[f"optimizer.{name}"] for name in OPTIMIZER_KEYS}
     name = values["optimizer.type"]
+    defaults = OPTIMI if str(name).lower() in ("adamw_optimi", "stableadamw") else {}
+    written = {key: values[f"optimizer.{key}"] for key in OPTIMIZER_KEYS}
+    given = {**defaults, **{key: value for key, value in written.items() if value is not None}}
     return optimizer_assignments(name, given, "optimizer.type", "optimizer.", adafactor=IN_PYTORCH_OPTIMIZER)
 
 

@@ -78,6 +78,16 @@ def test_text_encoders_are_trained(tmp_path: Path, adapter: str, model: str, exp
     assert {part.part: (part.train, part.learning_rate) for part in config.parts} == expected
 
 
+def test_optimis_defaults(tmp_path: Path) -> None:
+    """optimi/adamw.py: betas (0.9, 0.99), weight_decay 1e-2, eps 1e-6; torch's AdamW has 0.999 and 1e-8."""
+    text = RUN.format(model="", adapter=ADAPTER)
+    short = text[: text.index("betas =")]
+    for optimizer, expected in (("adamw_optimi", ((0.9, 0.99), 1e-6)), ("adamw", ((0.9, 0.999), 1e-8))):
+        (tmp_path / "run.toml").write_text(short.replace("adamw_optimi", optimizer), encoding="utf-8")
+        found = import_file(tmp_path / "run.toml").config.optimizer.model_dump()
+        assert (found["betas"], found["eps"], found["weight_decay"]) == (*expected, 0.01)
+
+
 def test_the_huber_loss_is_not_for_sdxl(tmp_path: Path) -> None:
     """SDXLPipeline.get_loss_fn does not read pseudo_huber_c, which only the default loss function does."""
     text = RUN.format(model="", adapter=ADAPTER).replace("epochs = 1000", "epochs = 1000\npseudo_huber_c = 0.5")
