@@ -245,6 +245,14 @@ def test_weight_of_regularisation_images_without_any(tmp_path: Path) -> None:
     assert reasons(found)["prior_loss_weight"] == "there are no regularisation images"
 
 
+@pytest.mark.parametrize(("schedule", "factor"), [("cosine_with_min_lr", 0.1), ("cosine", 0), ("linear", 0)])
+def test_the_lowest_rate_is_of_one_schedule(tmp_path: Path, schedule: str, factor: float) -> None:
+    """library/train_util.py, get_scheduler_fix: min_lr_rate is passed to COSINE_WITH_MIN_LR only."""
+    found = imported(tmp_path, {**GUI_LORA, "lr_scheduler": schedule, "lr_scheduler_min_lr_ratio": 0.1})
+    assert (found.config.scheduler, found.config.min_learning_rate_factor) == (schedule.partition("_")[0], factor)
+    assert ("lr_scheduler_min_lr_ratio" in reasons(found)) is (factor == 0)
+
+
 def test_an_alpha_of_0_is_the_rank(tmp_path: Path) -> None:
     """networks/lora.py, LoRAModule: `alpha = self.lora_dim if alpha is None or alpha == 0 else alpha`."""
     for alpha, expected in ((0, 32), (8, 8)):

@@ -76,7 +76,7 @@ def _schedule(values: Values) -> list[Assignment]:
     if target == "polynomial" and values["lr_scheduler_power"] not in EMPTY_VALUES:
         power = number(values["lr_scheduler_power"])
         found.append(Assignment("scheduler_power", power, keys=("lr_scheduler_power",)))
-    if target != "constant" and values["lr_scheduler_min_lr_ratio"] not in EMPTY_VALUES:
+    if name == "cosine_with_min_lr" and values["lr_scheduler_min_lr_ratio"] not in EMPTY_VALUES:
         share = number(values["lr_scheduler_min_lr_ratio"])
         found.append(Assignment("min_learning_rate_factor", share, keys=("lr_scheduler_min_lr_ratio",)))
     return found
@@ -146,7 +146,8 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
             "lr_scheduler_min_lr_ratio": None,
         },
         "scheduler, scheduler_cycles, scheduler_power, min_learning_rate_factor", _schedule,
-        "kohya's GUI takes as many cycles as epochs if none are given", {"epoch": None},
+        "lr_scheduler_min_lr_ratio is of cosine_with_min_lr; kohya's GUI takes one cycle for each epoch by default",
+        {"epoch": None},
     ),
     CombinedRule(
         {"lr_warmup_steps": 0, "lr_warmup": 0}, "warmup_steps", _warmup,
