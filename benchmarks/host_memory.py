@@ -1,4 +1,4 @@
-"""Host memory of a run's processes until the first step: python benchmarks/host_memory.py [--width N]
+"""Host memory of a run's processes until the first step: python benchmarks/host_memory.py [--ranks N ...] [--width N]
 
 A Stable Diffusion with a wide UNet of random weights is written as fp16, as a diffusers folder and as a
 single file, and `scripts/train.py` fills its cache with one process and with two. All the while the run's processes
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,11 +43,13 @@ KINDS: dict[str, dict[str, object]] = {
 def main() -> None:
     top = argparse.ArgumentParser(description="Host memory of the ranks of a run.", allow_abbrev=False)
     top.add_argument("--width", type=int, default=512, help="of the UNet's first block; 512 makes 190 million weights")
+    top.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="numbers of processes")
+    arguments = top.parse_args()
     with tempfile.TemporaryDirectory(prefix="tandem-memory-") as place:
-        measure(Path(place), top.parse_args().width)
+        measure(Path(place), arguments.width, arguments.ranks)
 
 
-def measure(place: Path, width: int) -> None:
+def measure(place: Path, width: int, counts: Sequence[int]) -> None:
     """Print a row for each kind of run, less what the same run takes with a model of a few kilobytes."""
     small = tiny_sd(place / "small")
     folder = fat_sd(place / "folder", width)
@@ -56,7 +58,7 @@ def measure(place: Path, width: int) -> None:
     size = sum(each.stat().st_size for each in folder.rglob("*.safetensors")) / MIB
     print(f"files: {size:.0f} MiB of fp16; peaks in MiB, less those of a tiny model\n")
     print(f"{'':<36}{'ranks':>6}{'private':>9}{'with files':>12}")
-    for ranks in (1, 2):
+    for ranks in counts:
         for kind, settings in KINDS.items():
             base = peaks(place, small, ranks, settings)
             for where, model in {"folder": folder, "single file": file}.items():

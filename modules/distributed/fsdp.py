@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,18 @@ from modules.distributed.weights import Weights
 
 
 def apply_fsdp(
-    model: nn.Module, blocks: Sequence[nn.Module], config: TrainConfig, group: Group, compute_dtype: torch.dtype | None
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    config: TrainConfig,
+    group: Group,
+    compute_dtype: torch.dtype | None,
+    convert: Callable[[nn.Module], None] = lambda unit: None,
 ) -> ShardedWeights:
     """Shard `model`, which is on the CPU, in place over all ranks, with rank 0's weights.
 
     Each block becomes a unit whose weights are gathered together, and the rest of the model one more.
-    `compute_dtype` is autocast's dtype, None without autocast. Raises ConfigError if the model cannot be sharded.
+    `compute_dtype` is autocast's dtype, None without autocast. `convert` is called with each unit before it is sharded,
+    so that no rank ever holds all weights as training wants them. Raises ConfigError if the model cannot be sharded.
     """
     for name, weight in model.named_parameters():
         if weight.dim() == 0:
@@ -46,6 +52,7 @@ def apply_fsdp(
     offload = CPUOffloadPolicy(pin_memory=group.device.type == "cuda") if config.fsdp_cpu_offload else OffloadPolicy()
     units = [*fsdp_units(model, blocks), model]
     for unit in units:
+        convert(unit)
         outside = [weight for weight in unit.parameters() if not isinstance(weight, DTensor)]
         largest = max(largest, sum(weight.numel() * weight.element_size() for weight in outside))
         if not same:

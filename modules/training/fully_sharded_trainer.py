@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -25,9 +26,9 @@ class FullyShardedTrainer(DistributedTrainer):
 
     def wrap_model(self, family: Family) -> Weights:
         """Shards instead of the model; compiled after that, as the sharding hooks onto the model's own modules."""
-        move_model(family, self.config, torch.device("cpu"))
         model, compute = family.model, HALF_DTYPES.get(self.config.precision)
-        self.weights = apply_fsdp(model, family.blocks(), self.config, self.process_group, compute)
+        convert = partial(move_model, family, self.config, torch.device("cpu"))
+        self.weights = apply_fsdp(model, family.blocks(), self.config, self.process_group, compute, convert)
         family.model = compile_model(model) if self.config.compile else model
         return self.weights
 

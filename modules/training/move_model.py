@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from modules.config import TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
@@ -16,23 +17,26 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @torch.no_grad()
-def move_model(family: Family, config: TrainConfig, device: torch.device) -> None:
-    """Move `family.model` in place to `device`.
+def move_model(family: Family, config: TrainConfig, device: torch.device, within: nn.Module | None = None) -> None:
+    """Move `family.model` in place to `device`, or only the part of it that is `within`, without what is sharded.
 
     Frozen linear and convolution layers get the format that `parts` asks for, since autocast computes with either, and
     all else that of trained weights. One tensor at a time: those of a file take no memory before, and none twice.
     """
     kept = {entry.part: HALF_DTYPES[entry.weights] for entry in config.parts if entry.weights in HALF_DTYPES}
     trained = weights_dtype(config.precision)
+    chosen = None if within is None else set(within.modules())
     for name, module in family.model.named_modules():
-        own = list(module.parameters(recurse=False))
+        own = [weight for weight in module.parameters(recurse=False) if not isinstance(weight, DTensor)]
+        if not (chosen is None or module in chosen):
+            continue
         is_frozen_layer = isinstance(module, LAYERS) and not any(weight.requires_grad for weight in own)
         dtype = kept.get(submodule_of(name, family.submodules), trained) if is_frozen_layer else trained
         for weight in own:
             weight.data = _converted(weight.data, device, dtype, config)
         for key, buffer in module.named_buffers(recurse=False):
             setattr(module, key, _converted(buffer, device, dtype, config))
-    make_contiguous(family.model)
+    make_contiguous(family.model if within is None else within)
 
 
 def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype, config: TrainConfig) -> Tensor:
