@@ -6,10 +6,11 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from modules.checkpoint.formats import AdapterWeights, LoraWeights, fits, merged_weight
 from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
@@ -97,7 +98,7 @@ def _convert_adapters(model: nn.Module) -> None:
         for name, magnitude in layer.lora_magnitude_vector.items():  # DoRA's start as norms of the layer's weights
             half, base.weight.data = base.weight.data, base.weight.data.float()
             a, b = (getattr(layer, matrix)[name].weight for matrix in ("lora_A", "lora_B"))
-            magnitude.update_layer(base_layer=base, lora_A=a, lora_B=b, scaling=layer.scaling[name])
+            cast(Any, magnitude).update_layer(base_layer=base, lora_A=a, lora_B=b, scaling=layer.scaling[name])
             base.weight.data = half
 
 
@@ -107,7 +108,7 @@ def make_contiguous(model: nn.Module) -> None:
     peft views those of convolutions as matrices and leaves magnitudes [1, out, 1, 1] transposed, which slows DDP down.
     """
     for name, weight in model.named_parameters():
-        if ".lora_" in name:
+        if ".lora_" in name and not isinstance(weight, DTensor):
             weight.data = weight.detach().clone(memory_format=torch.contiguous_format)
 
 
