@@ -29,7 +29,7 @@ class Section(FormSection):
         ),
         Card(
             "Precision and memory",
-            ("precision", "gradient_checkpointing", "channels_last", "compile"),
+            ("precision", "gradient_checkpointing", "channels_last", "compile", "probe_memory"),
             0,
         ),
         Card("Stability", ("max_grad_norm", "ema", "ema_decay", "max_nonfinite_steps"), 1),

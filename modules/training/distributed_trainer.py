@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel
 
 from modules.config import TrainConfig
@@ -61,6 +61,11 @@ class DistributedTrainer(GenericTrainer):
         """As on one device; buffers are compared with those that were loaded."""
         super().setup()
         self.buffers = BufferSync(self.components.weights.model, self.process_group)
+
+    def local_model(self) -> nn.Module:
+        """Without DDP around it."""
+        module: nn.Module = self.ddp.module
+        return module
 
     def no_sync(self, last: bool) -> AbstractContextManager[object]:
         """Gradients stay on this rank until the last micro-batch of a step."""

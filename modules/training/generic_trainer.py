@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from modules.checkpoint import TrainingState
 from modules.config import TrainConfig
@@ -34,6 +35,7 @@ from modules.training.control_requests import (
 )
 from modules.training.early_stopping import EarlyStopping
 from modules.training.memory_guard import MemoryGuard
+from modules.training.memory_probe import limit_to_memory, wants_probe
 from modules.training.model_setup import compile_model
 from modules.training.move_model import move_model
 from modules.training.optimizers import set_learning_rate
@@ -97,6 +99,7 @@ class GenericTrainer:
         self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size)
         self.early_stopping = EarlyStopping(config.early_stopping_patience)
         self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
+        self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_forward
         backups = self.components.backups
         self.nonfinite = NonFiniteGuard(config.max_nonfinite_steps, lambda: backups.newest_valid()[0], self.report)
         self.log_timer = TimeTrigger({"log": config.log_every})
@@ -150,6 +153,9 @@ class GenericTrainer:
 
     def forward_backward(self, batch: Batch) -> None:
         """Add the gradients of a micro-batch, in pieces that fit into memory."""
+        if self.probe_is_due:
+            self.probe_is_due = False
+            limit_to_memory(self.components, self.local_model(), self.dropout, self.ranks, self.memory, self.report)
         batch = batch.to(self.ranks.device, self.components.precision.weights)
         self.memory.add_in_pieces(batch, self.add_gradients, self.complete_gradient_sync)
 
@@ -299,6 +305,10 @@ class GenericTrainer:
         model = family.model
         family.model = compile_model(model) if self.config.compile else model
         return Weights(model)
+
+    def local_model(self) -> nn.Module:
+        """The network whose forward and backward no other rank takes part in."""
+        return self.components.family.model
 
     def no_sync(self, last: bool) -> AbstractContextManager[object]:
         """Around forward and backward: gradients stay on this rank until the `last` piece of a step."""

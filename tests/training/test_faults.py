@@ -6,8 +6,14 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from tests.runs import Run, group_exit_codes, recorded, tiny_config, train_alone
+from modules.config import TrainConfig
+from modules.training.memory_probe import optimizer_state_like
+from modules.training.optimizers import build_optimizer
+from tests.pair_jobs import STATEFUL
+from tests.runs import Run, group_exit_codes, recorded, same_state, tiny_config, train_alone
 
 pytestmark = [pytest.mark.xdist_group("pair"), pytest.mark.slow]
 
@@ -31,6 +37,13 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
         "family_options": {"faults": ["backward_out_of_memory:1:2"]},
     },
     "not even the warm-up fits": {"family_options": {"faults": ["fits:1:0"]}},
+    "not probed": STATEFUL,
+    "probed": {**STATEFUL, "probe_memory": "on"},
+    "probed, little memory": {
+        "probe_memory": "on",
+        "aspect_ratio_bucketing": False,
+        "family_options": {"faults": ["fits:1:2"]},
+    },
     "nan once": {"family_options": {"faults": ["nan:1:4"], "record": "nan once"}},
     "nan forever": {
         "max_steps": 30,
@@ -106,6 +119,47 @@ def test_out_of_memory_alone_halves_until_it_fits(images: Path, tmp_path: Path) 
     assert "lack of memory so far: 2." in run.warnings
     assert "not finite" not in run.warnings
     assert run.state.position.step == 8
+
+
+def test_the_memory_probe_changes_no_bit(pair: dict[str, Run]) -> None:
+    probed, plain = pair["probed"], pair["not probed"]
+    assert same_state(probed.state, plain.state)
+    assert probed.losses == plain.losses
+    log = probed.folder.log_file(0).read_text()
+    assert "Memory probe: 3 x " in log
+    assert "Memory probe" not in plain.folder.log_file(0).read_text()
+
+
+def test_the_memory_probe_limits_micro_batches_on_every_rank(pair: dict[str, Run]) -> None:
+    run = pair["probed, little memory"]
+    assert run.exit_code == 0
+    assert "micro-batches hold at most 2 instead of 4 samples" in run.warnings
+    assert "no more of 16x16 pixels fit into the memory of rank 1" in run.warnings
+    assert "skipped" not in run.warnings
+    assert all(event["grad_norm"] is not None for event in run.events("step"))
+    for rank in (0, 1):
+        assert "skipped" not in run.folder.log_file(rank).read_text()
+
+
+def test_the_memory_probe_ends_a_run_that_cannot_start(images: Path, tmp_path: Path) -> None:
+    settings = {"probe_memory": "on", "family_options": {"faults": ["fits:0:0"]}}
+    code, run = train_alone(tiny_config(images, tmp_path, **settings))
+    assert code == 3
+    assert "Out of memory on rank 0 with a single sample of " in run.failure(0)
+    assert not run.events("step")
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "adafactor"])
+def test_the_memory_probe_reserves_what_the_optimizer_will_take(name: str) -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 5), nn.Linear(5, 7))
+    config = TrainConfig.model_validate({"optimizer": name})
+    optimizer = build_optimizer(model.parameters(), config)
+    reserved = sum(tensor.nbytes for tensor in optimizer_state_like(optimizer, config))
+    model(torch.ones(1, 5)).sum().backward()
+    optimizer.step()
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    assert reserved == sum(value.nbytes for value in states if isinstance(value, torch.Tensor)) > 0
+    assert optimizer_state_like(optimizer, config) == []
 
 
 def test_a_non_finite_gradient_is_skipped_by_all_ranks(pair: dict[str, Run], pair_place: Path) -> None:

@@ -168,8 +168,8 @@ class MultiGpuSettings(Section):
     broadcast_buffers: bool = setting(
         True,
         title="Broadcast buffers",
-        help="Copies the model's buffers (BatchNorm's running averages, for example) from the first GPU to the "
-        "others before each step. Costs nothing in models that have none.",
+        help="Gives all GPUs the same buffers after each step: BatchNorm's running averages become the mean over the "
+        "GPUs, so they follow all images as on one GPU. Costs nothing in models that have none.",
         advanced=True,
         depends_on="enable_multi_gpu",
     )

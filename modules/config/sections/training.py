@@ -122,6 +122,14 @@ class TrainingSettings(Section):
         help="Discards activations and recomputes them in the backward pass: much less GPU memory, about a third "
         "slower, same result.",
     )
+    probe_memory: Literal["auto", "on", "off"] = setting(
+        "auto",
+        title="Memory probe before the first step",
+        help="Before the first step, the largest micro-batch is computed once for nothing, with room for the "
+        "optimizer's state. If it does not fit, all GPUs take smaller ones and the effective batch stays. auto: on "
+        "GPUs. Changes nothing in the result. Not with training mode fully_sharded.",
+        advanced=True,
+    )
     max_nonfinite_steps: int = setting(
         10,
         title="Maximum consecutive non-finite steps",

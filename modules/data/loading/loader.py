@@ -108,6 +108,10 @@ class Loader:
         sampler = _MicroBatchSampler(chain.from_iterable(map(self._split_step, steps)))
         return _received(_data_loader(self._settings, self._data, sampler, keep_workers=False))
 
+    def load(self, micro_batch: MicroBatch) -> Batch:
+        """One micro-batch, read in this process."""
+        return self._data.batch(micro_batch)
+
     def close(self) -> None:
         """End the worker processes. Call it after a failure as well: workers left to the garbage collector hang for 5 s
         each, because it closes the queue through which torch asks them to exit."""

@@ -1,0 +1,155 @@
+"""Finds out before the first step how many samples fit into memory, without changing anything that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from modules.config import TrainConfig
+from modules.data.batch import Batch, MicroBatch
+from modules.data.index.buckets import Bucket
+from modules.distributed import RankGroup
+from modules.monitoring import Report
+from modules.training.memory_guard import MemoryGuard, OutOfMemory, is_out_of_memory, release_memory
+from modules.training.optimizers import build_optimizer
+from modules.training.sample_dropout import PerSampleDropout
+from modules.training.setup import Components
+
+GIB = 2**30
+
+
+def wants_probe(config: TrainConfig, device: torch.device) -> bool:
+    """Whether the config asks for the probe on this device: "auto" means on all but a CPU."""
+    return config.probe_memory == "on" or (config.probe_memory == "auto" and device.type != "cpu")
+
+
+def limit_to_memory(
+    components: Components,
+    model: nn.Module,
+    dropout: PerSampleDropout,
+    ranks: RankGroup,
+    memory: MemoryGuard,
+    report: Report,
+) -> None:
+    """Let `memory` take as many samples of the largest images at once as fit on every rank; called by all ranks.
+
+    `model` is the network without a wrapper that synchronises. Raises OutOfMemory on all ranks if not even one sample
+    fits on one of them.
+    """
+    largest, bucket = _largest_micro_batch(components, ranks.world_size)
+    batch = components.data.loader.load(largest)
+    fitting = _fitting_samples(components, model, dropout, batch)
+    by_rank = [int(text) for text in ranks.gather("memory probe", str(fitting))]
+    smallest = min(by_rank)
+    rank = by_rank.index(smallest)
+    if smallest == 0:
+        raise OutOfMemory(
+            f"Out of memory on rank {rank} with a single sample of {bucket} pixels, before the first step.",
+            "Try gradient_checkpointing, a lower resolution, precision bf16, an optimizer with less state, or a "
+            "smaller model.",
+        )
+    peak = ""
+    if components.device.type == "cuda":
+        total = torch.cuda.get_device_properties(components.device).total_memory
+        peak = f" (peak {torch.cuda.max_memory_allocated(components.device) / GIB:.1f} of {total / GIB:.1f} GiB)"
+    if smallest == len(batch):
+        report.note(f"Memory probe: {smallest} x {bucket} pixels fit at once{peak}.")
+        return
+    memory.limit(smallest)
+    where = f" of rank {rank}" if ranks.world_size > 1 else ""
+    report.warning(
+        f"Memory probe: micro-batches hold at most {smallest} instead of {len(batch)} samples, because no more of "
+        f"{bucket} pixels fit into the memory{where}{peak}. The effective batch stays "
+        f"{components.plan.global_batch_size}; set batch_size to {smallest} to start like this."
+    )
+
+
+def _largest_micro_batch(components: Components, world_size: int) -> tuple[MicroBatch, Bucket]:
+    """The micro-batch of an epoch with the most pixels that a rank may get, and its bucket."""
+    data, config = components.data, components.config
+    rows = data.order.epoch(0)
+    of_rank = -(-components.plan.global_batch_size // world_size)
+    buckets = data.index.bucket[rows]
+    counts = np.minimum(np.bincount(buckets, minlength=len(data.index.buckets)), min(config.batch_size, of_rank))
+    sides = [(bucket.height, bucket.width) for bucket in data.index.buckets]
+    chosen = int(np.argmax(counts * np.prod(np.array(sides), axis=1)))
+    taken = rows[buckets == chosen][: counts[chosen]]
+    count = len(taken)
+    micro_batch = MicroBatch(
+        tuple(taken.tolist()), tuple(range(count)), (1.0,) * count, is_last_of_step=False, step_samples=count
+    )
+    return micro_batch, data.index.buckets[chosen]
+
+
+def _fitting_samples(components: Components, model: nn.Module, dropout: PerSampleDropout, batch: Batch) -> int:
+    """The largest of the batch's size, half of it, a quarter and so on that fits; 0 if not even one sample does."""
+    batch = batch.to(components.device, components.precision.weights)
+    samples = len(batch)
+    with _unchanged(components, model):
+        while samples:
+            if _fits(components, dropout, next(batch.split(samples))):
+                return samples
+            components.weights.clear_gradients()
+            release_memory()
+            samples //= 2
+    return 0
+
+
+def _fits(components: Components, dropout: PerSampleDropout, batch: Batch) -> bool:
+    try:
+        reserved = optimizer_state_like(components.guarded_step.optimizer, components.config)
+        with dropout.of(batch.seeds, 0):
+            with components.precision.autocast():
+                losses = components.family.loss(batch)
+            (losses.sum() * 0).backward()
+        del reserved
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _unchanged(components: Components, model: nn.Module) -> Iterator[None]:
+    """Inside the block the family holds `model`. After it gradients, buffers and random numbers are as before."""
+    family = components.family
+    wrapped, family.model = family.model, model
+    buffers = [(buffer, buffer.clone()) for buffer in components.weights.model.buffers()]
+    devices = [components.device] if components.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        family.model = wrapped
+        components.weights.clear_gradients()
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        release_memory()
+
+
+def optimizer_state_like(optimizer: torch.optim.Optimizer, config: TrainConfig) -> list[Tensor]:
+    """As much memory as the first step of `optimizer` will take for its state; none if it has its state already.
+
+    What a weight needs is seen from a step of another optimizer on a tensor like it, once for each shape.
+    """
+    if optimizer.state:
+        return []
+    needed: dict[object, list[tuple[torch.Size, torch.dtype, torch.device]]] = {}
+    reserved = []
+    for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+        key = (weight.shape, weight.dtype, weight.stride())
+        if key not in needed:
+            twin = nn.Parameter(torch.ones_like(weight))
+            twin.grad = torch.ones_like(weight)
+            other = build_optimizer([twin], config)
+            other.step()
+            state = [value for value in other.state[twin].values() if isinstance(value, Tensor)]
+            needed[key] = [(value.shape, value.dtype, value.device) for value in state]
+        reserved += [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in needed[key]]
+    return reserved
