@@ -13,7 +13,14 @@ from modules.machine.host import (
 )
 from modules.machine.links import Link, gpu_links, link_table, without_peer_access
 from modules.machine.ports import find_free_port, port_is_free
-from modules.machine.routes import Route, is_loopback_name, preferred_addresses, route_to, route_to_master
+from modules.machine.routes import (
+    Route,
+    is_loopback_name,
+    network_cards,
+    preferred_addresses,
+    route_to,
+    route_to_master,
+)
 from modules.machine.torch_build import gpu_obstacle
 
 __all__ = [
@@ -37,6 +44,7 @@ __all__ = [
     "local_addresses",
     "machine_id",
     "memory_mib",
+    "network_cards",
     "port_is_free",
     "preferred_addresses",
     "route_to",

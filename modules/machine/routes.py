@@ -67,6 +67,19 @@ def preferred_addresses() -> list[str]:
     return list(dict.fromkeys([*first, *local_addresses()]))
 
 
+def network_cards() -> list[str]:
+    """The interfaces that are up and lead to other machines: those from which NCCL chooses by itself."""
+    states = psutil.net_if_stats()
+    return [
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if name in states
+        and states[name].isup
+        and not name.startswith("docker")
+        and any(_leads_outside(each.address) for each in addresses if each.family in {socket.AF_INET, socket.AF_INET6})
+    ]
+
+
 def is_loopback_name(host: str) -> bool:
     """Whether `host` is a loopback name or address, so that it means a different machine on each machine."""
     if host == "localhost":
@@ -75,6 +88,10 @@ def is_loopback_name(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _leads_outside(address: str) -> bool:
+    return not ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _interface_of(address: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Store
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.rank_info import RankInfo
-from modules.machine import gpu_load, memory_mib, visible_gpus
+from modules.machine import Gpu, gpu_load, installed_gpus, memory_mib, visible_gpus
 
 READ_EVERY_S = 2.0
 _STORE_TIMEOUT_S = 10.0
@@ -73,10 +73,22 @@ def read_host(ranks: list[RankInfo]) -> dict[int, Reading]:
     """The current readings of this machine from NVML and the operating system, for each of its ranks."""
     memory = memory_mib()
     host = {"cpu_percent": psutil.cpu_percent(None), "ram_used_mib": float(memory.total - memory.available)}
-    loads = gpu_load(visible_gpus()) if ranks[0].on_gpu else []
+    every = installed_gpus() if ranks[0].on_gpu else []
+    gpus = {row.rank: _gpu_of(row, every) for row in ranks if row.on_gpu}
+    loads = {load.index: load for load in gpu_load([gpu for gpu in gpus.values() if gpu is not None])}
     found: dict[int, Reading] = {}
     for row in ranks:
-        number = int(row.device.partition(":")[2] or 0)
-        load = asdict(loads[number]) if row.on_gpu and number < len(loads) else {}
-        found[row.rank] = {**host, **load}
+        gpu = gpus.get(row.rank)
+        found[row.rank] = {**host, **({} if gpu is None else asdict(loads[gpu.index]))}
     return found
+
+
+def _gpu_of(row: RankInfo, every: Sequence[Gpu]) -> Gpu | None:
+    """The GPU of a rank; None if this process cannot see it.
+
+    Not by its number: under Slurm each task may see one GPU, so that all of them call theirs cuda:0.
+    """
+    if row.gpu_uuid:
+        return next((gpu for gpu in every if gpu.uuid == row.gpu_uuid), None)
+    number, visible = int(row.device.partition(":")[2] or 0), visible_gpus()
+    return visible[number] if number < len(visible) else None

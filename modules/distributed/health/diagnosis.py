@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,21 @@ def format_stacks(snapshots: Mapping[int, RankSnapshot]) -> str:
         f"Rank {rank} on {snapshot.host}, main thread (most recent call last):\n{snapshot.stack}"
         for rank, snapshot in sorted(snapshots.items())
     )
+
+
+def is_any_overdue(snapshots: Mapping[int, RankSnapshot], waits_s: Mapping[int, float], own_host: str) -> bool:
+    """Whether a rank is in a collective that torch is about to end, which would end every rank without a reason.
+
+    `waits_s` is for how long each rank has waited; a more exact time is known of ranks on `own_host`.
+    """
+    for rank, snapshot in snapshots.items():
+        pending = snapshot.pending_collective
+        if pending is None or waits_s[rank] < IDLE_AFTER_S:
+            continue
+        waited_s = time.time() - pending.started if snapshot.host == own_host else waits_s[rank]
+        if waited_s > pending.timeout_s - min(15.0, pending.timeout_s / 5):
+            return True
+    return False
 
 
 def wait_rows(snapshots: Mapping[int, RankSnapshot]) -> list[WaitRow]:

@@ -1,9 +1,10 @@
 """One thread per rank that sends heartbeats, watches those of the others, and ends a run that cannot continue.
 
 If a rank dies, stops or hangs, the others must not wait for it, and all must report the same cause. Each rank's
-watchdog puts a heartbeat into the store. A watchdog that sees that a rank is lost, or that all wait for one that never
-arrives, puts a failure there, and so does a rank that fails by itself. The first failure counts. It reaches every
-machine before the connections break, so that a consequence is never mistaken for the cause.
+watchdog puts a heartbeat into the store. One that sees that a rank is lost, or that all wait for one that never
+arrives, puts a failure there, and so does a rank that fails by itself; duties.py says which ranks look. The first
+failure counts. It reaches every machine before the connections break, so that a consequence is never mistaken for the
+cause.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from modules.distributed.health.diagnosis import (
     find_mismatch,
     find_straggler,
     format_stacks,
+    is_any_overdue,
     wait_rows,
 )
+from modules.distributed.health.duties import HEARTBEATS_PER_SECOND, judging_ranks, watched_ranks
 from modules.distributed.health.heartbeat import Heartbeat, SelfMonitor
 from modules.distributed.health.heartbeat_monitor import (
     SILENT_AFTER_S,
@@ -82,8 +85,9 @@ class Watchdog:
     ) -> None:
         """Failures are recorded in `folder`; exceptions of the types `expected` are not failures.
 
-        `on_waiting` is called from time to time with the ranks that wait, `on_long_wait` with one sentence about them
-        if it takes minutes, `on_force_exit` with the reason for which this process is about to be killed.
+        `on_waiting` is called, on a judging rank, from time to time with the ranks that wait, `on_long_wait` with one
+        sentence about them if it takes minutes, `on_force_exit` with the reason for which this process is about to
+        be killed.
         """
         self._everyone = group.members
         self._own = group.members[group.rank]
@@ -95,8 +99,11 @@ class Watchdog:
         self._store = TimedStore(group.store, STORE_TIMEOUT_S)
         self._self_monitor = SelfMonitor(self._own)
         self._monitor = HeartbeatMonitor(group.members, self._own.rank, host_probes(group.members, group.rank_env))
-        self._every_s = max(HEARTBEAT_EVERY_S, len(group.members) / 256)
+        self._judges = group.rank in judging_ranks(group.members)
+        self._watched = watched_ranks(group.members, group.rank)
+        self._every_s = max(HEARTBEAT_EVERY_S, len(group.members) / HEARTBEATS_PER_SECOND)
         self._started: set[int] = set()
+        self._wants_snapshots = False
         self._parent = os.getppid()
         self._store_answered_at = time.monotonic()
         self._connection_broken = False
@@ -166,13 +173,31 @@ class Watchdog:
         if self._store.contains("failure"):
             self._adopt(self._store.get("failure"))
             return
-        heartbeats = self._receive_heartbeats()
-        if self._connection_broken or any(each.waits_s >= IDLE_AFTER_S for each in heartbeats.values()):
+        heartbeats = self._receive_heartbeats() if self._watched else {}
+        is_broken = self._is_connection_broken()
+        if self._judges:
+            self._request_snapshots(is_broken or any(each.waits_s >= IDLE_AFTER_S for each in heartbeats.values()))
+        if is_broken or own.waits_s >= IDLE_AFTER_S or self._wants_snapshots or self._store.contains("snapshots"):
             self._store.set(f"snapshot/{self._own.rank}", json.dumps(asdict(self._self_monitor.snapshot())))
-            if self._connection_broken or own.waits_s >= IDLE_AFTER_S or self._on_waiting is not None:
-                self._diagnose(heartbeats, own)
-        if self._failure is None and (lost := self._monitor.find_lost_rank(connection_broken=self._connection_broken)):
+        if self._wants_snapshots:
+            self._diagnose(heartbeats, is_broken=is_broken)
+        if self._failure is None and (lost := self._monitor.find_lost_rank(connection_broken=is_broken)):
             self._publish(lost)
+
+    def _is_connection_broken(self) -> bool:
+        """Whether a connection to another rank broke: here or, for a rank that judges, anywhere."""
+        if self._connection_broken:
+            self._store.set("broken", "")
+            return True
+        return self._judges and self._store.contains("broken")
+
+    def _request_snapshots(self, are_wanted: bool) -> None:
+        """Ask all ranks for a snapshot a second, for as long as some rank waits."""
+        if are_wanted and not self._store.contains("snapshots"):
+            self._store.set("snapshots", "")
+        elif self._wants_snapshots and not are_wanted:
+            self._store.delete("snapshots")
+        self._wants_snapshots = are_wanted
 
     def _send_heartbeat(self, *, has_left: bool = False) -> Heartbeat:
         heartbeat = self._self_monitor.heartbeat(has_left=has_left)
@@ -180,10 +205,10 @@ class Watchdog:
         return heartbeat
 
     def _receive_heartbeats(self) -> dict[int, Heartbeat]:
-        """The last heartbeat of every rank that has sent one and has not left."""
-        for member in self._everyone:
-            if member.rank not in self._started and self._store.contains(f"heartbeat/{member.rank}"):
-                self._started.add(member.rank)
+        """The last heartbeat of every watched rank that has sent one and has not left."""
+        for rank in self._watched:
+            if rank not in self._started and self._store.contains(f"heartbeat/{rank}"):
+                self._started.add(rank)
         ranks = sorted(self._started)
         texts = self._store.get_many([f"heartbeat/{rank}" for rank in ranks])
         heartbeats = {rank: Heartbeat(**json.loads(text)) for rank, text in zip(ranks, texts, strict=True)}
@@ -201,17 +226,14 @@ class Watchdog:
         snapshots = {rank: RankSnapshot.load(text) for rank, text in zip(ranks, texts, strict=True)}
         return {rank: each for rank, each in snapshots.items() if each.heartbeat >= heartbeats[rank].number - 2}
 
-    def _diagnose(self, heartbeats: dict[int, Heartbeat], own: Heartbeat) -> None:
+    def _diagnose(self, heartbeats: dict[int, Heartbeat], *, is_broken: bool) -> None:
         """A rank waits: find out whether it waits in vain, and report who waits for whom."""
         snapshots = self._snapshots(heartbeats)
         # Which rank is the odd one out is known only when all have sent a snapshot, except those that never will.
-        is_lost = self._connection_broken
-        absent = [r for r in heartbeats if r not in snapshots and not (is_lost and self._monitor.is_late(r))]
+        absent = [r for r in heartbeats if r not in snapshots and not (is_broken and self._monitor.is_late(r))]
         diagnosis = find_mismatch(snapshots) if not absent else None
-        mine = snapshots.get(self._own.rank)
-        pending = mine.pending_collective if mine is not None else None
-        limit_s = _hang_after_s(pending.timeout_s) if pending else 0.0
-        if diagnosis is None and pending and own.waits_s >= IDLE_AFTER_S and time.time() - pending.started > limit_s:
+        waits_s = {rank: heartbeat.waits_s for rank, heartbeat in heartbeats.items()}
+        if diagnosis is None and is_any_overdue(snapshots, waits_s, self._own.host):
             diagnosis = find_straggler(snapshots)
         if diagnosis is None and any(each.frozen_s > FROZEN_AFTER_S for each in heartbeats.values()):
             slowest = find_straggler(snapshots)
@@ -281,8 +303,3 @@ class Watchdog:
         if self._folder is not None:
             record_failure(self._folder, failure, keep_existing=True)
         self._failure = failure
-
-
-def _hang_after_s(timeout_s: float) -> float:
-    """Somewhat less than torch's own timeout, which would end every rank without giving a reason."""
-    return timeout_s - min(15.0, timeout_s / 5)

@@ -35,6 +35,7 @@ class RankInfo:
     threads: int
     versions: Mapping[str, str]
     clock: float = 0.0
+    gpu_uuid: str = ""
     code: str = ""
     settings: str = ""
     links: tuple[Link, ...] = ()  # between the machine's GPUs; only in the row of its first rank
@@ -57,6 +58,7 @@ class RankInfo:
             threads=torch.get_num_threads(),
             versions=software_versions(device),
             clock=time.time(),
+            gpu_uuid=_gpu_uuid(device),
             code=digest(source_hashes(config)) if is_first_of_host else "",
             settings=digest(shared_settings(config)) if config is not None else "",
             links=tuple(gpu_links(visible_gpus())) if is_first_of_host else (),
@@ -128,6 +130,14 @@ def measure_speed(device: torch.device) -> float:
 def _synchronize(result: torch.Tensor) -> None:
     if result.device.type == "cuda":
         torch.cuda.synchronize(result.device)
+
+
+def _gpu_uuid(device: torch.device) -> str:
+    """As NVML writes it, such as "GPU-5f2e..."; empty on the CPU, and if this build of torch does not know it."""
+    if device.type != "cuda":
+        return ""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return "" if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
 
 
 def _memory_mib(device: torch.device) -> tuple[int, int]:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import TrainConfig
-from modules.machine import Gpu, Route, is_loopback_name, route_to, route_to_master
+from modules.machine import Gpu, is_loopback_name, network_cards, route_to, route_to_master
 from modules.run.launch.placement import ProcessPlacement
 
 MULTI_PROCESS_MODES: Final = frozenset({"distributed", "fully_sharded"})
 _LOOPBACK: Final = "127.0.0.1"
-_INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 # Collectives that torch's flight recorder keeps per rank: a few hundred bytes each, read when a run hangs.
 _FLIGHT_RECORDER_ENTRIES: Final = 2000
 
@@ -74,24 +73,28 @@ def build_launch_environment(
 def network_interfaces(master_addr: str) -> dict[str, str]:
     """Variables that select the network interface on the route to `master_addr` for gloo and NCCL; empty if unknown.
 
-    By default gloo resolves this machine's own name, which may be the loopback or an address that is gone.
+    By default gloo resolves this machine's own name, which may be the loopback or an address that is gone. NCCL looks
+    for a card itself, and is left alone if there is only one.
     """
     if sys.platform == "win32":  # where gloo takes addresses, not interface names
         return {}
     if is_loopback_name(master_addr):
         route = route_to(_LOOPBACK) if sys.platform == "linux" else None
         return {} if route is None else {"GLOO_SOCKET_IFNAME": route.interface}
-    return _interface_variables(route_to_master(master_addr))
+    route = route_to_master(master_addr)
+    if route is None:
+        return {}
+    variables = {"GLOO_SOCKET_IFNAME": route.interface}
+    if network_cards() != [route.interface]:
+        # "=" because NCCL takes a plain name for the beginning of one: eth1 is also eth10. gloo takes exact names.
+        variables["NCCL_SOCKET_IFNAME"] = f"={route.interface}"
+    return variables
 
 
 def set_network_interfaces(environment: MutableMapping[str, str], master_addr: str) -> None:
     """Set the interface variables that are missing; for a rank started by hand, without a LaunchPlan."""
     for name, value in network_interfaces(master_addr).items():
         environment.setdefault(name, value)
-
-
-def _interface_variables(route: Route | None) -> dict[str, str]:
-    return {} if route is None else dict.fromkeys(_INTERFACE_VARIABLES, route.interface)
 
 
 def _group_variables(config: TrainConfig, processes: int, cores: int) -> dict[str, str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.machine import Gpu
+from modules.machine import Gpu, Route
 from modules.run import LaunchPlan
+from modules.run.launch.environment import network_interfaces
 from tests.ports import free_port
 
 MULTI = {"enable_multi_gpu": True}
@@ -200,6 +202,26 @@ def test_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the loopback is called lo only there")
 def test_one_node_uses_the_loopback() -> None:
     assert plan(2, **MULTI).environment()["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def network(monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[str, str]:
+    """The variables on a machine with these cards, each up and with an address, whose last one leads to the master."""
+    cards = {name: [SimpleNamespace(family=socket.AF_INET, address=f"10.0.{n}.1")] for n, name in enumerate(names)}
+    loopback = {"lo": [SimpleNamespace(family=socket.AF_INET, address="127.0.0.1")]}
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: loopback | cards)
+    monkeypatch.setattr("psutil.net_if_stats", lambda: dict.fromkeys(["lo", *names], SimpleNamespace(isup=True)))
+    route = Route(names[-1], f"10.0.{len(names) - 1}.1")
+    monkeypatch.setattr("modules.run.launch.environment.route_to_master", lambda master_addr: route)
+    return network_interfaces("10.0.0.9")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo takes addresses there")
+def test_network_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    # NCCL's manual: without "=", NCCL_SOCKET_IFNAME is the beginning of a name. gloo looks up the name as it is.
+    chosen = {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
+    assert network(monkeypatch, "eth10", "eth1") == chosen
+    assert network(monkeypatch, "eth1") == {"GLOO_SOCKET_IFNAME": "eth1"}, "NCCL has nothing to choose"
+    assert network(monkeypatch, "docker0", "eth1") == {"GLOO_SOCKET_IFNAME": "eth1"}, "NCCL leaves docker0 out itself"
 
 
 def test_chosen_gpus() -> None:

@@ -1,0 +1,151 @@
+"""What the watchdogs of a large group ask of the store, and that the loss of a rank that judges is noticed.
+
+All ranks are in this process, each with its own connection to a real store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch._C._distributed_c10d import Store, TCPStore
+
+from modules.distributed.health import heartbeat_monitor
+from modules.distributed.health.duties import judging_ranks, watched_ranks
+from modules.distributed.health.watchdog import Watchdog
+from modules.distributed.process_group import Group
+from modules.distributed.startup.rendezvous import Member
+from modules.run.launch.rank_env import RankEnv
+from tests.ports import free_port
+
+RANKS, PER_MACHINE = 256, 8
+MACHINES = RANKS // PER_MACHINE
+ROUNDS = 3
+
+
+class CountingStore:
+    """A connection to a store that counts requests and the keys they name; its clones count together."""
+
+    def __init__(self, store: Store, counts: Counter[str]) -> None:
+        self._store, self._counts = store, counts
+
+    def clone(self) -> CountingStore:
+        return CountingStore(self._store.clone(), self._counts)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        def request(keys: Any, *others: object) -> Any:
+            self._counts["requests"] += 1
+            self._counts["keys"] += len(keys) if isinstance(keys, list) else 1
+            return getattr(self._store, name)(keys, *others)
+
+        return request
+
+
+def group_of(members: list[Member], rank: int, store: object) -> Group:
+    env = RankEnv(rank, members[rank].local_rank, len(members), "127.0.0.1", 1)
+    return Group(env, "gloo", torch.device("cpu"), cast("Store", store), cast("Any", None), tuple(members))
+
+
+def member(rank: int, machine: str) -> Member:
+    return Member(rank, rank % PER_MACHINE, machine, 1, None, None, machine_id=machine)
+
+
+@pytest.fixture
+def store() -> Iterator[TCPStore]:
+    server = TCPStore("127.0.0.1", free_port(), is_master=True, wait_for_workers=False)
+    yield server
+    del server
+
+
+def test_duties() -> None:
+    members = [member(rank, f"m{rank // PER_MACHINE}") for rank in range(24)]
+    assert judging_ranks(members) == (0, 8)
+    assert watched_ranks(members, 0) == watched_ranks(members, 8) == tuple(range(24))
+    assert watched_ranks(members, 1) == tuple(range(8))
+    assert watched_ranks(members, 16) == watched_ranks(members, 17) == tuple(range(16, 24))
+    assert watched_ranks(members, 2) == watched_ranks(members, 18) == ()
+    assert judging_ranks(members[:8]) == (0, 7)
+    assert judging_ranks(members[:1]) == (0,)
+
+
+def test_the_load_of_256_ranks(store: TCPStore) -> None:
+    counts: Counter[str] = Counter()
+    counting = CountingStore(store, counts)
+    members = [member(rank, f"m{rank // PER_MACHINE}") for rank in range(RANKS)]
+    dogs = [Watchdog(group_of(members, rank, counting)) for rank in range(RANKS)]
+    for _ in range(2):  # in the first round, the first ranks find no heartbeats of the later ones
+        for dog in dogs:
+            dog._check_ranks()
+    counts.clear()
+    for _ in range(ROUNDS):
+        for dog in dogs:
+            dog._check_ranks()
+    # Each rank: its heartbeat, whether the run has failed, whether a snapshot is wanted. The first two of a machine:
+    # its heartbeats. Two ranks, instead of those of their machine: all heartbeats, and whether a connection broke.
+    watchers = 2 * MACHINES
+    assert counts["requests"] == ROUNDS * (3 * RANKS + watchers + 2)
+    assert counts["keys"] == ROUNDS * (3 * RANKS + (watchers - 2) * PER_MACHINE + 2 * RANKS + 2)
+    assert counts["keys"] / ROUNDS < RANKS * RANKS / 30  # every rank used to read every rank's heartbeat
+    assert all(dog._failure is None for dog in dogs)
+    for dog in dogs:
+        dog._store.close()
+
+
+@pytest.mark.parametrize(("lost", "judge"), [(0, 2), (2, 0)])
+def test_the_loss_of_a_judging_rank_is_noticed(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch, lost: int, judge: int
+) -> None:
+    monkeypatch.setattr(heartbeat_monitor, "SILENT_AFTER_S", 0.05)
+    monkeypatch.setattr(heartbeat_monitor, "DEAD_AFTER_S", 0.05)
+    members = [member(rank, f"m{rank // 2}") for rank in range(6)]
+    assert judging_ranks(members) == (0, 2)
+    dogs = {each.rank: Watchdog(group_of(members, each.rank, store)) for each in members}
+    silent = {lost, lost + 1}  # its whole machine
+    for dog in dogs.values():
+        dog._check_ranks()
+    dogs[judge]._check_ranks()
+    time.sleep(0.1)  # longer than DEAD_AFTER_S
+    for rank in dogs.keys() - silent:
+        dogs[rank]._send_heartbeat()
+    dogs[judge]._check_ranks()
+    failure = dogs[judge]._failure
+    assert failure is not None
+    assert (failure.kind, failure.host) == ("lost", members[lost].host)
+    for rank in dogs.keys() - silent:
+        dogs[rank]._check_ranks()
+        assert dogs[rank]._failure == failure
+    for dog in dogs.values():
+        dog._store.close()
+
+
+def test_a_snapshot_is_asked_for_and_no_longer(store: TCPStore) -> None:
+    members = [member(rank, f"m{rank // 2}") for rank in range(6)]
+    dogs = [Watchdog(group_of(members, rank, store)) for rank in range(6)]
+    for _ in range(2):
+        for dog in dogs:
+            dog._check_ranks()
+    assert not store.check(["snapshot/5"])
+    with dogs[4].waiting("saving", 0):
+        dogs[4]._self_monitor._wait = heartbeat_wait(dogs[4], seconds=60.0)
+        for dog in (dogs[4], dogs[0], dogs[5]):
+            dog._check_ranks()
+        assert store.check(["snapshot/5"]), "rank 5 does not judge and does not wait"
+    for dog in (dogs[4], dogs[0]):
+        dog._check_ranks()
+    store.delete_key("snapshot/5")
+    dogs[5]._check_ranks()
+    assert not store.check(["snapshot/5"])
+    for dog in dogs:
+        dog._store.close()
+
+
+def heartbeat_wait(dog: Watchdog, seconds: float) -> Any:
+    """The wait in which a rank is, as if it had begun earlier."""
+    wait = dog._self_monitor._wait
+    assert wait is not None
+    return replace(wait, since=wait.since - seconds)
