@@ -8,12 +8,12 @@ from functools import partial
 
 import torch
 
-from modules.config import TrainingError
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.distributed import FsdpGradScaler, Weights, apply_fsdp
 from modules.families._family import Family
 from modules.machine import hostname
 from modules.training.distributed_trainer import DistributedTrainer
+from modules.training.memory_guard import OutOfMemory, is_out_of_memory
 from modules.training.model_setup import compile_model
 from modules.training.move_model import move_model
 
@@ -39,8 +39,10 @@ class FullyShardedTrainer(DistributedTrainer):
             self.weights.set_gradient_sync(enabled=last)
         try:
             yield
-        except torch.OutOfMemoryError as error:
-            raise TrainingError(
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(
                 f"Out of memory on rank {self.ranks.rank} ({hostname()}). With training_mode fully_sharded the "
                 "other ranks need this one in the middle of the step, so the step cannot be skipped.",
                 f"Set batch_size below {self.config.batch_size} (global_batch_size keeps the effective batch), "
