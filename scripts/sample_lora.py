@@ -12,7 +12,7 @@ from modules.checkpoint.formats import AdapterWeights, read_adapter
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig
 from modules.config.family_files import family_names
 from modules.families._family import Family, trained_submodules
-from modules.families.find_family import find_family
+from modules.families._find_family import find_family
 from modules.training.methods.lora import adapter_names, merge_lora
 from scripts.sample import model_folder
 

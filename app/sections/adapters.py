@@ -30,7 +30,7 @@ class Section(FormSection):
             "LoRA",
             (
                 *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_conv_rank", "lora_conv_alpha"),
-                "lora_weight_decompose",
+                *("lora_weight_decompose", "lora_from"),
             ),
             1,
         ),

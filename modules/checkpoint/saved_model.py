@@ -61,6 +61,7 @@ def _adapter(config: TrainConfig) -> dict[str, object]:
     return {
         **adapters,
         "parts": parts,
+        "lora_from": None,  # what it started from is not needed to apply it
         "method": config.method,
         "base_model": str(Path(base).resolve()) if base is not None and Path(base).exists() else base,
         "seed": config.seed,

@@ -125,6 +125,8 @@ class Family(ABC):
 
         `batch.tensors` are the stacked outputs of `sample_transform`, each [B, ...], floating point ones in the dtype
         of training. Call `self.model(...)`, never its children: DDP and FSDP hook only that forward.
+        Draw no random numbers here; dropout gets masks for each sample, on tensors of [B, ...] or of N rows for each
+        sample, one sample after the other.
         """
 
     @abstractmethod
@@ -143,7 +145,7 @@ class Family(ABC):
         return [self.model]
 
     def modelspec(self) -> Mapping[str, str]:
-        """`architecture` and `prediction_type` for headers of saved files, as in modelspec 1.0.1; may be empty."""
+        """`architecture`, `prediction_type` and `encoder_layer` for headers of saved files, as in modelspec 1.0.1."""
         return {}
 
     def offload_frozen(self) -> None:  # noqa: B027 - optional

@@ -9,6 +9,7 @@ from torch import nn
 
 from modules.config import ConfigError, TrainConfig, unsupported_resolution
 from modules.families._family import Family, family_class
+from modules.training.methods.lora_from import check_lora_from
 from modules.training.methods.method import prepare
 from modules.training.move_model import move_model
 from modules.training.optimizers import check_installed
@@ -48,6 +49,7 @@ def check_available(config: TrainConfig) -> type[Family]:
     for path, sentence in unsupported_resolution(config.resolution, config.family, kind.size_step):
         raise ConfigError(f"{path} {sentence}.")
     check_submodules(kind, config)
+    check_lora_from(config)
     check_installed(config)
     return kind
 

@@ -15,9 +15,12 @@ from modules.config import Change, ResumeError, SubmoduleSettings, TrainConfig, 
 from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data
 from modules.families._family import Family, family_class, read_options
+from modules.training.methods.lora import adapter_names
+from modules.training.methods.lora_from import read_lora_from, structure_digest
 from modules.training.plan import InitialModel
 from modules.training.submodules import trained_names
 
+LORA_FROM = "lora_from"  # among the digests of an InitialModel
 HASHED_NUMBERS = 64  # of each tensor
 
 
@@ -50,7 +53,19 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
 
     A base model may have moved, or come in another format. Raises ResumeError if weights that no backup holds differ.
     """
-    digests = {name: weight_digest(module) for name, module in _not_in_backups(family, config)}
+    digests = {
+        # a model's dtype is still that of its file, and training starts from fp32
+        name: weight_digest(module, torch.float32 if module not in family.encoders.values() else None)
+        for name, module in _not_in_backups(family, config)
+    }
+    if config.lora_from is not None:
+        digests[LORA_FROM] = structure_digest(read_lora_from(family, config, adapter_names(family)))
+    if previous.digests and previous.digests.get(LORA_FROM) != digests.get(LORA_FROM):
+        raise ResumeError(
+            f"resume: lora_from is {config.lora_from!r}, whose layers, ranks and alphas are not those that this run "
+            "started with.",
+            "Give the file that it started from, wherever it is now, or start a new run under another run_name.",
+        )
     other = [
         name
         for name, before in previous.digests.items()
@@ -73,13 +88,16 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
 
 
 @torch.no_grad()
-def weight_digest(module: nn.Module) -> str:
-    """The dtype of a module's weights, and a hash over 64 numbers of each: fast for large models, too."""
+def weight_digest(module: nn.Module, as_dtype: torch.dtype | None = None) -> str:
+    """The dtype of a module's weights, and a hash over 64 numbers of each: fast for large models, too.
+
+    `as_dtype` is the dtype that they will be converted to; None if they keep theirs.
+    """
     digest, dtype = hashlib.blake2b(digest_size=12), ""
     for name, weight in sorted(module.named_parameters()):
-        dtype = dtype or str(weight.dtype).removeprefix("torch.")
+        dtype = dtype or str(as_dtype or weight.dtype).removeprefix("torch.")
         flat = weight.detach().reshape(-1)
-        picked = flat[:: max(1, flat.numel() // HASHED_NUMBERS)][:HASHED_NUMBERS].cpu().contiguous()
+        picked = flat[:: max(1, flat.numel() // HASHED_NUMBERS)][:HASHED_NUMBERS].to("cpu", as_dtype).contiguous()
         digest.update(f"{name} {list(weight.shape)}\0".encode())
         digest.update(picked.view(torch.uint8).numpy().tobytes())
     return f"{dtype}:{digest.hexdigest()}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -42,6 +43,7 @@ class Components:
     ema: Ema | None
     backups: Backups
     sample_requests: list[SampleRequest]
+    started_at: float = field(default_factory=time.time)  # seconds since 1970
 
     @property
     def total_steps(self) -> int:

@@ -2,23 +2,26 @@
 
 from modules.checkpoint.formats.diffusers_folder import convert_folder_dtype, read_diffusers_folder
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
-from modules.checkpoint.formats.lora import is_adapter, read_adapter, read_lora, write_lora
+from modules.checkpoint.formats.lora import check_is_lora, is_adapter, read_adapter, read_lora, write_lora
 from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
 from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
 from modules.checkpoint.formats.merging import Merge, fits, merge_into_file, merge_into_folder, merged_weight
-from modules.checkpoint.formats.metadata import ImageFolder, RunMetadata, file_metadata
+from modules.checkpoint.formats.metadata import BucketCount, ImageFolder, LoraSize, RunMetadata, file_metadata
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.checkpoint.formats.single_file import architecture_of, write_diffusers_folder, write_single_file
 
 __all__ = [
     "AdapterWeights",
+    "BucketCount",
     "ImageFolder",
     "Layout",
+    "LoraSize",
     "LoraWeights",
     "Merge",
     "RunMetadata",
     "SafetensorsFile",
     "architecture_of",
+    "check_is_lora",
     "convert_folder_dtype",
     "file_metadata",
     "fits",

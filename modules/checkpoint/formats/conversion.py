@@ -18,7 +18,13 @@ from modules.checkpoint.formats.lora_diffusers import ADAPTER_METADATA
 from modules.checkpoint.formats.lora_limits import limits_of_layout
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout
 from modules.checkpoint.formats.metadata import RESOLUTIONS, SDXL, original_implementation
-from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
+from modules.checkpoint.formats.safetensors_file import (
+    HASH_KEY,
+    KOHYA_HASH_KEYS,
+    LazyTensor,
+    SafetensorsFile,
+    write_safetensors,
+)
 from modules.checkpoint.formats.single_file import architecture_of, write_single_file
 from modules.checkpoint.saved_model import INFO_FILE
 from modules.config import ConfigError
@@ -33,7 +39,7 @@ _SDXL_ONLY: Final = (
 _CROSS_ATTENTION: Final = re.compile(r"attn2[._]to_[kv]\.(lora_A|lora_down)\.")
 # Version 2 has a width of 1024, but its two variants (epsilon and v) cannot be distinguished by it.
 _ARCHITECTURE_BY_TEXT_WIDTH: Final = {768: "stable-diffusion-v1", 2048: SDXL}
-_FORMAT_KEYS: Final = frozenset({"format", ADAPTER_METADATA, "sshs_model_hash", "sshs_legacy_hash"})
+_FORMAT_KEYS: Final = frozenset({"format", ADAPTER_METADATA, *KOHYA_HASH_KEYS})
 
 
 def folder_to_single_file(source: Path, out: Path, dtype: torch.dtype) -> None:
@@ -82,8 +88,10 @@ def convert_dtype(source: Path, out: Path, dtype: torch.dtype) -> None:
             stored = file.stored_dtype(name)
             chosen = dtype if stored.is_floating_point else stored
             tensors[name] = LazyTensor(file.shape(name), chosen, partial(file.read, name))
-        lora_config = {name: file.metadata[name] for name in (ADAPTER_METADATA,) if name in file.metadata}
-        write_safetensors(out, tensors, _merge_metadata(file.metadata, lora_config))
+        of_format: dict[str, str] = {
+            name: file.metadata[name] for name in (ADAPTER_METADATA, *KOHYA_HASH_KEYS) if name in file.metadata
+        }
+        write_safetensors(out, tensors, _merge_metadata(file.metadata, of_format))
 
 
 def tensor_names(source: Path) -> list[str]:

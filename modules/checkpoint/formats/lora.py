@@ -29,9 +29,10 @@ from modules.checkpoint.formats.lora_other_names import (
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, AdapterWeights, Layout, LoraWeights
 from modules.checkpoint.formats.lycoris import LYCORIS_KINDS, read_lycoris
 from modules.checkpoint.formats.metadata import SDXL, original_implementation
-from modules.checkpoint.formats.safetensors_file import SafetensorsFile, write_safetensors
+from modules.checkpoint.formats.safetensors_file import KOHYA_HASH_KEYS, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
 
+_IN_FOLDERS: Final = ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors", "adapter_model.safetensors")
 _MATRICES: Final = (".lora_down.weight", ".lora_up.weight", ".lora_A.weight", ".lora_B.weight")
 
 
@@ -45,7 +46,7 @@ def write_lora(
 ) -> None:
     """Write the adapters. Raises ConfigError if the layout cannot name a module, OSError if the disk is full."""
     adapters = list(weights)
-    header = dict(metadata)
+    header = {**metadata, **dict.fromkeys(KOHYA_HASH_KEYS, "")}
     if "modelspec.implementation" in header:  # depends on whose names for layers the file has
         original = layout == "kohya" and has_stability_names(adapters, prefixes)
         header["modelspec.implementation"] = original_implementation(SDXL) if original else "diffusers"
@@ -61,23 +62,41 @@ def read_lora(file: Path, prefixes: AdapterPrefixes) -> list[LoraWeights]:
 
     Raises ConfigError if it is not a LoRA for `prefixes`, or contains something that would be lost.
     """
-    tensors, metadata = _read_tensors(file)
-    other = _lycoris_kind(tensors)
-    if other:
-        raise ConfigError(
-            f"{str(file)!r} is a {other}, which cannot become a LoRA without loss.",
-            "scripts/sample.py --lora generates images with it, scripts/convert.py --merge merges it into a model.",
-        )
-    return _read_lora(file, tensors, metadata, prefixes)
+    file = adapter_file(file)
+    check_is_lora(file)
+    return _read_lora(file, *_read_tensors(file), prefixes)
 
 
 def read_adapter(file: Path, prefixes: AdapterPrefixes) -> list[AdapterWeights]:
     """The adapters in `file` to be merged: those of `read_lora`, LoHa or LoKr. Raises ConfigError as it does."""
+    file = adapter_file(file)
     tensors, metadata = _read_tensors(file)
     if not _lycoris_kind(tensors):
         return list(_read_lora(file, tensors, metadata, prefixes))
     found, used = read_lycoris(file, tensors, prefixes)
     _check_complete(file, tensors, used, found)
+    return found
+
+
+def check_is_lora(path: Path) -> None:
+    """Raises ConfigError unless `path` is the file or the folder of a LoRA; reads only names."""
+    with SafetensorsFile(adapter_file(path)) as file:
+        other = _lycoris_kind(file.names)
+        if other:
+            raise ConfigError(
+                f"{str(file.path)!r} is a {other}, which cannot become a LoRA without loss.",
+                "scripts/sample.py --lora generates images with it, scripts/convert.py --merge merges it into a model.",
+            )
+        _require_adapter(file)
+
+
+def adapter_file(path: Path) -> Path:
+    """The file itself, or the adapter in a folder that Tandem, diffusers or peft saved. Raises ConfigError."""
+    if not path.is_dir():
+        return path
+    found = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
+    if found is None:
+        raise ConfigError(f"{str(path)!r} is a folder without a LoRA; give its .safetensors file.")
     return found
 
 
@@ -89,11 +108,7 @@ def is_adapter(names: Collection[str]) -> bool:
 def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors and the metadata. Raises ConfigError before anything is read if it is no adapter."""
     with SafetensorsFile(file) as source:
-        if not is_adapter(source.names):
-            raise ConfigError(
-                f"{str(file)!r} is not a LoRA: no name in it contains lora_A or lora_down.",
-                "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, and LoHa and LoKr of LyCORIS.",
-            )
+        _require_adapter(source)
         tensors = {name: source.read(name) for name in source.names}
         metadata = source.metadata
     for name, tensor in tensors.items():
@@ -103,6 +118,14 @@ def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if not name.endswith(".alpha") and not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
             raise ConfigError(f"{str(file)!r} is damaged: {name!r} contains values that are no finite numbers.")
     return tensors, metadata
+
+
+def _require_adapter(file: SafetensorsFile) -> None:
+    if not is_adapter(file.names):
+        raise ConfigError(
+            f"{str(file.path)!r} is not a LoRA: no name in it contains lora_A or lora_down.",
+            "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, and LoHa and LoKr of LyCORIS.",
+        )
 
 
 def _lycoris_kind(names: Iterable[str]) -> str:

@@ -47,11 +47,29 @@ class ImageFolder:
 
 
 @dataclass(frozen=True)
+class BucketCount:
+    """A bucket of images, with repeats."""
+
+    width: int
+    height: int
+    images: int
+
+
+@dataclass(frozen=True)
+class LoraSize:
+    """What most layers of a trained LoRA have."""
+
+    rank: int
+    alpha: float
+    dora: bool
+
+
+@dataclass(frozen=True)
 class RunMetadata:
     """What the config does not say about a run."""
 
     run_name: str
-    modelspec: Mapping[str, str]  # architecture and prediction_type, from Family.modelspec; may be empty
+    modelspec: Mapping[str, str]  # architecture, prediction_type, encoder_layer, from Family.modelspec; may be empty
     date: str  # of saving, ISO 8601
     step: int
     epoch: int
@@ -59,6 +77,10 @@ class RunMetadata:
     world_size: int
     images: int
     folders: Sequence[ImageFolder]
+    started_at: float = 0.0  # of the session, in seconds since 1970; 0 if unknown
+    buckets: Sequence[BucketCount] = ()
+    aspect_error: float = 0.0  # the mean difference between the aspect ratios of images and their buckets
+    lora: LoraSize | None = None
 
 
 def file_metadata(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> dict[str, str]:
@@ -88,6 +110,7 @@ def _modelspec(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> dic
         "date": run.date,
         "resolution": f"{config.resolution}x{config.resolution}",
         "prediction_type": run.modelspec.get("prediction_type", ""),
+        "encoder_layer": run.modelspec.get("encoder_layer", ""),
         "trigger_phrase": phrase,
     }
     return {f"modelspec.{name}": value for name, value in values.items()}
@@ -124,16 +147,23 @@ def _kohya_metadata(config: TrainConfig, run: RunMetadata) -> dict[str, str]:
         "max_grad_norm": config.max_grad_norm,
         "num_train_images": run.images,
     }
+    if run.started_at:
+        values["training_started_at"] = run.started_at
+    if architecture:
+        values["clip_skip"] = run.modelspec.get("encoder_layer")  # "None" if it is not set, as kohya's scripts write it
+    if config.aspect_ratio_bucketing and run.buckets:
+        values["bucket_info"] = json.dumps(_bucket_info(run))
     if config.method == "lora":
+        lora = run.lora or LoraSize(config.lora_rank, config.lora_alpha, config.lora_weight_decompose)
         values |= {
             "network_module": "networks.lora",
-            "network_dim": config.lora_rank,
-            "network_alpha": config.lora_alpha,
+            "network_dim": lora.rank,
+            "network_alpha": lora.alpha,
             "network_dropout": config.lora_dropout,
             "network_args": json.dumps(
                 {
                     "targets": config.lora_targets,
-                    "dora": config.lora_weight_decompose,
+                    "dora": lora.dora,
                     **{
                         name: value
                         for name, value in (("conv_dim", config.lora_conv_rank), ("conv_alpha", config.lora_conv_alpha))
@@ -143,6 +173,18 @@ def _kohya_metadata(config: TrainConfig, run: RunMetadata) -> dict[str, str]:
             ),
         }
     return {f"ss_{name}": str(value) for name, value in values.items()}
+
+
+def _bucket_info(run: RunMetadata) -> dict[str, object]:
+    """As BaseDataset.make_buckets of library/train_util.py: buckets in the order of their sizes, numbered from 0."""
+    ordered = sorted(run.buckets, key=lambda bucket: (bucket.width, bucket.height))
+    return {
+        "buckets": {
+            str(number): {"resolution": [bucket.width, bucket.height], "count": bucket.images}
+            for number, bucket in enumerate(ordered)
+        },
+        "mean_img_ar_error": run.aspect_error,
+    }
 
 
 def _dataset_metadata(folders: Sequence[ImageFolder]) -> dict[str, str]:

@@ -38,7 +38,13 @@ _NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_NO_HASH: Final = "0x" + "0" * 64  # placeholder: the hash is known once all tensors are written
+# Hashes that sd-webui-additional-networks looks for, as kohya's scripts write them (library/train_util.py,
+# precalculate_safetensors_hashes): SHA-256 of the tensors' data, and the first 8 digits of the SHA-256 of 64 KiB of the
+# file, from 1 MiB on, as if its metadata had only the `ss_` names.
+KOHYA_HASH_KEYS: Final = ("sshs_model_hash", "sshs_legacy_hash")
+_LEGACY_RANGE: Final = (0x100000, 0x110000)
+# Placeholders: the hashes are known once all tensors are written.
+_NO_HASHES: Final = {HASH_KEY: "0x" + "0" * 64, KOHYA_HASH_KEYS[0]: "0" * 64, KOHYA_HASH_KEYS[1]: "0" * 8}
 
 
 class SafetensorsFile:
@@ -100,25 +106,30 @@ def lazy_tensor(tensor: Tensor, dtype: torch.dtype | None = None) -> LazyTensor:
 def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> None:
     """Write `tensors`, one in memory at a time, and replace `file` once the new one is complete.
 
-    If `metadata` contains "modelspec.hash_sha256", its value becomes the SHA-256 of the tensors' data.
+    The values of "modelspec.hash_sha256" and of KOHYA_HASH_KEYS, if `metadata` contains them, become those hashes.
     Raises OSError (disk full, no permission); an existing file then stays.
     """
     # Widest dtype first, as safetensors itself does, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    entries = dict(metadata) | ({HASH_KEY: _NO_HASH} if HASH_KEY in metadata else {})
-    header = _header(names, tensors, entries)
+    hashed = {name: empty for name, empty in _NO_HASHES.items() if name in metadata}
+    header = _header(names, tensors, {"format": "pt", **metadata, **hashed})
     partial = file.with_name(f".partial-{file.name}")
     digest = hashlib.sha256()
+    legacy = _LegacyHash(_kohya_header_length(names, tensors, metadata))
     try:
         with partial.open("wb") as out:
             out.write(header)
             for name in names:
                 data = _bytes_of(tensors[name])
                 digest.update(data)
+                legacy.update(data)
                 out.write(data)
-            if HASH_KEY in entries:
-                out.seek(header.index(_NO_HASH.encode()))
-                out.write(f"0x{digest.hexdigest()}".encode())
+            values = (f"0x{digest.hexdigest()}", digest.hexdigest(), legacy.hexdigest())
+            for name, value in zip(_NO_HASHES, values, strict=True):
+                if name in hashed:
+                    key = f'"{name}":"'.encode()  # within a text its quotes would be escaped
+                    out.seek(header.index(key) + len(key))
+                    out.write(value.encode())
             out.flush()
             os.fsync(out.fileno())
         partial.replace(file)
@@ -131,16 +142,48 @@ def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: M
 
 def _header(names: list[str], tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> bytes:
     """The length and the JSON, padded with spaces to a multiple of 8 bytes."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    text = json.dumps(_header_content(names, tensors, metadata), separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _kohya_header_length(names: list[str], tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> int:
+    """The length of the header that the safetensors library would write for the `ss_` names alone, in UTF-8."""
+    own = {name: value for name, value in metadata.items() if name.startswith("ss_")}
+    content = _header_content(names, tensors, own)
+    length = len(json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return 8 + length + -length % 8
+
+
+def _header_content(
+    names: list[str], tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]
+) -> dict[str, object]:
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
     start = 0
     for name in names:
         tensor = tensors[name]
         end = start + math.prod(tensor.shape) * tensor.dtype.itemsize
         header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    return header
+
+
+class _LegacyHash:
+    """Of the bytes in _LEGACY_RANGE of a file whose data start at `position`."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.digest = hashlib.sha256()
+
+    def update(self, data: memoryview) -> None:
+        """Add the next bytes of the file."""
+        start, end = (max(0, limit - self.position) for limit in _LEGACY_RANGE)
+        self.digest.update(data[start:end])
+        self.position += len(data)
+
+    def hexdigest(self) -> str:
+        """The first 8 digits."""
+        return self.digest.hexdigest()[:8]
 
 
 def _bytes_of(tensor: LazyTensor) -> memoryview:

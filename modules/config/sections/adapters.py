@@ -27,6 +27,17 @@ class AdapterSettings(Section):
         "family has none.",
         resume="checked",
     )
+    lora_from: str | None = setting(
+        None,
+        title="Continue from a LoRA",
+        help="A LoRA file to continue training, of Tandem or of another program (kohya, diffusers, PEFT). The file "
+        "then decides rank, alpha, layers and DoRA. It must be for this base model, with "
+        "layers in exactly the submodules that are trained. Empty: a new LoRA.",
+        advanced=True,
+        depends_on="method=lora",
+        picks="file",
+        resume="checked",
+    )
     lora_rank: int = setting(
         16,
         title="LoRA rank",

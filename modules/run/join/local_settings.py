@@ -17,6 +17,7 @@ LOCAL_SETTINGS: Final = (
     "device_ids",
     "family",
     "loader_workers",
+    "lora_from",
     "node_rank",
     "persistent_workers",
     "pin_memory",

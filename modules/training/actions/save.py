@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 
+import numpy as np
+
 from modules.checkpoint import Position, save_model
 from modules.checkpoint.formats import (
+    BucketCount,
     ImageFolder,
     RunMetadata,
     convert_folder_dtype,
     file_metadata,
     write_single_file,
 )
+from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
 from modules.training.actions.action import Action, ActionContext, inference_model
+from modules.training.methods.lora import lora_size
 from modules.training.methods.method import export_of
 from modules.training.setup import Components
 
@@ -68,7 +73,33 @@ def _run_metadata(parts: Components, position: Position) -> RunMetadata:
         world_size=position.world_size,
         images=len(parts.data.index),
         folders=_folders(parts),
+        started_at=parts.started_at,
+        buckets=_buckets(parts),
+        aspect_error=_aspect_error(parts.data.index),
+        lora=lora_size(parts.family) if parts.config.method == "lora" else None,
     )
+
+
+def _buckets(parts: Components) -> list[BucketCount]:
+    """How many training images each bucket has, with the repeats of their concepts."""
+    index, counts = parts.data.index, defaultdict[int, float](float)
+    for concept, bucket in zip(
+        *(column[~index.validation].tolist() for column in (index.concept, index.bucket)), strict=True
+    ):
+        counts[bucket] += parts.config.concepts[concept].repeats
+    return [
+        BucketCount(index.buckets[bucket].width, index.buckets[bucket].height, round(count))
+        for bucket, count in sorted(counts.items())
+    ]
+
+
+def _aspect_error(index: Index) -> float:
+    """The mean difference of width / height between training images and their buckets."""
+    used = ~index.validation
+    if not used.any():
+        return 0.0
+    aspects = np.array([bucket.width / bucket.height for bucket in index.buckets])[index.bucket[used]]
+    return float(np.abs(aspects - index.width[used] / index.height[used]).mean())
 
 
 def _folders(parts: Components) -> list[ImageFolder]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from modules.checkpoint.formats import AdapterWeights, LoraWeights, fits, merged_weight
+from modules.checkpoint.formats import AdapterWeights, LoraSize, LoraWeights, fits, merged_weight
 from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.families._family import Family
+from modules.training.methods.lora_from import LayerSize, load_lora_from, read_lora_from
 from modules.training.submodules import freeze_others, submodule_of, trained_names
+
+T = TypeVar("T", int, float)
 
 ADAPTER: Final = "default"  # peft's name for an adapter that needs none
 WHOLE_MODEL: Final = "model"  # in files, the submodule of layers that belong to no named one
@@ -55,23 +59,24 @@ _PRESETS: Final[Mapping[str, tuple[str, tuple[type[nn.Module], ...]]]] = dict(
 def add_lora(family: Family, config: TrainConfig) -> None:
     """Freeze `family.model`, which is on the CPU, and add the LoRA matrices, some to each trained submodule.
 
-    Initial values depend on the seed and the weight's name alone, so all ranks get the same. Raises ConfigError if no
-    layer matches.
+    Initial values are those of the file `lora_from`, or depend on the seed and the weight's name alone, so all ranks
+    get the same. Raises ConfigError if no layer matches, or the file does not fit.
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes seconds to import
 
     freeze_others(family, config)
-    targets = lora_targets(family, config)
-    wide = [re.escape(name) for name in targets if _is_wide(family.model.get_submodule(name))]
-    conv_rank, conv_alpha = config.lora_conv_rank, config.lora_conv_alpha
+    start = {} if config.lora_from is None else read_lora_from(family, config, adapter_names(family))
+    sizes = {name: LayerSize(one.rank, one.alpha) for name, one in start.items()} or _sizes(family, config)
+    (usual, _), *_ = Counter(sizes.values()).most_common(1)
+    dora = any(one.magnitude is not None for one in start.values()) if start else config.lora_weight_decompose
     settings = LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,  # type: ignore[arg-type]  # peft divides it by the rank, whole or not
-        rank_pattern={} if conv_rank is None else dict.fromkeys(wide, conv_rank),
-        alpha_pattern={} if conv_alpha is None else dict.fromkeys(wide, conv_alpha),
+        r=usual.rank,
+        lora_alpha=usual.alpha,  # type: ignore[arg-type]  # peft divides it by the rank, whole or not
+        rank_pattern=_patterns_of({name: size.rank for name, size in sizes.items() if size.rank != usual.rank}),
+        alpha_pattern=_patterns_of({name: size.alpha for name, size in sizes.items() if size.alpha != usual.alpha}),
         lora_dropout=config.lora_dropout,
-        use_dora=config.lora_weight_decompose,
-        target_modules="|".join(map(re.escape, targets)),
+        use_dora=dora,
+        target_modules="|".join(map(re.escape, sizes)),
     )
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(settings, family.model, ADAPTER)
@@ -79,6 +84,23 @@ def add_lora(family: Family, config: TrainConfig) -> None:
     for name, weight in family.model.named_parameters():
         if f".lora_A.{ADAPTER}." in name:
             _initialize(weight, f"{config.seed}/{name}")
+    load_lora_from(family.model, start, ADAPTER)
+
+
+def _sizes(family: Family, config: TrainConfig) -> dict[str, LayerSize]:
+    """Rank and alpha of each layer that the config chooses."""
+    usual = LayerSize(config.lora_rank, config.lora_alpha)
+    wide = LayerSize(config.lora_conv_rank or usual.rank, config.lora_conv_alpha or usual.alpha)
+    layers = lora_targets(family, config)
+    return {name: wide if _is_wide(family.model.get_submodule(name)) else usual for name in layers}
+
+
+def _patterns_of(values: Mapping[str, T]) -> dict[str, T]:
+    """peft's pattern -> value: one pattern for each value, since peft tries all of them for each layer."""
+    names: dict[T, list[str]] = {}
+    for name, value in values.items():
+        names.setdefault(value, []).append(re.escape(name))
+    return {f"^(?:{'|'.join(same)})": value for value, same in names.items()}
 
 
 @torch.no_grad()
@@ -150,6 +172,23 @@ def lora_weights(family: Family, state: Mapping[str, Tensor]) -> list[LoraWeight
             )
         )
     return found
+
+
+def layer_sizes(family: Family) -> list[LayerSize]:
+    """Rank and alpha of the LoRA of each layer, the most frequent first."""
+    from peft.tuners.lora import LoraLayer
+
+    layers = [layer for layer in family.model.modules() if isinstance(layer, LoraLayer)]
+    sizes = Counter(LayerSize(layer.r[ADAPTER], float(layer.lora_alpha[ADAPTER])) for layer in layers)
+    return [size for size, count in sizes.most_common() for _ in range(count)]
+
+
+def lora_size(family: Family) -> LoraSize:
+    """What most layers of the LoRA have, for the headers of files."""
+    usual = layer_sizes(family)[0]
+    return LoraSize(
+        usual.rank, usual.alpha, any(".lora_magnitude_vector." in n for n, _ in family.model.named_parameters())
+    )
 
 
 def max_useful_rank(family: Family) -> int:

@@ -23,7 +23,14 @@ from modules.config import ConfigError, TrainConfig
 from modules.diffusion.dtypes import DTYPES
 from modules.distributed import Weights
 from modules.families._family import Family
-from modules.training.methods.lora import adapter_names, add_lora, lora_weights, max_useful_rank, merge_lora
+from modules.training.methods.lora import (
+    adapter_names,
+    add_lora,
+    layer_sizes,
+    lora_weights,
+    max_useful_rank,
+    merge_lora,
+)
 from modules.training.methods.textual_inversion import add_embedding, load_embedding, trained_vectors
 from modules.training.submodules import freeze_others
 
@@ -47,14 +54,14 @@ def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str
     frozen = sum(weight.numel() for weight in family.model.parameters() if not weight.requires_grad)
     rest = f" {frozen / 1e6:.2f} M weights are frozen."
     if config.method == "lora":
-        kind = "DoRA" if config.lora_weight_decompose else "LoRA"
-        layers = sum(".lora_A." in name for name in weights.local)
-        text = f"{kind} of rank {config.lora_rank} and alpha {config.lora_alpha:g} in {layers} layers"
-        if config.lora_conv_rank is not None or config.lora_conv_alpha is not None:
-            rank = config.lora_conv_rank or config.lora_rank
-            text += f" (convolutions: rank {rank}, alpha {config.lora_conv_alpha or config.lora_alpha:g})"
-        text += f";{rest}"
-        return f"{text}{_excess_rank(config.lora_rank, max_useful_rank(family))}"
+        sizes, dora = layer_sizes(family), any(".lora_magnitude_vector" in name for name in weights.local)
+        usual, others = sizes[0], sorted({f"rank {one.rank}, alpha {one.alpha:g}" for one in sizes if one != sizes[0]})
+        text = f"{'DoRA' if dora else 'LoRA'} of rank {usual.rank} and alpha {usual.alpha:g} in {len(sizes)} layers"
+        if others:
+            text += f" (some: {'; '.join(others[:3])}{', ...' if len(others) > 3 else ''})"
+        if config.lora_from is not None:
+            text += f", continued from {config.lora_from}, which decides rank, alpha, layers and DoRA"
+        return f"{text};{rest}{_excess_rank(max(one.rank for one in sizes), max_useful_rank(family))}"
     if config.method == "embedding":
         vectors = f"{config.embedding_vectors} vector{'s' * (config.embedding_vectors > 1)}"
         return f"{config.embedding_token} is trained as {vectors}, initialised from {config.embedding_init!r};{rest}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from modules.checkpoint.formats import ImageFolder, RunMetadata, file_metadata
+from modules.checkpoint.formats import BucketCount, ImageFolder, LoraSize, RunMetadata, file_metadata
 from modules.config import TrainConfig
 
 SECRET = "tags of a private person"
@@ -120,3 +120,28 @@ def test_a_family_of_tandems_own_claims_no_architecture() -> None:
     assert "modelspec.architecture" not in found
     assert "ss_base_model_version" not in found
     assert found["modelspec.title"] == "cats"
+
+
+def test_when_where_and_how_images_were_trained_is_said_as_kohya_says_it() -> None:
+    """library/train_util.py: str(time.time()), clip_skip "None" if not set, BaseDataset.make_buckets' bucket_info."""
+    buckets = [BucketCount(640, 384, 30), BucketCount(512, 512, 12)]
+    run = replace(FACTS, started_at=1700000000.25, buckets=buckets, aspect_error=0.0625)
+    found = file_metadata(config(aspect_ratio_bucketing=True), run, "diffusers")
+    assert found["ss_training_started_at"] == "1700000000.25"
+    assert found["ss_clip_skip"] == "None"
+    assert "modelspec.encoder_layer" not in found
+    assert json.loads(found["ss_bucket_info"]) == {
+        "buckets": {"0": {"resolution": [512, 512], "count": 12}, "1": {"resolution": [640, 384], "count": 30}},
+        "mean_img_ar_error": 0.0625,
+    }
+    skipping = replace(run, modelspec={**FACTS.modelspec, "encoder_layer": "2"})
+    found = file_metadata(config(aspect_ratio_bucketing=False), skipping, "diffusers")
+    assert (found["ss_clip_skip"], found["modelspec.encoder_layer"]) == ("2", "2")
+    assert "ss_bucket_info" not in found
+
+
+def test_the_size_of_a_lora_is_that_of_its_layers() -> None:
+    """With `lora_from` the file decides, whatever the settings say."""
+    found = file_metadata(config(lora_rank=8), replace(FACTS, lora=LoraSize(32, 1.0, dora=True)), "diffusers")
+    assert (found["ss_network_dim"], found["ss_network_alpha"]) == ("32", "1.0")
+    assert json.loads(found["ss_network_args"])["dora"] is True

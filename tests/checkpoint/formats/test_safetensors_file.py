@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from modules.checkpoint.formats import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.config import ConfigError
@@ -93,3 +94,22 @@ def test_a_length_that_looks_like_a_pickle_is_none(tmp_path: Path, length: int) 
     file.write_bytes(length.to_bytes(8, "little") + header.ljust(length) + data[8 + len(header) :])
     with SafetensorsFile(file) as source:
         assert source.read("a").tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("size", [10, 200_000, 400_000])
+def test_kohyas_hashes_are_those_of_its_scripts(size: int, tmp_path: Path) -> None:
+    """precalculate_safetensors_hashes in library/train_util.py of kohya-ss/sd-scripts: the file with `ss_` names only
+    is serialised by the safetensors library; its data are hashed, and 64 KiB from 1 MiB on."""
+    torch.manual_seed(0)
+    tensors = {"b.lora_up.weight": torch.randn(size), "a.alpha": torch.tensor(2.0), "c": torch.randn(size // 2).half()}
+    metadata = {"ss_output_name": 'kätzchen "sshs_legacy_hash":"', "modelspec.title": "x" * 99, "ss_steps": "5"}
+    file = tmp_path / "x.safetensors"
+    asked = {**metadata, "sshs_model_hash": "", "sshs_legacy_hash": ""}
+    write_safetensors(file, {name: lazy_tensor(tensor) for name, tensor in tensors.items()}, asked)
+    own = save(tensors, {name: text for name, text in metadata.items() if name.startswith("ss_")})
+    data = own[8 + int.from_bytes(own[:8], "little") :]
+    with SafetensorsFile(file) as written:
+        found = written.metadata
+    assert found["sshs_model_hash"] == hashlib.sha256(data).hexdigest()
+    assert found["sshs_legacy_hash"] == hashlib.sha256(own[0x100000:0x110000]).hexdigest()[:8]
+    assert {name: found[name] for name in metadata} == metadata

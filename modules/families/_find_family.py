@@ -1,0 +1,38 @@
+"""The family of a whole model that Tandem did not write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from modules.config import ConfigError
+from modules.config.family_files import family_names
+from modules.diffusion import base_model_files
+from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
+from modules.families._family import family_class
+from modules.families._latent_diffusion import LatentDiffusion
+
+
+def find_family(model: str) -> str:
+    """The name of the family that trains the diffusers folder or single file `model`; empty if that is unknown.
+
+    Nothing is read but names. Raises ConfigError if the file is damaged or not a safetensors file.
+    """
+    path = Path(model)
+    known = {name: family_class(name) for name in family_names()}
+    latent = {name: kind for name, kind in known.items() if issubclass(kind, LatentDiffusion)}
+    if path.is_dir():
+        try:
+            pipeline = json.loads((path / "model_index.json").read_text(encoding="utf-8"))["_class_name"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+        return next((name for name, kind in latent.items() if pipeline in kind.spec.class_names), "")
+    if not path.is_file():
+        return ""
+    if path.suffix.lower() != ".safetensors":
+        raise ConfigError(f"{model!r} is not a .safetensors file.", base_model_files.ACCEPTED)
+    names = base_model_files.read_shapes([path])
+    if not any(name.startswith(ORIGINAL_UNET) for name in names):
+        return ""
+    two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in names)
+    return next(name for name, kind in latent.items() if ("text_encoder_2" in kind.spec.encoders) == two_encoders)

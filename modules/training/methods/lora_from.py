@@ -1,0 +1,120 @@
+"""`lora_from`: a run that continues training a LoRA from a file, of Tandem or of another program.
+
+The file decides which layers have a LoRA, of which rank and alpha, and whether it is a DoRA: a LoRA cannot change its
+rank, and continued with another alpha it would not start as the one in the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from modules.checkpoint.formats import LoraWeights, check_is_lora, fits, read_lora
+from modules.config import ConfigError, TrainConfig
+from modules.families._family import Family
+from modules.training.submodules import trained_names
+
+ANOTHER_FILE = "Give a LoRA for this base model, or leave lora_from empty to start a new one."
+
+
+@dataclass(frozen=True)
+class LayerSize:
+    """Rank and alpha of the LoRA of one layer."""
+
+    rank: int
+    alpha: float
+
+
+def check_lora_from(config: TrainConfig) -> None:
+    """Raises ConfigError if `lora_from` cannot be continued; reads only the file's header."""
+    if config.lora_from is None:
+        return
+    if config.method != "lora":
+        raise ConfigError(
+            f"lora_from is {config.lora_from!r}, but method is {config.method!r}; only method lora continues a LoRA.",
+            "To fine-tune a model with that LoRA in it, merge it first: scripts/convert.py BASE OUT --merge LORA.",
+        )
+    try:
+        check_is_lora(Path(config.lora_from))
+    except ConfigError as error:
+        raise ConfigError(f"lora_from: {error.message}", error.advice) from error
+
+
+def read_lora_from(
+    family: Family, config: TrainConfig, prefixes: Mapping[str, tuple[str, str]]
+) -> dict[str, LoraWeights]:
+    """The adapters in `lora_from` by the names of their layers in `family.model`.
+
+    Raises ConfigError if they are for another model or for other submodules than the run trains.
+    """
+    assert config.lora_from is not None
+    try:
+        weights = read_lora(Path(config.lora_from), prefixes)
+    except ConfigError as error:
+        raise ConfigError(f"lora_from: {error.message}", error.advice) from error
+    _check_submodules(family, config, weights)
+    layers = dict(family.model.named_modules())
+    found = {}
+    for one in weights:
+        name = one.module if one.submodule not in family.adapter_prefixes else f"{one.submodule}.{one.module}"
+        layer = layers.get(name)
+        weight = getattr(layer, "weight", None)
+        if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) or not isinstance(weight, Tensor):
+            raise _misfit(config, one, "no such layer")
+        if not fits(one, weight.shape):
+            raise _misfit(config, one, f"one of the shape {list(weight.shape)}")
+        found[name] = one
+    if len({one.magnitude is None for one in weights}) > 1:
+        raise ConfigError(
+            f"lora_from: {config.lora_from!r} is a DoRA in some layers only, which Tandem cannot train.", ANOTHER_FILE
+        )
+    return found
+
+
+@torch.no_grad()
+def load_lora_from(model: nn.Module, weights: Mapping[str, LoraWeights], adapter: str) -> None:
+    """Copy the values of `weights` into the adapters that were added to the layers of these names."""
+    from peft.tuners.lora import LoraLayer
+
+    for name, one in weights.items():
+        layer = cast(LoraLayer, model.get_submodule(name))
+        pairs = [(layer.lora_A[adapter].weight, one.down), (layer.lora_B[adapter].weight, one.up)]
+        if one.magnitude is not None:
+            pairs.append((layer.lora_magnitude_vector[adapter].weight, one.magnitude))
+        for weight, values in pairs:
+            cast(Tensor, weight).copy_(values.reshape(cast(Tensor, weight).shape))
+
+
+def structure_digest(weights: Mapping[str, LoraWeights]) -> str:
+    """A hash of all that a backup does not hold of a LoRA: its layers, ranks, alphas and whether it is a DoRA."""
+    lines = sorted(f"{name} {one.rank} {one.alpha!r} {one.magnitude is not None}" for name, one in weights.items())
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=12).hexdigest()
+
+
+def _check_submodules(family: Family, config: TrainConfig, weights: Sequence[LoraWeights]) -> None:
+    """Raises ConfigError unless the file has layers in every submodule that is trained, and in no other."""
+    trained = set(trained_names(config, family.submodules)) - {""}
+    inside = {one.submodule for one in weights} & set(family.submodules)
+    for names, problem, advice in (
+        (inside - trained, "has layers of", "which parts does not train. Add {} to parts"),
+        (trained - inside, "has no layers of", "which parts trains. Remove {} from parts"),
+    ):
+        if family.submodules and names:
+            listed = " and ".join(sorted(names))
+            raise ConfigError(
+                f"lora_from: {config.lora_from!r} {problem} {listed}, {advice.format(listed)}, or use another LoRA."
+            )
+
+
+def _misfit(config: TrainConfig, one: LoraWeights, has: str) -> ConfigError:
+    return ConfigError(
+        f"lora_from: {config.lora_from!r} is for a layer {one.submodule}.{one.module} of the shape "
+        f"{list(one.matrix_shape)}, but the base model has {has}.",
+        ANOTHER_FILE,
+    )
