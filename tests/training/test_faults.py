@@ -32,14 +32,14 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
         for place in ("forward", "backward")
     },
     "never enough memory in the backward": {"family_options": {"faults": ["backward_out_of_memory:1:2+"]}},
-    "find unused, in the backward": {
+    "find unused in the backward": {
         "find_unused_parameters": True,
         "family_options": {"faults": ["backward_out_of_memory:1:2"]},
     },
     "not even the warm-up fits": {"family_options": {"faults": ["fits:1:0"]}},
     "not probed": STATEFUL,
     "probed": {**STATEFUL, "probe_memory": "on"},
-    "probed, little memory": {
+    "probed with little memory": {
         "probe_memory": "on",
         "aspect_ratio_bucketing": False,
         "family_options": {"faults": ["fits:1:2"]},
@@ -105,7 +105,7 @@ def test_no_memory_for_one_sample_ends_the_run_at_once(pair: dict[str, Run], nam
 
 
 def test_a_step_that_cannot_be_completed_ends_the_run_with_what_to_set(pair: dict[str, Run]) -> None:
-    run = pair["find unused, in the backward"]
+    run = pair["find unused in the backward"]
     assert group_exit_codes(run, 2) == [3, 3]
     assert run.failure(1).startswith("Out of memory on rank 1 (")
     assert "being summed over the ranks" in run.failure(1)
@@ -131,7 +131,7 @@ def test_the_memory_probe_changes_no_bit(pair: dict[str, Run]) -> None:
 
 
 def test_the_memory_probe_limits_micro_batches_on_every_rank(pair: dict[str, Run]) -> None:
-    run = pair["probed, little memory"]
+    run = pair["probed with little memory"]
     assert run.exit_code == 0
     assert "micro-batches hold at most 2 instead of 4 samples" in run.warnings
     assert "no more of 16x16 pixels fit into the memory of rank 1" in run.warnings
