@@ -40,7 +40,7 @@ ADAPTED: dict[str, object] = {
     "parts": [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.003, "stop_after": "9 steps"}],
 }
 ADAPTERS: dict[str, dict[str, object]] = {
-    "lora": {**ADAPTED, "method": "lora"},
+    "lora": {**ADAPTED, "method": "lora", "lora_dropout": 0.2},
     "dora": {**ADAPTED, "method": "lora", "lora_weight_decompose": True},
     "embedding": {**ADAPTED, "method": "embedding", "embedding_vectors": 3},
     "parts": ADAPTED,

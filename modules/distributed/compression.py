@@ -11,6 +11,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from modules.config import ConfigError, TrainConfig
+from modules.distributed.host_copy import HostCopy
 
 
 class Compression:
@@ -32,30 +33,38 @@ class PowerSgd(Compression):
         self._state = powerSGD_hook.PowerSGDState(
             process_group=dist.group.WORLD, matrix_approximation_rank=rank, start_powerSGD_iter=start_step
         )
+        self._was_finite: dict[int, HostCopy] = {}  # by bucket: whether its last gradients were finite
         self._memories = (self._state.error_dict, self._state.p_memory_dict, self._state.q_memory_dict)
 
     def reset(self, step: int) -> None:
         """Forget the errors, and seed the next Q with the step."""
         for memory in self._memories:
             memory.clear()
+        self._was_finite.clear()
         self._state.iter = step + 1  # the number of the next step
         self._state.rng = numpy.random.RandomState(step)
 
     def all_reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """The approximate mean over all ranks of the bucket's flat gradients [N], in their dtype."""
         index = bucket.index()
+        self._forget_if_not_finite(index)
         reduced: Future[torch.Tensor] = powerSGD_hook.powerSGD_hook(self._state, bucket)
-        return reduced.then(lambda done: self._keep_finite(index, done.value()))
+        return reduced.then(lambda done: self._note_finite(index, done.value()))
 
-    def _keep_finite(self, index: int, gradients: torch.Tensor) -> torch.Tensor:
-        """Forget a non-finite gradient: its step is skipped, but its error would carry over to all later steps.
+    def _note_finite(self, index: int, gradients: torch.Tensor) -> torch.Tensor:
+        """On its way to the host until the next step, which would otherwise wait for the device here."""
+        self._was_finite[index] = HostCopy(torch.isfinite(gradients).all())
+        return gradients
 
-        `gradients` [N] are the same on all ranks, so all forget at the same step.
+    def _forget_if_not_finite(self, index: int) -> None:
+        """Forget a non-finite gradient: its step was skipped, but its error would carry over to all later steps.
+
+        The gradients are the same on all ranks, so all forget at the same step.
         """
-        if not torch.isfinite(gradients).all():
+        was_finite = self._was_finite.pop(index, None)
+        if was_finite is not None and not was_finite.read()[0]:
             for memory in self._memories:
                 memory.pop(index, None)
-        return gradients
 
 
 def register_compression_hook(wrapped: DistributedDataParallel, config: TrainConfig) -> Compression:

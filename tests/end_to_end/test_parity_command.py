@@ -40,7 +40,8 @@ def test_one_two_and_four_processes_agree_after_fifty_steps(images: Path, tmp_pa
 
 
 def test_verify_parity_passes(images: Path, tmp_path: Path) -> None:
-    config = tiny_config(images, tmp_path, **group_settings(2), precision="fp64")
+    dropout = {"family_options": {"dropout": 0.2}}
+    config = tiny_config(images, tmp_path, **group_settings(2), precision="fp64", **dropout)
     done = run_command(train_command(config, tmp_path / "c.json", "--verify_parity"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Parity holds: all runs agree to a relative 1e-09" in done.stdout

@@ -13,6 +13,7 @@ from tests.runs import ROOT, Job, Run, group_settings, recorded, tiny_config, tr
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("pair")]
 
+DROPOUT: dict[str, object] = {**PARITY, "max_steps": 16, "batch_size": 3, "family_options": {"dropout": 0.3}}
 PAIR_JOBS: dict[str, dict[str, object]] = {
     **FP64_JOBS,
     **DDP_JOBS,
@@ -23,6 +24,7 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
         "family_options": {"record": "two accumulated"},
     },
     "fp32": {"max_steps": 50},
+    "dropout": DROPOUT,
     **ADAPTERS,
     **SHARDED_ADAPTERS,
 }
@@ -39,6 +41,12 @@ MANY: dict[str, dict[str, object]] = {
     "sharded accumulated": {**SHARDED, "batch_size": 1, "fsdp_whole_gradients": True},
     "sharded and kept": {**SHARDED, "batch_size": 2, "fsdp_reshard_after_forward": False},
     "sharded fp32": {**SHARDED, "precision": "fp32"},
+    "dropout": DROPOUT,
+    "sharded dropout": {
+        **DROPOUT, **BLOCKS, "family_options": {"width": 5, "dropout": 0.3},
+        "training_mode": "fully_sharded",
+        "gradient_checkpointing": True,
+    },
     "lora": ADAPTERS["lora"],
     "embedding": ADAPTERS["embedding"],
     "sharded dora": SHARDED_ADAPTERS["sharded dora"],
@@ -137,6 +145,20 @@ def test_three_and_four_ranks_do_so_too(
 ) -> None:
     assert_same_run(adapted[name.removeprefix("sharded ")], three[name], 1e-9, steps=16)
     assert_same_run(adapted[name.removeprefix("sharded ")], four[name], 1e-9, steps=16)
+
+
+@pytest.mark.slow
+def test_dropout_is_the_same_on_any_number_of_ranks(
+    images: Path, place: Path, pair: dict[str, Run], three: dict[str, Run], four: dict[str, Run]
+) -> None:
+    alone = {**DROPOUT, "batch_size": 8}
+    _, plain = train_alone(tiny_config(images, place, run_name="one-dropout", **alone))
+    sharded = {**alone, **BLOCKS, "family_options": {"width": 5, "dropout": 0.3}}
+    _, of_blocks = train_alone(tiny_config(images, place, run_name="one-dropout-of-blocks", **sharded))
+    for many in (pair, three, four):
+        assert_same_run(plain, many["dropout"], 1e-9, steps=16)
+    for many in (three, four):
+        assert_same_run(of_blocks, many["sharded dropout"], 1e-9, steps=16)
 
 
 @pytest.mark.slow
