@@ -5,6 +5,7 @@ A FIFO or a terminal would block the reader, a device has no end, and a deeply n
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -12,7 +13,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 TEXT_LIMIT = 8 << 20  # bytes; generous for everything that people write by hand
 MAX_DEPTH = 64  # of lists and groups inside each other
@@ -30,7 +31,7 @@ class FileFault(ValueError):
     """What is wrong with the content or the kind of a file: a phrase that follows its name."""
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path) -> io.BufferedReader:
     """Open a regular file for reading, never waiting for one. Raises OSError, or FileFault if it is no regular file."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0)
     try:

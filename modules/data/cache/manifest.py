@@ -44,7 +44,7 @@ def read_lines(folder: Path) -> Iterator[ManifestLine]:
     for line in content.split(b"\n"):
         try:
             yield ManifestLine(**json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
 
 

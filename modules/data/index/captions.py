@@ -15,11 +15,14 @@ from modules.config import Concept
 from modules.config.captions import split_caption
 from modules.data.index.problems import Problem
 from modules.data.index.scan import FolderScan
+from modules.files import FileFault, decode_json, open_regular, read_text
 
 Metadata: TypeAlias = dict[str, tuple[str, ...]]
 
 _TEXT_KEYS = ("text", "caption", "prompt")
 _MAX_CAPTION_FILE_BYTES = 1 << 20
+_MAX_METADATA_BYTES = 512 << 20  # a line of text for each of a million images
+_MAX_FAULTS = 20  # listed of one metadata file
 
 
 class CaptionState(IntEnum):
@@ -89,12 +92,12 @@ class Captions:
         stem = posixpath.splitext(relative_path)[0]
         for extension in self._concept.caption_extensions:
             try:
-                with open(Path(self._scan.root, stem + extension), "rb") as file:
+                with open_regular(Path(self._scan.root, stem + extension)) as file:
                     data = file.read(_MAX_CAPTION_FILE_BYTES)
                 return _with_state(split_caption(data.decode("utf-8-sig"), self._concept.caption_lines))
             except FileNotFoundError:
                 continue
-            except (OSError, UnicodeDecodeError):
+            except (OSError, FileFault, UnicodeDecodeError):
                 break
         return (), CaptionState.UNREADABLE
 
@@ -133,10 +136,13 @@ def _one_line(text: str) -> str:
 def _read_metadata(root: str, relative: str, problems: list[Problem]) -> Metadata:
     path = Path(root, relative)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, _MAX_METADATA_BYTES)
         records = _csv_records(text) if relative.endswith(".csv") else _json_records(text, path, problems)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        problems.append(Problem(str(path), f"cannot be read as UTF-8 {path.suffix[1:]}: {error}"))
+    except FileFault as fault:
+        problems.append(Problem(str(path), f"it {fault}"))
+        return {}
+    except (OSError, csv.Error) as error:
+        problems.append(Problem(str(path), f"cannot be read as {path.suffix[1:]}: {error}"))
         return {}
     entries: Metadata = {}
     unnamed = 0
@@ -158,18 +164,22 @@ def _csv_records(text: str) -> list[dict[str, object]]:
 
 def _json_records(text: str, path: Path, problems: list[Problem]) -> list[dict[str, object]]:
     records: list[dict[str, object]] = []
+    faults: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except ValueError as error:
-            problems.append(Problem(str(path), f"line {number} is not JSON ({error}); it was ignored"))
+            record = decode_json(line)
+        except FileFault as fault:
+            faults.append(f"line {number} {fault}; it was ignored")
             continue
         if isinstance(record, dict):
             records.append(record)
         else:
-            problems.append(Problem(str(path), f"line {number} is not a JSON object; it was ignored"))
+            faults.append(f"line {number} is not a JSON object; it was ignored")
+    problems.extend(Problem(str(path), fault) for fault in faults[:_MAX_FAULTS])
+    if len(faults) > _MAX_FAULTS:
+        problems.append(Problem(str(path), f"{len(faults) - _MAX_FAULTS} more lines are no JSON objects"))
     return records
 
 

@@ -115,7 +115,7 @@ def _scan_folder(
             caption = next((found[stem + each] for each in extensions if stem + each in found), None)
             mask = found.get(stem + mask_suffix)
             _add_image(scan, entry, prefix + name, caption, mask if with_masks else None)
-        elif entry.is_dir():
+        elif _is_folder(entry):
             _add_folder(scan, entry, prefix + name, subfolders)
         elif name in METADATA_NAMES:
             scan.metadata.append((prefix + name, _stamp(entry)))
@@ -128,6 +128,13 @@ def _scan_folder(
                 what = f"skipped: {suffix} files are not supported; convert it to PNG, JPEG or WebP"
                 scan.problems.append(Problem(entry.path, what))
     return subfolders
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _add_image(

@@ -23,6 +23,7 @@ from modules.data.index.captions import CaptionState, unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.index import no_progress
 from modules.data.index.scan import scan_concept
+from modules.files import FileFault, open_regular
 
 Record = dict[str, object]
 
@@ -133,9 +134,9 @@ def _duplicates(paths: list[str], sizes: list[int]) -> Iterator[tuple[str, str]]
         seen: dict[bytes, str] = {}
         for path in same_size:
             try:
-                with open(path, "rb") as file:
+                with open_regular(path) as file:
                     content = hashlib.file_digest(file, "sha256").digest()
-            except OSError:
+            except (OSError, FileFault):
                 continue
             first = seen.setdefault(content, path)
             if first is not path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -82,6 +83,35 @@ def test_metadata_overrides_text_files(folder: Path) -> None:
         "metadata.jsonl: line 3 is not JSON",
         "metadata.jsonl: line 4 is not a JSON object; it was ignored",
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("[" * 100_000, "line 1 is nested too deeply"),
+        ('{"file_name": "red_cat.png", "text": 1e999}', "line 1 has a number that is too large"),
+        ("x\n" * 100, "80 more lines are no JSON objects"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
+        (None, "it is a named pipe, not a file"),
+    ],
+)
+def test_a_hostile_metadata_file_is_a_listed_problem(folder: Path, content: str | bytes | None, fault: str) -> None:
+    file = folder / "metadata.jsonl"
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    _, problems = captions(folder)
+    assert any(fault in problem for problem in problems), problems
+    assert len(problems) < 30
+
+
+def test_a_caption_that_is_no_file_is_never_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "red_cat.txt")
+    (folder / "10_dog/blue_dog.txt").symlink_to("blue_dog.txt")
+    found, problems = captions(folder, "txt")
+    assert set(found.values()) == {("",)}
+    assert any("red_cat.png" in problem for problem in problems)
 
 
 def test_metadata_csv_in_a_subfolder(folder: Path) -> None:

@@ -202,7 +202,11 @@ def test_mask_is_cropped_like_its_image() -> None:
     assert example.mask.shape == (1, 32, 32)
     assert (example.pixels[0] > 128).eq(example.mask[0] > 128).float().mean() > 0.95
     assert example.pixels[0, 0, 31] == 255
-    assert (example.crop, example.flipped, example.original_size) == ((0, 8), True, (40, 80))
+    assert (example.crop, example.flipped, example.original_size) == (
+        (0, 24),
+        True,
+        (40, 80),
+    )  # 80 - 48 - 8, from its own left edge
     whole = crop_example(image, None, True, ("a",), (40, 80), crop).mask
     assert whole is not None
     assert whole.min() == 255
