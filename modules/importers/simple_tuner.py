@@ -226,6 +226,7 @@ BACKEND_TABLE = Table(
             },
             "caption_source, prompt_prefix", _captions,
         ),
+        Rule("disable_multiline_split", "caption_lines", False, lambda value: "whole" if boolean(value) else "random"),
     ),
     unsupported=(
         Unsupported("type", "Tandem reads local folders", default="local"),

@@ -82,6 +82,7 @@ def _datasets(process: Mapping[str, object], process_prefix: str, trigger: str, 
         own = {name: value for name, value in dataset.items() if name not in shared}
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")
         translation.put(f"concepts.{count}.include_subfolders", False)
+        translation.put(f"concepts.{count}.caption_lines", "whole")  # toolkit/dataloader_mixins.py, load_caption
         if trigger:
             why = "it is put before every caption; ai-toolkit adds it only if it is missing"
             path = f"concepts.{count}.prompt_prefix"

@@ -186,10 +186,20 @@ PROCESS_TABLE = Table(
     renamed={"train.gradient_accumulation": "train.gradient_accumulation_steps", "save.save_dtype": "save.dtype"},
 )  # fmt: skip
 
+
+def _caption_extension(value: object) -> object:
+    """ai-toolkit adds a missing dot (toolkit/config_modules.py, DatasetConfig)."""
+    extension = f".{text(value or 'txt').strip().lstrip('.')}"
+    if extension == ".json":
+        raise UnsupportedValueError(common.CAPTION_FILES)
+    return extension
+
+
 DATASET_TABLE = Table(
     rules=(
         Rule("folder_path", "path", None, data_path),
         Rule("num_repeats", "repeats", 1, integer),
+        Rule("caption_ext", "caption_extension", ".txt", _caption_extension),
         Rule("is_reg", "prior", False, boolean, "an epoch shows as many of them as of all other images", optional=True),
         Rule("network_weight", "loss_weight", 1.0, number, "the loss is weighted, not the LoRA"),
         Rule("shuffle_tokens", "tag_shuffle", False, boolean),
@@ -201,7 +211,7 @@ DATASET_TABLE = Table(
     unsupported=(
         Unsupported("dataset_path", "give a folder"),
         Unsupported("type", common.IMAGES_ONLY, default="image"),
-        Unsupported("caption_ext caption_type", "Tandem reads .txt: rename the caption files", default="txt"),
+        Unsupported("caption_type", "set by caption_ext", default="txt"),
         Unsupported("default_caption", "set prompt_prefix"),
         Unsupported("cache_latents cache_latents_to_disk", common.CACHE),
         Unsupported("cache_text_embeddings", "Tandem does so automatically if no text encoder is trained"),
