@@ -11,7 +11,7 @@ from modules.machine import hostname
 from modules.monitoring import RankStepTimes, Report
 from modules.run import RunFolder
 from modules.training.control_requests import Outcome
-from modules.training.methods.method import method_summary
+from modules.training.methods.method import file_limits, method_summary
 from modules.training.setup import Components
 from modules.training.step_metrics import RANK_METRICS
 
@@ -56,6 +56,8 @@ def announce(components: Components, progress: Progress, ranks: RankGroup, repor
     """Report on the terminal and to the window what is about to be trained."""
     for line in summary(components, ranks.world_size):
         report.note(line)
+    for text in file_limits(components.family, components.config):
+        report.warning(text)
     if progress.step >= components.total_steps:
         report.note("All steps of this config are done already; raise epochs or max_steps to train further.")
     report.started(

@@ -10,10 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from modules.checkpoint import read_model_config
 from modules.checkpoint.formats import read_lora
-from modules.config import ConfigError
+from modules.config import ConfigError, TrainConfig
 from modules.training.methods.lora import adapter_names
-from modules.training.methods.method import export_of, method_summary
-from modules.training.model_setup import check_available
+from modules.training.methods.method import export_of, file_limits, method_summary
+from modules.training.model_setup import check_available, load_family, prepare_model
+from modules.training.precision import Precision
 from scripts.sample import main as generate_images
 from tests.adapted_models import BOTH, LORA, batch_of, ready, train_a_little
 from tests.families.tiny_pipelines import tiny_sd
@@ -128,3 +129,38 @@ def test_sample_draws_with_any_base_model_and_any_lora(tmp_path: Path, capsys: p
     assert "it has no model_index.json" in capsys.readouterr().err
     assert generate_images(["--model", "owner/model", "--prompt", "x", "--lora", str(lora)]) != 0
     assert "Give --family" in capsys.readouterr().err
+
+
+def test_a_lora_as_base_model_is_told_where_it_belongs(tmp_path: Path) -> None:
+    stem = "unet.conv_in"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    pair = {f"{stem}.lora_A.weight": torch.ones(2, 4), f"{stem}.lora_B.weight": torch.ones(4, 2)}
+    save_file(pair, folder / "pytorch_lora_weights.safetensors")
+    for base in (folder, folder / "pytorch_lora_weights.safetensors"):
+        config = TrainConfig(family="stable_diffusion", base_model=str(base))
+        with pytest.raises(ConfigError, match=r"a LoRA.*as lora_from.*as scripts/sample\.py --lora"):
+            load_family(config)
+
+
+def limits(tmp_path: Path, **settings: object) -> list[str]:
+    """What a run with these settings warns of, for a tiny Stable Diffusion."""
+    base = str(tmp_path if (tmp_path / "unet").is_dir() else tiny_sd(tmp_path))
+    config = TrainConfig.model_validate(
+        {"family": "stable_diffusion", "base_model": base, "method": "lora", **settings}
+    )
+    family = load_family(config)
+    prepare_model(family, config, Precision("fp32", torch.device("cpu")))
+    return file_limits(family, config)
+
+
+def test_what_other_programs_do_not_read_is_said_before_training(tmp_path: Path) -> None:
+    """ComfyUI comfy/weight_adapter/base.py and lora.py; A1111 extensions-builtin/Lora/network.py."""
+    assert limits(tmp_path, lora_rank=4, lora_alpha=4) == []
+    assert limits(tmp_path, lora_rank=4, lora_alpha=1, lora_layouts="kohya") == []
+    (alpha,) = limits(tmp_path, lora_rank=4, lora_alpha=1)
+    assert "pytorch_lora_weights.safetensors has its alpha in the header" in alpha
+    assert "set it to 0.25" in alpha
+    (dora,) = limits(tmp_path, lora_rank=4, lora_alpha=4, lora_weight_decompose=True)
+    assert dora.startswith("lora_kohya.safetensors is a DoRA")
+    assert limits(tmp_path, lora_rank=4, lora_alpha=4, lora_weight_decompose=True, lora_layouts="diffusers") == []

@@ -4,6 +4,7 @@ from modules.checkpoint.formats.diffusers_folder import convert_folder_dtype, re
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
 from modules.checkpoint.formats.lora import check_is_lora, is_adapter, read_adapter, read_lora, write_lora
 from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
+from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits
 from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
 from modules.checkpoint.formats.merging import Merge, fits, merge_into_file, merge_into_folder, merged_weight
 from modules.checkpoint.formats.metadata import BucketCount, ImageFolder, LoraSize, RunMetadata, file_metadata
@@ -20,9 +21,11 @@ __all__ = [
     "Merge",
     "RunMetadata",
     "SafetensorsFile",
+    "alpha_limits",
     "architecture_of",
     "check_is_lora",
     "convert_folder_dtype",
+    "dora_limits",
     "file_metadata",
     "fits",
     "is_adapter",

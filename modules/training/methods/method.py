@@ -13,6 +13,8 @@ from torch import Tensor
 from modules.checkpoint import to_cpu
 from modules.checkpoint.formats import (
     Layout,
+    alpha_limits,
+    dora_limits,
     kohya_key_prefixes,
     read_embedding,
     read_lora,
@@ -27,6 +29,7 @@ from modules.training.methods.lora import (
     adapter_names,
     add_lora,
     layer_sizes,
+    lora_size,
     lora_weights,
     max_useful_rank,
     merge_lora,
@@ -66,6 +69,20 @@ def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str
         vectors = f"{config.embedding_vectors} vector{'s' * (config.embedding_vectors > 1)}"
         return f"{config.embedding_token} is trained as {vectors}, initialised from {config.embedding_init!r};{rest}"
     return f"Of the model,{rest}" if frozen else ""
+
+
+def file_limits(family: Family, config: TrainConfig) -> list[str]:
+    """What other programs will not take from the files that the run saves: a sentence for each of them."""
+    if config.method != "lora" or not family.adapter_prefixes:
+        return []
+    layouts, sizes = _layouts(family, config), layer_sizes(family)
+    found = []
+    if "kohya" in layouts and lora_size(family).dora:
+        found.append(dora_limits(LORA_FILES["kohya"]))
+    factors = {size.alpha / size.rank for size in sizes} - {1.0}
+    if "diffusers" in layouts and factors:
+        found.append(alpha_limits(LORA_FILES["diffusers"], min(factors), max(factors)))
+    return found
 
 
 def _excess_rank(rank: int, largest: int) -> str:
