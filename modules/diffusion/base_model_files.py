@@ -19,6 +19,7 @@ from modules.diffusion.hub.model import HubModel
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
 SAFETENSORS_HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
+LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
 
 
@@ -68,6 +69,11 @@ def check_layout(folder: Path, pipelines: Collection[str], components: Collectio
 def check_pipeline_class(folder: Path, pipelines: Collection[str], label: str, option: str = "base_model") -> None:
     """Raises ConfigError unless the model_index.json of `folder`, `label` in messages, names one of `pipelines`."""
     index_file = folder / "model_index.json"
+    if option == "base_model" and not index_file.is_file() and (file := _adapter_in(folder)) is not None:
+        raise ConfigError(
+            f"base_model: {label!r} holds a LoRA ({file.name}), which is no whole model.",
+            f"{LORA_ADVICE} base_model is the model that it was trained on.",
+        )
     try:
         pipeline = json.loads(index_file.read_text(encoding="utf-8"))["_class_name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -80,6 +86,23 @@ def check_pipeline_class(folder: Path, pipelines: Collection[str], label: str, o
             f"{option}: {label!r} contains a {pipeline}; this family trains {' or '.join(sorted(pipelines))}.",
             "Choose the family of that model, or another model.",
         )
+
+
+def is_lora(names: Collection[str]) -> bool:
+    """Whether a file with tensors of these names is a LoRA, a LoHa or a LoKr."""
+    return any("lora" in name or ".hada_" in name or ".lokr_" in name for name in names)
+
+
+def _adapter_in(folder: Path) -> Path | None:
+    """A LoRA file in the folder, as Tandem, diffusers and peft save one."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with open_safetensors(file) as weights:
+                if is_lora(set(weights.keys())):
+                    return file
+        except (OSError, SafetensorError):  # the folder is reported as not a model either way
+            continue
+    return None
 
 
 def _check_json_files(folder: Path, component: str, option: str) -> None:

@@ -218,8 +218,10 @@ def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSp
 def _check_file(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> bool:
     """Whether it is an inpainting model. Raises ConfigError if it is not a whole model, or of another family."""
     if not any(name.startswith(ORIGINAL_UNET) for name in shapes):
-        what = "a LoRA" if any("lora" in name for name in shapes) else "not a Stable Diffusion model"
-        raise ConfigError(f"base_model: {str(file)!r} is {what}.", "Give a whole model to start from.")
+        is_lora = base_model_files.is_lora(shapes)
+        what = "a LoRA" if is_lora else "not a Stable Diffusion model"
+        advice = f" {base_model_files.LORA_ADVICE}" if is_lora else ""
+        raise ConfigError(f"base_model: {str(file)!r} is {what}.", f"Give a whole model to start from.{advice}")
     if not EDM_KEYS.isdisjoint(shapes):
         raise ConfigError(
             f"base_model: {str(file)!r} is trained with EDM's noise levels, which are not those of Stable Diffusion; "
