@@ -5,12 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from modules.config import TrainConfig
@@ -29,7 +27,7 @@ from modules.diffusion.components import (
 from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.hub.model import HubModel
-from modules.diffusion.latents import Latents, blank_inpainting_input, decode_image, encode_images, pad_batch
+from modules.diffusion.latents import Latents, encode_images, pad_batch
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
 from modules.diffusion.resolve_options import (
@@ -41,12 +39,13 @@ from modules.diffusion.resolve_options import (
 from modules.diffusion.sample_inputs import SampleInputs
 from modules.diffusion.sample_transform import LatentSampleTransform
 from modules.diffusion.schedule_note import schedule_note
-from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer, encode_tokens
+from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer
 from modules.diffusion.token_chunks import PromptTokenizer
-from modules.families._family import Family, SampleRequest, read_options, trained_submodules
+from modules.families._family import read_options, trained_submodules
+from modules.families._latent_sampling import LatentSampling
 
 
-class LatentDiffusion(Family):
+class LatentDiffusion(LatentSampling):
     """A UNet that denoises the latents of an autoencoder, conditioned on CLIP embeddings of a prompt."""
 
     Options = DiffusionOptions
@@ -56,8 +55,6 @@ class LatentDiffusion(Family):
     spec: ClassVar[PipelineSpec]
     layer: ClassVar[Layer]  # of the text encoders
 
-    model: DiffusionModel
-    sample_transform: LatentSampleTransform
     placeholder_warnings: Sequence[str] = ()
 
     def __init__(self, config: TrainConfig, options: DiffusionOptions, components: Components) -> None:
@@ -112,10 +109,6 @@ class LatentDiffusion(Family):
     def architecture(self) -> str:
         """Its modelspec 1.0.1 name."""
 
-    @abstractmethod
-    def size_conditioning(self, example: Example) -> dict[str, Tensor]:
-        """The UNet's size conditioning as `sizes` fp32 [6]; empty if it has none."""
-
     def fingerprint(self) -> str:
         """The weights of the autoencoder and of the text encoders that are cached, and how they are used."""
         options = self.options
@@ -168,17 +161,6 @@ class LatentDiffusion(Family):
         weights = losses.snr_weights(snr, self.prediction, options.loss_weighting, options.min_snr_gamma)
         return losses.mean_per_sample(loss, tensors.get("weights")) * weights
 
-    @torch.no_grad()
-    def sample(self, request: SampleRequest) -> Image.Image:
-        """As the diffusers pipeline generates it, from noise sampled on the CPU: a GPU's generator would differ."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            return self._sample(request)
-        finally:
-            self.model.train(was_training)
-            self.offload_frozen()
-
     def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
         """A folder for diffusers' pipeline; components that are not trained are written as they were loaded."""
         trained = {}
@@ -210,11 +192,6 @@ class LatentDiffusion(Family):
         if self.options.offload_frozen:
             for name in ("vae", *self.cached_encoders):
                 self._encoder_on(name, torch.device("cpu"))
-
-    def sample_metadata(self) -> Mapping[str, str]:
-        """The sampler; for "model" the name of the base model's scheduler."""
-        name = self.options.sample_scheduler
-        return {"sampler": str(self.components.scheduler["_class_name"]) if name == "model" else name}
 
     def prompt_warnings(self, captions: Sequence[str]) -> list[str]:
         """Truncated captions, and an initial text longer than the placeholder token's vectors."""
@@ -270,82 +247,3 @@ class LatentDiffusion(Family):
             return {}
         dtype = HALF_DTYPES.get(self.precision, torch.float32)
         return encode_captions(captions, size, encoders, self.sample_transform.tokenizer, self.encoding, dtype)
-
-    def _encode_frozen(self, conditioning: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`conditioning` with the tokens of frozen text encoders encoded."""
-        names = [name for name in self.encoders if name + TOKENS in conditioning]
-        encoders = {name: self._encoder_on(name, conditioning[name + TOKENS].device) for name in names}
-        with torch.no_grad():
-            return encode_tokens(conditioning, encoders, self.encoding, self._master_dtype())
-
-    def _sample(self, request: SampleRequest) -> Image.Image:
-        weights_device = next(self.model.parameters()).device  # the CPU with fsdp_cpu_offload
-        device = weights_device if self.device.type == "cpu" else self.device
-        guided = request.guidance_scale > 1.0
-        prompts = [request.negative_prompt, request.prompt] if guided else [request.prompt]
-        each = [self._encode_prompt(prompt, request, device) for prompt in prompts]
-        self.offload_frozen()  # leaves the device's memory to the UNet
-        conditioning = {name: torch.cat([one[name] for one in each]) for name in each[0]}
-        generator = torch.Generator().manual_seed(request.seed)
-        shape = self.components.latent_shape(request.height, request.width)
-        x_1 = torch.randn(shape, generator=generator, dtype=self._master_dtype()).to(device)
-        extra = self._blank_inpainting_input(request, device) if self.components.is_inpainting else None
-
-        def predict(x_t: Tensor, timestep: Tensor) -> Tensor:
-            if extra is not None:
-                x_t = torch.cat([x_t, extra.to(x_t).expand(len(x_t), -1, -1, -1)], dim=1)
-            return cast(Tensor, self.model(x_t, timestep, conditioning))
-
-        scheduler = samplers.make_scheduler(
-            self.options.sample_scheduler, self.components.scheduler, self._scheduler_overrides()
-        )
-        x_0 = samplers.denoise(predict, scheduler, x_1, request.steps, request.guidance_scale, generator)
-        return decode_image(cast(Any, self._encoder_on("vae", device)), x_0 / self.components.scaling_factor)
-
-    def _encode_prompt(self, prompt: str, request: SampleRequest, device: torch.device) -> dict[str, Tensor]:
-        """The UNet's conditioning for one prompt, each tensor [1, ...]."""
-        tokenizer, size = self.sample_transform.tokenizer, (request.height, request.width)
-        conditioning: dict[str, Tensor] = {}
-        for name in self.components.encoders:
-            input_ids, key = tokenizer.input_ids(name, prompt)[None], name + TOKENS
-            if name in self.encoders:
-                encode = partial(self._encode_frozen_one, key)
-                conditioning |= self.sample_inputs.get(name, input_ids, device, encode)
-            else:
-                conditioning[key] = input_ids.to(device)
-        example = Example(torch.empty(3, *size, dtype=torch.uint8), None, (), size, (0, 0), flipped=False)
-        sizes = {n: t[None].to(device, self._master_dtype()) for n, t in self.size_conditioning(example).items()}
-        return cast(dict[str, Tensor], self.model(None, None, conditioning | sizes))
-
-    def _encode_frozen_one(self, key: str, input_ids: Tensor) -> dict[str, Tensor]:
-        return self._encode_frozen({key: input_ids})
-
-    def _blank_inpainting_input(self, request: SampleRequest, device: torch.device) -> Tensor:
-        """See `blank_inpainting_input`."""
-
-        def encode(size: Tensor) -> dict[str, Tensor]:
-            vae, (height, width) = cast(Any, self._encoder_on("vae", device)), size.tolist()
-            return {"blank": blank_inpainting_input(vae, (height, width), self.components.scaling_factor)}
-
-        size = torch.tensor([request.height, request.width])
-        return self.sample_inputs.get("vae", size, device, encode)["blank"]
-
-    def _scheduler_overrides(self) -> dict[str, object]:
-        """The options' changes to the config of the base model's scheduler."""
-        overrides: dict[str, object] = {"prediction_type": self.prediction}
-        if self.zero_terminal_snr:
-            overrides["rescale_betas_zero_snr"] = True
-        if self.options.zero_terminal_snr:
-            overrides["timestep_spacing"] = "trailing"
-        return overrides
-
-    def _master_dtype(self) -> torch.dtype:
-        return torch.float64 if self.precision == "fp64" else torch.float32
-
-    def _encoder_on(self, name: str, device: torch.device) -> nn.Module:
-        """The encoder, moved to `device` if it is elsewhere."""
-        encoder = self.encoders[name]
-        current = next(encoder.parameters()).device
-        if current.type != device.type or device.index not in (None, current.index):  # `to` alone would take 1 ms
-            encoder.to(device)
-        return encoder
