@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.declared_schedule import declared_schedule, measured_schedule
 from modules.families._family import family_class
+from scripts.train import dry_run, parser
 from tests.families.diffusion_checks import REQUEST, batch, load
 
 XL, SD = "stable_diffusion_xl", "stable_diffusion"
@@ -164,3 +166,15 @@ def test_notes_say_what_is_found_and_where(sd_folder: Path, tmp_path: Path) -> N
         "The base model predicts v (velocity), according to family_options.prediction_type."
     ]
     assert family_class("pixel_diffusion").base_model_notes(TrainConfig()) == []
+
+
+def test_the_dry_run_shows_them(
+    sd_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (64, 64)).save(tmp_path / "cat.png")
+    given = {"family": SD, "base_model": str(sd_folder), "resolution": 64, "concepts": [{"path": str(tmp_path)}]}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    options = parser().parse_args(["--config", "config.json", "--dry_run"])
+    assert dry_run(TrainConfig.model_validate(given), options) == 0
+    assert "Note: The base model predicts epsilon (the noise), according to its" in capsys.readouterr().out

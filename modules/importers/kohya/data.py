@@ -44,7 +44,7 @@ DATASET_TABLE = Table(
 
 def _extension(values: Values) -> str:
     """sd-scripts adds a missing dot (config_util.py, train_util.py: DreamBoothSubset); its default is .caption."""
-    return f".{text(values.get('caption_extension') or 'caption').strip().lstrip('.')}"
+    return f".{str(values.get('caption_extension') or 'caption').strip().lstrip('.')}"
 
 
 def _lines(enable_wildcard: object) -> object:
