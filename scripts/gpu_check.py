@@ -3,7 +3,9 @@
 python scripts/gpu_check.py [--device cuda|cpu] [--markdown FILE] [--log FILE] [--only WORD ...]
 
 With one GPU: an NCCL group of one process, and two gloo processes that share the GPU. With several: also NCCL on all of
-them. `--device cpu` runs the same checks with two gloo processes, as far as they work without a GPU.
+them. Then each point of scripts/gpu_points.py in a process of its own. The table goes to docs/gpu_results.md, unless
+--only leaves out a part of it. `--device cpu` runs the same code with two gloo processes, as far as it works without a
+GPU.
 Exit code 0: all checks passed; 3: at least one failed; 2: there is no GPU.
 """
 
@@ -23,15 +25,17 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from modules.config import TandemError, TrainConfig
+from modules.config import TandemError, TrainConfig, trusted_code
 from modules.machine import visible_gpus
 from modules.run import root_cause
 from scripts.common import add_version
 from scripts.gpu_check_list import GLOBAL_BATCH, SINGLE_PROCESS, Check, CheckFailed, Runs, checks
+from scripts.gpu_points import POINTS, run_point
 from scripts.make_demo_data import make_demo_data
 from tests.runs import Job, group_exit_codes, group_settings, tiny_config, train_alone, train_group
 
 WORKS, FAILED, NO_GPU = 0, 3, 2
+RESULTS = ROOT / "docs" / "gpu_results.md"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Layout:
 def main(arguments: list[str] | None = None) -> int:
     """Run the checks and print the table; returns an exit code."""
     options = parser().parse_args(arguments)
+    os.environ[trusted_code.VARIABLE] = "any"  # the families of the tests
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     layouts = available_layouts(options.device)
@@ -56,20 +61,25 @@ def main(arguments: list[str] | None = None) -> int:
         return NO_GPU
     machine = describe_machine(options.device)
     print(machine, flush=True)
+    words = options.only or [""]
     with tempfile.TemporaryDirectory(prefix="tandem-gpu-check-") as folder:
-        table = run_checks(layouts, Path(folder), options.only or [""], options.log)
-    text, code = summary(table)
+        table = run_checks(layouts, Path(folder), words, options.log)
+        points = run_points(options.device, Path(folder) / "points", words)
+    text, code = summary({**table, **({"alone": points} if points else {})})
     print(f"The output of the runs is in {options.log}.\n\n{text}")
-    if options.markdown is not None:
-        options.markdown.write_text(f"# GPU check\n\n{machine}\n\n{text}\n")
+    markdown = options.markdown or (RESULTS if options.device == "cuda" and options.only is None else None)
+    if markdown is not None:
+        markdown.write_text(f"# GPU check\n\n{machine}\n\n{text}\n")
     return code
 
 
 def run_checks(layouts: list[Layout], folder: Path, words: list[str], log: Path) -> dict[str, dict[str, str]]:
     """The result of each check by layout and name; a failure starts with FAILED."""
     images = folder / "images"
-    table = {}
+    table: dict[str, dict[str, str]] = {}
     log.write_text("")
+    if not any(word in check.name for layout in layouts for check in checks(layout.ranks) for word in words):
+        return table
     with redirect_output(log):
         make_demo_data(images, count=41)
         alone = {name: train_alone(config_of(folder, images, name, given))[1] for name, given in SINGLE_PROCESS.items()}
@@ -80,6 +90,16 @@ def run_checks(layouts: list[Layout], folder: Path, words: list[str], log: Path)
             runs = train_in_one_group(layout, folder / layout.label, images, chosen)
         table[layout.label] = {check.name: evaluate(check, runs[check.name], alone, layout) for check in chosen}
     return table
+
+
+def run_points(device: str, place: Path, words: list[str]) -> dict[str, str]:
+    """The figures of each point of scripts/gpu_points.py, one process after the other."""
+    found = {}
+    for number, name in enumerate(POINTS):
+        if any(word in name for word in words):
+            print(f"{name} ...", flush=True)
+            found[name] = run_point(name, device, place / str(number))
+    return found
 
 
 @contextmanager
@@ -208,7 +228,12 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: two gloo processes, without a GPU")
-    top.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table there")
+    top.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="also write the table there (default on a GPU: docs/gpu_results.md)",
+    )
     top.add_argument("--log", type=Path, metavar="FILE", default=Path("gpu_check.log"), help="output of the runs")
     top.add_argument("--only", action="append", metavar="WORD", help="only checks whose name contains this")
     add_version(top)

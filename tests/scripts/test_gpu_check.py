@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from modules.run import Failure
+from modules.run import Failure, RunFolder
 from modules.run.folder.failures import record_failure
 from scripts import gpu_check
 from scripts.gpu_check import FAILED, NO_GPU, WORKS, Layout, evaluate, summary
 from scripts.gpu_check_list import Check, CheckFailed, checks, matches
+from scripts.gpu_points import ONLY_ON_GPU, POINTS, run_point, said
 from tests.runs import ROOT, Run, environment, tiny_config, train_alone
 
 ON_CPU = Layout("gloo, 2 CPU processes", "gloo", 2, "")
@@ -31,11 +32,28 @@ def test_the_whole_list_passes_with_two_cpu_processes(tmp_path: Path) -> None:
     assert done.returncode == WORKS, done.stdout + done.stderr
     assert table.read_text().startswith("# GPU check\n\nCPU, torch ")
     rows = [line for line in table.read_text().splitlines() if line.startswith("| ")]
-    assert [row.split("|")[1].strip() for row in rows[1:]] == [check.name for check in checks(2)]
-    assert [row for row in rows if "not on the CPU" in row] == [row for row in rows if "sync_batch_norm" in row]
-    assert f"All {len(rows) - 2} checks passed. 1 cannot run on the CPU." in done.stdout
+    assert [row.split("|")[1].strip() for row in rows[1:]] == [*(check.name for check in checks(2)), *POINTS]
+    left_out = [row for row in rows if "not on the CPU" in row]
+    assert left_out == [row for row in rows if "sync_batch_norm" in row or "NVML" in row]
+    assert f"All {len(rows) - 3} checks passed. 2 cannot run on the CPU." in done.stdout
     assert " parameters in 2 processes" not in done.stdout
     assert " parameters in 2 processes" in (tmp_path / "gpu_check.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", POINTS)
+def test_each_point_is_rehearsed_on_the_cpu(name: str, tmp_path: Path) -> None:
+    figures = run_point(name, "cpu", tmp_path / "place")
+    assert not figures.startswith("FAILED"), figures
+    assert figures.startswith(ONLY_ON_GPU) == (name == "NVML's GPUs are torch's"), figures
+
+
+def test_a_point_that_fails_or_hangs_says_so(tmp_path: Path) -> None:
+    assert run_point("metric copies", "cpu", tmp_path / "a", limit_s=0.1) == "FAILED: no result within 0 s"
+    assert run_point("metric copies", "nonsense", tmp_path / "b").startswith("FAILED: RuntimeError: ")
+    with pytest.raises(CheckFailed, match="no warning of 'Out of memory'"):
+        said(Run(RunFolder(tmp_path)), "Out of memory")
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
