@@ -21,10 +21,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from modules.files import FileFault, decode_json
+
 JOIN_PROTOCOL: Final = 2
 _MAX_HANDSHAKE_BYTES: Final = 1024
 _MAX_MESSAGE_BYTES: Final = 64 << 20
 _MAX_UNPACKED_BYTES: Final = 512 << 20
+_SMALL_BYTES: Final = 4 << 20
+_MOST_COMPRESSION: Final = 60
 _SEND_TIMEOUT_S: Final = 30.0
 _PROOF_BYTES: Final = 32
 _NOT_TANDEM: Final = "the peer is not a Tandem program"
@@ -134,8 +138,8 @@ def _receive_handshake(connection: socket.socket, deadline: float) -> Message:
         raise ChannelClosed(_NOT_TANDEM)
     frame = _receive_exactly(connection, length, deadline)
     try:
-        message = json.loads(frame)
-    except (ValueError, RecursionError) as error:
+        message = decode_json(frame)
+    except FileFault as error:
         raise ChannelClosed(_NOT_TANDEM) from error
     if not isinstance(message, dict):
         raise ChannelClosed(_NOT_TANDEM)
@@ -154,10 +158,11 @@ def _receive_exactly(connection: socket.socket, count: int, deadline: float) -> 
 
 def _unpack(packed: bytes) -> Message:
     decompressor = zlib.decompressobj()
+    # lists of files shrink to a tenth; a few kilobytes that stand for gigabytes are an attack
+    limit = min(_MAX_UNPACKED_BYTES, max(_SMALL_BYTES, _MOST_COMPRESSION * len(packed)))
     try:
-        text = decompressor.decompress(packed, _MAX_UNPACKED_BYTES)
-        message = json.loads(text)
-    except (zlib.error, ValueError, RecursionError) as error:
+        message = decode_json(decompressor.decompress(packed, limit))
+    except (zlib.error, FileFault) as error:
         raise ChannelClosed("a message is invalid") from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ChannelClosed("a message is invalid")
