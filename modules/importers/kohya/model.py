@@ -138,7 +138,7 @@ MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
         default=0,
     ),
     Unsupported(
-        "network_weights lora_network_weights", "training cannot start from a LoRA; use --resume to continue a run",
+        "network_weights lora_network_weights", "set lora_from to that file, if it is a LoRA",
     ),
     Unsupported("weights", "training cannot start from an embedding; use --resume to continue a run"),
     Unsupported("base_weights*", "merge LoRAs into the base model beforehand"),

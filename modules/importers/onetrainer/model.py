@@ -242,7 +242,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
 
 MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("peft_type", "Tandem trains LoRA and DoRA, not LoHa, LoKr or OFT", default="LORA"),
-    Unsupported("lora_model_name", "training cannot start from a LoRA; use --resume to continue a run"),
+    Unsupported("lora_model_name", "set lora_from to that file, if it is a LoRA"),
     Unsupported("lora_decompose_norm_epsilon", "set by peft's DoRA", default=True),
     Unsupported("lora_decompose_output_axis", "set by peft's DoRA"),
     Unsupported("lora_weight_dtype", "adapters are always trained in fp32", default="FLOAT_32"),
