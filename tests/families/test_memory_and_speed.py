@@ -90,7 +90,7 @@ def test_the_result_stays(setting: str, job: tuple[str, str], make: Make, plain:
 
 def test_a_sample_is_dropped_the_same_in_every_micro_batch(make: Make) -> None:
     """With prompts of two chunks, each of which is a row of its own for the text encoder."""
-    settings = {"lora_dropout": 0.3, "family_options": {"chunks": 2}}
+    settings = {"lora_dropout": 0.3, "family_options": {"long_prompts": "chunk", "prompt_windows": 2}}
     runs = [trained(make("stable_diffusion", "dora", f"rows-{n}", batch_size=n, **settings)) for n in (2, 1)]
     same(runs[1], runs[0])
 
