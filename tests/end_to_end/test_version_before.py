@@ -68,7 +68,8 @@ def assert_same_tensors(first: Path, second: Path) -> None:
         if same_machine():
             assert torch.equal(tensor, other[name]), name
         else:
-            torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1e-5)
+            # another CPU rounds otherwise, and Adam turns that into a share of its rate where a gradient is almost 0
+            torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-3)
 
 
 def assert_same_image(first: Path, second: Path) -> None:
@@ -91,7 +92,9 @@ def resumed(name: str, end: Path) -> Run:
     steps = [event for event in later if event["type"] == "step"]
     assert [event["step"] for event in steps] == list(losses)[-len(steps) :]
     for event in steps:
-        assert event["loss"] == (losses[event["step"]] if same_machine() else pytest.approx(losses[event["step"]]))
+        assert event["loss"] == (
+            losses[event["step"]] if same_machine() else pytest.approx(losses[event["step"]], rel=1e-4)
+        )
     last = max(run.folder.backup_dir.glob("step-*"))
     assert last.name == f"step-{len(losses):06}"
     if same_machine():

@@ -160,9 +160,15 @@ def test_the_crop_of_a_mirrored_image_counts_from_its_own_left_edge(tmp_path: Pa
     assert len(lefts[True]) > 4
 
 
+def damage(file: Path) -> None:
+    """Change one bit of a PNG's pixels, which only decoding notices."""
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-60] + bytes([whole[-60] ^ 1]) + whole[-59:])
+
+
 def test_bad_images_are_recorded_and_retried_when_repaired(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "3.png").read_bytes()
-    (folder / "3.png").write_bytes(whole[:-60] + bytes([whole[-60] ^ 1]) + whole[-59:])
+    damage(folder / "3.png")
     config = config_for(folder, cache=tmp_path / "c")
     index = indexed(config)
     cached, count = fill(config, index)
@@ -276,7 +282,7 @@ def test_encode_batches_do_not_depend_on_the_rank_count(folder: Path, tmp_path: 
 
 
 def test_batch_is_encoded_without_its_broken_image(folder: Path, tmp_path: Path) -> None:
-    (folder / "4.png").write_bytes((folder / "4.png").read_bytes()[:-60])
+    damage(folder / "4.png")
     config = config_for(folder, cache=tmp_path / "c", aspect_ratio_bucketing=False, horizontal_flip=True)
     index = indexed(config)
     encoding, reported = RecordingEncode(), []
