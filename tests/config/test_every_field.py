@@ -100,6 +100,8 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         data["channels_last"], data["gradient_compression"] = False, "none"
         if not OPTIMIZERS[data["optimizer"]["name"]].is_elementwise:
             data["training_mode"] = "distributed"
+    for number, concept in enumerate(data["concepts"]):
+        concept["caption_extension"] = f".txt .caption{number}"
     for place, part in enumerate(data["parts"]):
         part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")
     data["lora_targets"], data["embedding_token"] = "all", "<new>"  # not every text is a pattern or a word

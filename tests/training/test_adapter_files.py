@@ -76,7 +76,8 @@ def test_a_saved_word_is_the_model_in_memory(tmp_path: Path) -> None:
     assert torch.equal(vectors["text_encoder"], Weights(family.model).local["text_encoder.table.rows"])
     again = load_family(config)
     apply_adapter(again, config, tmp_path)
-    assert torch.equal(batch_of(3, again), batch_of(3, family))
+    # the same vectors in other memory: some CPUs round the last bit of a product otherwise
+    torch.testing.assert_close(batch_of(3, again), batch_of(3, family), rtol=1e-6, atol=0)
     wider = load_family(config.model_copy(update={"family_options": {"width": 8}}))
     with pytest.raises(ConfigError, match=r"vectors of 6 numbers, but text_encoder\.table of the base model has 8"):
         apply_adapter(wider, config, tmp_path)

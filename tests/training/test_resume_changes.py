@@ -29,7 +29,10 @@ FIXED = {
     "optimizer.name",
     "optimizer.beta1",
 }
-CHECKED = {"family", "base_model", "family_options", "parts", "parts.*.part", "parts.*.train", "global_batch_size"}
+CHECKED = {
+    *("family", "base_model", "family_options", "parts", "parts.*.part", "parts.*.train", "global_batch_size"),
+    "lora_from",
+}
 # These do not change what is learned: devices, length, logging, sampling, saving.
 FREE_SECTIONS = {"Sampling", "Output", ""}
 FREE = {

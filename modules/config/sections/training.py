@@ -126,8 +126,8 @@ class TrainingSettings(Section):
         "auto",
         title="Memory probe before the first step",
         help="Before the first step, the largest micro-batch is computed once for nothing, with room for the "
-        "optimizer's state. If it does not fit, all GPUs take smaller ones and the effective batch stays. auto: on "
-        "GPUs. Changes nothing in the result. Not with training mode fully_sharded.",
+        "optimizer's state. If it does not fit, all GPUs take smaller ones and the effective batch stays. auto: "
+        "on GPUs. on: always. off: never. Changes nothing in the result. Not with training mode fully_sharded.",
         advanced=True,
     )
     max_nonfinite_steps: int = setting(
