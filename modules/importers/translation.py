@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -149,14 +150,17 @@ class Translation:
         given = {name: values[name] for name in rule.keys if name in values}
         entries = []
         reported: set[str] = set()
+        data = deepcopy(self.data)  # with the results of this rule so far, on which the next may depend
         for assignment in _assignments(rule, values, given):
             named = [name for name in assignment.keys or tuple(rule.keys) if name in given]
-            if not named and not (
-                assignment.target and self._is_relevant(target_prefix + assignment.target, assignment.value)
-            ):
+            target = target_prefix + assignment.target if assignment.target else ""
+            is_relevant = bool(target) and _is_relevant(target, assignment.value, data)
+            if target:
+                put(data, target, assignment.value)
+            if not named and not is_relevant:
                 continue
             if assignment.quiet:
-                put(self.data, target_prefix + assignment.target, assignment.value)
+                put(self.data, target, assignment.value)
                 continue
             reported.update(named)
             names = named or [(assignment.keys or tuple(rule.keys))[0]]
@@ -189,17 +193,9 @@ class Translation:
         if isinstance(found, ChangedValue):
             why = found.why
             found = found.value
-        if not is_given and not self._is_relevant(target_prefix + rule.target, found):
+        if not is_given and not _is_relevant(target_prefix + rule.target, found, self.data):
             return []
         return [ImportEntry(rule.source, value, rule.target, found, why, given=is_given)]
-
-    def _is_relevant(self, target: str, value: object) -> bool:
-        """Whether a default of the other trainer differs from Tandem's and is relevant."""
-        option = find_option(TrainConfig, target)
-        if option is None or option.default == value:
-            return option is None
-        index = next((int(part) for part in target.split(".") if part.isdecimal()), 0)
-        return is_active(option, {**_defaults(), **self.data}, index)
 
     def _resolve_path(self, entry: ImportEntry) -> ImportEntry:
         """The entry with its path resolved, if its value is a path."""
@@ -283,6 +279,15 @@ def _shown(name: str, written_as: Mapping[str, str]) -> str:
         return written_as[name]
     group, dot, rest = name.partition(".")
     return f"{written_as[group]}.{rest}" if dot and group in written_as else ""
+
+
+def _is_relevant(target: str, value: object, data: Data) -> bool:
+    """Whether a default of the other trainer differs from Tandem's, and matters with the settings in `data`."""
+    option = find_option(TrainConfig, target)
+    if option is None or option.default == value:
+        return option is None
+    index = next((int(part) for part in target.split(".") if part.isdecimal()), 0)
+    return is_active(option, {**_defaults(), **data}, index)
 
 
 @cache

@@ -201,7 +201,7 @@ def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: d
             {"training_method": "LORA", "base_model_name": "x"},
             {"datasets": [{"subsets": [{"image_dir": "x"}]}]},
             {"pretrained_model_name_or_path": "x", "network_dim": 3},
-            {"job": "x", "config": {"process": [{}]}},
+            {"job": "train", "config": {"process": [{}]}},
             {"model": {"type": "x"}, "pipeline_stages": 1},
             {"model_family": "x", "model_type": "lora"},
         ]

@@ -250,7 +250,7 @@ def test_ai_toolkit(ai_toolkit: Path) -> None:
     assert (config.ema, config.ema_decay, config.backups_kept) == (True, 0.99, 4)
     assert (config.lora_rank, config.lora_alpha) == (16, 8.0)
     (concept,) = config.concepts
-    assert (concept.path, concept.prompt_prefix) == (str(ai_toolkit.parent / "pictures"), "p3r5on, ")
+    assert (concept.path, concept.prompt_prefix) == (str(ai_toolkit.parent / "pictures"), "p3r5on ")
     assert [sample.seed for sample in config.samples] == [42, 43]
     assert "config.process.0.datasets.0.resolution" in not_imported(found)
     assert "config.process.0.model.quantize" in not_imported(found)

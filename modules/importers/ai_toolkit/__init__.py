@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modules.config.errors import ConfigError
+from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
 from modules.importers import common
-from modules.importers.ai_toolkit.tables import DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, PROCESS_TABLE, SAMPLE_TABLE
+from modules.importers.ai_toolkit.data import DATASET_TABLE, FIRST_NAMES, FIRST_TABLE, SAMPLE_TABLE
+from modules.importers.ai_toolkit.prompts import split_prompt
+from modules.importers.ai_toolkit.tables import PROCESS_TABLE
 from modules.importers.readers import is_path, is_text, items, non_empty_text
 from modules.importers.report import ImportEntry
 from modules.importers.rules import ANY, EMPTY_VALUES, Rule, Table, Unsupported
 from modules.importers.translation import Translation
 
 TRAINER = "ai-toolkit"
+TRAINING_JOBS = ("extension", "train")  # toolkit/job.py; the others extract, generate, or edit files
 TABLES = {
     "the process": PROCESS_TABLE,
     "the first of datasets": FIRST_TABLE,
@@ -28,28 +33,45 @@ def recognises(data: object) -> bool:
 
 
 def translate(data: Mapping[str, object], translation: Translation) -> None:
-    """Translate the first process."""
+    """Translate the first process; raises ConfigError if the job is not training."""
+    if data["job"] not in TRAINING_JOBS:
+        raise ConfigError(
+            f"this job of ai-toolkit is {format_value(data['job'])}, which trains nothing",
+            f"Give a job that trains: {' or '.join(TRAINING_JOBS)}.",
+        )
     config = data["config"]
     assert isinstance(config, Mapping)
     _job(data, config, translation)
     processes = [item for item in items(config["process"]) if isinstance(item, Mapping)]
     for index, _ in enumerate(processes[1:], 1):
         translation.skip(f"config.process.{index}", "a process", "Tandem trains one model at a time")
-    process: Mapping[str, object] = processes[0] if processes else {}
-    process_prefix = "config.process.0."
-    datasets = items(process.get("datasets"))
-    has_folders = any(isinstance(item, Mapping) and is_path(item.get("folder_path")) for item in datasets)
-    trigger = process.get("trigger_word") if has_folders and isinstance(process.get("trigger_word"), str) else None
-    separate = ("datasets", "sample", *(("trigger_word",) if trigger else ()))
-    rest = {name: value for name, value in process.items() if name not in separate}
+    found = processes[0] if processes else {}
+    process = {name: value for name, value in found.items() if value is not None}
+    prefix = "config.process.0."
+    key, trigger = _trigger(process)
     sample = process.get("sample")
     sampling: Data = dict(sample) if isinstance(sample, Mapping) else {}
+    rest = {name: value for name, value in process.items() if name not in ("datasets", "sample")}
+    if key == "trigger_word":
+        del rest[key]
     if "sample_every" in sampling:
         rest["sample"] = {"sample_every": sampling["sample_every"]}
-    translation.apply(PROCESS_TABLE, rest, process_prefix)
+    _samples(sampling, f"{prefix}sample.", trigger, translation)
+    translation.apply(PROCESS_TABLE, rest, prefix)
     translation.put("lr_scaling", "none")
-    _datasets(process, process_prefix, str(trigger or ""), translation)
-    _samples(sampling, f"{process_prefix}sample.", translation)
+    _datasets(process, prefix, key, trigger, translation)
+
+
+def _trigger(process: Mapping[str, object]) -> tuple[str, str]:
+    """The word that ai-toolkit adds to captions, and its setting; both empty without one."""
+    embedding = process.get("embedding")
+    word = embedding.get("trigger") if isinstance(embedding, Mapping) else None
+    datasets = items(process.get("datasets"))
+    if is_text(word):
+        return "embedding.trigger", str(word)
+    has_folders = any(isinstance(item, Mapping) and is_path(item.get("folder_path")) for item in datasets)
+    word = process.get("trigger_word")
+    return ("trigger_word", str(word)) if is_text(word) and (has_folders or "sample" in process) else ("", "")
 
 
 def _job(data: Mapping[str, object], config: Mapping[str, object], translation: Translation) -> None:
@@ -64,7 +86,9 @@ def _job(data: Mapping[str, object], config: Mapping[str, object], translation: 
     translation.apply(outer, {**{name: value for name, value in data.items() if name != "config"}, "config": around})
 
 
-def _datasets(process: Mapping[str, object], process_prefix: str, trigger: str, translation: Translation) -> None:
+def _datasets(
+    process: Mapping[str, object], process_prefix: str, trigger_key: str, trigger: str, translation: Translation
+) -> None:
     count = 0
     first: dict[str, object] = {}
     for index, dataset in enumerate(items(process.get("datasets"))):
@@ -83,14 +107,14 @@ def _datasets(process: Mapping[str, object], process_prefix: str, trigger: str, 
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.")
         translation.put(f"concepts.{count}.include_subfolders", False)
         translation.put(f"concepts.{count}.caption_lines", "whole")  # toolkit/dataloader_mixins.py, load_caption
-        if trigger:
-            why = "it is put before every caption; ai-toolkit adds it only if it is missing"
+        if trigger and dataset.get("is_reg") is not True:
+            why = "it is put before every caption, in ai-toolkit if it is missing; [trigger] in captions is kept"
             path = f"concepts.{count}.prompt_prefix"
-            translation.add(ImportEntry(f"{process_prefix}trigger_word", trigger, path, f"{trigger}, ", why))
+            translation.add(ImportEntry(process_prefix + trigger_key, trigger, path, f"{trigger} ", why))
         count += 1
 
 
-def _samples(sampling: Mapping[str, object], prefix: str, translation: Translation) -> None:
+def _samples(sampling: Mapping[str, object], prefix: str, trigger: str, translation: Translation) -> None:
     common = {name: value for name, value in sampling.items() if name not in ("prompts", "samples", "sample_every")}
     prompts = [{"prompt": item} for item in items(sampling.get("prompts"))]
     prompts += [dict(item) for item in items(sampling.get("samples")) if isinstance(item, Mapping)]
@@ -100,11 +124,13 @@ def _samples(sampling: Mapping[str, object], prefix: str, translation: Translati
         if not is_text(prompt.get("prompt")):
             translation.skip(f"{prefix}prompts.{index}", prompt, "it has no prompt")
             continue
-        values: Data = {**common, **prompt}
+        flags = split_prompt(str(prompt["prompt"]), trigger)
+        values: Data = {**common, **prompt, **flags}
         seed = values.get("seed")
-        if walks and isinstance(seed, int) and "seed" not in prompt:
+        if walks and isinstance(seed, int) and "seed" not in {**prompt, **flags}:
             values["seed"] = seed + index
         names = {name: prefix + name for name in common} | {"prompt": f"{prefix}prompts.{index}"}
+        names |= {name: f"{prefix}prompts.{index}.{name}" for name in flags if name != "prompt"}
         translation.apply(SAMPLE_TABLE, values, prefix, f"samples.{count}.", names)
         count += 1
     if not prompts:

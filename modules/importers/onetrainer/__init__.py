@@ -70,11 +70,13 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     """Translate the settings, concepts and samples of a file."""
     rest = {name: value for name, value in data.items() if name not in LISTS}
     files = {file for file, _ in LISTS.values()}
-    translation.apply(TABLE, _complete_old_settings({name: value for name, value in rest.items() if name not in files}))
-    for index, concept in enumerate(_items("concepts", data, translation)):
-        _concept(index, concept, translation)
-    for index, sample in enumerate(_items("samples", data, translation)):
+    concepts, samples = (_items(name, data, translation) for name in LISTS)
+    for index, sample in enumerate(samples):  # first, because the interval of samples matters only if there are any
         _sample(index, sample, translation)
+    translation.put("lr_scaling", "none")
+    translation.apply(TABLE, _complete_old_settings({name: value for name, value in rest.items() if name not in files}))
+    for index, concept in enumerate(concepts):
+        _concept(index, concept, translation)
 
 
 def _complete_old_settings(given: Mapping[str, object]) -> dict[str, object]:

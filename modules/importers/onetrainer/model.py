@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from modules.importers import common
-from modules.importers.onetrainer.values import RATE_USES, interval, rate_factor
+from modules.importers.onetrainer.values import RATE_USES, interval, interval_change, rate_factor
 from modules.importers.readers import (
     PRECISIONS,
     boolean,
@@ -114,9 +114,10 @@ def _read_submodule(values: Values, part: str, prefix: str) -> list[Assignment]:
         why = "" if factor == 1 else f"multiplied by {factor:.4g}, as learning_rate_scaler does"
         found.append(Assignment(f"{prefix}.learning_rate", number(rate) * factor, why, (f"{part}.learning_rate",)))
     ends = (f"{part}.stop_training_after", f"{part}.stop_training_after_unit")
-    stop = interval(values[ends[0]], values[ends[1]])
+    stop = interval(values[ends[0]], values[ends[1]], values)
     if stop != "never" and trained:
-        found.append(Assignment(f"{prefix}.stop_after", stop, keys=ends))
+        why = interval_change(values[ends[1]], values)
+        found.append(Assignment(f"{prefix}.stop_after", stop, why, ends))
     return [*found, _weights(values, part, prefix, frozen=method != "FINE_TUNE" or not trained)]
 
 
@@ -210,9 +211,9 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         "patterns become regular expressions", {"training_method": "FINE_TUNE"},
     ),
     *(_submodule(index, part) for index, part in enumerate(SUBMODULES)),
-    Rule("embedding.placeholder", "embedding_token", "<embedding>", non_empty_text, optional=True),
-    Rule("embedding.initial_embedding_text", "embedding_init", "*", text, optional=True),
-    Rule("embedding.token_count", "embedding_vectors", 1, integer, optional=True),
+    Rule("embedding.placeholder", "embedding_token", "<embedding>", non_empty_text),
+    Rule("embedding.initial_embedding_text", "embedding_init", "*", text),
+    Rule("embedding.token_count", "embedding_vectors", 1, integer),
     CombinedRule(
         {"force_v_prediction": False, "force_epsilon_prediction": False}, "family_options.prediction_type", _prediction
     ),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from modules.importers import common
 from modules.importers.onetrainer.model import SUBMODULE_DEFAULTS
-from modules.importers.onetrainer.values import RATE_USES, interval, learning_rates
+from modules.importers.onetrainer.values import (
+    ACCUMULATION,
+    RATE_USES,
+    interval,
+    interval_change,
+    learning_rates,
+    warmup,
+)
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
     boolean,
@@ -29,10 +36,14 @@ from modules.importers.rules import (
 
 # Its schedules -> Tandem's and how they differ.
 SCHEDULES = {
-    **{name: (name, "") for name in ("constant", "linear", "cosine", "cosine_with_restarts")},
+    **{name: (name, "") for name in ("constant", "linear", "cosine")},
+    "cosine_with_restarts": (
+        "cosine_with_restarts",
+        "OneTrainer's rises as smoothly as it falls, Tandem's jumps",
+    ),
     "cosine_with_hard_restarts": ("cosine_with_restarts", ""),
     "rex": ("linear", "Tandem has no REX schedule; linear also decays to the end"),
-    "adafactor": ("constant", "Tandem sets Adafactor's learning rate itself"),
+    "adafactor": ("constant", "it follows Adafactor's own learning rate, which is constant without relative_step"),
 }
 # Optimizer settings that an optimizer of Tandem also has; None means the optimizer's default.
 OPTIMIZER_KEYS = {
@@ -73,13 +84,6 @@ def _schedule(values: Values) -> list[Assignment]:
     return found
 
 
-def _warmup(value: object) -> object:
-    found = number(value)
-    if 0 < found <= 1:
-        raise UnsupportedValueError(common.FRACTION)
-    return integer(value)
-
-
 def _ema(values: Values) -> list[Assignment]:
     mode = str(values["ema"]).upper()
     if mode == "OFF":
@@ -115,14 +119,20 @@ def _masks(values: Values) -> list[Assignment]:
 def _validation(values: Values) -> list[Assignment]:
     if not boolean(values["validation"]):
         return []
-    return [Assignment("validate_every", interval(values["validate_after"], values["validate_after_unit"]))]
+    unit = values["validate_after_unit"]
+    every = interval(values["validate_after"], unit, values)
+    return [Assignment("validate_every", every, interval_change(unit, values))]
+
+
+_STEPS = "with gradient accumulation OneTrainer's steps are batches: they are converted"
 
 
 def _every(target: str, name: str, count: object, unit: str) -> CombinedRule:
     def read(values: Values) -> list[Assignment]:
-        return [Assignment(target, interval(values[name], values[f"{name}_unit"]))]
+        given_unit = values[f"{name}_unit"]
+        return [Assignment(target, interval(values[name], given_unit, values), interval_change(given_unit, values))]
 
-    return CombinedRule({name: count, f"{name}_unit": unit}, target, read)
+    return CombinedRule({name: count, f"{name}_unit": unit}, target, read, _STEPS, ACCUMULATION)
 
 
 def _backups(values: Values) -> list[Assignment]:
@@ -153,7 +163,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         {"learning_rate_scheduler": "CONSTANT", "learning_rate_cycles": 1.0, "learning_rate_min_factor": 0.0},
         "scheduler, scheduler_cycles, min_learning_rate_factor", _schedule,
     ),
-    Rule("learning_rate_warmup_steps", "warmup_steps", 200.0, _warmup),
+    CombinedRule({"learning_rate_warmup_steps": 200.0}, "warmup_steps", warmup, _STEPS, ACCUMULATION),
     Rule("epochs", "epochs", 100, integer),
     Rule("batch_size", "batch_size", 1, integer),
     Rule("gradient_accumulation_steps", "gradient_accumulation_steps", 1, integer),
@@ -181,7 +191,8 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         "masked_training, unmasked_weight, normalize_masked_area_loss", _masks, "Tandem uses the mask at every step",
     ),
     CombinedRule(
-        {"validation": False, "validate_after": 1, "validate_after_unit": "EPOCH"}, "validate_every", _validation
+        {"validation": False, "validate_after": 1, "validate_after_unit": "EPOCH"}, "validate_every", _validation,
+        _STEPS, ACCUMULATION,
     ),
     _every("sample_every", "sample_after", 10, "MINUTE"),
     _every("backup_every", "backup_after", 30, "MINUTE"),

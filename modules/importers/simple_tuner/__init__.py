@@ -1,0 +1,63 @@
+"""SimpleTuner's config.json, whose names may start with "--", and the multidatabackend.json that it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.importers.readers import is_path
+from modules.importers.report import ImportEntry
+from modules.importers.simple_tuner.data import BACKEND_TABLE
+from modules.importers.simple_tuner.settings import TABLE
+from modules.importers.translation import Translation
+
+TRAINER = "SimpleTuner"
+TABLES = {"settings": TABLE, "each local dataset of images": BACKEND_TABLE}
+
+
+def recognises(data: object) -> bool:
+    """Whether the data has names that start with "--", or that only SimpleTuner uses."""
+    if not isinstance(data, Mapping):
+        return False
+    names = {str(name).removeprefix("--") for name in data}
+    known = {"model_family", "data_backend_config"} & names
+    return bool(known) and ("pretrained_model_name_or_path" in names or "model_type" in names or len(known) == 2)
+
+
+def translate(data: Mapping[str, object], translation: Translation) -> None:
+    """Translate the settings and the local datasets."""
+    written = {str(name).removeprefix("--"): str(name) for name in data}
+    given = {str(name).removeprefix("--"): _plain(value) for name, value in data.items()}
+    sets = given.pop("data_backend_config", None)
+    given.setdefault("lr_scheduler", "sine")  # its default, which Tandem does not have
+    translation.put("lr_scaling", "none")
+    translation.apply(TABLE, given, written_as=written)
+    if "base_model" not in translation.data:
+        model = "pretrained_model_name_or_path"
+        translation.skip(written.get(model, model), None, "the file has no base model: set base_model")
+    if sets is None:
+        return
+    key = written["data_backend_config"]
+    content = translation.read_file(key, sets)
+    if content is not None:
+        translation.imported.append(ImportEntry(key, sets, "concepts", "its local datasets"))
+        _backends(content, translation)
+
+
+def _plain(value: object) -> object:
+    """A switch that is written as text, as a boolean."""
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _backends(content: object, translation: Translation) -> None:
+    for index, backend in enumerate(content if isinstance(content, list) else []):
+        prefix = f"data_backend_config.{index}."
+        if not isinstance(backend, Mapping):
+            translation.skip(prefix[:-1], backend, "expected a group")
+            continue
+        kind = str(backend.get("dataset_type", "image"))
+        if kind in ("text_embeds", "image_embeds"):
+            translation.skip(prefix[:-1], str(backend.get("id")), "Tandem has its own cache")
+        elif kind != "image" or not is_path(backend.get("instance_data_dir")):
+            translation.skip(prefix[:-1], str(backend.get("id")), "Tandem reads local folders of images")
+        else:
+            translation.apply(BACKEND_TABLE, backend, prefix, f"concepts.{translation.count('concepts')}.")

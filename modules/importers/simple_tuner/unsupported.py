@@ -1,0 +1,72 @@
+"""SimpleTuner's settings that Tandem does not have. Defaults as in its helpers/configuration/cmd_args.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from modules.importers import common
+from modules.importers.rules import Unsupported
+
+IMAGES: Final = "Tandem scales all images to the area of the resolution"
+_NOT_HERE: Final = "Tandem has no such setting"
+_OTHER_MODEL: Final = "for a model family that Tandem does not have"
+_WORKINGS: Final = "it changes how SimpleTuner works, not what it trains"
+_BIAS: Final = "set family_options.timestep_distribution"
+_SAMPLES: Final = "Tandem's samples have no such setting"
+
+UNSUPPORTED: Final = (
+    Unsupported("resume_from_checkpoint", "use --resume latest", default="latest"),
+    Unsupported("webhook_config", "Tandem has no webhooks", secret=True),
+    Unsupported("report_to tracker_*", common.MONITOR),
+    Unsupported("push_* hub_* model_card_*", common.UPLOAD),
+    Unsupported("hub_token", common.UPLOAD, secret=True),
+    Unsupported("disable_benchmark", common.FIRST_SAMPLES),
+    Unsupported("minimum_image_size", IMAGES, default=0),
+    Unsupported("maximum_image_size target_downsample_size", IMAGES),
+    Unsupported("aspect_bucket_rounding", common.BUCKETS),
+    Unsupported("aspect_bucket_alignment", common.BUCKETS, default=64),
+    Unsupported("base_model_default_dtype", common.NO_QUANTISATION, default="bf16"),
+    Unsupported("quantize_via", common.NO_QUANTISATION, default="accelerator"),
+    Unsupported("gradient_precision", "gradients are kept in fp32"),
+    Unsupported("*_precision", common.NO_QUANTISATION, default="no_change"),
+    Unsupported("flow_sigmoid_scale", common.FLOW, default=1.0),
+    Unsupported("flow_beta_schedule_*", common.FLOW, default=2.0),
+    Unsupported("flow_schedule_shift", common.FLOW, default=3),
+    Unsupported("flow_*", common.FLOW),
+    Unsupported("flux_lora_target", _OTHER_MODEL, default="all"),
+    Unsupported("flux_guidance_mode", _OTHER_MODEL, default="constant"),
+    Unsupported("flux_*", _OTHER_MODEL),
+    Unsupported("timestep_bias_strategy", _BIAS, default="none"),
+    Unsupported("timestep_bias_multiplier", _BIAS, default=1.0),
+    Unsupported("timestep_bias_end", _BIAS, default=1000),
+    Unsupported("timestep_bias_portion", _BIAS, default=0.25),
+    Unsupported("training_scheduler_timestep_spacing", _NOT_HERE, default="trailing"),
+    Unsupported("inference_scheduler_timestep_spacing", _SAMPLES, default="trailing"),
+    Unsupported("layer_freeze_strategy", "set parts", default="none"),
+    Unsupported("lora_init_type", "adapters start as peft's do", default="default"),
+    Unsupported("init_lora", "set lora_from"),
+    Unsupported("ema_device", "the average stays on the model's device", default="cpu"),
+    Unsupported("ema_validation", "samples use the average", default="comparison"),
+    Unsupported("ema_foreach_disable", _WORKINGS, default=True),
+    Unsupported(
+        "pretrained_vae_model_name_or_path", "put the autoencoder into a diffusers folder",
+        default="madebyollin/sdxl-vae-fp16-fix",
+    ),
+    Unsupported("train_text_encoder", "set parts; SimpleTuner does so for SD 2 only"),
+    Unsupported("vae_dtype", _WORKINGS, default="bf16"),
+    Unsupported("vae_cache_scan_behaviour", _WORKINGS, default="recreate"),
+    Unsupported("write_batch_size aws_max_pool_connections", _WORKINGS, default=128),
+    Unsupported("read_batch_size", _WORKINGS, default=25),
+    Unsupported("image_processing_batch_size max_workers", _WORKINGS, default=32),
+    Unsupported("torch_num_threads", _WORKINGS, default=8),
+    Unsupported("aspect_bucket_worker_count", _WORKINGS, default=12),
+    Unsupported("dataloader_prefetch_qlen", _WORKINGS, default=10),
+    Unsupported("metadata_update_interval", _WORKINGS, default=3600),
+    Unsupported("attention_mechanism", "PyTorch's attention chooses the fastest implementation", default="diffusers"),
+    Unsupported("logging_dir", "the run's folder contains the log", default="logs"),
+    Unsupported("cache_dir_text", "Tandem has its own cache", default="cache"),
+    Unsupported("data_backend_sampling", "repeats sets how often each image appears", default="auto-weighting"),
+    Unsupported("num_validation_images", "each prompt gives one image", default=1),
+    Unsupported("validation_*", _SAMPLES),
+    Unsupported("*", _NOT_HERE),
+)  # fmt: skip

@@ -1,0 +1,187 @@
+"""ai-toolkit's jobs, against its sources.
+
+ostris/ai-toolkit: toolkit/config_modules.py (defaults; GenerateImageConfig for flags in prompts), toolkit/scheduler.py,
+toolkit/optimizer.py, toolkit/prompt_utils.py (inject_trigger_into_prompt), toolkit/job.py (kinds of jobs),
+jobs/process/BaseSDTrainProcess.py (steps, accumulation, triggers).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, Interval
+from modules.importers import ImportResult, import_file
+
+
+def imported(folder: Path, train: dict[str, object] | None = None, **process: object) -> ImportResult:
+    base = {"type": "sd_trainer", "network": {"type": "lora", "linear": 16}, "train": {"lr": 1e-4, **(train or {})}}
+    model = {"name_or_path": "a/b", "is_xl": True}
+    return _job(folder, {"job": "extension", "config": {"name": "a", "process": [{**base, "model": model, **process}]}})
+
+
+def _job(folder: Path, job: dict[str, object]) -> ImportResult:
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    return import_file(folder / "job.json")
+
+
+def reasons(found: ImportResult) -> dict[str, str]:
+    entries = (*found.report.not_imported, *found.report.changed)
+    return {entry.source.removeprefix("config.process.0."): entry.why for entry in entries}
+
+
+def test_alpha_is_1_by_default(tmp_path: Path) -> None:
+    """linear_alpha defaults to alpha, alpha to 1.0; conv_alpha to conv."""
+    assert imported(tmp_path).config.lora_alpha == 1.0
+    network = {"type": "lora", "linear": 16, "alpha": 4}
+    assert imported(tmp_path, network=network).config.lora_alpha == 4
+    network = {"type": "lora", "linear": 16, "linear_alpha": 8, "alpha": 4}
+    assert imported(tmp_path, network=network).config.lora_alpha == 8
+
+
+def test_convolutions_have_their_own_rank_and_alpha(tmp_path: Path) -> None:
+    config = imported(tmp_path, network={"type": "locon", "linear": 16, "conv": 8}).config
+    assert (config.lora_rank, config.lora_alpha) == (16, 1.0)
+    assert (config.lora_conv_rank, config.lora_conv_alpha) == (8, 8)
+    config = imported(tmp_path, network={"linear": 16, "conv": 8, "conv_alpha": 2}).config
+    assert (config.method, config.lora_conv_rank, config.lora_conv_alpha) == ("lora", 8, 2)  # type is lora by default
+
+
+def test_text_encoders_are_frozen_by_default(tmp_path: Path) -> None:
+    assert [part.train for part in imported(tmp_path).config.parts] == [True, False, False]
+    train = {"train_text_encoder": True, "unet_lr": 3e-4, "text_encoder_lr": 2e-5}
+    parts = imported(tmp_path, train).config.parts
+    assert [(part.train, part.learning_rate) for part in parts] == [(True, 3e-4), (True, 2e-5), (True, 2e-5)]
+
+
+def test_defaults_of_a_job(tmp_path: Path) -> None:
+    config = imported(tmp_path).config
+    assert (config.max_steps, config.batch_size, config.precision, config.max_grad_norm) == (1000, 1, "fp32", 1.0)
+    assert (config.ema, config.save_dtype, config.scheduler, config.lr_scaling) == (False, "fp16", "constant", "none")
+    assert (config.backup_every, config.backups_kept) == (Interval(1000, "steps"), 5)
+    assert config.gradient_checkpointing
+    found = imported(tmp_path, {"min_snr_gamma": 5.0, "noise_offset": 0.03, "ema_config": {"use_ema": True}}).config
+    assert (found.ema, found.ema_decay) == (True, 0.999)
+    assert found.family_options == {"loss_weighting": "min_snr", "min_snr_gamma": 5.0, "offset_noise": 0.03}
+
+
+@pytest.mark.parametrize(
+    ("name", "eps", "weight_decay"),
+    [("adamw", 1e-6, 0.01), ("adamw8bit", 1e-6, 0.01), ("adam", 1e-6, 0.0), ("prodigy", 1e-6, 0.0)],
+)
+def test_optimizers(tmp_path: Path, name: str, eps: float, weight_decay: float) -> None:
+    """get_optimizer passes eps=1e-6; torch, bitsandbytes and prodigyopt have the rest."""
+    found = imported(tmp_path, {"optimizer": name}).config.optimizer.model_dump()
+    assert (found["eps"], found["weight_decay"]) == (eps, weight_decay)
+    found = imported(tmp_path, {"optimizer": name, "optimizer_params": {"weight_decay": 0.2}}).config
+    assert found.optimizer.model_dump()["weight_decay"] == 0.2
+
+
+def test_prodigys_rate_is_1_if_it_is_below_a_tenth(tmp_path: Path) -> None:
+    """get_optimizer: a rate below 0.1 becomes 1.0."""
+    assert imported(tmp_path, {"optimizer": "prodigy", "lr": 1e-4}).config.learning_rate == 1
+    assert imported(tmp_path, {"optimizer": "prodigy", "lr": 0.5}).config.learning_rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        ({"lr_scheduler": "constant_with_warmup"}, ("constant", 1000, 0)),  # get_lr_scheduler's own default
+        (
+            {"lr_scheduler": "constant_with_warmup", "lr_scheduler_params": {"num_warmup_steps": 50}},
+            ("constant", 50, 0),
+        ),
+        ({"lr_scheduler": "cosine", "lr_scheduler_params": {"num_warmup_steps": 50}}, ("cosine", 50, 0)),
+        ({"lr_scheduler": "cosine", "lr_scheduler_params": {"eta_min": 1e-5}}, ("cosine", 0, 0.1)),
+    ],
+)
+def test_schedules(tmp_path: Path, train: dict[str, object], expected: tuple[object, ...]) -> None:
+    config = imported(tmp_path, train).config
+    assert (config.scheduler, config.warmup_steps, pytest.approx(config.min_learning_rate_factor)) == expected
+
+
+def test_restarts_need_a_period(tmp_path: Path) -> None:
+    """CosineAnnealingWarmRestarts with T_0 = total_iters, the number of steps: it never restarts."""
+    config = imported(tmp_path, {"lr_scheduler": "cosine_with_restarts"}).config
+    assert (config.scheduler, config.scheduler_cycles) == ("cosine_with_restarts", 1)
+
+
+def test_schedules_that_mean_something_else(tmp_path: Path) -> None:
+    """LinearLR rises from start_factor 1/3 to 1; diffusers' polynomial gets total_iters, which it does not take."""
+    for name in ("linear", "polynomial"):
+        found = imported(tmp_path, {"lr_scheduler": name})
+        assert found.config.scheduler == "constant"
+        assert "ai-toolkit" in reasons(found)["train.lr_scheduler"]
+    falling = {"lr_scheduler": "linear", "lr_scheduler_params": {"start_factor": 1.0, "end_factor": 0.1}}
+    config = imported(tmp_path, falling).config
+    assert (config.scheduler, config.min_learning_rate_factor) == ("linear", 0.1)
+
+
+def test_accumulation_of_the_older_kind_counts_batches_as_steps(tmp_path: Path) -> None:
+    """The loop runs `steps` times; gradient_accumulation takes its batches within one of them."""
+    shared = {"sample": {"sample_every": 400, "prompts": ["a cat"]}, "save": {"save_every": 200}}
+    config = imported(tmp_path, {"steps": 2000, "gradient_accumulation": 4}, **shared).config
+    assert (config.gradient_accumulation_steps, config.max_steps) == (4, 2000)
+    assert (config.sample_every, config.backup_every) == (Interval(400, "steps"), Interval(200, "steps"))
+    found = imported(tmp_path, {"steps": 2000, "gradient_accumulation_steps": 4}, **shared)
+    assert (found.config.gradient_accumulation_steps, found.config.max_steps) == (4, 500)
+    assert (found.config.sample_every, found.config.backup_every) == (Interval(100, "steps"), Interval(50, "steps"))
+    assert "batches" in reasons(found)["sample.sample_every"]
+
+
+def test_the_trigger_word_is_for_images_that_are_not_regularisation(tmp_path: Path) -> None:
+    """add_if_not_present=not is_reg; the word and a space are put before the caption."""
+    (tmp_path / "a").mkdir()
+    datasets = [{"folder_path": "a"}, {"folder_path": "a", "is_reg": True}, {"folder_path": "a", "trigger_word": "xyz"}]
+    found = imported(tmp_path, trigger_word="sks", datasets=datasets)
+    assert [concept.prompt_prefix for concept in found.config.concepts] == ["sks ", "", "sks "]
+    assert [concept.prior for concept in found.config.concepts] == [False, True, False]
+
+
+def test_an_embedding_job_trains_its_trigger(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    embedding = {"trigger": "sks", "tokens": 6}
+    sample = {"prompts": ["a photo of [name]"]}
+    found = imported(tmp_path, network=None, embedding=embedding, datasets=[{"folder_path": "a"}], sample=sample)
+    config = found.config
+    assert (config.method, config.embedding_token, config.embedding_vectors, config.embedding_init) == (
+        "embedding", "sks", 6, "*",
+    )  # fmt: skip
+    assert (config.concepts[0].prompt_prefix, config.samples[0].prompt) == ("sks ", "a photo of sks")
+
+
+def test_prompts(tmp_path: Path) -> None:
+    """GenerateImageConfig._process_prompt_string; [trigger] and [name] are replaced."""
+    prompts = [
+        "a [trigger] cat, [name] --w 768 --h 1024 --d 3 --n bad, ugly --s 9 --l 4.5",
+        "a dog --seed 8 --cfg 3 --steps 12 --m 0.5",
+        "a plain one",
+    ]
+    sample = {"prompts": prompts, "width": 512, "height": 640, "seed": 42, "walk_seed": True, "neg": "blurry"}
+    found = imported(tmp_path, trigger_word="sks", sample=sample)
+    first, second, third = found.config.samples
+    assert (first.prompt, first.negative_prompt) == ("a sks cat, sks", "bad, ugly")
+    assert (first.width, first.height, first.seed, first.steps, first.guidance_scale) == (768, 1024, 3, 9, 4.5)
+    assert (second.prompt, second.seed, second.steps, second.guidance_scale) == ("a dog", 8, 12, 3)
+    assert (third.prompt, third.negative_prompt, third.width, third.height, third.seed) == (
+        "a plain one", "blurry", 512, 640, 44,
+    )  # fmt: skip
+    assert any(source.endswith("network_multiplier") for source in reasons(found))
+
+
+@pytest.mark.parametrize("kind", ["extract", "generate", "mod"])
+def test_jobs_that_do_not_train_are_refused(tmp_path: Path, kind: str) -> None:
+    job: dict[str, object] = {"job": kind, "config": {"name": "a", "process": [{"type": "locon", "rank": 4}]}}
+    with pytest.raises(ConfigError, match=f'"{kind}"') as caught:
+        _job(tmp_path, job)
+    assert "train" in str(caught.value)
+
+
+def test_both_limits_of_denoising_steps(tmp_path: Path) -> None:
+    """min_denoising_steps is 0 and max_denoising_steps 999 by default, of 1000 timesteps."""
+    found = imported(tmp_path, {"min_denoising_steps": 0, "max_denoising_steps": 1000})
+    assert not {"train.min_denoising_steps", "train.max_denoising_steps"} & set(reasons(found))
+    options = imported(tmp_path, {"min_denoising_steps": 200, "max_denoising_steps": 800}).config.family_options
+    assert options == {"min_timestep": 0.2, "max_timestep": 0.8}

@@ -1,0 +1,129 @@
+"""OneTrainer's presets, against its sources.
+
+Nerogar/OneTrainer: modules/util/config/TrainConfig.py (defaults), modules/util/NamedParameterGroup.py and
+modules/util/enum/LearningRateScaler.py (rates), modules/util/create.py, create_lr_scheduler (warm-up),
+modules/trainer/GenericTrainer.py (its steps are batches: `next_step` is called for each),
+modules/util/lr_scheduler_util.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config import Interval, TrainConfig
+from modules.importers import ImportResult, import_file
+
+LORA: dict[str, object] = {
+    "training_method": "LORA", "model_type": "STABLE_DIFFUSION_XL_10_BASE", "base_model_name": "a/b", "concepts": [],
+    "samples": [], "learning_rate": 1e-4,
+}  # fmt: skip
+FINE_TUNE = {**LORA, "training_method": "FINE_TUNE", "model_type": "STABLE_DIFFUSION_15"}
+EMBEDDING = {**LORA, "training_method": "EMBEDDING", "model_type": "STABLE_DIFFUSION_15"}
+
+
+def imported(folder: Path, preset: dict[str, object], **changed: object) -> ImportResult:
+    (folder / "preset.json").write_text(json.dumps({**preset, **changed}), encoding="utf-8")
+    return import_file(folder / "preset.json")
+
+
+def stops(config: TrainConfig) -> dict[str, Interval]:
+    return {part.part: part.stop_after for part in config.parts}
+
+
+@pytest.mark.parametrize(
+    ("scaler", "factor", "scaling"),
+    [
+        (None, 1, "none"),  # its default is NONE
+        ("NONE", 1, "none"),
+        ("BATCH", 2, "none"),  # sqrt(4)
+        ("GRADIENT_ACCUMULATION", 3, "none"),  # sqrt(9)
+        ("BOTH", 6, "none"),  # sqrt(4 * 9)
+        ("GLOBAL_BATCH", 2, "sqrt"),  # sqrt(4 * world_size)
+        ("GLOBAL_BOTH", 6, "sqrt"),
+    ],
+)
+def test_rates(tmp_path: Path, scaler: str | None, factor: float, scaling: str) -> None:
+    changed = {} if scaler is None else {"learning_rate_scaler": scaler}
+    found = imported(
+        tmp_path, LORA, batch_size=4, gradient_accumulation_steps=9, text_encoder={"learning_rate": 1e-5}, **changed
+    )
+    assert found.config.lr_scaling == scaling
+    assert found.config.learning_rate == pytest.approx(1e-4 * factor)
+    assert found.config.parts[1].learning_rate == pytest.approx(1e-5 * factor)
+
+
+def test_an_unknown_scaler_is_told_and_changes_no_rate(tmp_path: Path) -> None:
+    """LearningRateScaler has no GLOBAL_GRADIENT_ACCUMULATION."""
+    found = imported(tmp_path, LORA, learning_rate_scaler="GLOBAL_GRADIENT_ACCUMULATION", gradient_accumulation_steps=9)
+    assert (found.config.lr_scaling, found.config.learning_rate) == ("none", 1e-4)
+    assert "learning_rate_scaler" in {entry.source for entry in found.report.not_imported}
+
+
+@pytest.mark.parametrize("preset", [LORA, FINE_TUNE])
+def test_text_encoders_stop_after_30_epochs_by_default(tmp_path: Path, preset: dict[str, object]) -> None:
+    found = stops(imported(tmp_path, preset).config)
+    assert found.pop("unet") == Interval.never()
+    assert set(found.values()) == {Interval(30, "epochs")}
+
+
+def test_text_encoders_that_never_stop_or_are_not_trained(tmp_path: Path) -> None:
+    never = {"stop_training_after_unit": "NEVER"}
+    config = imported(tmp_path, LORA, text_encoder=never, text_encoder_2={"train": False}).config
+    assert stops(config) == dict.fromkeys(("unet", "text_encoder", "text_encoder_2"), Interval.never())
+    assert [part.train for part in config.parts] == [True, True, False]
+
+
+def test_embeddings_have_its_placeholder_and_initial_text_by_default(tmp_path: Path) -> None:
+    config = imported(tmp_path, EMBEDDING).config
+    assert (config.embedding_token, config.embedding_init, config.embedding_vectors) == ("<embedding>", "*", 1)
+    given = {"placeholder": "<cat>", "initial_embedding_text": "cat", "token_count": 3}
+    config = imported(tmp_path, EMBEDDING, embedding=given).config
+    assert (config.embedding_token, config.embedding_init, config.embedding_vectors) == ("<cat>", "cat", 3)
+    assert "embedding_token" not in "\n".join(imported(tmp_path, LORA).report.lines())
+
+
+def test_its_steps_are_batches(tmp_path: Path) -> None:
+    """create_lr_scheduler: int(warmup_steps / gradient_accumulation_steps)."""
+    changed = {
+        "gradient_accumulation_steps": 4, "learning_rate_warmup_steps": 202.0, "save_every": 0,
+        "sample_after": 100, "sample_after_unit": "STEP", "backup_after": 2, "backup_after_unit": "STEP",
+        "text_encoder": {"stop_training_after": 1000, "stop_training_after_unit": "STEP"}, "validation": True,
+        "validate_after": 3, "validate_after_unit": "EPOCH",
+    }  # fmt: skip
+    found = imported(tmp_path, LORA, **changed)
+    config = found.config
+    assert config.warmup_steps == 50
+    assert (config.sample_every, config.backup_every) == (Interval(25, "steps"), Interval(1, "steps"))
+    assert stops(config)["text_encoder"] == Interval(250, "steps")
+    assert config.validate_every == Interval(3, "epochs")
+    reasons = {entry.source: entry.why for entry in found.report.changed}
+    assert "batches" in reasons["learning_rate_warmup_steps"]
+    assert "batches" in reasons["sample_after, sample_after_unit"]
+    assert imported(tmp_path, LORA).config.warmup_steps == 200
+
+
+def test_its_smooth_restarts_are_told(tmp_path: Path) -> None:
+    """cosine_with_restarts rises as smoothly as it falls; cosine_with_hard_restarts jumps, as Tandem's does."""
+    names = ("COSINE_WITH_RESTARTS", "COSINE_WITH_HARD_RESTARTS")
+    found = [imported(tmp_path, LORA, learning_rate_scheduler=name, learning_rate_cycles=3.0) for name in names]
+    assert [each.config.scheduler for each in found] == ["cosine_with_restarts"] * 2
+    assert [each.config.scheduler_cycles for each in found] == [3, 3]
+    marked = ["learning_rate_scheduler" in {entry.source for entry in each.report.changed} for each in found]
+    assert marked == [True, False]
+
+
+def test_defaults_of_a_preset(tmp_path: Path) -> None:
+    config = imported(tmp_path, LORA, samples=[{"prompt": "a cat"}]).config
+    assert (config.epochs, config.batch_size, config.precision, config.resolution) == (100, 1, "fp16", 512)
+    assert (config.lora_rank, config.lora_alpha, config.max_grad_norm, config.scheduler) == (16, 1.0, 1.0, "constant")
+    assert (config.sample_every, config.backup_every) == (Interval(10, "minutes"), Interval(30, "minutes"))
+    assert (config.ema, config.caption_dropout, config.masked_training) == (False, 0.0, False)
+    assert config.family_options.get("loss_weighting", "none") == "none"
+    found = imported(tmp_path, LORA, ema="GPU").config  # update_step_interval 5, decay 0.999
+    assert found.ema_decay**5 == pytest.approx(0.999)
+    masked = {"masked_training": True, "normalize_masked_area_loss": True, "unmasked_weight": 0.3}
+    found = imported(tmp_path, LORA, **masked).config
+    assert (found.normalize_masked_area_loss, found.unmasked_weight) == (True, 0.3)

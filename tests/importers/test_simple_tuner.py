@@ -1,0 +1,157 @@
+"""SimpleTuner's config.json, against its sources.
+
+bghira/SimpleTuner: helpers/configuration/cmd_args.py (defaults), helpers/training/optimizer_param.py (optimizers),
+helpers/models/sdxl/model.py (LoRA layers and the model of each flavour).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config import Interval
+from modules.importers import ImportResult, import_file
+
+LORA: dict[str, object] = {
+    "--model_type": "lora", "--model_family": "sdxl", "--optimizer": "adamw_bf16", "--data_backend_config": "data.json",
+    "--pretrained_model_name_or_path": "a/b",
+}  # fmt: skip
+
+
+def imported(folder: Path, without: str = "", **changed: object) -> ImportResult:
+    (folder / "data.json").write_text("[]", encoding="utf-8")
+    data = {name: value for name, value in LORA.items() if name != without}
+    data |= {f"--{name}": value for name, value in changed.items()}
+    (folder / "config.json").write_text(json.dumps(data), encoding="utf-8")
+    return import_file(folder / "config.json")
+
+
+def reasons(found: ImportResult) -> dict[str, str]:
+    entries = (*found.report.not_imported, *found.report.changed)
+    return {name: entry.why for entry in entries for name in entry.source.split(", ")}
+
+
+def test_defaults(tmp_path: Path) -> None:
+    found = imported(tmp_path, validation_prompt="a cat")
+    config = found.config
+    assert (config.lora_rank, config.lora_alpha, config.lora_dropout) == (16, 16, 0.1)
+    assert config.lora_targets == "attention"  # to_k, to_q, to_v, to_out.0
+    assert (config.learning_rate, config.warmup_steps, config.batch_size) == (4e-7, 500, 4)
+    assert (config.precision, config.resolution, config.max_grad_norm) == ("bf16", 1024, 2.0)
+    assert (config.epochs, config.max_steps, config.caption_dropout) == (1, None, 0)
+    assert (config.ema, config.lr_scaling, config.gradient_checkpointing) == (False, "none", False)
+    assert (config.backup_every, config.sample_every) == (Interval(500, "steps"), Interval(100, "steps"))
+    assert not config.parts, "the UNet only"
+    assert config.family_options.get("offset_noise", 0) == 0  # noise_offset 0.1 needs --offset_noise
+    assert "sine" in reasons(found)["lr_scheduler"]
+    assert imported(tmp_path, use_ema=True).config.ema_decay == 0.995
+
+
+def test_alpha_is_the_rank_by_default(tmp_path: Path) -> None:
+    config = imported(tmp_path, lora_rank=64).config
+    assert (config.lora_rank, config.lora_alpha) == (64, 64)
+
+
+def test_offset_noise_needs_its_switch(tmp_path: Path) -> None:
+    found = imported(tmp_path, noise_offset=0.05)
+    assert "offset_noise" not in found.config.family_options
+    assert "--offset_noise" in reasons(found)["--noise_offset"]
+    found = imported(tmp_path, offset_noise=True, noise_offset=0.05)
+    assert found.config.family_options["offset_noise"] == 0.05
+    assert "25%" in reasons(found)["--noise_offset"]
+    found = imported(tmp_path, offset_noise=True, noise_offset=0.05, noise_offset_probability=1.0)
+    assert "--noise_offset" not in reasons(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("adamw_bf16", ("adamw", [0.9, 0.999], 1e-6, 0.01)),
+        ("bnb-adamw8bit", ("adamw", [0.9, 0.999], 1e-6, 0.01)),
+        ("bnb-adamw8bit-paged", ("adamw", [0.9, 0.999], 1e-6, 0.01)),
+        ("ao-adamw8bit", ("adamw", [0.9, 0.999], 1e-6, 0.01)),
+        ("optimi-adamw", ("adamw", [0.9, 0.99], 1e-6, 0.0)),
+        ("adamw_schedulefree", ("adamw", [0.9, 0.999], 1e-8, 0.01)),
+        ("bnb-lion8bit", ("lion", [0.9, 0.99], None, 0.0)),
+        ("optimi-lion", ("lion", [0.9, 0.99], None, 0.0)),
+        ("prodigy", ("prodigy", [0.9, 0.99], 1e-8, 0.0)),
+    ],
+)
+def test_optimizers(tmp_path: Path, name: str, expected: tuple[object, ...]) -> None:
+    """optimizer_choices, default_settings."""
+    found = imported(tmp_path, optimizer=name)
+    optimizer = found.config.optimizer.model_dump(mode="json")
+    values = (optimizer["name"], list(optimizer["betas"]), optimizer.get("eps"), optimizer["weight_decay"])
+    assert values == expected
+    assert "no optimizer" not in reasons(found).get("--optimizer", "")
+    optimizer = imported(tmp_path, optimizer=name, optimizer_config="weight_decay=0.2").config.optimizer.model_dump()
+    assert (optimizer["name"], optimizer["weight_decay"]) == (expected[0], 0.2)
+
+
+def test_a_missing_base_model_is_that_of_the_family(tmp_path: Path) -> None:
+    """HUGGINGFACE_PATHS and DEFAULT_MODEL_FLAVOUR of helpers/models/sdxl/model.py."""
+    found = imported(tmp_path, without="--pretrained_model_name_or_path")
+    assert found.config.base_model == "stabilityai/stable-diffusion-xl-base-1.0"
+    assert "has no base model" in "\n".join(found.report.lines())
+    found = imported(tmp_path, without="--pretrained_model_name_or_path", model_flavour="base-0.9")
+    assert found.config.base_model == "stabilityai/stable-diffusion-xl-base-0.9"
+    found = imported(tmp_path, without="--pretrained_model_name_or_path", model_family="sd1x")
+    assert not found.config.base_model
+    assert "set base_model" in "\n".join(found.report.lines())
+
+
+def test_rates_that_it_scales(tmp_path: Path) -> None:
+    """--lr_scale: times GPUs, accumulation and batch size; --lr_scale_sqrt: their square root."""
+    shared: dict[str, object] = {
+        "learning_rate": 1e-5, "train_batch_size": 4, "gradient_accumulation_steps": 9, "lr_scale": True,
+    }  # fmt: skip
+    config = imported(tmp_path, **shared).config
+    assert (config.learning_rate, config.lr_scaling) == (pytest.approx(36e-5), "linear")
+    config = imported(tmp_path, **shared, lr_scale_sqrt=True).config
+    assert (config.learning_rate, config.lr_scaling) == (pytest.approx(6e-5), "sqrt")
+    config = imported(tmp_path, **{**shared, "lr_scale": False}).config
+    assert (config.learning_rate, config.lr_scaling) == (1e-5, "none")
+
+
+def test_schedules_end_at_lr_end(tmp_path: Path) -> None:
+    """--lr_end 4e-7 is where polynomial and cosine end."""
+    shared = {"learning_rate": 1e-4, "lr_warmup_steps": 0}
+    config = imported(tmp_path, **shared, lr_scheduler="polynomial").config
+    assert (config.scheduler, config.scheduler_power) == ("polynomial", 0.8)
+    assert config.min_learning_rate_factor == pytest.approx(4e-7 / 1e-4)
+    config = imported(tmp_path, **shared, lr_scheduler="cosine", lr_end="1e-5").config
+    assert (config.scheduler, config.min_learning_rate_factor) == ("cosine", pytest.approx(0.1))
+    assert imported(tmp_path, **shared, lr_scheduler="constant").config.min_learning_rate_factor == 0
+
+
+def test_clipping_of_single_values_is_told(tmp_path: Path) -> None:
+    """--grad_clip_method is value by default: single values are clipped at max_grad_norm."""
+    found = imported(tmp_path, max_grad_norm=1.5)
+    assert found.config.max_grad_norm == 1.5
+    assert "single values" in reasons(found)["--max_grad_norm"]
+    assert "--max_grad_norm" not in reasons(imported(tmp_path, max_grad_norm=1.5, grad_clip_method="norm"))
+
+
+def test_settings_at_their_defaults_are_not_reported(tmp_path: Path) -> None:
+    given = {
+        "attention_mechanism": "diffusers", "torch_num_threads": 8, "timestep_bias_strategy": "none",
+        "vae_dtype": "bf16",
+        "training_scheduler_timestep_spacing": "trailing", "inference_scheduler_timestep_spacing": "trailing",
+        "aspect_bucket_alignment": 64, "write_batch_size": 128, "max_workers": 32, "read_batch_size": 25,
+        "lora_init_type": "default", "base_model_default_dtype": "bf16", "validation_noise_scheduler": None,
+        "num_validation_images": 1, "flow_schedule_shift": 3, "flux_lora_target": "all",
+        "pretrained_vae_model_name_or_path": "madebyollin/sdxl-vae-fp16-fix", "metadata_update_interval": 3600,
+        "validation_torch_compile": "false", "quantize_via": "accelerator", "user_prompt_library": None,
+        "text_encoder_1_precision": "no_change", "validation_guidance_rescale": 0.0, "snr_gamma": None,
+    }  # fmt: skip
+    found = imported(tmp_path, **given)
+    assert not {f"--{name}" for name in given} & {entry.source for entry in found.report.not_imported}
+    assert "--timestep_bias_strategy" in reasons(imported(tmp_path, timestep_bias_strategy="later"))
+
+
+def test_one_sample_has_its_defaults(tmp_path: Path) -> None:
+    (sample,) = imported(tmp_path, validation_prompt="a cat", seed=5).config.samples
+    assert (sample.negative_prompt, sample.width, sample.height) == ("blurry, cropped, ugly", 256, 256)
+    assert (sample.steps, sample.guidance_scale, sample.seed) == (30, 7.5, 5)
