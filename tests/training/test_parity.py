@@ -43,7 +43,9 @@ MANY: dict[str, dict[str, object]] = {
     "sharded fp32": {**SHARDED, "precision": "fp32"},
     "dropout": DROPOUT,
     "sharded dropout": {
-        **DROPOUT, **BLOCKS, "family_options": {"width": 5, "dropout": 0.3},
+        **DROPOUT,
+        **BLOCKS,
+        "family_options": {"width": 5, "dropout": 0.3},
         "training_mode": "fully_sharded",
         "gradient_checkpointing": True,
     },
