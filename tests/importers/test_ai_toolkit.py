@@ -185,3 +185,25 @@ def test_both_limits_of_denoising_steps(tmp_path: Path) -> None:
     assert not {"train.min_denoising_steps", "train.max_denoising_steps"} & set(reasons(found))
     options = imported(tmp_path, {"min_denoising_steps": 200, "max_denoising_steps": 800}).config.family_options
     assert options == {"min_timestep": 0.2, "max_timestep": 0.8}
+
+
+def test_of_several_resolutions_the_largest_is_taken(tmp_path: Path) -> None:
+    """preprocess_dataset_raw_config: each is a dataset of its own."""
+    (tmp_path / "a").mkdir()
+    found = imported(tmp_path, datasets=[{"folder_path": "a", "resolution": [512, 1024, 768]}])
+    assert found.config.resolution == 1024
+    assert "the largest" in reasons(found)["datasets.0.resolution"]
+
+
+def test_a_usual_file(ai_toolkit: Path) -> None:
+    found = import_file(ai_toolkit)
+    config = found.config
+    assert (config.family, config.method, config.run_name) == ("stable_diffusion_xl", "lora", "my_first_lora_v1")
+    assert (config.max_steps, config.learning_rate, config.precision) == (2000, 1e-4, "bf16")
+    assert (config.ema, config.ema_decay, config.backups_kept) == (True, 0.99, 4)
+    assert (config.lora_rank, config.lora_alpha) == (16, 8.0)
+    (concept,) = config.concepts
+    assert (concept.path, concept.prompt_prefix) == (str(ai_toolkit.parent / "pictures"), "p3r5on ")
+    assert [sample.seed for sample in config.samples] == [42, 43]
+    assert config.resolution == 1024
+    assert "config.process.0.model.quantize" in {entry.source for entry in found.report.not_imported}

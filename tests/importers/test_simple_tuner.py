@@ -7,6 +7,7 @@ helpers/models/sdxl/model.py (LoRA layers and the model of each flavour).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ LORA: dict[str, object] = {
 }  # fmt: skip
 
 
-def imported(folder: Path, without: str = "", **changed: object) -> ImportResult:
-    (folder / "data.json").write_text("[]", encoding="utf-8")
+def imported(folder: Path, without: str = "", backends: Sequence[object] = (), **changed: object) -> ImportResult:
+    (folder / "data.json").write_text(json.dumps(backends), encoding="utf-8")
     data = {name: value for name, value in LORA.items() if name != without}
     data |= {f"--{name}": value for name, value in changed.items()}
     (folder / "config.json").write_text(json.dumps(data), encoding="utf-8")
@@ -144,7 +145,7 @@ def test_settings_at_their_defaults_are_not_reported(tmp_path: Path) -> None:
         "num_validation_images": 1, "flow_schedule_shift": 3, "flux_lora_target": "all",
         "pretrained_vae_model_name_or_path": "madebyollin/sdxl-vae-fp16-fix", "metadata_update_interval": 3600,
         "validation_torch_compile": "false", "quantize_via": "accelerator", "user_prompt_library": None,
-        "text_encoder_1_precision": "no_change", "validation_guidance_rescale": 0.0, "snr_gamma": None,
+        "text_encoder_1_precision": "no_change", "validation_guidance_rescale": "0.0", "snr_gamma": None,
     }  # fmt: skip
     found = imported(tmp_path, **given)
     assert not {f"--{name}" for name in given} & {entry.source for entry in found.report.not_imported}
@@ -155,3 +156,55 @@ def test_one_sample_has_its_defaults(tmp_path: Path) -> None:
     (sample,) = imported(tmp_path, validation_prompt="a cat", seed=5).config.samples
     assert (sample.negative_prompt, sample.width, sample.height) == ("blurry, cropped, ugly", 256, 256)
     assert (sample.steps, sample.guidance_scale, sample.seed) == (30, 7.5, 5)
+
+
+def test_datasets_have_a_resolution_and_a_crop(tmp_path: Path) -> None:
+    """documentation/DATALOADER.md: a dataset's resolution precedes the global one; crop_aspect is square by default."""
+    (tmp_path / "a").mkdir()
+    backend = {"id": "x", "type": "local", "instance_data_dir": "a", "caption_strategy": "textfile"}
+    small = {**backend, "resolution": 512, "resolution_type": "pixel_area", "crop": True, "crop_aspect": "square"}
+    found = imported(tmp_path, backends=[small, small], resolution=1024)
+    assert (found.config.resolution, found.config.aspect_ratio_bucketing) == (512, False)
+    assert "dataset" in reasons(found)["--resolution"]
+    assert not [name for name in reasons(found) if "data_backend_config.1.resolution" in name or ".crop" in name]
+    found = imported(tmp_path, backends=[{**backend, "crop": True, "crop_aspect": "preserve"}, small])
+    assert (found.config.resolution, found.config.aspect_ratio_bucketing) == (1024, True)
+    assert "data_backend_config.1.resolution" in reasons(found)
+
+
+def test_an_average_that_is_updated_every_few_steps(tmp_path: Path) -> None:
+    config = imported(tmp_path, use_ema=True, ema_decay=0.99, ema_update_interval=4).config
+    assert config.ema_decay**4 == pytest.approx(0.99)
+
+
+def test_a_usual_file(other_trainers: Path) -> None:
+    found = import_file(other_trainers / "simple_tuner.json")
+    config = found.config
+    assert (config.family, config.method, config.lora_rank, config.lora_alpha) == (
+        "stable_diffusion_xl",
+        "lora",
+        64,
+        64,
+    )
+    assert (config.max_steps, config.batch_size, config.learning_rate, config.scheduler) == (
+        3000,
+        2,
+        1e-4,
+        "polynomial",
+    )
+    assert (config.warmup_steps, config.resolution, config.caption_dropout) == (100, 1024, 0.1)
+    assert (config.backup_every, config.backups_kept, config.sample_every) == (
+        Interval(500, "steps"), 5, Interval(250, "steps"),
+    )  # fmt: skip
+    (sample,) = config.samples
+    assert (sample.width, sample.height, sample.steps, sample.guidance_scale, sample.seed) == (896, 1152, 28, 4.5, 7)
+    first, second = config.concepts
+    assert (first.repeats, first.caption_source, first.prompt_prefix) == (5, "txt", "sks cat ")
+    assert (second.caption_source, second.prompt_prefix, second.enabled) == ("none", "a dog", False)
+    assert {entry.source for entry in found.report.not_imported} >= {
+        "--push_to_hub",
+        "--hub_model_id",
+        "data_backend_config.2",
+        "data_backend_config.3",
+    }
+    assert "do-not-show" not in "\n".join(found.report.lines())

@@ -17,6 +17,7 @@ from modules.config import TrainConfig
 from modules.families._latent_diffusion import LatentDiffusion
 from modules.families.stable_diffusion import StableDiffusion
 from modules.families.stable_diffusion_xl import StableDiffusionXL
+from modules.importers.ai_toolkit.tables import TARGETS as AI_TOOLKIT
 from modules.importers.diffusion_pipe import TARGETS as DIFFUSION_PIPE
 from modules.importers.onetrainer.model import TARGETS as ONETRAINER
 from modules.training.methods.lora import lora_targets
@@ -114,6 +115,10 @@ def inside(family: type[LatentDiffusion], classes: set[str]) -> set[str]:
         # tdrussell/diffusion-pipe models/sdxl.py: all linear layers in blocks, so also the 17 time_emb_proj
         (StableDiffusionXL, DIFFUSION_PIPE, [722 + 17, 72, 193]),
         (StableDiffusionXL, ONETRAINER["attn-only"], [70 * 8, 72, 193]),
+        # ostris/ai-toolkit toolkit/lora_special.py: all linear layers and 1x1 convolutions of the UNet, so also
+        # time_emb_proj, shortcuts, and the two layers of each embedding of time and (SDXL) sizes
+        (StableDiffusion, AI_TOOLKIT, [192 + 22 + 14 + 2, 72]),
+        (StableDiffusionXL, AI_TOOLKIT, [722 + 17 + 11 + 4, 72, 192]),
     ],
 )
 def test_presets_of_other_trainers(family: type[LatentDiffusion], targets: str, expected: list[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.importers import common
 from modules.importers.readers import boolean, data_path, integer, items, number, text
-from modules.importers.rules import ANY, EMPTY_VALUES, Rule, Table, Unsupported, UnsupportedValueError
+from modules.importers.rules import ANY, EMPTY_VALUES, ChangedValue, Rule, Table, Unsupported, UnsupportedValueError
 
 _DATA = "not supported; prepare the images beforehand"
 
@@ -14,7 +14,7 @@ def _side(value: object) -> object:
     if not sizes:
         raise UnsupportedValueError("no size is given")
     if len(sizes) > 1:
-        raise UnsupportedValueError(f"Tandem trains at one resolution at a time; set resolution to one of {sizes}")
+        return ChangedValue(max(sizes), f"Tandem trains at one resolution, the largest of {sizes}, not at each of them")
     return sizes[0]
 
 

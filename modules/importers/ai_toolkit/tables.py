@@ -30,7 +30,7 @@ from modules.importers.rules import (
 )
 
 # toolkit/lora_special.py: every linear layer and 1x1 convolution of the UNet, attention and MLP of text encoders.
-_TARGETS = (
+TARGETS = (
     r"^unet\..*(linear_\d|time_emb_proj|to_q|to_k|to_v|to_out\.0|net\.0\.proj|net\.2|proj_in|proj_out|conv_shortcut)$,"
     r"^text_encoder.*(self_attn|mlp)"
 )
@@ -73,7 +73,7 @@ def _layers(values: Values) -> list[Assignment]:
     """Convolutions of more than 1x1 pixels are adapted if they have a rank."""
     rank = optional_number(values["network.conv"])
     if not rank:
-        return [Assignment("lora_targets", _TARGETS, keys=("network.type",))]
+        return [Assignment("lora_targets", TARGETS, keys=("network.type",))]
     alpha = rank if values["network.conv_alpha"] is None else number(values["network.conv_alpha"])
     return [
         Assignment("lora_targets", "all", keys=("network.conv",)),

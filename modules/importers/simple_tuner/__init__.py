@@ -29,18 +29,35 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     given = {str(name).removeprefix("--"): _plain(value) for name, value in data.items()}
     sets = given.pop("data_backend_config", None)
     given.setdefault("lr_scheduler", "sine")  # its default, which Tandem does not have
+    backends = _backends(written["data_backend_config"], sets, translation) if sets is not None else {}
+    prefix, first = next(iter(backends.items()), ("", {}))
+    for name in ("resolution", "resolution_type"):
+        if name in first:
+            if name in given and given[name] != first[name]:
+                translation.skip(written[name], given[name], "that of the dataset takes precedence")
+            given[name], written[name] = first[name], prefix + name
     translation.put("lr_scaling", "none")
     translation.apply(TABLE, given, written_as=written)
     if "base_model" not in translation.data:
         model = "pretrained_model_name_or_path"
         translation.skip(written.get(model, model), None, "the file has no base model: set base_model")
-    if sets is None:
-        return
-    key = written["data_backend_config"]
-    content = translation.read_file(key, sets)
-    if content is not None:
-        translation.imported.append(ImportEntry(key, sets, "concepts", "its local datasets"))
-        _backends(content, translation)
+    if _is_square(first):
+        translation.add(ImportEntry(f"{prefix}crop", True, "aspect_ratio_bucketing", False))
+    for prefix, backend in backends.items():
+        own = {name: value for name, value in backend.items() if not _is_shared(name, backend, first)}
+        translation.apply(BACKEND_TABLE, own, prefix, f"concepts.{translation.count('concepts')}.")
+
+
+def _is_square(backend: Mapping[str, object]) -> bool:
+    """Whether all images are cropped to squares, the default of crop_aspect."""
+    return backend.get("crop") is True and backend.get("crop_aspect", "square") == "square"
+
+
+def _is_shared(name: str, backend: Mapping[str, object], first: Mapping[str, object]) -> bool:
+    """Whether a setting is that of the first dataset, which was imported for all of them."""
+    if name in ("crop", "crop_aspect"):
+        return _is_square(backend) and _is_square(first)
+    return name in ("resolution", "resolution_type") and name in first and backend[name] == first[name]
 
 
 def _plain(value: object) -> object:
@@ -48,7 +65,13 @@ def _plain(value: object) -> object:
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def _backends(content: object, translation: Translation) -> None:
+def _backends(key: str, sets: object, translation: Translation) -> dict[str, Mapping[str, object]]:
+    """The local datasets of images by the prefix of their settings' names; the others are reported."""
+    content = translation.read_file(key, sets)
+    if content is None:
+        return {}
+    translation.imported.append(ImportEntry(key, sets, "concepts", "its local datasets"))
+    found: dict[str, Mapping[str, object]] = {}
     for index, backend in enumerate(content if isinstance(content, list) else []):
         prefix = f"data_backend_config.{index}."
         if not isinstance(backend, Mapping):
@@ -60,4 +83,5 @@ def _backends(content: object, translation: Translation) -> None:
         elif kind != "image" or not is_path(backend.get("instance_data_dir")):
             translation.skip(prefix[:-1], str(backend.get("id")), "Tandem reads local folders of images")
         else:
-            translation.apply(BACKEND_TABLE, backend, prefix, f"concepts.{translation.count('concepts')}.")
+            found[prefix] = backend
+    return found

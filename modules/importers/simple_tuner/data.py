@@ -62,6 +62,7 @@ BACKEND_TABLE = Table(
         Unsupported("type", "Tandem reads local folders", default="local"),
         Unsupported("dataset_type", "Tandem's concepts are images", default="image"),
         Unsupported("cache_dir*", "Tandem has its own cache: set cache_dir for another disk"),
+        Unsupported("crop_style", "set crop_jitter to shift the crop", default="center"),
         Unsupported("crop*", "Tandem groups images by aspect ratio; crop_jitter shifts the crop"),
         Unsupported("resolution*", "all concepts share one resolution"),
         Unsupported("*image_size target_downsample_size", IMAGES),

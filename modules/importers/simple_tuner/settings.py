@@ -18,6 +18,7 @@ from modules.importers.readers import (
     number,
     optional_number,
     output_path,
+    positive_integer,
     positive_number,
     precision,
     steps,
@@ -160,6 +161,14 @@ def _optimizer(values: Values) -> list[Assignment]:
     return [*found, *own]
 
 
+def _ema_decay(values: Values) -> list[Assignment]:
+    decay, steps = number(values["ema_decay"]), positive_integer(values["ema_update_interval"]) or 1
+    if steps <= 1 or not 0 < decay < 1:
+        return [Assignment("ema_decay", decay)]
+    why = f"Tandem averages at every step: the {steps}th root of {decay:g} is equivalent"
+    return [Assignment("ema_decay", round(decay ** (1 / steps), 8), why)]
+
+
 def _resolution(values: Values) -> list[Assignment]:
     kind, size = str(values["resolution_type"]).lower(), number(values["resolution"])
     if kind == "area":
@@ -238,7 +247,10 @@ TABLE = Table(
         CombinedRule({"max_grad_norm": 2.0, "grad_clip_method": "value"}, "max_grad_norm", _clipping),
         Rule("mixed_precision", "precision", "bf16", precision),
         Rule("use_ema", "ema", False, boolean),
-        Rule("ema_decay", "ema_decay", 0.995, number),
+        CombinedRule(
+            {"ema_decay": 0.995, "ema_update_interval": None}, "ema_decay", _ema_decay,
+            "Tandem averages at every step: the decay is converted",
+        ),
         Rule("seed", "seed", None, integer, optional=True),
         CombinedRule(
             {"resolution": 1024, "resolution_type": "pixel_area"}, "resolution", _resolution, "megapixels are converted"

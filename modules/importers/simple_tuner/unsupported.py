@@ -67,6 +67,7 @@ UNSUPPORTED: Final = (
     Unsupported("cache_dir_text", "Tandem has its own cache", default="cache"),
     Unsupported("data_backend_sampling", "repeats sets how often each image appears", default="auto-weighting"),
     Unsupported("num_validation_images", "each prompt gives one image", default=1),
+    Unsupported("validation_guidance_rescale", _SAMPLES, default=0.0),
     Unsupported("validation_*", _SAMPLES),
     Unsupported("*", _NOT_HERE),
 )  # fmt: skip
