@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from modules.config.interval import Interval, Unit
 from modules.importers.readers import boolean, integer, optional_number
 from modules.importers.rules import Assignment, CombinedRule, Values
 
+BOTH_WEIGHTINGS = "the other trainer multiplies both weightings; Tandem has one at a time: debiased is used"
 BUCKETS = "Tandem derives its buckets from the resolution"
 CACHE = "Tandem always caches images"
 CAPTION_FILES = "write captions as .txt or metadata.jsonl: see docs/data.md"
@@ -23,6 +25,9 @@ MONITOR = "Tandem logs to TensorBoard and shows the run in its Monitor"
 NO_FAMILY = "Tandem does not have this model family yet: choose another one"
 NO_QUANTISATION = "Tandem does not quantise weights"
 PLAIN_OPTIMIZER = "8-bit and other variants become the plain optimizer"
+RESCALED = (
+    "the signal-to-noise ratios there are those before the rescaling to zero terminal SNR, Tandem's those after it"
+)
 UPLOAD = "upload the result yourself"
 
 SCHEDULES: Mapping[str, str] = {  # of diffusers
@@ -66,18 +71,45 @@ def submodule(
     return [*found, Assignment(f"{path}.learning_rate", rate, keys=rate_keys)] if rate else found
 
 
-def loss_weighting(gamma: str, debiased: str = "") -> CombinedRule:
-    """The weighting of losses: Min-SNR with `gamma`, or debiased estimation, which takes precedence."""
+def loss_weighting(
+    gamma: str,
+    debiased: str = "",
+    is_debiased: Callable[[object], bool] = boolean,
+    uses: Values = MappingProxyType({}),
+    note: Callable[[Values, str], str] = lambda values, weighting: "",
+) -> CombinedRule:
+    """The weighting of losses: Min-SNR with `gamma`, or debiased estimation, which takes precedence.
+
+    `note` says, from the settings in `uses` too, how "min_snr" or "debiased" differs in the other trainer.
+    """
 
     def read(values: Values) -> list[Assignment]:
         path = "family_options.loss_weighting"
-        if debiased and boolean(values[debiased]):
-            return [Assignment(path, "debiased", keys=(debiased,))]
         strength = optional_number(values[gamma])
+        if debiased and is_debiased(values[debiased]):
+            off = "" if boolean(values[debiased]) else "it is on if the setting is there, whatever its value"
+            why = "; ".join(filter(None, (off, note(values, "debiased"))))
+            found = [Assignment(path, "debiased", why, (debiased,))]
+            return [*found, Assignment("", why=BOTH_WEIGHTINGS, keys=(gamma,))] if strength else found
         if not strength:
             return []
-        named = Assignment(path, "min_snr", keys=(gamma,))
+        named = Assignment(path, "min_snr", note(values, "min_snr"), (gamma,))
         return [named, Assignment("family_options.min_snr_gamma", strength, keys=(gamma,))]
 
-    keys = {gamma: None, **({debiased: False} if debiased else {})}
-    return CombinedRule(keys, "family_options.loss_weighting, family_options.min_snr_gamma", read)
+    keys = {gamma: None, **({debiased: None} if debiased else {})}
+    return CombinedRule(keys, "family_options.loss_weighting, family_options.min_snr_gamma", read, uses=uses)
+
+
+def rescaled_weights(zero_terminal_snr: str) -> Callable[[Values, str], str]:
+    """A note of `loss_weighting`, for trainers that take the ratios before the rescaling to zero terminal SNR.
+
+    At the last timestep of Stable Diffusion's schedule the ratio s is 0.0047, and Min-SNR's weight s / (s + 1).
+    """
+
+    def note(values: Values, weighting: str) -> str:
+        if not boolean(values[zero_terminal_snr]):
+            return ""
+        last = ", so the last timestep weighs 0 instead of 0.0047" if weighting == "min_snr" else ""
+        return f"{RESCALED}{last}"
+
+    return note

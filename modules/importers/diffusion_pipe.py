@@ -44,6 +44,11 @@ SUBMODULE_RATES = {
 OPTIMI: Mapping[str, object] = {"betas": [0.9, 0.99], "eps": 1e-6}
 # models/sdxl.py: all linear layers in the UNet's blocks and in the text encoders.
 TARGETS = r"^unet\.(\w+_blocks|mid_block)\..*(to_\w(\.0)?|to_out\.0|net\.2|proj|proj_in|proj_out)$|^text_encoder"
+# models/sdxl.py, get_prompt_embeds
+LONG_CAPTIONS = (
+    "captions of more than 75 tokens are encoded in as many chunks as they have; Tandem cuts them off there, unless "
+    "family_options.long_prompts is chunk"
+)
 OPTIMIZER_KEYS = (
     "betas", "weight_decay", "eps", "momentum", "d0", "d_coef", "decouple", "use_bias_correction", "scale_parameter",
     "relative_step", "warmup_init", "clip_threshold", "decay_rate",
@@ -53,7 +58,7 @@ OPTIMIZER_KEYS = (
 def _family(value: object) -> object:
     name = str(value).lower()
     if name == "sdxl":
-        return "stable_diffusion_xl"
+        return ChangedValue("stable_diffusion_xl", LONG_CAPTIONS)
     return ChangedValue(name.replace("-", "_") or "unknown", common.NO_FAMILY)
 
 
@@ -153,7 +158,10 @@ TABLE = Table(
             {"model.v_pred": False}, "family_options.prediction_type, family_options.zero_terminal_snr", _prediction,
             "v_pred also rescales the noise schedule to zero terminal SNR",
         ),
-        common.loss_weighting("model.min_snr_gamma", "model.debiased_estimation_loss"),
+        common.loss_weighting(
+            "model.min_snr_gamma", "model.debiased_estimation_loss", lambda value: value is not None,
+            {"model.v_pred": False}, common.rescaled_weights("model.v_pred"),
+        ),
         CombinedRule(
             {"pseudo_huber_c": None}, "family_options.loss, family_options.huber_delta", _huber, "not for SDXL",
             {"model.type": None},
@@ -274,6 +282,7 @@ def _data(content: Mapping[str, object], translation: Translation) -> None:
         names = {name: f"dataset.{name}" for name in shared if name not in directory}
         translation.apply(DIRECTORY_TABLE, {**shared, **directory}, prefix, f"concepts.{count}.", names)
         translation.put(f"concepts.{count}.include_subfolders", False)
+        translation.put(f"concepts.{count}.keep_tags", 0)  # process_caption_fn shuffles all tags
         translation.put(f"concepts.{count}.caption_lines", "whole")  # utils/dataset.py: read().strip()
         count += 1
     if not count:

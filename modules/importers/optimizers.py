@@ -72,6 +72,8 @@ def optimizer_assignments(
     found = [Assignment("optimizer.name", target, why, (key,)), *defaults]
     if plain.startswith("sgdnesterov"):
         found.append(Assignment("optimizer.nesterov", True, keys=(key,)))
+    if plain == "sgd" and given.get("momentum") is None:
+        found.append(Assignment("optimizer.momentum", 0.0, keys=(key,)))  # as in torch, which the trainers use
     arguments = argument_assignments(target, given, prefix)
     if arguments_key:
         reasons = [f"{each.keys[0]}: {each.why}" if each.why else "" for each in arguments]

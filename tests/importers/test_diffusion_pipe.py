@@ -43,6 +43,11 @@ def imported(folder: Path, model: str = "", adapter: str = ADAPTER) -> ImportRes
     return import_file(folder / "run.toml")
 
 
+def changes(found: ImportResult) -> dict[str, str]:
+    """Why each setting means something else, by the setting that it became."""
+    return {item.target: item.why for item in found.report.changed}
+
+
 def test_lora(tmp_path: Path) -> None:
     found = imported(tmp_path)
     config = found.config
@@ -78,6 +83,15 @@ def test_text_encoders_are_trained(tmp_path: Path, adapter: str, model: str, exp
     assert {part.part: (part.train, part.learning_rate) for part in config.parts} == expected
 
 
+def test_sgd_has_no_momentum_by_default(tmp_path: Path) -> None:
+    """train.py takes torch.optim.SGD, whose momentum is 0."""
+    text = RUN.format(model="", adapter=ADAPTER).replace("adamw_optimi", "sgd")
+    for momentum, expected in (("", 0), ("momentum = 0.8\n", 0.8)):
+        (tmp_path / "run.toml").write_text(text + momentum, encoding="utf-8")
+        optimizer = import_file(tmp_path / "run.toml").config.optimizer.model_dump()
+        assert (optimizer["name"], optimizer["momentum"]) == ("sgd", expected)
+
+
 def test_optimis_defaults(tmp_path: Path) -> None:
     """optimi/adamw.py: betas (0.9, 0.99), weight_decay 1e-2, eps 1e-6; torch's AdamW has 0.999 and 1e-8."""
     text = RUN.format(model="", adapter=ADAPTER)
@@ -98,8 +112,48 @@ def test_the_huber_loss_is_not_for_sdxl(tmp_path: Path) -> None:
 
 
 def test_v_prediction_has_zero_terminal_snr(tmp_path: Path) -> None:
-    """fix_noise_scheduler_betas_for_zero_terminal_snr is called if v_pred is set."""
-    options = imported(tmp_path, "v_pred = true\nmin_snr_gamma = 5").config.family_options
-    assert options == {
+    """fix_noise_scheduler_betas_for_zero_terminal_snr is called if v_pred is set, after the ratios were noted."""
+    found = imported(tmp_path, "v_pred = true\nmin_snr_gamma = 5")
+    assert "0.0047" in changes(found)["family_options.loss_weighting"]
+    assert found.config.family_options == {
         "prediction_type": "v_prediction", "zero_terminal_snr": True, "loss_weighting": "min_snr", "min_snr_gamma": 5.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "weighting", "note"),
+    [
+        ("debiased_estimation_loss = true", "debiased", ""),
+        ("debiased_estimation_loss = false", "debiased", "whatever its value"),
+        ("min_snr_gamma = 5", "min_snr", ""),
+        ("", None, ""),
+    ],
+)
+def test_debiased_estimation_needs_only_be_there(tmp_path: Path, model: str, weighting: object, note: str) -> None:
+    """SDXLPipeline.get_loss_fn: `if self.debiased_estimation_loss is not None`."""
+    found = imported(tmp_path, model)
+    assert found.config.family_options.get("loss_weighting") == weighting
+    why = changes(found).get("family_options.loss_weighting", "")
+    assert note in why
+    assert bool(why) is bool(note)
+
+
+def test_two_loss_weightings_are_multiplied_there(tmp_path: Path) -> None:
+    """SDXLPipeline.get_loss_fn applies both."""
+    found = imported(tmp_path, "min_snr_gamma = 5\ndebiased_estimation_loss = true")
+    assert found.config.family_options["loss_weighting"] == "debiased"
+    why = {item.source: item.why for item in found.report.not_imported}
+    assert "multiplies" in why["model.min_snr_gamma"]
+
+
+def test_all_tags_are_shuffled(tmp_path: Path) -> None:
+    """utils/dataset.py, process_caption_fn shuffles all tags; Tandem's default keeps the first one in its place."""
+    (tmp_path / "data.toml").write_text(DATA + "shuffle_tags = true\n", encoding="utf-8")
+    (tmp_path / "run.toml").write_text(RUN.format(model="", adapter=ADAPTER), encoding="utf-8")
+    (concept,) = import_file(tmp_path / "run.toml").config.concepts
+    assert (concept.tag_shuffle, concept.keep_tags) == (True, 0)
+
+
+def test_long_captions_are_chunked_there(tmp_path: Path) -> None:
+    """models/sdxl.py, get_prompt_embeds splits captions into chunks, as many as there are."""
+    assert "long_prompts" in changes(imported(tmp_path))["family"]

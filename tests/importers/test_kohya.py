@@ -272,3 +272,78 @@ def test_long_captions(tmp_path: Path, tokens: object, chunks: object) -> None:
     options = imported(tmp_path, {**GUI_LORA, "max_token_length": tokens}).config.family_options
     assert options.get("prompt_windows") == chunks
     assert options.get("long_prompts") == (chunks and "chunk")
+
+
+def changes(found: ImportResult) -> dict[str, str]:
+    """Why each setting means something else, by the setting that it became."""
+    return {item.target: item.why for item in found.report.changed}
+
+
+def test_two_loss_weightings_are_multiplied_there(tmp_path: Path) -> None:
+    """train_network.py, post_process_loss applies both; "no effect" would be false."""
+    found = imported(tmp_path, {**GUI_LORA, "min_snr_gamma": 5, "debiased_estimation_loss": True})
+    assert found.config.family_options["loss_weighting"] == "debiased"
+    assert "min_snr_gamma" not in found.config.family_options
+    assert "multiplies" in reasons(found)["min_snr_gamma"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        ({"zero_terminal_snr": True, "v_parameterization": True}, "0.0047"),
+        ({"zero_terminal_snr": False, "v_parameterization": True}, ""),
+        (
+            {
+                "zero_terminal_snr": True, "v_parameterization": True, "debiased_estimation_loss": True,
+                "min_snr_gamma": 0,
+            },
+            "before the rescaling",
+        ),
+    ],
+)  # fmt: skip
+def test_loss_weights_with_zero_terminal_snr(tmp_path: Path, settings: dict[str, object], note: str) -> None:
+    """train_network.py calls prepare_scheduler_for_custom_training, which notes the ratios, before the rescaling of
+    fix_noise_scheduler_betas_for_zero_terminal_snr. The last ratio is 0.0047 then, its weight 0.0047 / 1.0047.
+    """
+    why = changes(imported(tmp_path, {**GUI_LORA, **settings})).get("family_options.loss_weighting", "")
+    assert note in why
+    assert bool(why) is bool(note)
+
+
+PREFIX_NOTE = "caption_prefix are shuffled"
+
+
+@pytest.mark.parametrize(
+    ("settings", "keep_tags", "note"),
+    [
+        # the prefix and the caption are split into tags together: "sks cat, sitting" and "sks, cat, sitting"
+        ('caption_prefix = "sks"\nkeep_tokens = 1\nshuffle_caption = true', 1, ""),
+        ('caption_prefix = "sks,"\nkeep_tokens = 1\nshuffle_caption = true', 0, ""),
+        ('caption_prefix = "sks, 1girl,"\nkeep_tokens = 3\ncaption_tag_dropout_rate = 0.1', 1, ""),
+        ('caption_prefix = "sks. 1girl."\nkeep_tokens = 3\nshuffle_caption = true\ncaption_separator = "."', 1, ""),
+        ('caption_prefix = "sks, 1girl"\nkeep_tokens = 1\nshuffle_caption = true', 0, PREFIX_NOTE),
+        ('caption_prefix = "sks"\nshuffle_caption = true', 0, PREFIX_NOTE),
+        ('caption_prefix = "sks,"\nkeep_tokens = 1', 1, ""),  # tags stay where they are
+    ],
+)
+def test_the_captions_prefix_counts_as_tags(tmp_path: Path, settings: str, keep_tags: int, note: str) -> None:
+    """library/train_util.py, process_caption: the prefix is put before the caption is split into tags."""
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats/a.txt").write_text("cat, sitting", encoding="utf-8")
+    subset = f'[[datasets]]\n[[datasets.subsets]]\nimage_dir = "cats"\ncaption_extension = ".txt"\n{settings}\n'
+    found = imported(tmp_path, subset, "data.toml")
+    assert found.config.concepts[0].keep_tags == keep_tags
+    why = changes(found).get("concepts.0.keep_tags", "")
+    assert note in why
+    assert bool(why) is bool(note)
+
+
+@pytest.mark.parametrize(("separator", "is_told"), [(",", False), (";", True)])
+def test_tags_are_always_joined_with_a_comma_there(tmp_path: Path, separator: str, is_told: bool) -> None:
+    """library/train_util.py, process_caption: `", ".join(...)`, whatever caption_separator is."""
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats/a.txt").write_text("cat; sitting", encoding="utf-8")
+    subset = f'[[datasets]]\n[[datasets.subsets]]\nimage_dir = "cats"\ncaption_separator = "{separator}"\n'
+    found = imported(tmp_path, subset, "data.toml")
+    assert found.config.concepts[0].tag_delimiter == separator
+    assert ("with a comma" in changes(found).get("concepts.0.tag_delimiter", "")) is is_told

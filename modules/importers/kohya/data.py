@@ -54,6 +54,32 @@ def _lines(enable_wildcard: object) -> object:
     return "first"
 
 
+def _separator(value: object) -> object:
+    """library/train_util.py, process_caption joins the tags with ", " after splitting them."""
+    found = text(value)
+    if found.strip() == ",":
+        return found
+    return ChangedValue(
+        found, "kohya joins the tags with a comma after shuffling or dropping some, Tandem with its separator"
+    )
+
+
+def _keep_tags(values: Values) -> list[Assignment]:
+    """library/train_util.py, process_caption: prefix and caption are split into tags together; a prefix that does not
+    end with the separator is one tag with the caption's first tag.
+    """
+    kept = integer(values["keep_tokens"])
+    prefix = text(values["caption_prefix"] or "").strip()
+    if not prefix or not (boolean(values["shuffle_caption"]) or number(values["caption_tag_dropout_rate"])):
+        return [Assignment("keep_tags", kept)]
+    tags = [tag.strip() for tag in prefix.split(text(values["caption_separator"] or ","))]
+    needed = len(tags) - 1 if not tags[-1] else len(tags)
+    why = (
+        "" if kept >= needed else "the tags of caption_prefix are shuffled and dropped like others there; here it stays"
+    )
+    return [Assignment("keep_tags", max(0, kept - (len(tags) - 1)), why)]
+
+
 def subset_table(has_captions: bool) -> Table:
     """The rules of one subset; `has_captions`: whether its folder contains caption files."""
 
@@ -99,8 +125,14 @@ def subset_table(has_captions: bool) -> Table:
             ),
             Rule("enable_wildcard", "caption_lines", False, _lines),
             Rule("shuffle_caption", "tag_shuffle", False, boolean),
-            Rule("caption_separator", "tag_delimiter", ",", text),
-            Rule("keep_tokens", "keep_tags", 0, integer),
+            Rule("caption_separator", "tag_delimiter", ",", _separator),
+            CombinedRule(
+                {"keep_tokens": 0}, "keep_tags", _keep_tags, "the tags of caption_prefix are among them",
+                {
+                    "caption_prefix": None, "caption_separator": ",", "shuffle_caption": False,
+                    "caption_tag_dropout_rate": 0.0,
+                },
+            ),
             Rule("caption_tag_dropout_rate", "tag_dropout", 0.0, number),
             Rule("flip_aug", "horizontal_flip", False, boolean),
             Rule("random_crop", "crop_jitter", False, boolean),
@@ -213,6 +245,7 @@ class KohyaData:
         if self._first is None:
             self._dataset([self._arguments], [])
         targets = {rule.source: rule.target for rule in SUBSET_TABLE.rules if isinstance(rule, Rule)}
+        targets["keep_tokens"] = "keep_tags"
         defaults = {**SUBSET_TABLE.keys(), **DATASET_TABLE.keys()}
         defaults |= {**SUBSET_TABLE.unsupported_defaults(), **DATASET_TABLE.unsupported_defaults()}
         for level in self._levels:

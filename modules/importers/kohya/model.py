@@ -122,7 +122,10 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"noise_offset": None, "noise_offset_type": "Original", "noise_offset_random_strength": False},
         "family_options.offset_noise", _offset,
     ),
-    common.loss_weighting("min_snr_gamma", "debiased_estimation_loss"),
+    common.loss_weighting(
+        "min_snr_gamma", "debiased_estimation_loss", uses={"zero_terminal_snr": False},
+        note=common.rescaled_weights("zero_terminal_snr"),
+    ),
     CombinedRule(
         {"loss_type": "l2", "huber_c": 0.1, "huber_schedule": "snr"}, "family_options.loss", _loss,
         "2c(sqrt(d^2 + c^2) - c) there, a Huber loss half as large here, with the same delta at all noise levels",
