@@ -9,8 +9,8 @@ import unicodedata
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LINE_ENDS = re.compile("[\n\t]")
 
 
@@ -30,11 +30,11 @@ def printable(text: object, limit: int = 2000, *, lines: bool = False) -> str:
 def control_character(text: str, *, lines: bool = False) -> str:
     """The first control character in `text` as an escape, or ""; line ends and tabs are accepted with `lines`.
 
-    These are the characters that a terminal, a shell or a file format takes for more than text; those that only hide
-    or reorder it belong to some languages.
+    These are the characters that a terminal, a shell or a file format takes for more than text, and lone surrogates,
+    which no file can hold; those that only hide or reorder text belong to some languages.
     """
     found = (_CONTROL_BUT_LINES if lines else _CONTROL).search(text)
-    return _escape(found) if found else ""
+    return ascii(found.group())[1:-1] if found else ""
 
 
 def _escape(found: re.Match[str]) -> str:

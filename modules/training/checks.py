@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.data.index.build import check_concepts
@@ -36,7 +36,7 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
 
 
 def _data_problems(config: TrainConfig) -> list[TandemError]:
-    missing = [concept.path for concept in config.concepts if concept.enabled and not Path(concept.path).is_dir()]
+    missing = [concept.path for concept in config.concepts if concept.enabled and not os.path.isdir(concept.path)]
     folders = [DataError(f"concepts: there is no folder {path!r}.") for path in dict.fromkeys(missing)]
     return [*_raised(lambda: check_concepts(config)), *folders]
 

@@ -26,6 +26,7 @@ from torch.nn.parallel import DataParallel
 from modules.monitoring import Report
 
 MAX_SEED = 2**62
+MIN_ATTENTION_DIMS = 3  # [batch, tokens, features]
 NOT_PER_SAMPLE = (
     "While training, this model draws random numbers that are not drawn for each sample: the result depends on "
     "batch_size and on the number of GPUs. Use nn.Dropout or torch.nn.functional.dropout on tensors whose first "
@@ -138,19 +139,24 @@ class SampleMasks:
         given = bound.arguments
         if not given["training"] or given["p"] == 0 or not self.fit(given["input"]):
             return function(*args, **kwargs)
-        return self._sample_by_sample(function, args, kwargs)
+        return self._sample_by_sample(function, given["input"], args, kwargs)
 
     def attention(self, *args: Any, **kwargs: Any) -> Tensor:
         """torch.nn.functional.scaled_dot_product_attention, with dropout sample by sample."""
         rate = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
-        if rate == 0 or not self.fit(args[0] if args else kwargs["query"]):
+        query: Tensor = args[0] if args else kwargs["query"]
+        if rate == 0:
             return ATTENTION(*args, **kwargs)
-        return self._sample_by_sample(ATTENTION, args, kwargs)
+        if query.dim() < MIN_ATTENTION_DIMS:  # one sequence, whose rows attend to each other
+            self.has_misfits = True
+            return ATTENTION(*args, **kwargs)
+        return self._sample_by_sample(ATTENTION, query, args, kwargs) if self.fit(query) else ATTENTION(*args, **kwargs)
 
-    def _sample_by_sample(self, function: Callable[..., Tensor], args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-        """The results of `function` for the rows of each sample, [B * N, ...]; torch draws, from the sample's seed."""
+    def _sample_by_sample(
+        self, function: Callable[..., Tensor], x: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Tensor:
+        """The results of `function` for the rows of each sample of x [B * N, ...]; torch draws, from its seed."""
         assert self.seeds is not None
-        x = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         rows = len(x) // len(self.seeds)
         (call,) = self.next_call().tolist()
 

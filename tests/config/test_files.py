@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -181,8 +182,16 @@ def test_pyyaml_itself_is_not_modified(tmp_path: Path) -> None:
     assert yaml.safe_dump("1e-4") == "1e-4\n...\n"
 
 
+@pytest.mark.parametrize(
+    "text", ['{"prompt_prefix": "x\\ud800"}', '{"family_options": {"a": "\\ud800"}}', '{"base_model": "\\udfff"}']
+)
+def test_lone_surrogates_are_refused(tmp_path: Path, text: str) -> None:
+    data = text if "prompt_prefix" not in text else f'{{"concepts": [{{"path": "x", "{text[2:-1]}}}]}}'
+    assert re.search(r"control character \\ud[8f]", message(write(tmp_path, "c.json", data)))
+
+
 def test_lone_surrogates_cannot_be_saved(tmp_path: Path) -> None:
-    config = TrainConfig.model_validate({"family_options": {"text": "\ud800"}})
+    config = TrainConfig.model_validate({"family_options": {"text": ["\ud800"]}})
     with pytest.raises(ConfigError, match="lone surrogate"):
         save_config(config, tmp_path / "c.json")
     assert list(tmp_path.iterdir()) == []

@@ -49,6 +49,12 @@ def attention(x: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(x, x * 2, x + 1, allowed.expand(-1, 4, 6, 6), dropout_p=0.4)
 
 
+def attention_by_name(x: Tensor) -> Tensor:
+    """As `attention`, with one mask for all samples, and the arguments in another order."""
+    allowed = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
+    return functional.scaled_dot_product_attention(attn_mask=allowed, dropout_p=0.4, key=x * 2, value=x + 1, query=x)
+
+
 def chunked(x: Tensor, drop: nn.Module) -> Tensor:
     """As text encoders, which get the chunks of a prompt as rows of their own."""
     return drop(x.flatten(0, 1)).unflatten(0, x.shape[:2])
@@ -67,6 +73,7 @@ WAYS: dict[str, Calls] = {
     "channels of sequences": Calls(lambda x: functional.dropout1d(x[:, 0], 0.4)),
     "alpha of channels": Calls(lambda x: functional.feature_alpha_dropout(x, 0.4, training=True)),
     "attention": Calls(attention),
+    "attention, by name": Calls(attention_by_name),
     "attention layer": Calls(
         lambda x, layer: layer(x[:, 0], x[:, 1], x[:, 2], need_weights=False)[0],
         layer=nn.MultiheadAttention(5, 1, dropout=0.4, batch_first=True).double(),
@@ -212,6 +219,16 @@ def test_a_model_that_draws_in_another_way_is_warned_of_once(way: str) -> None:
         dropped(model, dropout, torch.ones(6, 4), SEEDS)
     assert len(report.texts) == 1
     assert "the result depends on batch_size and on the number of GPUs" in report.texts[0]
+
+
+def test_one_sequence_still_attends_to_all_of_itself() -> None:
+    report = Warnings()
+    dropout = PerSampleDropout(nn.Module(), CPU, report, compiled=False)
+    x = torch.randn(4, 8)  # [tokens, features], without a batch
+    with dropout.of(SEEDS[:2], 7):
+        seen = functional.scaled_dot_product_attention(x, x, x, dropout_p=1e-9)
+    torch.testing.assert_close(seen, functional.scaled_dot_product_attention(x, x, x))
+    assert len(report.texts) == 1
 
 
 # Whole runs
