@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -223,6 +224,13 @@ def _explain_signal(code: int) -> tuple[str, str, str]:
             "killed",
             "The process was terminated externally (signal SIGTERM).",
             "Continue with --resume latest.",
+        )
+    if code == -7 and sys.platform == "linux":
+        return (
+            "crashed",
+            "The process lost a file that it had mapped into memory (signal SIGBUS): the base model or the cache was "
+            "truncated or replaced in place during the run, or its disk, or /dev/shm, is full or gone.",
+            "Replace a model file only by renaming a new one over it. Check the disk; continue with --resume latest.",
         )
     name = _signal_name(code)
     return (

@@ -177,6 +177,12 @@ def test_one_process_without_torchrun(folder: RunFolder, capfd: pytest.CaptureFi
     argv = [sys.executable, str(WORKER), str(folder.path), "kill:11"]
     assert Supervisor(argv, folder).run() == 3
     assert "SIGSEGV" in capfd.readouterr().err
+    mapped = (
+        "import mmap, sys; f = open(sys.argv[1], 'w+b'); f.truncate(9); "
+        "m = mmap.mmap(f.fileno(), 9); f.truncate(0); m[0]"
+    )
+    assert Supervisor([sys.executable, "-c", mapped, str(folder.path / "model")], folder).run() == 3
+    assert "lost a file that it had mapped into memory (signal SIGBUS)" in capfd.readouterr().err
     assert Supervisor([sys.executable, "-c", "raise SystemExit(4)"], folder).run() == 4
 
 
