@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from typing import Any, cast
 
 from modules.distributed.startup.cluster_report import gib
 from modules.distributed.startup.rank_info import device_name
+from modules.distributed.startup.rendezvous import Member
 from modules.machine import GpuHealth, Link, gpu_health, gpu_links, link_table, visible_gpus, without_peer_access
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
@@ -17,11 +19,12 @@ HOT_C = 85
 
 
 def query_gpus(context: Context) -> Answer:
-    """Task of a host's first rank: the health of its GPUs and the links between them."""
+    """Task of each rank: the health of the GPUs that it sees and the links between them."""
     found = visible_gpus() if context.device.type == "cuda" else []
     return {
         "device": device_name(context.device),
         "names": [gpu.name for gpu in found],
+        "ids": [gpu.uuid or f"number {gpu.index}" for gpu in found],
         "health": [asdict(health) for health in gpu_health(found)],
         "links": [asdict(link) for link in gpu_links(found)],
     }
@@ -29,7 +32,11 @@ def query_gpus(context: Context) -> Answer:
 
 def check(coordinator: Coordinator) -> Iterable[Cell]:
     """Yield one cell for a host with healthy GPUs, else one per problem, including missing peer access."""
-    answers = coordinator.ask([member.rank for member in coordinator.first_ranks], "query_gpus")
+    everyone = coordinator.ask([member.rank for member in coordinator.alive], "query_gpus")
+    answers = {
+        first.rank: merge([everyone[rank] for rank in everyone if _is_on(coordinator, rank, first)])
+        for first in coordinator.first_ranks
+    }
     cpu_only = [member for member in coordinator.first_ranks if answers.get(member.rank, {}).get("names") == []]
     if cpu_only:
         device = answers[cpu_only[0].rank]["device"]
@@ -42,6 +49,19 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
             yield from judge(host, answer)
             if links := _links(answer):
                 coordinator.matrices.append((f"Links of {host}", tuple(link_table(links))))
+
+
+def merge(answers: Sequence[Answer]) -> Answer:
+    """What the ranks of a host see together: under Slurm each may see only its own GPU."""
+    if failed := [answer for answer in answers if "error" in answer]:
+        return failed[0]
+    names: dict[str, object] = {}
+    health: dict[str, object] = {}
+    for answer in answers:
+        ids, found, states = (cast("list[Any]", answer[key]) for key in ("ids", "names", "health"))
+        names = {**dict(zip(ids, found, strict=True)), **names}
+        health = {**dict(zip(ids, states, strict=False)), **health}  # without NVML there are no states
+    return {**answers[0], "names": list(names.values()), "health": list(health.values())}
 
 
 def judge(host: str, answer: Answer) -> Iterable[Cell]:
@@ -57,6 +77,11 @@ def judge(host: str, answer: Answer) -> Iterable[Cell]:
     free = [state.free_mib for state in states if state.free_mib is not None]
     least = f", {gib(min(free))} free or more" if free else ""
     return cells or [Cell("GPUs", host, "green", f"{len(names)} x {names[0]}{least}")]
+
+
+def _is_on(coordinator: Coordinator, rank: int, first: Member) -> bool:
+    member = coordinator.context.everyone[rank]
+    return (member.host, member.machine_id) == (first.host, first.machine_id)
 
 
 def _of_gpu(host: str, state: GpuHealth) -> Iterable[Cell]:

@@ -229,3 +229,19 @@ def test_a_report_survives_its_file(tmp_path: Path) -> None:
     assert PreflightReport.parse((tmp_path / "a.json").read_text()) == REPORT
     with pytest.raises(ValueError, match="colour"):
         PreflightReport.parse((tmp_path / "a.json").read_text().replace('"red"', '"purple"'))
+
+
+def test_gpus_of_a_host_are_those_that_any_of_its_ranks_sees() -> None:
+    """Under Slurm each task may see one GPU, which is number 0 for it."""
+    state = {"memory_mib": 80_000, "free_mib": 79_000, "temperature_c": 40, "slowdown_reasons": []}
+    seen = [
+        {"device": "A100", "names": ["A100"], "ids": [key], "health": [{**state, "index": index}], "links": []}
+        for index, key in enumerate(("GPU-a", "GPU-b", "GPU-b"))
+    ]
+    seen[1]["health"] = [{**state, "index": 1, "temperature_c": 95}]
+    merged = gpus.merge(seen)
+    assert merged["names"] == ["A100", "A100"]
+    assert [(cell.where, cell.value) for cell in gpus.judge("alpha", merged)] == [("alpha GPU 1", "95 °C at idle")]
+    assert [cell.value for cell in gpus.judge("alpha", gpus.merge(seen[:1] * 2))] == ["1 x A100, 77.1 GiB free or more"]
+    assert gpus.merge([seen[0], {"error": "lost"}]) == {"error": "lost"}
+    assert gpus.merge([{**each, "health": []} for each in seen])["names"] == ["A100", "A100"]
