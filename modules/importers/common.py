@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from modules.config.interval import Interval, Unit
-from modules.importers.readers import boolean, integer, optional_number
-from modules.importers.rules import Assignment, CombinedRule, Values
+from modules.importers.readers import boolean, integer, number, optional_number
+from modules.importers.rules import Assignment, CombinedRule, UnsupportedValueError, Values
 
 BOTH_WEIGHTINGS = "the other trainer multiplies both weightings; Tandem has one at a time: debiased is used"
 BUCKETS = "Tandem derives its buckets from the resolution"
@@ -113,3 +113,28 @@ def rescaled_weights(zero_terminal_snr: str) -> Callable[[Values, str], str]:
         return f"{RESCALED}{last}"
 
     return note
+
+
+def _huber(values: Values) -> list[Assignment]:
+    name = str(values["loss_type"]).lower()
+    target = {"l2": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}.get(name)
+    if target is None:
+        raise UnsupportedValueError("Tandem has mse, huber and smooth_l1; set family_options.loss")
+    if target == "mse":
+        return []
+    why = "Tandem's loss is half as large, which matters to plain SGD only"
+    if values["huber_schedule"] != "constant":
+        why += ", and has the same delta at all noise levels"
+    return [
+        Assignment("family_options.loss", target, keys=("loss_type",)),
+        Assignment("family_options.huber_delta", number(values["huber_c"]), why, ("huber_c", "huber_schedule")),
+    ]
+
+
+# The losses of diffusers' training scripts, which kohya's sd-scripts and SimpleTuner share.
+HUBER = CombinedRule(
+    {"loss_type": "l2", "huber_c": 0.1, "huber_schedule": "snr"},
+    "family_options.loss, family_options.huber_delta",
+    _huber,
+    "2c(sqrt(d^2 + c^2) - c) there, a Huber loss half as large here, with the same delta at all noise levels",
+)

@@ -207,3 +207,20 @@ def test_a_usual_file(ai_toolkit: Path) -> None:
     assert [sample.seed for sample in config.samples] == [42, 43]
     assert config.resolution == 1024
     assert "config.process.0.model.quantize" in {entry.source for entry in found.report.not_imported}
+
+
+def test_min_snr_ignores_v_prediction_there(tmp_path: Path) -> None:
+    """toolkit/train_tools.py, apply_snr_weight: min(gamma / snr, 1), whatever the model predicts."""
+    for is_v, is_told in ((True, True), (False, False)):
+        model = {"name_or_path": "a/b", "is_v_pred": is_v}
+        found = imported(tmp_path, {"min_snr_gamma": 5.0}, model=model)
+        assert found.config.family_options["loss_weighting"] == "min_snr"
+        why = [item.why for item in found.report.changed if item.target == "family_options.loss_weighting"]
+        assert ["min(gamma / snr, 1)" in each for each in why] == [True] * is_told
+
+
+@pytest.mark.parametrize("network", [{"type": "lora"}, {"type": "lora", "alpha": 4}, {"conv": 8}])
+def test_the_rank_is_4_by_default(tmp_path: Path, network: dict[str, object]) -> None:
+    """toolkit/config_modules.py, NetworkConfig: without rank and linear both are 4, and its type is lora."""
+    config = imported(tmp_path, network=network).config
+    assert (config.method, config.lora_rank) == ("lora", 4)

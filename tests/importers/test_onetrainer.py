@@ -127,3 +127,54 @@ def test_defaults_of_a_preset(tmp_path: Path) -> None:
     masked = {"masked_training": True, "normalize_masked_area_loss": True, "unmasked_weight": 0.3}
     found = imported(tmp_path, LORA, **masked).config
     assert (found.normalize_masked_area_loss, found.unmasked_weight) == (True, 0.3)
+
+
+def changes(found: ImportResult) -> dict[str, str]:
+    return {item.target: item.why for item in found.report.changed}
+
+
+def _mean_age(steps: int, decay: float, interval: int) -> float:
+    """How many steps the weights in an EMA lie back on average, with the ramp (1 + s) / (10 + s) of both trainers."""
+    age = 0.0
+    for step in range(steps):
+        age += 1
+        if (step + 1) % interval == 0:
+            age *= min((1 + step) / (10 + step), decay)
+    return age
+
+
+def test_the_average_reaches_back_less_far_in_short_runs(tmp_path: Path) -> None:
+    """modules/module/EMAModule.py: min((1 + s) / (10 + s), decay) at every 5th step only."""
+    ages = [_mean_age(1000, 0.999, 5), _mean_age(1000, 0.999**0.2, 1)]
+    assert ages == pytest.approx([357, 100], rel=0.05)
+    found = imported(tmp_path, LORA, ema="GPU", ema_decay=0.999, ema_update_step_interval=5)
+    told = changes(found)["ema_decay"]
+    assert f"{ages[0] / ages[1]:.1f} times" in told
+    caps = [next(s for s in range(99_999) if (1 + s) / (10 + s) >= decay) for decay in (0.999**0.2, 0.999)]
+    assert [f"{cap / 1000:.0f},000" in told for cap in caps] == [True, True]
+    assert "ema_decay" not in changes(imported(tmp_path, LORA, ema="GPU", ema_update_step_interval=1))
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_told"),
+    [
+        ({"force_v_prediction": True}, True),
+        ({"model_type": "STABLE_DIFFUSION_21"}, True),
+        ({"model_type": "STABLE_DIFFUSION_21", "force_epsilon_prediction": True}, False),
+        ({"model_type": "STABLE_DIFFUSION_21_BASE"}, False),
+        ({}, False),
+        ({"force_v_prediction": True, "loss_weight_fn": "MIN_SNR_GAMMA"}, False),
+    ],
+)
+def test_debiased_weights_of_v_differ(tmp_path: Path, changed: dict[str, object], is_told: bool) -> None:
+    """ModelSetupDiffusionLossMixin.__debiased_estimation_weight: 1 / sqrt(snr + 1) for v."""
+    found = imported(tmp_path, LORA, **{"loss_weight_fn": "DEBIASED_ESTIMATION", **changed})
+    assert found.config.family_options["loss_weighting"] in ("debiased", "min_snr")
+    assert ("1 / sqrt(snr + 1)" in changes(found).get("family_options.loss_weighting", "")) is is_told
+
+
+def test_grey_parts_of_masks_weigh_otherwise(tmp_path: Path) -> None:
+    """modules/util/loss/masked_loss.py: clamp(mask, unmasked_weight, 1)."""
+    for weight, is_told in ((0.1, True), (0.0, False)):
+        found = imported(tmp_path, LORA, masked_training=True, unmasked_weight=weight)
+        assert ("grey" in changes(found).get("masked_training", "")) is is_told

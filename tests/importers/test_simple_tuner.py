@@ -208,3 +208,29 @@ def test_a_usual_file(other_trainers: Path) -> None:
         "data_backend_config.3",
     }
     assert "do-not-show" not in "\n".join(found.report.lines())
+
+
+def test_prodigy_is_schedule_free_there(tmp_path: Path) -> None:
+    """optimizer_param.py: "prodigy" is the class ProdigyPlusScheduleFree."""
+    found = imported(tmp_path, optimizer="prodigy")
+    assert found.config.optimizer.name == "prodigy"
+    assert "schedule-free" in reasons(found)["--optimizer"]
+
+
+def test_sgd_has_no_momentum_by_default(tmp_path: Path) -> None:
+    """optimizer_param.py, optimi-sgd: momentum 0."""
+    assert imported(tmp_path, optimizer="optimi-sgd").config.optimizer.model_dump()["momentum"] == 0
+
+
+@pytest.mark.parametrize("name", ["huber", "smooth_l1"])
+def test_huber_losses_have_a_schedule_there(tmp_path: Path, name: str) -> None:
+    """cmd_args.py: huber_c is 0.1, huber_schedule snr; the losses are those of diffusers' training scripts."""
+    found = imported(tmp_path, loss_type=name)
+    assert found.config.family_options == {"loss": name, "huber_delta": 0.1}
+    told = {item.target: item.why for item in found.report.changed}["family_options.huber_delta"]
+    assert "half as large" in told
+    assert "noise levels" in told
+    found = imported(tmp_path, loss_type=name, huber_c=0.3, huber_schedule="constant")
+    assert found.config.family_options["huber_delta"] == 0.3
+    assert "noise levels" not in reasons(found)["--huber_c"]
+    assert "loss" not in imported(tmp_path).config.family_options

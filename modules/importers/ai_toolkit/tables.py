@@ -34,6 +34,11 @@ TARGETS = (
     r"^unet\..*(linear_\d|time_emb_proj|to_q|to_k|to_v|to_out\.0|net\.0\.proj|net\.2|proj_in|proj_out|conv_shortcut)$,"
     r"^text_encoder.*(self_attn|mlp)"
 )
+NETWORK_NAMES = ("type", "linear", "rank", "linear_alpha", "conv", "conv_alpha")
+# toolkit/train_tools.py, apply_snr_weight
+PLAIN_WEIGHTS = (
+    "min(gamma / snr, 1) there, also with v-prediction; min(snr, gamma) / (snr + 1) here, far less with much noise"
+)
 ARCHITECTURES = {"sd1": "stable_diffusion", "sd2": "stable_diffusion", "sdxl": "stable_diffusion_xl", "ssd": None}
 
 
@@ -51,8 +56,8 @@ def _family(values: Values) -> list[Assignment]:
 
 
 def _method(values: Values) -> list[Assignment]:
-    named = [values[f"network.{name}"] for name in ("type", "linear", "rank")]
-    kind = str(named[0] or ("lora" if named != [None] * 3 else "")).lower()
+    has_network = any(values[f"network.{name}"] is not None for name in NETWORK_NAMES)
+    kind = str(values["network.type"] or ("lora" if has_network else "")).lower()
     if values["embedding.trigger"] not in EMPTY_VALUES:
         return [Assignment("method", "embedding", keys=("embedding.trigger",))]
     if not kind:
@@ -61,7 +66,7 @@ def _method(values: Values) -> list[Assignment]:
     found = [Assignment("method", "lora", why, ("network.type",))]
     rank = values["network.linear"] if values["network.rank"] is None else values["network.rank"]
     keys = ("network.rank", "network.linear")
-    found += [Assignment("lora_rank", integer(rank), keys=keys)] if rank is not None else []
+    found.append(Assignment("lora_rank", 4 if rank is None else integer(rank), keys=keys))
     alpha = values["network.alpha"] if values["network.linear_alpha"] is None else values["network.linear_alpha"]
     found.append(Assignment("lora_alpha", number(alpha), keys=("network.linear_alpha", "network.alpha")))
     if kind == "dora":
@@ -137,7 +142,10 @@ PROCESS_TABLE = Table(
         Rule("train.dtype", "precision", "fp32", precision),
         Rule("train.max_grad_norm", "max_grad_norm", 1.0, optional_number),
         Rule("train.noise_offset", "family_options.offset_noise", 0.0, number, optional=True),
-        common.loss_weighting("train.min_snr_gamma"),
+        common.loss_weighting(
+            "train.min_snr_gamma", uses={"model.is_v_pred": False},
+            note=lambda values, weighting: PLAIN_WEIGHTS if boolean(values["model.is_v_pred"]) else "",
+        ),
         Rule("train.min_denoising_steps", "family_options.min_timestep", 0, _fraction, optional=True),
         Rule("train.max_denoising_steps", "family_options.max_timestep", 999, _fraction, optional=True),
         Rule("train.loss_type", "family_options.loss", "mse", _LOSSES, optional=True),

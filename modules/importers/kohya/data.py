@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.importers import common
+from modules.importers.kohya.captions import extension, keep_tags, lines, separator
 from modules.importers.readers import boolean, data_path, integer, is_path, items, number, resolution_side, text
-from modules.importers.rules import Assignment, ChangedValue, CombinedRule, Rule, Table, Unsupported, Values, is_default
+from modules.importers.rules import Assignment, CombinedRule, Rule, Table, Unsupported, Values, is_default
 from modules.importers.translation import Translation
 
 # Names on the command line and in kohya's GUI -> names in a dataset file.
@@ -42,44 +43,6 @@ DATASET_TABLE = Table(
 )
 
 
-def _extension(values: Values) -> str:
-    """sd-scripts adds a missing dot (config_util.py, train_util.py: DreamBoothSubset); its default is .caption."""
-    return f".{str(values.get('caption_extension') or 'caption').strip().lstrip('.')}"
-
-
-def _lines(enable_wildcard: object) -> object:
-    """Without wildcards sd-scripts takes the first line of a caption file (train_util.py, read_caption)."""
-    if boolean(enable_wildcard):
-        return ChangedValue("random", "one line is drawn each time; {a|b} within a line is read literally")
-    return "first"
-
-
-def _separator(value: object) -> object:
-    """library/train_util.py, process_caption joins the tags with ", " after splitting them."""
-    found = text(value)
-    if found.strip() == ",":
-        return found
-    return ChangedValue(
-        found, "kohya joins the tags with a comma after shuffling or dropping some, Tandem with its separator"
-    )
-
-
-def _keep_tags(values: Values) -> list[Assignment]:
-    """library/train_util.py, process_caption: prefix and caption are split into tags together; a prefix that does not
-    end with the separator is one tag with the caption's first tag.
-    """
-    kept = integer(values["keep_tokens"])
-    prefix = text(values["caption_prefix"] or "").strip()
-    if not prefix or not (boolean(values["shuffle_caption"]) or number(values["caption_tag_dropout_rate"])):
-        return [Assignment("keep_tags", kept)]
-    tags = [tag.strip() for tag in prefix.split(text(values["caption_separator"] or ","))]
-    needed = len(tags) - 1 if not tags[-1] else len(tags)
-    why = (
-        "" if kept >= needed else "the tags of caption_prefix are shuffled and dropped like others there; here it stays"
-    )
-    return [Assignment("keep_tags", max(0, kept - (len(tags) - 1)), why)]
-
-
 def subset_table(has_captions: bool) -> Table:
     """The rules of one subset; `has_captions`: whether its folder contains caption files."""
 
@@ -96,7 +59,7 @@ def subset_table(has_captions: bool) -> Table:
             return found
         found = [
             Assignment("caption_source", "txt", keys=("caption_extension",), quiet=True),
-            Assignment("caption_extension", _extension(values), keys=("caption_extension",)),
+            Assignment("caption_extension", extension(values), keys=("caption_extension",)),
         ]
         if prefix:
             found.append(Assignment("prompt_prefix", f"{prefix} ", keys=("caption_prefix",)))
@@ -123,11 +86,11 @@ def subset_table(has_captions: bool) -> Table:
                 "caption_source, caption_extension, prompt_prefix", captions,
                 "class_tokens are the caption of images without a caption file",
             ),
-            Rule("enable_wildcard", "caption_lines", False, _lines),
+            Rule("enable_wildcard", "caption_lines", False, lines),
             Rule("shuffle_caption", "tag_shuffle", False, boolean),
-            Rule("caption_separator", "tag_delimiter", ",", _separator),
+            Rule("caption_separator", "tag_delimiter", ",", separator),
             CombinedRule(
-                {"keep_tokens": 0}, "keep_tags", _keep_tags, "the tags of caption_prefix are among them",
+                {"keep_tokens": 0}, "keep_tags", keep_tags, "the tags of caption_prefix are among them",
                 {
                     "caption_prefix": None, "caption_separator": ",", "shuffle_caption": False,
                     "caption_tag_dropout_rate": 0.0,
@@ -293,7 +256,7 @@ class KohyaData:
         self._add(values, shown)
 
     def _has_captions(self, values: Mapping[str, object]) -> bool:
-        return self._translation.paths.has_files(str(values["image_dir"]), _extension(values).lower())
+        return self._translation.paths.has_files(str(values["image_dir"]), extension(values).lower())
 
     def _add(self, values: Mapping[str, object], shown: Mapping[str, str]) -> None:
         has = self._has_captions(values)

@@ -34,22 +34,6 @@ def _alpha(values: Values) -> list[Assignment]:
     return [Assignment("lora_alpha", number(values["network_alpha"]) or number(values["network_dim"]))]
 
 
-def _loss(values: Values) -> list[Assignment]:
-    name = str(values["loss_type"]).lower()
-    target = {"l2": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}.get(name)
-    if target is None:
-        raise UnsupportedValueError("Tandem has mse, huber and smooth_l1; set family_options.loss")
-    if target == "mse":
-        return []
-    why = "Tandem's loss is half as large, which matters to plain SGD only"
-    if values["huber_schedule"] != "constant":
-        why += ", and has the same delta at all noise levels"
-    return [
-        Assignment("family_options.loss", target, keys=("loss_type",)),
-        Assignment("family_options.huber_delta", number(values["huber_c"]), why, ("huber_c", "huber_schedule")),
-    ]
-
-
 def _offset(values: Values) -> list[Assignment]:
     strength = optional_number(values["noise_offset"])
     if not strength or str(values["noise_offset_type"]).lower() == "multires":
@@ -126,10 +110,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         "min_snr_gamma", "debiased_estimation_loss", uses={"zero_terminal_snr": False},
         note=common.rescaled_weights("zero_terminal_snr"),
     ),
-    CombinedRule(
-        {"loss_type": "l2", "huber_c": 0.1, "huber_schedule": "snr"}, "family_options.loss", _loss,
-        "2c(sqrt(d^2 + c^2) - c) there, a Huber loss half as large here, with the same delta at all noise levels",
-    ),
+    common.HUBER,
     CombinedRule(
         {"max_token_length": 75}, "family_options.long_prompts, family_options.prompt_windows", _long,
     ),

@@ -143,6 +143,13 @@ def _prediction(values: Values) -> list[Assignment]:
     return [Assignment("family_options.prediction_type", name)] if name != "auto" else []
 
 
+def _predicts_v(values: Values) -> bool:
+    """Whether the model predicts v, as far as the settings say."""
+    if boolean(values["force_v_prediction"]) or boolean(values["force_epsilon_prediction"]):
+        return boolean(values["force_v_prediction"])
+    return str(values["model_type"]).upper() in ("STABLE_DIFFUSION_20", "STABLE_DIFFUSION_21")
+
+
 def _loss(values: Values) -> list[Assignment]:
     strength = {name: number(values[f"{name}_strength"]) for name in ("mse", "mae", "log_cosh", "huber")}
     found = [
@@ -165,7 +172,10 @@ def _loss_weight(values: Values) -> list[Assignment]:
     target = {"CONSTANT": "none", "MIN_SNR_GAMMA": "min_snr", "DEBIASED_ESTIMATION": "debiased"}.get(name)
     if target is None:
         raise UnsupportedValueError("Tandem has min_snr and debiased; set family_options.loss_weighting")
-    found = [Assignment("family_options.loss_weighting", target, keys=("loss_weight_fn",))] if target != "none" else []
+    if target == "none":
+        return []
+    why = "1 / sqrt(snr + 1) there, 1 / (snr + 1) here" if target == "debiased" and _predicts_v(values) else ""
+    found = [Assignment("family_options.loss_weighting", target, why, ("loss_weight_fn",))]
     if target == "min_snr":
         gamma = number(values["loss_weight_strength"])
         found.append(Assignment("family_options.min_snr_gamma", gamma, keys=("loss_weight_strength",)))
@@ -230,7 +240,9 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         "family_options.loss", _loss, "losses are not mixed: MSE or Huber is used, whichever has the larger weight",
     ),
     CombinedRule(
-        {"loss_weight_fn": "CONSTANT", "loss_weight_strength": 5.0}, "family_options.loss_weighting", _loss_weight
+        {"loss_weight_fn": "CONSTANT", "loss_weight_strength": 5.0}, "family_options.loss_weighting", _loss_weight,
+        "debiased weights of v-prediction differ",
+        {"force_v_prediction": False, "force_epsilon_prediction": False, "model_type": "STABLE_DIFFUSION_15"},
     ),
     Rule("text_encoder_layer_skip", "family_options.clip_skip", 0, integer, optional=True),
     Rule("output_dtype", "save_dtype", "FLOAT_32", save_dtype),

@@ -7,6 +7,7 @@ from modules.importers.onetrainer.model import SUBMODULE_DEFAULTS
 from modules.importers.onetrainer.values import (
     ACCUMULATION,
     RATE_USES,
+    ema_change,
     interval,
     interval_change,
     learning_rates,
@@ -91,19 +92,24 @@ def _ema(values: Values) -> list[Assignment]:
     why = "the average stays on the model's device" if mode == "CPU" else ""
     decay = min(max(number(values["ema_decay"]), 0.0), 0.999999)
     steps = max(integer(values["ema_update_step_interval"]), 1)
-    each = f"Tandem averages at every step: the {steps}th root of {decay:g} is equivalent" if steps > 1 else ""
+    root = round(decay ** (1 / steps), 8)
+    each = ema_change(decay, root, steps) if steps > 1 else ""
     return [
         Assignment("ema", True, why, ("ema",)),
-        Assignment("ema_decay", round(decay ** (1 / steps), 8), each, ("ema_decay", "ema_update_step_interval")),
+        Assignment("ema_decay", root, each, ("ema_decay", "ema_update_step_interval")),
     ]
 
 
 def _masks(values: Values) -> list[Assignment]:
     if not boolean(values["masked_training"]):
         return []
+    outside = number(values["unmasked_weight"])
+    why = (
+        f"a grey m in a mask weighs {outside:g} + {1 - outside:g} m here, at least {outside:g} there" if outside else ""
+    )
     found = [
-        Assignment("masked_training", True, keys=("masked_training",)),
-        Assignment("unmasked_weight", number(values["unmasked_weight"]), keys=("unmasked_weight",)),
+        Assignment("masked_training", True, why, ("masked_training",)),
+        Assignment("unmasked_weight", outside, keys=("unmasked_weight",)),
         Assignment(
             "normalize_masked_area_loss",
             boolean(values["normalize_masked_area_loss"]),

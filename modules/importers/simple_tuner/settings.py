@@ -49,6 +49,7 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     **dict.fromkeys(("adamw_bf16", "adamw", "adamw8bit", "adamw4bit", "adamfp8", "adamwfp8"), _ADAMW),
     "prodigy": {"betas": [0.9, 0.99]},
 }
+SCHEDULE_FREE: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree"}  # the class of that name there
 OPTIMI: Mapping[str, object] = {"betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.0}
 FAMILIES = {"sdxl": "stable_diffusion_xl", **dict.fromkeys(("sd1x", "sd2x", "legacy"), "stable_diffusion")}
 
@@ -151,7 +152,8 @@ def _optimizer(values: Values) -> list[Assignment]:
         given[name.strip()] = value.strip()
     written = str(values["optimizer"]).lower()
     plain = re.sub(r"^(bnb|ao|optimi)-|-paged$|\+\w+$", "", written)
-    found = optimizer_assignments(plain, given, "optimizer", arguments_key="optimizer_config")
+    name = SCHEDULE_FREE.get(plain, plain)
+    found = optimizer_assignments(name, given, "optimizer", arguments_key="optimizer_config")
     defaults = OPTIMI if written.startswith("optimi-adam") else DEFAULTS.get(plain, {})
     own = [
         Assignment(f"optimizer.{name}", value, keys=("optimizer",))
@@ -199,7 +201,6 @@ def _sample(values: Values) -> list[Assignment]:
     return found
 
 
-_LOSSES = choice({"l2": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}, "set family_options.loss")
 _PREDICTIONS = choice({"epsilon": "epsilon", "v_prediction": "v_prediction"}, "set family_options.prediction_type")
 
 TABLE = Table(
@@ -225,7 +226,7 @@ TABLE = Table(
             "family_options.offset_noise", _offset_noise, "SimpleTuner adds it to a quarter of the steps",
         ),
         common.loss_weighting("snr_gamma"),
-        Rule("loss_type", "family_options.loss", "l2", _LOSSES, optional=True),
+        common.HUBER,
         CombinedRule(
             {"max_train_steps": None, "num_train_epochs": 1}, "max_steps, epochs", _length,
             "steps take precedence over epochs",
