@@ -15,6 +15,7 @@ from scripts.common import add_lora_scale, add_version, lora_scales, require_pac
 require_packages()
 
 from modules.config import ConfigError, TandemError
+from modules.files import control_character
 
 if TYPE_CHECKING:
     import torch
@@ -138,6 +139,9 @@ def merge(source: Path, out: Path, options: argparse.Namespace, dtype: torch.dty
 
 def check_paths(source: Path, out: Path, options: argparse.Namespace) -> None:
     """Raises ConfigError, before anything is read, for unusable paths or options."""
+    for path in (source, out):
+        if code := control_character(str(path)):
+            raise ConfigError(f"{str(path)!r} contains the control character {code}.")
     if not source.exists():
         raise ConfigError(f"There is no {str(source)!r}.")
     if options.to == "dtype" and options.dtype is None:

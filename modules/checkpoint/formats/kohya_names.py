@@ -42,7 +42,7 @@ _ORIGINAL: Final = {
     "input_blocks_0_0": "conv_in",
     "out_2": "conv_out",
 }
-_ORIGINAL_BLOCK: Final = re.compile(r"(input|middle|output)_blocks?_(\d+)_(?:(\d)_)?(.+)")
+_ORIGINAL_BLOCK: Final = re.compile(r"(input|middle|output)_blocks?_([0-9]{1,3})_(?:([0-9])_)?(.+)")
 _ORIGINAL_LAYER: Final = {
     "in_layers_2": "conv1",
     "out_layers_3": "conv2",

@@ -21,6 +21,7 @@ from modules.checkpoint.formats.lora_diffusers import (
 from modules.checkpoint.formats.lora_kohya import has_stability_names, kohya_tensors, read_kohya
 from modules.checkpoint.formats.lora_other_names import (
     PEFT_PREFIX,
+    check_base_unchanged,
     has_old_names,
     peft_settings,
     translate_old_names,
@@ -33,6 +34,8 @@ from modules.checkpoint.formats.safetensors_file import KOHYA_HASH_KEYS, Safeten
 from modules.config import ConfigError
 
 _IN_FOLDERS: Final = ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors", "adapter_model.safetensors")
+_DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_SMALL_DTYPES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # of some published files; read as fp32
 _MATRICES: Final = (".lora_down.weight", ".lora_up.weight", ".lora_A.weight", ".lora_B.weight")
 
 
@@ -109,15 +112,33 @@ def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors and the metadata. Raises ConfigError before anything is read if it is no adapter."""
     with SafetensorsFile(file) as source:
         _require_adapter(source)
-        tensors = {name: source.read(name) for name in source.names}
+        tensors = {name: _as_numbers(file, name, source.read(name)) for name in source.names}
         metadata = source.metadata
+    _check_shapes(file, tensors)
+    for name, tensor in tensors.items():
+        if not name.endswith(".alpha") and not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
+            raise ConfigError(f"{str(file)!r} is damaged: {name!r} contains values that are no finite numbers.")
+    return tensors, metadata
+
+
+def _as_numbers(file: Path, name: str, tensor: Tensor) -> Tensor:
+    """`tensor` in a dtype that torch calculates with. Raises ConfigError for those of which it only has the name."""
+    if tensor.dtype in _SMALL_DTYPES:
+        return tensor.float()
+    if tensor.is_floating_point() and tensor.dtype not in _DTYPES:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"{str(file)!r}: {name!r} has the number format {kind}, which Tandem does not read.",
+            "Use a LoRA in fp32, bf16, fp16 or fp8 (e4m3fn or e5m2).",
+        )
+    return tensor
+
+
+def _check_shapes(file: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         is_matrix = name.endswith(_MATRICES) or _lycoris_kind([name])
         if (is_matrix and tensor.dim() < 2) or tensor.numel() == 0:
             raise ConfigError(f"{str(file)!r} is damaged: {name!r} has the shape {list(tensor.shape)}.")
-        if not name.endswith(".alpha") and not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
-            raise ConfigError(f"{str(file)!r} is damaged: {name!r} contains values that are no finite numbers.")
-    return tensors, metadata
 
 
 def _require_adapter(file: SafetensorsFile) -> None:
@@ -139,7 +160,16 @@ def _read_lora(
         found, used = read_kohya(file, tensors, prefixes)
     else:
         names, settings = _present_names(file, tensors, metadata, prefixes)
+        check_base_unchanged(file, settings)
+        twice = next((name for name, count in Counter(names.values()).items() if count > 1), None)
+        if twice is not None:
+            same = [name for name, present in names.items() if present == twice]
+            raise ConfigError(
+                f"{str(file)!r} is damaged: it has two adapters of {twice.partition('.lora_')[0]!r}, "
+                f"{same[0]!r} and {same[1]!r}."
+            )
         tensors = {names[name]: tensor for name, tensor in tensors.items()}
+        _check_shapes(file, tensors)
         found, used = read_diffusers(file, tensors, settings, prefixes)
     _check_complete(file, tensors, used, found)
     for adapter in found:

@@ -25,6 +25,9 @@ _MATRICES: Final = {"down": "lora_A", "up": "lora_B"}
 _UNET_PROJECTIONS: Final = {"to_out": "to_out.0"}
 _TEXT_PROJECTIONS: Final = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "out_proj"}
 _CLIP: Final = re.compile(r"(text_model\.)?(encoder\.layers|embeddings)\.\d*.*|text_projection")
+# peft (tuners/lora/layer.py) subtracts the first values of these from the base model, so that the matrices belong to
+# another one; it converts the first three.
+_CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _UNUSUAL: Final = ("fan_in_fan_out", "lora_bias")
 
 
@@ -99,6 +102,18 @@ def peft_settings(file: Path, prefixes: AdapterPrefixes) -> dict[str, object]:
         odd = next((name for name in _UNUSUAL if content.get(name)), "peft_type")
         raise ConfigError(f"{str(beside)!r}: {odd} is {str(content.get(odd))[:40]!r}, which Tandem does not read.")
     return {f"{prefix}.{key}": value for prefix, _ in prefixes.values() for key, value in content.items()}
+
+
+def check_base_unchanged(file: Path, settings: Mapping[str, object]) -> None:
+    """Raises ConfigError if peft changed the base model when it made the adapter, according to its `settings`."""
+    for name, value in settings.items():
+        if name.endswith(".init_lora_weights") and isinstance(value, str) and value.lower().startswith(_CHANGES_BASE):
+            raise ConfigError(
+                f"{str(file)!r}: init_lora_weights is {value[:40]!r}, with which peft changed the base model: on the "
+                "original one the adapter would give wrong images.",
+                "Convert it to a plain LoRA in the program that trained it: peft's save_pretrained with "
+                "path_initial_model_for_weight_conversion, the adapter as it was before training.",
+            )
 
 
 def literal_alpha(file: Path, settings: Mapping[str, object], prefix: str, module: str) -> object | None:

@@ -159,6 +159,11 @@ def _merged(weights: ComponentWeights | SafetensorsFile, name: str, edits: Seque
     for edit in edits:
         part = _part(whole, edit.original)
         part.copy_(merged_weight(part, edit.adapter, edit.scale))
+    if not bool(whole.isfinite().all()):
+        raise ConfigError(
+            f"The merged weight {name!r} contains numbers that are not finite.",
+            "The LoRA or the model is damaged: copy or download them again.",
+        )
     return whole
 
 

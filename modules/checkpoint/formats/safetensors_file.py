@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from modules.config import ConfigError
+from modules.diffusion.dtypes import DTYPES
 from modules.diffusion.hub.files import PICKLES
 
 HASH_KEY: Final = "modelspec.hash_sha256"
@@ -75,7 +76,13 @@ class SafetensorsFile:
 
     def read(self, name: str) -> Tensor:
         """Read one tensor to the CPU, as it is stored."""
-        tensor: Tensor = self._file.get_tensor(name)
+        try:
+            tensor: Tensor = self._file.get_tensor(name)
+        except SafetensorError as error:  # a dtype that safetensors has a name for and torch has not
+            raise ConfigError(
+                f"{str(self.path)!r}: {name!r} has a number format that cannot be read ({error}).",
+                "Use a file in fp32, bf16 or fp16.",
+            ) from error
         return tensor
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -106,6 +113,7 @@ def lazy_tensor(tensor: Tensor, dtype: torch.dtype | None = None) -> LazyTensor:
 def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> None:
     """Write `tensors`, one in memory at a time, and replace `file` once the new one is complete.
 
+    Raises ConfigError if a number becomes infinite or NaN in the dtype of the file, such as 1e5 in fp16.
     The values of "modelspec.hash_sha256" and of KOHYA_HASH_KEYS, if `metadata` contains them, become those hashes.
     Raises OSError (disk full, no permission); an existing file then stays.
     """
@@ -120,7 +128,7 @@ def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: M
         with partial.open("wb") as out:
             out.write(header)
             for name in names:
-                data = _bytes_of(tensors[name])
+                data = _bytes_of(name, tensors[name])
                 digest.update(data)
                 legacy.update(data)
                 out.write(data)
@@ -186,10 +194,27 @@ class _LegacyHash:
         return self.digest.hexdigest()[:8]
 
 
-def _bytes_of(tensor: LazyTensor) -> memoryview:
-    made = tensor.make().detach().to("cpu", tensor.dtype).contiguous()
+def _bytes_of(name: str, tensor: LazyTensor) -> memoryview:
+    made = tensor.make().detach().to("cpu")
     assert tuple(made.shape) == tensor.shape
-    return made.reshape(-1).view(torch.uint8).numpy().data
+    written = made.to(tensor.dtype).contiguous()
+    if made.dtype != written.dtype and made.is_floating_point() and made.dtype.itemsize > 1:
+        _check_range(name, made, written)
+    return written.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _check_range(name: str, made: Tensor, written: Tensor) -> None:
+    """Raises ConfigError if a finite number of `made` is none in `written`, which has another dtype."""
+    wide = written.float() if written.dtype.itemsize == 1 else written  # torch has no isfinite for fp8
+    if bool(wide.isfinite().all()) or not bool((made.isfinite() & ~wide.isfinite()).any()):
+        return
+    dtype = next((short for short, each in DTYPES.items() if each == written.dtype), str(written.dtype))
+    largest = made[made.isfinite()].abs().max()
+    raise ConfigError(
+        f"{name!r} has numbers up to {float(largest):.3g}, and the largest that {dtype} can hold is "
+        f"{torch.finfo(written.dtype).max:.6g}.",
+        "Use bf16 or fp32.",
+    )
 
 
 def _check_file(path: Path) -> None:

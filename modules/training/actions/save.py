@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from modules.checkpoint.formats import (
     file_metadata,
     write_single_file,
 )
+from modules.config import ConfigError
 from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
 from modules.training.actions.action import Action, ActionContext, inference_model
@@ -53,11 +55,14 @@ def _write(context: ActionContext, model: ModelExport) -> None:
         model.export(partial)
         convert_folder_dtype(partial, dtype)
 
-    save_model(export, folder.model_dir, config, step, file_metadata(config, model.run, "diffusers"))
     written = [folder.model_dir]
-    if config.save_single_file and config.method == "fine_tune":
-        written.append(folder.path / f"{folder.name}.safetensors")
-        write_single_file(folder.model_dir, written[-1], dtype, file_metadata(config, model.run, "original"))
+    try:
+        save_model(export, folder.model_dir, config, step, file_metadata(config, model.run, "diffusers"))
+        if config.save_single_file and config.method == "fine_tune":
+            written.append(folder.path / f"{folder.name}.safetensors")
+            write_single_file(folder.model_dir, written[-1], dtype, file_metadata(config, model.run, "original"))
+    except ConfigError as error:  # numbers that save_dtype cannot hold: as any file that cannot be written
+        raise OSError(errno.ERANGE, f"save_dtype is {config.save_dtype!r}: {error}", str(written[-1])) from error
     context.report.note(f"Step {step}: the model is saved in {' and '.join(map(str, written))}.")
 
 

@@ -23,6 +23,7 @@ from tests.checkpoint.formats.adapted import ALL, ATTENTION, SD, SDXL, adapted, 
 
 UNET = {"unet": SD["unet"]}
 STEM = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+PROCESSOR = STEM.replace("to_q", "processor.to_q")
 KOHYA = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
 
 
@@ -125,6 +126,28 @@ def test_a_peft_file_without_its_config_or_for_either_encoder_is_explained(tmp_p
         read_lora(file, SDXL)
 
 
+@pytest.mark.filterwarnings("ignore:.*changes the base weights:UserWarning")  # peft's, which is the point
+@pytest.mark.parametrize("init", ["pissa", "olora", "gaussian"])
+def test_a_peft_adapter_of_a_changed_base_is_refused(init: Any, tmp_path: Path) -> None:
+    """peft subtracts the first values of PiSSA and OLoRA from the base model; its file does not have them."""
+    base = torch.nn.ModuleDict({"down_blocks": torch.nn.ModuleList([torch.nn.Linear(8, 8)])})
+    before = base["down_blocks"][0].weight.detach().clone()
+    model = get_peft_model(base, LoraConfig(r=2, lora_alpha=4, target_modules=["0"], init_lora_weights=init))
+    model.save_pretrained(tmp_path)
+    layer = model.base_model.model["down_blocks"][0]
+    whole = layer.base_layer.weight + layer.get_delta_weight("default")
+    assert_close(whole, before)  # before training, the sum is the base model
+    assert torch.equal(layer.base_layer.weight, before) is (init == "gaussian")
+    if init == "gaussian":
+        (one,) = read_lora(tmp_path, UNET)
+        assert_close(before + one.delta().float(), whole)
+        return
+    with pytest.raises(ConfigError, match=rf"init_lora_weights is '{init}'.*path_initial_model_for_weight_conversion"):
+        read_lora(tmp_path, UNET)
+    with pytest.raises(ConfigError, match="init_lora_weights is 'pissa_niter_4'"):
+        read_lora(lora_file(tmp_path, {"unet.init_lora_weights": "pissa_niter_4"}), SD)
+
+
 LYCORIS: dict[str, Any] = {
     "LoHa": LoHaConfig(r=2, alpha=3, target_modules=ALL),
     "LoHa, convolutions decomposed": LoHaConfig(r=2, alpha=3, target_modules=ALL, use_effective_conv2d=True),
@@ -220,6 +243,60 @@ def test_settings_in_a_header_that_are_none_are_refused(header: dict[str, object
 def test_tensors_that_are_no_lora_are_refused(changed: dict[str, Tensor], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         read_lora(lora_file(tmp_path, **changed), SD)
+
+
+@pytest.mark.parametrize(
+    ("names", "shapes", "words"),
+    [
+        (
+            (f"{STEM}.lora.down", f"{PROCESSOR}_lora.down", f"{STEM}.lora.up", f"{PROCESSOR}_lora.up"),
+            ((2, 8), (2, 8), (8, 2), (8, 2)),
+            "two adapters of 'unet.down_blocks",
+        ),
+        ((f"{STEM}.lora.down", f"{STEM}.lora.up"), ((2, 8), (8,)), r"lora_B.weight' has the shape \[8\]"),
+        ((f"{STEM}.lora.down", f"{STEM}.lora.up"), ((8,), (8, 2)), r"lora_A.weight' has the shape \[8\]"),
+        (
+            (
+                f"lora_unet_input_blocks_{'9' * 5000}_0_op.lora_down",
+                f"lora_unet_input_blocks_{'9' * 5000}_0_op.lora_up",
+            ),
+            ((2, 8), (8, 2)),
+            "",  # a name that no model has
+        ),
+    ],
+)
+def test_names_of_other_layouts_are_checked_after_translation(
+    names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], words: str, tmp_path: Path
+) -> None:
+    tensors = {f"{name}.weight": torch.ones(shape) for name, shape in zip(names, shapes, strict=True)}
+    save_file(tensors, tmp_path / "x.safetensors")
+    if words:
+        with pytest.raises(ConfigError, match=words):
+            read_lora(tmp_path / "x.safetensors", SD)
+    else:
+        assert len(read_lora(tmp_path / "x.safetensors", SDXL)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_lora_of_8_bits_is_read_as_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
+    down = torch.tensor([[0.5, -2.0, 1.5, 0.25]])
+    (one,) = read_lora(lora_file(tmp_path, A=down.to(dtype), B=torch.ones(3, 1).to(dtype)), SD)
+    assert torch.equal(one.delta(), down.double().expand(3, 4))  # numbers that both formats have exactly
+
+
+def test_number_formats_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
+    """safetensors has the names of formats of 4 and 6 bits, and torch cannot calculate with them."""
+    file = tmp_path / "x.safetensors"
+    for dtype, size in (("F4", 32), ("F6_E2M3", 48), ("F8_E8M0", 64)):
+        names = (f"{KOHYA}.lora_down.weight", f"{KOHYA}.lora_up.weight")
+        entries = {
+            name: {"dtype": dtype, "shape": [8, 8], "data_offsets": [place * size, (place + 1) * size]}
+            for place, name in enumerate(names)
+        }
+        text = json.dumps(entries).encode()
+        file.write_bytes(len(text).to_bytes(8, "little") + text + b"\x3c" * (2 * size))
+        with pytest.raises(ConfigError, match="number format"):
+            read_lora(file, SD)
 
 
 @pytest.mark.parametrize(

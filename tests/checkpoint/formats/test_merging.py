@@ -142,3 +142,37 @@ def test_what_cannot_be_merged_gives_a_sentence_and_writes_nothing(
     assert message.startswith("Nothing was written: ")
     assert words.replace("\\", "") in message, message
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_numbers_that_do_not_fit_into_fp16_are_refused(
+    sd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The largest number of fp16 is 65504 (IEEE 754, binary16)."""
+    single, out, lora = (tmp_path / f"{name}.safetensors" for name in ("base", "out", "lora"))
+    pair = {"unet.conv_in.lora_A.weight": torch.full((1, 4, 3, 3), 300.0)}
+    rows = len(load_file(next((sd / "unet").glob("*.safetensors")))["conv_in.weight"])
+    save_file(pair | {"unet.conv_in.lora_B.weight": torch.full((rows, 1, 1, 1), 300.0)}, lora)
+    assert convert(sd, single, "--to", "single_file", "--dtype", "fp16") == 0
+    before = sorted(tmp_path.iterdir())
+    weight = "model.diffusion_model.input_blocks.0.0.weight"
+    for arguments in (
+        [single, out, "--merge", lora],
+        [sd, tmp_path / "folder", "--merge", lora, "--dtype", "fp16"],
+    ):
+        capsys.readouterr()
+        assert convert(*arguments) == 2
+        message = capsys.readouterr().err
+        assert "fp16" in message, message
+        assert "bf16 or fp32" in message, message
+        assert (weight if arguments[0] == single else "conv_in.weight") in message
+        assert sorted(tmp_path.iterdir()) == before
+    assert convert(single, out, "--merge", lora, "--dtype", "fp32") == 0
+    assert load_file(out)[weight].max() > 65504
+    assert convert(out, tmp_path / "half.safetensors", "--to", "dtype", "--dtype", "fp16") == 2
+    assert weight in capsys.readouterr().err
+    assert convert(out, tmp_path / "half.safetensors", "--to", "dtype", "--dtype", "bf16") == 0
+
+
+def test_a_null_character_in_a_path_is_a_sentence(sd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert convert(sd, tmp_path / "a\0b.safetensors", "--to", "single_file") == 2
+    assert "control character" in capsys.readouterr().err
