@@ -115,6 +115,22 @@ def rescaled_weights(zero_terminal_snr: str) -> Callable[[Values, str], str]:
     return note
 
 
+def ema_change(decay: float, root: float, interval: int, trainer: str) -> str:
+    """How averaging at every step, with the decay `root`, differs from averaging at every `interval`-th step.
+
+    Everywhere the decay rises as (1 + s) / (10 + s) with the step s (OneTrainer: modules/module/EMAModule.py,
+    SimpleTuner: helpers/training/ema.py). Until it is reached, the averaged weights lie back s / (1 + 9 / interval)
+    steps on average there, and s / 10 here.
+    """
+    theirs, ours = (float(f"{max(0, 10 * each - 1) / max(1 - each, 1e-8):.2g}") for each in (decay, root))
+    times = 10 / (1 + 9 / interval)
+    return (
+        f"Tandem averages at every step, with {decay:g}^(1/{interval}): the same once both decays are reached, after "
+        f"about {ours:,.0f} steps here and {theirs:,.0f} there; until then {trainer}'s average reaches back up to "
+        f"{times:.1f} times as far"
+    )
+
+
 def _huber(values: Values) -> list[Assignment]:
     name = str(values["loss_type"]).lower()
     target = {"l2": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}.get(name)

@@ -7,7 +7,6 @@ from modules.importers.onetrainer.model import SUBMODULE_DEFAULTS
 from modules.importers.onetrainer.values import (
     ACCUMULATION,
     RATE_USES,
-    ema_change,
     interval,
     interval_change,
     learning_rates,
@@ -93,7 +92,7 @@ def _ema(values: Values) -> list[Assignment]:
     decay = min(max(number(values["ema_decay"]), 0.0), 0.999999)
     steps = max(integer(values["ema_update_step_interval"]), 1)
     root = round(decay ** (1 / steps), 8)
-    each = ema_change(decay, root, steps) if steps > 1 else ""
+    each = common.ema_change(decay, root, steps, "OneTrainer") if steps > 1 else ""
     return [
         Assignment("ema", True, why, ("ema",)),
         Assignment("ema_decay", root, each, ("ema_decay", "ema_update_step_interval")),

@@ -82,18 +82,3 @@ def learning_rates(values: Values) -> list[Assignment]:
     if scaler not in SCALERS:
         return [*found, Assignment("", why="OneTrainer has no such scaler: rates are not multiplied", keys=keys)]
     return [*found, Assignment("lr_scaling", "sqrt" if by_gpus else "none", keys=keys)]
-
-
-def ema_change(decay: float, root: float, interval: int) -> str:
-    """How averaging at every step, with the decay `root`, differs from averaging at every `interval`-th step.
-
-    In both trainers the decay rises as (1 + s) / (10 + s) (modules/module/EMAModule.py there). Until it is reached, the
-    averaged weights of step s lie back s / (1 + 9 / interval) steps on average there, and s / 10 here.
-    """
-    theirs, ours = (float(f"{max(0, 10 * each - 1) / max(1 - each, 1e-8):.2g}") for each in (decay, root))
-    times = 10 / (1 + 9 / interval)
-    return (
-        f"Tandem averages at every step, with {decay:g}^(1/{interval}): the same once both decays are reached, after "
-        f"about {ours:,.0f} steps here and {theirs:,.0f} there; until then OneTrainer's average reaches back up to "
-        f"{times:.1f} times as far"
-    )

@@ -167,8 +167,8 @@ def _ema_decay(values: Values) -> list[Assignment]:
     decay, steps = number(values["ema_decay"]), positive_integer(values["ema_update_interval"]) or 1
     if steps <= 1 or not 0 < decay < 1:
         return [Assignment("ema_decay", decay)]
-    why = f"Tandem averages at every step: the {steps}th root of {decay:g} is equivalent"
-    return [Assignment("ema_decay", round(decay ** (1 / steps), 8), why)]
+    root = round(decay ** (1 / steps), 8)
+    return [Assignment("ema_decay", root, common.ema_change(decay, root, steps, "SimpleTuner"))]
 
 
 def _resolution(values: Values) -> list[Assignment]:
