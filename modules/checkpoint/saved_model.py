@@ -7,9 +7,11 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.sections.adapters import AdapterSettings
+from modules.files import read_json
 
 INFO_FILE = "tandem.json"
 
@@ -78,14 +80,14 @@ def read_model_config(folder: Path) -> TrainConfig:
             f"model: {str(folder)!r} has no {INFO_FILE}; give a model folder that Tandem wrote, like runs/NAME/model."
         )
     try:
-        info = json.loads(info_file.read_text("utf-8"))
+        info: Any = read_json(info_file)
         return TrainConfig(
             family=info["family"],
             family_options=info["family_options"],
             resolution=info["resolution"],
             **{"base_model": str(folder), **info.get("adapter", {})},
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"model: {str(info_file)!r} is damaged ({type(error).__name__}); save the model again."
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -14,11 +13,13 @@ from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from modules.config import ConfigError
-from modules.diffusion.hub.files import PICKLES
+from modules.diffusion.hub.files import INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
+from modules.files import FileFault, file_size, read_json
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
 SAFETENSORS_HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
+_SMALL_FILE_LIMIT = 64 << 20  # bytes; a tokenizer's are a few MB
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
 
@@ -52,6 +53,7 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
 def check_folder(folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
     """Raises ConfigError unless `folder` is a complete diffusers pipeline of one of these classes."""
     check_pipeline_class(folder, pipelines, str(folder))
+    _check_small_files(folder, [folder / component for component in components], "base_model")
     for component in components:
         if component == "scheduler" or component.startswith("tokenizer"):
             _check_json_files(folder, component, "base_model")
@@ -62,30 +64,61 @@ def check_folder(folder: Path, pipelines: Collection[str], components: Collectio
 def check_layout(folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
     """Raises ConfigError unless `folder` has the configuration of such a pipeline; weights are not needed."""
     check_pipeline_class(folder, pipelines, str(folder), "family_options.layout")
+    _check_small_files(folder, sorted(each for each in folder.iterdir() if each.is_dir()), "family_options.layout")
     for component in components:
         _check_json_files(folder, component, "family_options.layout")
 
 
 def check_pipeline_class(folder: Path, pipelines: Collection[str], label: str, option: str = "base_model") -> None:
     """Raises ConfigError unless the model_index.json of `folder`, `label` in messages, names one of `pipelines`."""
-    index_file = folder / "model_index.json"
-    if option == "base_model" and not index_file.is_file() and (file := _adapter_in(folder)) is not None:
+    if option == "base_model" and not (folder / INDEX).is_file() and (file := _adapter_in(folder)) is not None:
         raise ConfigError(
             f"base_model: {label!r} holds a LoRA ({file.name}), which is no whole model.",
             f"{LORA_ADVICE} base_model is the model that it was trained on.",
         )
     try:
-        pipeline = json.loads(index_file.read_text(encoding="utf-8"))["_class_name"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        pipeline = pipeline_class(folder)
+    except (OSError, FileFault) as error:
+        reason = f"it {error}" if isinstance(error, FileFault) else type(error).__name__
         raise ConfigError(
-            f"{option}: {label!r} is not a model folder: its model_index.json cannot be read ({type(error).__name__}).",
-            ACCEPTED,
+            f"{option}: {label!r} is not a model folder: its {INDEX} cannot be read ({reason}).", ACCEPTED
         ) from error
     if pipeline not in pipelines:
         raise ConfigError(
             f"{option}: {label!r} contains a {pipeline}; this family trains {' or '.join(sorted(pipelines))}.",
             "Choose the family of that model, or another model.",
         )
+
+
+def pipeline_class(folder: Path) -> str:
+    """The class that the model_index.json of a diffusers folder names. Raises OSError or FileFault."""
+    content = read_json(folder / INDEX)
+    name = content.get("_class_name") if isinstance(content, dict) else None
+    if not isinstance(name, str):
+        raise FileFault("does not name the class of a pipeline (_class_name)")
+    return name
+
+
+def _check_small_files(folder: Path, subfolders: Collection[Path], option: str) -> None:
+    """Raises ConfigError if a library could not read a text file of the model, or would wait for it for ever."""
+    files = sorted(file for subfolder in subfolders for kind in ("*.json", "*.txt") for file in subfolder.glob(kind))
+    for file in files:
+        try:
+            if file.name.endswith(".safetensors.index.json"):
+                weight_map(file)
+            elif file.suffix == ".txt":
+                file_size(file)
+            elif not isinstance(read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):
+                raise FileFault("is not a JSON object")
+        except (OSError, FileFault) as error:
+            raise ConfigError(
+                f"{option}: in the model {str(folder)!r} {file.relative_to(folder)} {_reason(error)}.",
+                "Copy or download the model folder again.",
+            ) from error
+
+
+def _reason(error: OSError | FileFault) -> str:
+    return str(error) if isinstance(error, FileFault) else f"cannot be read ({error.strerror})"
 
 
 def is_lora(names: Collection[str]) -> bool:
@@ -100,7 +133,7 @@ def _adapter_in(folder: Path) -> Path | None:
             with open_safetensors(file) as weights:
                 if is_lora(set(weights.keys())):
                     return file
-        except (OSError, SafetensorError):  # the folder is reported as not a model either way
+        except (OSError, FileFault, SafetensorError):  # the folder is reported as not a model either way
             continue
     return None
 
@@ -135,6 +168,8 @@ def read_shapes(files: list[Path]) -> dict[str, list[int]]:
             with open_safetensors(file) as weights:
                 for name in weights.keys():  # noqa: SIM118 - not a dict
                     shapes[name] = weights.get_slice(name).get_shape()
+        except FileFault as error:
+            raise ConfigError(f"base_model: {str(file)!r} {error}.", ACCEPTED) from error
         except (OSError, SafetensorError) as error:
             raise ConfigError(
                 f"base_model: {str(file)!r} is damaged or truncated ({error}).",
@@ -159,7 +194,11 @@ def dtype_of(files: list[Path], prefixes: tuple[str, ...] = ("",)) -> torch.dtyp
 
 
 def open_safetensors(file: Path) -> Any:
-    """An open .safetensors file, for use in `with`; the library ships no types."""
+    """An open .safetensors file, for use in `with`; the library ships no types.
+
+    Raises OSError or SafetensorError, or FileFault if it is no regular file.
+    """
+    file_size(file)
     return safe_open(file, framework="pt")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from modules.diffusion.components import PipelineSpec, read_schedule, required_h
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.resolve_options import resolve_prediction_type, resolve_zero_terminal_snr
+from modules.files import FileFault, read_json
 
 
 def schedule_note(base_model: str | None, options: DiffusionOptions, spec: PipelineSpec) -> str:
@@ -48,7 +48,7 @@ def _scheduler(base: Path | HubModel, layout: str, spec: PipelineSpec) -> tuple[
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        scheduler = json.loads((folder / "scheduler" / "scheduler_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        scheduler = read_json(folder / "scheduler" / "scheduler_config.json")
+    except (OSError, FileFault):
         return {}  # loading the model will say what is wrong with it
     return scheduler if isinstance(scheduler, dict) else {}

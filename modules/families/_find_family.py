@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from modules.config import ConfigError
@@ -11,6 +10,7 @@ from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
 from modules.families._family import family_class
 from modules.families._latent_diffusion import LatentDiffusion
+from modules.files import FileFault
 
 
 def find_family(model: str) -> str:
@@ -23,8 +23,8 @@ def find_family(model: str) -> str:
     latent = {name: kind for name, kind in known.items() if issubclass(kind, LatentDiffusion)}
     if path.is_dir():
         try:
-            pipeline = json.loads((path / "model_index.json").read_text(encoding="utf-8"))["_class_name"]
-        except (OSError, ValueError, KeyError, TypeError):
+            pipeline = base_model_files.pipeline_class(path)
+        except (OSError, FileFault):
             return ""
         return next((name for name, kind in latent.items() if pipeline in kind.spec.class_names), "")
     if not path.is_file():

@@ -25,6 +25,7 @@ from modules.diffusion.pixels import mask_loss_weights, mask_or_ones, normalize_
 from modules.diffusion.text_tokens import CaptionEmbedding, tokenize
 from modules.diffusion.timesteps import TimestepDistribution
 from modules.families._family import Family, SampleRequest, read_options
+from modules.files import FileFault, read_json
 
 MIN_T = 0.05  # in training: the velocity is the error of x_0 divided by t, so its square is weighted by 1 / t^2
 PIPELINE_NAME = "PixelDiffusionPipeline"
@@ -255,10 +256,13 @@ def build_model(options: PixelOptions) -> CaptionedUNet:
 def _options_of(folder: Path, given: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """The options that the model in `folder` was trained with, overridden by `given`."""
     try:
-        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        index = read_json(folder / "model_index.json")
+        if not isinstance(index, dict):
+            raise FileFault("is not an object")
+    except (OSError, FileFault) as error:
+        reason = f"its model_index.json {error}" if isinstance(error, FileFault) else str(error)
         raise ConfigError(
-            f"base_model: {str(folder)!r} is not a model folder ({error}).",
+            f"base_model: {str(folder)!r} is not a model folder ({reason}).",
             "Give a folder with a model_index.json, for example the model folder of an earlier run.",
         ) from error
     if index.get("_class_name") != PIPELINE_NAME:
@@ -266,8 +270,13 @@ def _options_of(folder: Path, given: dict[str, JsonValue]) -> dict[str, JsonValu
             f"base_model: {str(folder)!r} contains a {index.get('_class_name')}, not a {PIPELINE_NAME}.",
             "Choose the family of that model, or a model trained with pixel_diffusion.",
         )
-    trained: dict[str, JsonValue] = index["options"]
-    for name in ARCHITECTURE_OPTIONS & given.keys():
+    trained = index.get("options")
+    if not isinstance(trained, dict):
+        raise ConfigError(
+            f"base_model: the model_index.json in {str(folder)!r} is damaged: it has no options.",
+            "Copy the model folder again.",
+        )
+    for name in ARCHITECTURE_OPTIONS & given.keys() & trained.keys():
         if given[name] != trained[name]:
             raise ConfigError(
                 f"family_options.{name} is {given[name]!r}, but the model in base_model has {trained[name]!r}.",

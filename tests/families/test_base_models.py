@@ -38,7 +38,7 @@ def of_another_shape(folder: Path) -> None:
     file = folder / "unet" / "diffusion_pytorch_model.safetensors"
     save_file({name: tensor for name, tensor in load_file(file).items() if "conv_in" not in name}, file)
     config = folder / "vae" / "config.json"
-    config.write_text("{", encoding="utf-8")
+    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"latent_channels": 5}), "utf-8")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -29,6 +28,7 @@ from modules.checkpoint.formats.single_file import architecture_of, write_single
 from modules.checkpoint.saved_model import INFO_FILE
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
+from modules.files import read_json
 
 _PIXELS_PER_LATENT: Final = 8  # along each side
 # A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
@@ -146,7 +146,8 @@ def _saved_metadata(info_file: Path) -> dict[str, str]:
     if not info_file.is_file():
         return {}
     try:
-        saved = json.loads(info_file.read_text(encoding="utf-8")).get("metadata", {})
+        info: Any = read_json(info_file)
+        saved = info.get("metadata", {})
         return {str(name): str(value) for name, value in saved.items()}
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(

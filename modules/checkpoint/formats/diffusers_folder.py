@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import Tensor
 from modules.checkpoint.formats.file_types import require_diffusers_folder
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.config import ConfigError
+from modules.files import FileFault, read_json
 
 _WHOLE_FOLDER: Final = "Copy or download the whole folder."
 
@@ -32,14 +32,14 @@ class DiffusersFolder:
 def read_diffusers_folder(folder: Path) -> DiffusersFolder:
     """Raises ConfigError if `folder` is not a diffusers folder."""
     require_diffusers_folder(folder)
-    index = _json(folder / "model_index.json", f"{str(folder)!r} is not a diffusers folder")
+    index = read_json_object(folder / "model_index.json", f"{str(folder)!r} is not a diffusers folder")
     components = {
-        name: _json(folder / name / "config.json", f"The model in {str(folder)!r} is incomplete")
+        name: read_json_object(folder / name / "config.json", f"The model in {str(folder)!r} is incomplete")
         for name in ("unet", "vae", "text_encoder", "text_encoder_2")
-        if isinstance(index.get(name), list) and index[name][0] is not None
+        if isinstance(index.get(name), list) and index[name][:1] not in ([], [None])
     }
     scheduler_file = folder / "scheduler" / "scheduler_config.json"
-    scheduler = _json(scheduler_file, "") if scheduler_file.is_file() else {}
+    scheduler = read_json_object(scheduler_file) if scheduler_file.is_file() else {}
     return DiffusersFolder(folder, str(index.get("_class_name")), components, scheduler)
 
 
@@ -100,16 +100,15 @@ def convert_folder_dtype(folder: Path, dtype: torch.dtype) -> None:
         write_safetensors(file, tensors, metadata)
 
 
-def _json(file: Path, problem: str) -> dict[str, Any]:
+def read_json_object(file: Path, problem: str = "The model is incomplete") -> dict[str, Any]:
+    """The content of a JSON file of a model. Raises ConfigError, which begins with `problem`."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
         if not isinstance(content, dict):
-            raise ValueError("it is not an object")
+            raise FileFault("is not an object")
     except FileNotFoundError as error:
         raise ConfigError(f"{problem}: it has no {file.parent.name}/{file.name}.", _WHOLE_FOLDER) from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{problem}: {file.name} cannot be read ({type(error).__name__}: {error}).",
-            _WHOLE_FOLDER,
-        ) from error
+    except (OSError, FileFault) as error:
+        reason = f"it {error}" if isinstance(error, FileFault) else str(error.strerror)
+        raise ConfigError(f"{problem}: {file.name} cannot be read ({reason}).", _WHOLE_FOLDER) from error
     return content

@@ -14,7 +14,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from modules.checkpoint.formats.diffusers_folder import ComponentWeights, DiffusersFolder, read_diffusers_folder
+from modules.checkpoint.formats.diffusers_folder import (
+    ComponentWeights,
+    DiffusersFolder,
+    read_diffusers_folder,
+    read_json_object,
+)
 from modules.checkpoint.formats.file_types import original_architecture
 from modules.checkpoint.formats.original_names import (
     NameMapper,
@@ -263,7 +268,7 @@ def _copy_schedule(source: SafetensorsFile, scheduler_file: Path) -> None:
     declared = declared_schedule(source.names, source.metadata)
     if declared is None or not scheduler_file.is_file():
         return
-    scheduler = declared.apply(json.loads(scheduler_file.read_text(encoding="utf-8")))
+    scheduler = declared.apply(read_json_object(scheduler_file))
     scheduler_file.write_text(json.dumps(scheduler, indent=2) + "\n", encoding="utf-8")
 
 
@@ -285,6 +290,6 @@ def _copy_small_files(layout: Path, folder: Path) -> None:
 
 
 def _remove_omitted_components(index_file: Path) -> None:
-    index = json.loads(index_file.read_text(encoding="utf-8"))
+    index = read_json_object(index_file)
     index.update({name: [None, None] for name in _OMITTED if name in index})
     index_file.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

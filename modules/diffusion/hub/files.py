@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from modules.config import ConfigError
+from modules.files import FileFault, is_plain_name, read_json
 
 INDEX = "model_index.json"
 PICKLES = frozenset({".ckpt", ".pt", ".pth", ".bin", ".pkl"})
+_INDEX_LIMIT = 64 << 20  # bytes
 VARIANTS = ("", ".fp16")  # in order of preference
 _WEIGHTS = r"{component}/(diffusion_pytorch_model|model){variant}(-\d+-of-\d+)?\.safetensors"
 _SMALL_FILES = r"{component}/[^/]+\.(json|txt)"
@@ -51,7 +52,7 @@ def is_complete(folder: Path, components: Sequence[str], *, weights: bool) -> bo
     indexes = [file for file in required if ".index." in file]
     try:
         return all(_shards_in(folder / index) <= set(files) for index in indexes)
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, FileFault):
         return False
 
 
@@ -99,6 +100,17 @@ def _not_a_pipeline(label: str, files: Collection[str]) -> ConfigError:
     return ConfigError(f"base_model: {label!r} on the hub is not a diffusers pipeline: it has no {INDEX}.", advice)
 
 
+def weight_map(index: Path) -> dict[str, str]:
+    """The file beside `index` that each tensor is in. Raises OSError or FileFault, also for any other than these."""
+    content = read_json(index, _INDEX_LIMIT)
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict):
+        raise FileFault("has no weight_map")
+    for name in names.values():
+        if not is_plain_name(name) or not name.endswith(".safetensors"):
+            raise FileFault(f"names {str(name)[:80]!r}, which is no .safetensors file beside it")
+    return names
+
+
 def _shards_in(index: Path) -> set[str]:
-    names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    return {f"{index.parent.name}/{name}" for name in names.values()}
+    return {f"{index.parent.name}/{name}" for name in weight_map(index).values()}
