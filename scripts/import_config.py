@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -27,15 +28,18 @@ def main(arguments: list[str] | None = None) -> int:
         config = with_settings(imported.config, options.set)
         from modules.training.dry_run import dry_run  # torch takes seconds to import, so this comes last
 
-        print("\n".join(imported.with_problems(dry_run(config)).report.lines()))
+        lines = imported.with_problems(dry_run(config)).report.lines()
         if options.out is None:
-            print("\nNothing was written: give a file with -o to save the config.")
+            lines.append("\nNothing was written: give a file with -o to save the config.")
         else:
             save_config(config, options.out)
-            print(f"\nWritten: {options.out}. Try it: python scripts/train.py --config {options.out} --dry_run")
+            lines.append(f"\nWritten: {options.out}. Try it: python scripts/train.py --config {options.out} --dry_run")
+        print("\n".join(lines), flush=True)
     except TandemError as error:
         print(f"Nothing was imported: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # whoever reads it, such as head, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own flush at the end
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0

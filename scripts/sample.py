@@ -1,6 +1,6 @@
-"""Generate images with a model that Tandem saved: `python scripts/sample.py --model runs/NAME/model --prompt "..."`.
+"""Generate images with a model: `python scripts/sample.py --model runs/NAME/model --prompt "..."`.
 
-With `--lora FILE`, also with any other model and a LoRA file of any trainer.
+The model may be one that Tandem did not write, and `--lora FILE` applies a LoRA file of any trainer.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(description="Generate images with a saved model.", allow_abbrev=False)
+    top = argparse.ArgumentParser(description="Generate images with a model.", allow_abbrev=False)
     top.add_argument(
         "--model",
         required=True,
-        help="a model folder, e.g. runs/NAME/model; with --lora also a diffusers folder, a .safetensors file or a hub "
+        help="a model folder, e.g. runs/NAME/model, a diffusers folder, a .safetensors file or, with --family, a hub "
         "name",
     )
     top.add_argument(
@@ -171,11 +171,6 @@ def model_folder(name: str) -> Path:
         raise ConfigError(f"--model: {name!r} is the folder of a run.", advice)
     if (path / "progress.json").is_file():
         raise ConfigError(f"--model: {name!r} is a backup, which only resumes a run.", "Use runs/NAME/model.")
-    if (path / "model_index.json").is_file():
-        raise ConfigError(
-            f"--model: {name!r} is a diffusers folder that Tandem did not write.",
-            "Use a model folder such as runs/NAME/model; base models go to --base_model, or here with --lora.",
-        )
     return path
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.checkpoint import read_model_config
-from modules.checkpoint.formats import AdapterWeights, read_adapter
+from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, read_adapter
+from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig
 from modules.config.family_files import family_names
 from modules.families._family import Family, trained_submodules
@@ -37,18 +38,19 @@ class LoraFile:
 
 
 def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]:
-    """The folder that Tandem saved as `--model` and its config; None if it is another model, which needs `--lora`."""
+    """The folder that Tandem saved as `--model` and its config; None for the folder if Tandem did not write it."""
     name = str(options.model)
-    is_saved = (Path(name) / "tandem.json").is_file()
-    if is_saved or not options.lora:
+    if is_saved_model(name, options):
         for option in ("family", "layout"):
             if getattr(options, option):
-                raise ConfigError(f"--{option} is for a model that Tandem did not write, with --lora; omit it.")
+                raise ConfigError(f"--{option} is for a model that Tandem did not write; omit it.")
         folder = model_folder(name)
         return folder, read_model_config(folder)
     if Path(name).is_dir() and not (Path(name) / "model_index.json").is_file():
         folder = model_folder(name)  # raises for a run or a backup
         raise ConfigError(f"--model: {name!r} is not a model folder: it has no model_index.json.")
+    if Path(name).suffix.lower() == ".safetensors" and Path(name).is_file() and not options.family:
+        _require_whole_model(Path(name))
     family = options.family or find_family(name)
     if family not in family_names():
         what = f"--family is {family!r}" if family else f"--model: the family of {name!r} is not known"
@@ -56,6 +58,24 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
     layout = {"layout": options.layout} if options.layout else {}
     config = TrainConfig(family=family, base_model=name, family_options=layout, resolution=SIDES.get(family, 512))
     return None, config
+
+
+def is_saved_model(name: str, options: argparse.Namespace) -> bool:
+    """Whether `--model` has to be a folder that Tandem saved: it has tandem.json, or can be nothing else."""
+    path = Path(name)
+    if (path / "tandem.json").is_file():
+        return True
+    is_other = path.is_file() and not (path.parent / "tandem.json").is_file()
+    is_other = is_other or (path / "model_index.json").is_file()
+    return not (is_other or options.lora or options.family)
+
+
+def _require_whole_model(file: Path) -> None:
+    with SafetensorsFile(file) as opened:
+        kind = detect_file_type(opened.names)
+    if kind != "model":
+        advice = "Give it as --lora, and its base model as --model." if kind == "lora" else ""
+        raise ConfigError(f"--model: {str(file)!r} is {DESCRIPTIONS[kind]}, not a whole model.", advice)
 
 
 def read_loras(files: Sequence[str], scales: Sequence[float], family: type[Family]) -> list[LoraFile]:

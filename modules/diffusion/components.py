@@ -108,6 +108,16 @@ def required_hub_model(base_model: str | None, layout: str, spec: PipelineSpec) 
     return None if layout or base.is_dir() else _layout_on_hub(base, base_model_files.read_shapes([base]), spec)
 
 
+def check_base_model(base: Path, layout: str, spec: PipelineSpec) -> None:
+    """Raises ConfigError if `load_components` would refuse this folder or file; reads headers, and no weights."""
+    if base.is_dir():
+        base_model_files.check_folder(base, spec.class_names, spec.components)
+        return
+    _check_file(base, base_model_files.read_shapes([base]), spec)
+    if layout:
+        _check_layout(layout, spec)
+
+
 def read_schedule(file: Path, layout: str) -> DeclaredSchedule | None:
     """What a single file says of its noise schedule; None if nothing. An explicit `layout` counts more than a guess.
 
@@ -184,7 +194,7 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     shapes = base_model_files.read_shapes([file])
     is_inpainting = _check_file(file, shapes, spec)
     config = Path(layout) if layout else _layout_on_hub(file, shapes, spec).ensure_cached()
-    base_model_files.check_layout(config, spec.class_names, (*spec.encoders.values(), "scheduler"))
+    _check_layout(config, spec)
     pipeline_class = getattr(diffusers, spec.inpainting if is_inpainting else spec.pipeline)
     dtype = base_model_files.dtype_of([file], ORIGINAL_COMPONENTS)
     without = {} if "text_encoder_2" in spec.encoders else {"safety_checker": None, "feature_extractor": None}
@@ -205,6 +215,10 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     scheduler = dict(pipeline.scheduler.config)
     schedule = read_schedule(file, layout)
     return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), spec)
+
+
+def _check_layout(folder: str | Path, spec: PipelineSpec) -> None:
+    base_model_files.check_layout(Path(folder), spec.class_names, (*spec.encoders.values(), "scheduler"))
 
 
 def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> HubModel:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.diffusion import base_model_files
-from modules.diffusion.components import PipelineSpec, read_schedule, required_hub_model
+from modules.diffusion.components import PipelineSpec, check_base_model, read_schedule, required_hub_model
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.resolve_options import resolve_prediction_type, resolve_zero_terminal_snr
@@ -17,9 +17,11 @@ from modules.files import FileFault, read_json
 def schedule_note(base_model: str | None, options: DiffusionOptions, spec: PipelineSpec) -> str:
     """Empty if it cannot be said yet, because the model is to be downloaded. Reads no weights of a model.
 
-    Raises ConfigError if the base model does not exist, or what it predicts is not supported.
+    Raises ConfigError if the base model does not exist or is incomplete, or what it predicts is not supported.
     """
     base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    if isinstance(base, Path):
+        check_base_model(base, options.layout, spec)
     scheduler, source = _scheduler(base, options.layout, spec)
     if not scheduler:
         return ""

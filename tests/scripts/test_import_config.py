@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,19 @@ def test_as_a_program(theirs: Path) -> None:
     assert f"--config {out}" in ended.stdout
     config = load_config(out)
     assert (config.epochs, config.learning_rate) == (17, 1e-5)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its pipes close otherwise")
+def test_a_reader_that_has_read_enough_ends_nothing(theirs: Path) -> None:
+    """As with `| head -1`: the config is written, and there is no traceback."""
+    out = theirs.with_name("ours.yaml")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "scripts/import_config.py", str(theirs), "-o", str(out)]
+    with os.fdopen(writing) as closed:
+        ended = subprocess.run(command, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert load_config(out).epochs == 17
 
 
 def test_without_a_target_nothing_is_written(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:

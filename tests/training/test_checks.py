@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from modules.config import ConfigError, DataError, TrainConfig
 from modules.training.checks import check_startable, startup_problems
@@ -52,6 +54,30 @@ def test_each_problem_is_found_alone(usable: dict[str, object], settings: dict[s
     assert found.startswith(said)
     with pytest.raises(DataError if said.startswith("concepts") else ConfigError, match=re.escape(said)):
         check_startable(config)
+
+
+def test_a_base_model_that_a_start_refuses_is_found(usable: dict[str, object], tmp_path: Path) -> None:
+    """The folder of a LoRA, an incomplete folder, and single files with the layout of another family or damaged."""
+    lora, bare, whole, layout = (tmp_path / name for name in ("lora", "bare", "sdxl.safetensors", "layout"))
+    for folder, names in ((lora, ()), (bare, ("unet",)), (layout, ("scheduler", "tokenizer"))):
+        for name in ("", *names):
+            (folder / name).mkdir(exist_ok=True)
+            (folder / name / "config.json").write_text("{}")
+    save_file({"unet.a.lora_A.weight": torch.ones(2, 2)}, lora / "pytorch_lora_weights.safetensors")
+    (bare / "model_index.json").write_text('{"_class_name": "StableDiffusionXLPipeline"}')
+    (layout / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+    names = ("model.diffusion_model.x", "conditioner.embedders.1.model.x")
+    save_file({name: torch.ones(1) for name in names}, whole)
+    sd = {"family": "stable_diffusion", "family_options": {"layout": str(layout)}}
+    xl = {"family_options": {"layout": str(layout)}}
+    for settings, said in (
+        ({"base_model": str(lora)}, "holds a LoRA"),
+        ({"base_model": str(bare)}, "has no unet|has no vae|has no text_encoder|has no weights"),
+        ({**sd, "base_model": str(whole)}, "is an SDXL model"),
+        ({**xl, "base_model": str(whole)}, "family_options.layout: .*contains a StableDiffusionPipeline"),
+    ):
+        (found,) = problems({**usable, **settings})
+        assert re.search(said, found), found
 
 
 def test_all_problems_are_found_at_once() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from modules.checkpoint import read_model_config
-from modules.checkpoint.formats import read_lora
+from modules.checkpoint.formats import read_lora, write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.training.methods.lora import adapter_names
 from modules.training.methods.method import export_of, file_limits, method_summary
@@ -125,6 +126,17 @@ def test_sample_draws_with_any_base_model_and_any_lora(tmp_path: Path, capsys: p
     assert images["0"] != images["1"]
     assert b"lora.safetensors:1" in images["1"]
     assert str(tmp_path / "lora").encode() not in images["1"]
+    # without a LoRA, the same image from the folder and from the single file
+    write_single_file(base, tmp_path / "sd.safetensors", torch.float32, {})
+    for model, more in ((base, []), (tmp_path / "sd.safetensors", ["--layout", str(base)])):
+        command[1] = str(model)
+        assert generate_images([*command, *more, "--out", str(tmp_path / f"of-{model.name}")]) == 0, (
+            capsys.readouterr().err
+        )
+        drawn = Image.open(tmp_path / f"of-{model.name}" / "sample-00.png").tobytes()
+        assert drawn == Image.open(tmp_path / "0" / "sample-00.png").tobytes()
+    assert generate_images(["--model", str(lora), "--prompt", "x"]) == 2
+    assert "is a LoRA" in capsys.readouterr().err
     assert generate_images(["--model", str(tmp_path / "sd" / "unet"), "--prompt", "x", "--lora", str(lora)]) != 0
     assert "it has no model_index.json" in capsys.readouterr().err
     assert generate_images(["--model", "owner/model", "--prompt", "x", "--lora", str(lora)]) != 0
