@@ -143,6 +143,13 @@ class PixelDiffusion(Family):
         self.masked = config.masked_training
 
     @classmethod
+    def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
+        """Nothing; see Family for the errors."""
+        if config.base_model is not None:
+            _options_of(Path(config.base_model), config.family_options)
+        return []
+
+    @classmethod
     def load(cls, config: TrainConfig) -> Self:
         """From `base_model`, a folder written by `export`, or from scratch with weights initialised from `seed`."""
         with torch.random.fork_rng(devices=[]):
