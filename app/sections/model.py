@@ -68,7 +68,7 @@ class Section(FormSection):
 
     def wants(self, option: Option) -> bool:
         if option.path == "family_options":
-            return bool(self.state.family.error)
+            return bool(self.state.family.error) and not self.state.family.not_allowed
         return super().wants(option)
 
     def _review(self) -> None:

@@ -98,8 +98,8 @@ def allow_family(family: str, *, trust: bool, ask: Callable[[str], bool] | None)
 
 def describe_code(path: Path, code: bytes) -> str:
     """Which file would run: for the question whether it may."""
-    lines = code.count(b"\n") + 1
-    return f"{printable(path.absolute())} ({lines} lines, SHA-256 {hashlib.sha256(code).hexdigest()[:16]}...)"
+    digest = hashlib.sha256(code).hexdigest()
+    return f"{printable(path.absolute())} ({len(code.splitlines())} lines, SHA-256 {digest[:16]}...)"
 
 
 def _remembered() -> list[AllowedCode]:
