@@ -17,6 +17,7 @@ ALL = [
 ]
 VALUES: dict[str, object] = {
     "family": "my_family.py",
+    "concepts.*.caption_extension": ".caption",
     "resolution": 640,  # a multiple of the family's size step
     "device_ids": [0, 1],
     "master_addr": "gpu01",

