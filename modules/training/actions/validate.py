@@ -23,34 +23,34 @@ def _compute(context: ActionContext) -> Generator[None, None, None]:
 
 
 def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> float | None:
-    """The weighted mean loss over the samples of `steps`, reduced over all ranks, which is also reported as `name`.
+    """The mean loss over the samples of `steps` on all ranks, weighted as in training; also reported as `name`.
 
     None, and a warning, if a single sample does not fit into a rank's memory.
     """
     context.report.phase(name)
     with inference_model(context.components):
-        loss_sum, weight_sum = _local_sums(context, steps)
-    loss, weight = context.ranks.all_reduce(loss_sum), context.ranks.all_reduce(weight_sum)
-    if math.isnan(weight):
-        failed = context.ranks.gather(f"{name} out of memory", "failed" if math.isnan(weight_sum) else "")
+        loss_sum, own_samples = _local_sums(context, steps)
+    loss, samples = context.ranks.all_reduce(loss_sum), context.ranks.all_reduce(own_samples)
+    if math.isnan(samples):
+        failed = context.ranks.gather(f"{name} out of memory", "failed" if math.isnan(own_samples) else "")
         ranks = ", ".join(str(rank) for rank, text in enumerate(failed) if text)
         context.report.warning(
             f"Step {context.position.step}: out of memory with a single sample in the {name} on rank {ranks}, so it "
             "is left out and training continues. Try precision bf16 or a lower resolution."
         )
         return None
-    context.report.validation(name, loss / weight, context.position.step)
-    return loss / weight
+    context.report.validation(name, loss / samples, context.position.step)
+    return loss / samples
 
 
 @torch.no_grad()
 def _local_sums(context: ActionContext, steps: list[StepSamples]) -> tuple[float, float]:
-    """This rank's weighted sum of losses and sum of weights, which is NaN if not even one sample fits into memory.
+    """This rank's weighted sum of losses and number of samples, which is NaN if not even one fits into memory.
 
     A sample keeps its noise and timestep from one validation to the next, so the losses can be compared.
     """
     components = context.components
-    loss_sum, weight_sum, samples = 0.0, 0.0, components.config.batch_size
+    loss_sum, count, samples = 0.0, 0.0, components.config.batch_size
     family = components.family
     training = family.model.training
     family.model.eval()
@@ -61,9 +61,9 @@ def _local_sums(context: ActionContext, steps: list[StepSamples]) -> tuple[float
             part = _loss_sum(context, batch, samples)
             samples = samples // 2 if part is None else samples
         loss_sum += 0.0 if part is None else part
-        weight_sum += float(batch.weights.sum()) if samples else math.nan
+        count += float((batch.weights > 0).sum()) if samples else math.nan  # padding has the weight 0
     family.model.train(training)
-    return loss_sum, weight_sum
+    return loss_sum, count
 
 
 def _loss_sum(context: ActionContext, batch: Batch, samples: int) -> float | None:
