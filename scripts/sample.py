@@ -158,22 +158,6 @@ def show_download(done: int, total: int) -> None:
         print(f"\rdownloading: {format_progress(done, total, BYTES)}", end=end, file=sys.stderr, flush=True)
 
 
-def model_folder(name: str) -> Path:
-    """The folder given as `--model`. Raises ConfigError with a suggestion for a run, a backup or a file."""
-    path = Path(name)
-    inside = path / "model"
-    if path.is_file():
-        raise ConfigError(f"--model: {name!r} is a file.", f"Use the folder it is in, {path.parent}.")
-    if (path / "tandem.json").is_file() or not path.is_dir():
-        return path
-    if (path / "config.json").is_file() and (path / "backup").is_dir():
-        advice = f"Use its model folder, {inside}." if inside.is_dir() else "It has not saved a model yet."
-        raise ConfigError(f"--model: {name!r} is the folder of a run.", advice)
-    if (path / "progress.json").is_file():
-        raise ConfigError(f"--model: {name!r} is a backup, which only resumes a run.", "Use runs/NAME/model.")
-    return path
-
-
 def with_base_model(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     """The config with `--base_model`. Raises ConfigError if the model needs none."""
     if options.base_model is None:

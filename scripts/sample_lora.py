@@ -15,7 +15,6 @@ from modules.config.family_files import family_names
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.training.methods.lora import adapter_names, merge_lora
-from scripts.sample import model_folder
 
 SIDES = {"stable_diffusion": 512, "stable_diffusion_xl": 1024}  # pixels, of the published models
 
@@ -35,6 +34,22 @@ class LoraFile:
     def merge_into(self, family: Family) -> None:
         """Change the weights of `family.model`. Raises ConfigError if the LoRA is for another model."""
         merge_lora(family, self.adapters, f"--lora {str(self.file)!r}", self.scale)
+
+
+def model_folder(name: str) -> Path:
+    """The folder given as `--model`. Raises ConfigError with a suggestion for a run, a backup or a file."""
+    path = Path(name)
+    inside = path / "model"
+    if path.is_file():
+        raise ConfigError(f"--model: {name!r} is a file.", f"Use the folder it is in, {path.parent}.")
+    if (path / "tandem.json").is_file() or not path.is_dir():
+        return path
+    if (path / "config.json").is_file() and (path / "backup").is_dir():
+        advice = f"Use its model folder, {inside}." if inside.is_dir() else "It has not saved a model yet."
+        raise ConfigError(f"--model: {name!r} is the folder of a run.", advice)
+    if (path / "progress.json").is_file():
+        raise ConfigError(f"--model: {name!r} is a backup, which only resumes a run.", "Use runs/NAME/model.")
+    return path
 
 
 def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]:
