@@ -6,6 +6,7 @@ rehearsal: the same code, as far as it runs without a GPU.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
@@ -313,9 +314,22 @@ def said(run: Run, words: str) -> str:
     return f"{len(run.losses)} steps; {found[0].split('. ')[0][:150]}"
 
 
-if __name__ == "__main__":
-    name, device_name, folder = sys.argv[1:]
+def main(argv: list[str] | None = None) -> None:
+    """Check one point. Raises SystemExit with what is wrong if the check fails."""
+    parser = argparse.ArgumentParser(
+        description="Check one point that only a GPU can settle; scripts/gpu_check.py checks all."
+    )
+    parser.add_argument("name", choices=sorted(POINTS), metavar="NAME", help=f"one of: {'; '.join(sorted(POINTS))}")
+    parser.add_argument(
+        "device", choices=("cuda", "cpu"), help="cpu: a rehearsal, as far as the point goes without a GPU"
+    )
+    parser.add_argument("folder", type=Path, help="an empty folder for images and runs")
+    given = parser.parse_args(argv)
     try:
-        print(POINTS[name](torch.device(device_name), Path(folder)))
+        print(POINTS[given.name](torch.device(given.device), given.folder))
     except CheckFailed as error:
         sys.exit(f"CheckFailed: {error}")
+
+
+if __name__ == "__main__":
+    main()
