@@ -14,7 +14,7 @@ from modules.run.folder.failures import record_failure
 from scripts import gpu_check
 from scripts.gpu_check import FAILED, NO_GPU, WORKS, Layout, evaluate, summary
 from scripts.gpu_check_list import Check, CheckFailed, checks, matches
-from scripts.gpu_points import ONLY_ON_GPU, POINTS, run_point, said
+from scripts.gpu_points import POINTS, run_point, said
 from tests.runs import ROOT, Run, environment, tiny_config, train_alone
 
 ON_CPU = Layout("gloo, 2 CPU processes", "gloo", 2, "")
@@ -22,10 +22,11 @@ ON_CPU = Layout("gloo, 2 CPU processes", "gloo", 2, "")
 
 def run(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), *options]
-    return subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=280)
+    return subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=850)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_whole_list_passes_with_two_cpu_processes(tmp_path: Path) -> None:
     table = tmp_path / "results.md"
     done = run("--device", "cpu", "--markdown", str(table), folder=tmp_path)
@@ -40,18 +41,11 @@ def test_the_whole_list_passes_with_two_cpu_processes(tmp_path: Path) -> None:
     assert " parameters in 2 processes" in (tmp_path / "gpu_check.log").read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", POINTS)
-def test_each_point_is_rehearsed_on_the_cpu(name: str, tmp_path: Path) -> None:
-    figures = run_point(name, "cpu", tmp_path / "place")
-    assert not figures.startswith("FAILED"), figures
-    assert figures.startswith(ONLY_ON_GPU) == (name == "NVML's GPUs are torch's"), figures
-
-
 def test_a_point_that_fails_or_hangs_says_so(tmp_path: Path) -> None:
     assert run_point("metric copies", "cpu", tmp_path / "a", limit_s=0.1) == "FAILED: no result within 0 s"
-    assert run_point("metric copies", "nonsense", tmp_path / "b").startswith("FAILED: RuntimeError: ")
+    answer = run_point("metric copies", "nonsense", tmp_path / "b")
+    assert answer.startswith("FAILED: ")
+    assert "invalid choice: 'nonsense'" in answer
     with pytest.raises(CheckFailed, match="no warning of 'Out of memory'"):
         said(Run(RunFolder(tmp_path)), "Out of memory")
 
