@@ -74,7 +74,7 @@ def _draw_class(folder: Path, colour: str, shape: str, count: int, seed: str) ->
     for number in range(count):
         rng = random.Random(f"{seed}/{colour}/{shape}/{number}")  # per image: a larger count only adds images
         scene = Scene(shape, colour, rng.choice(list(BACKGROUNDS)))
-        scale = SIDE * rng.uniform(0.35, 0.65)
+        scale = SIDE * rng.uniform(0.55, 0.7)
         room = max(0.0, SIDE / 2 - reach(shape) * scale)  # keeps the whole shape inside
         centre = (SIDE / 2 + rng.uniform(-room, room), SIDE / 2 + rng.uniform(-room, room))
         draw_image(scene, SIDE, SIDE, centre, scale).save(folder / f"{number:04d}.png")
