@@ -87,6 +87,7 @@ class Family(ABC):
     example_transform: ExampleTransform | None = None  # of images that are not cached; None: they are all cached
     # Captions are class names; set-up gives those of the training images to `load`, as the family option `classes`.
     learns_classes: ClassVar[bool] = False
+    classes: tuple[str, ...] = ()  # in the order of the model's outputs; a run cannot be resumed with others
     validation_transform: SampleTransform | None = None  # of validation and test images; None: `sample_transform`
     sample_mixing: SampleMixing | None = None  # of training samples
     encodes_captions: bool = False  # whether `encode` uses captions, so that the cache depends on them

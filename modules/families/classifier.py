@@ -61,11 +61,13 @@ class ClassifierOptions(Section):
         help="Start from timm's weights for this network, which are downloaded once.",
         resume="fixed",
     )
-    classes: tuple[str, ...] = setting(
-        (),
+    classes: str = setting(
+        "",
         title="Classes",
-        help="Names of the classes in the order of the network's outputs. Empty: those of the training images, sorted.",
+        help="Names of the classes, one per line, in the order of the network's outputs. Empty: those of the training "
+        "images, sorted.",
         advanced=True,
+        picks="long_text",
         resume="fixed",
     )
     crop_padding: int = setting(
@@ -131,6 +133,11 @@ class ClassifierOptions(Section):
         resume="warn",
     )
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The lines of `classes` that are not empty."""
+        return tuple(name.strip() for name in self.classes.split("\n") if name.strip())
+
 
 class Classifier(Family):
     """Cross-entropy on class labels."""
@@ -140,11 +147,11 @@ class Classifier(Family):
     learns_classes = True
 
     def __init__(self, options: ClassifierOptions, model: nn.Module) -> None:
-        self.options, self.model = options, model
+        self.options, self.model, self.classes = options, model, options.class_names
         self.encoders: dict[str, nn.Module] = {}
         self.normalization = normalization(model)
         self.example_transform = keep_pixels
-        labels = Labels({name: number for number, name in enumerate(options.classes)})
+        labels = Labels({name: number for number, name in enumerate(self.classes)})
         self.validation_transform = labels
         self.sample_transform = Augmentation(
             labels,
@@ -168,12 +175,12 @@ class Classifier(Family):
         """From `base_model`, a folder written by `export`, or new; if its classes are others, with a new last layer."""
         _check_settings(config)
         options = _resolve_options(config)
-        if not options.classes:
+        if not options.class_names:
             raise ConfigError("family_options.classes is empty, and there are no images to take them from.")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = build_network(
-                options.network, len(options.classes), options.norm, options.width, pretrained=options.pretrained
+                options.network, len(options.class_names), options.norm, options.width, pretrained=options.pretrained
             )
         if config.base_model is not None:
             _load_weights(model, options, Path(config.base_model))
@@ -205,10 +212,10 @@ class Classifier(Family):
     def summarize(self, counts: Mapping[str, Tensor]) -> Metrics:
         """Accuracies, those of the classes, and the confusion matrix."""
         values, by_class = confusion.accuracies(counts)
-        named = {name: value for name, value in zip(self.options.classes, by_class, strict=True) if value == value}
+        named = {name: value for name, value in zip(self.classes, by_class, strict=True) if value == value}
         images = {}
         if "matrix" in counts:
-            images["confusion matrix"] = confusion.draw_matrix(counts["matrix"], self.options.classes)
+            images["confusion matrix"] = confusion.draw_matrix(counts["matrix"], self.classes)
         return Metrics(values, named, images)
 
     def sample(self, request: SampleRequest) -> Image.Image:
@@ -219,7 +226,7 @@ class Classifier(Family):
         """model.safetensors, and the options in config.json."""
         tensors = {name: value.detach().to("cpu").contiguous() for name, value in state.items()}
         save_file(tensors, folder / "model.safetensors")
-        config = {"_class_name": MODEL_NAME, "options": self.options.model_dump()}
+        config = {"_class_name": MODEL_NAME, "classes": self.classes, "options": self.options.model_dump()}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def blocks(self) -> Sequence[nn.Module]:
@@ -268,6 +275,8 @@ def _resolve_options(config: TrainConfig) -> ClassifierOptions:
                 f"Omit family_options.{name} to continue with that model.",
             )
     kept = {name: trained[name] for name in ARCHITECTURE_OPTIONS & trained.keys()}
+    if not given.get("classes"):
+        kept["classes"] = trained.get("classes", "")
     return read_options(ClassifierOptions, {**given, **kept, "pretrained": False})
 
 
@@ -290,7 +299,7 @@ def _options_of(folder: Path) -> Mapping[str, JsonValue]:
 
 def _load_weights(model: nn.Module, options: ClassifierOptions, folder: Path) -> None:
     head = head_name(options.network, model)
-    keeps_head = tuple(cast("list[str]", _options_of(folder).get("classes", []))) == options.classes
+    keeps_head = read_options(ClassifierOptions, _options_of(folder)).class_names == options.class_names
     try:
         state = load_file(folder / "model.safetensors")
         if not keeps_head:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from modules.config import Concept, DataError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.data.archives.cifar import is_archive, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import encode_batch_size
 from modules.data.index.build import build_index
@@ -86,10 +87,20 @@ def _small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     concepts = [concept for concept in config.concepts if concept.enabled and concept.kind == "train"]
     if not concepts:
         raise DataError("concepts: none has images to train on.")
+    concepts = [_unpacked(concept, Path(config.cache_dir)) for concept in concepts]
     shares = [_copied(c, folder / str(number), _IMAGES // len(concepts) or 1) for number, c in enumerate(concepts)]
     return config.model_copy(
         update={"concepts": tuple(shares), "cache_dir": str(folder / "cache"), "validation_split": 0.0}
     )
+
+
+def _unpacked(concept: Concept, cache_dir: Path) -> Concept:
+    if not is_archive(concept.path):
+        return concept
+    found = unpacked_concept(concept, cache_dir)
+    if not Path(found.path).is_dir():
+        raise DataError(f"concepts: {concept.path!r} is an archive that is not unpacked yet; start a run once.")
+    return found
 
 
 def _copied(concept: Concept, target: Path, count: int) -> Concept:

@@ -27,7 +27,7 @@ def with_classes(config: TrainConfig, index: Index) -> TrainConfig:
     labels = [index.captions(row) for row in range(len(index))]
     _check_labels(index, labels)
     training = Counter(names[0] for row, names in enumerate(labels) if not index.validation[row])
-    classes = [str(name) for name in given] if isinstance(given, list) and given else sorted(training)
+    classes = [name.strip() for name in str(given).split("\n") if name.strip()] if given else sorted(training)
     known = set(classes)
     unknown = [row for row, names in enumerate(labels) if names[0] not in known]
     if unknown:
@@ -48,7 +48,7 @@ def with_classes(config: TrainConfig, index: Index) -> TrainConfig:
             f"Each of the {len(training)} training images has a class of its own, such as {classes[0]!r}.",
             "Put the images of each class into a folder of its own, and set caption_source to folder_name.",
         )
-    return config.model_copy(update={"family_options": {**config.family_options, "classes": classes}})
+    return config.model_copy(update={"family_options": {**config.family_options, "classes": "\n".join(classes)}})
 
 
 def _labelled(concept: Concept) -> Concept:

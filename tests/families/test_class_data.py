@@ -41,7 +41,7 @@ def test_a_folder_of_the_user_is_left_alone(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize("name", ["cifar10", "classifier_demo"])
 def test_the_presets_can_be_loaded(name: str) -> None:
     config = load_preset(name)
-    classes = {"classes": [f"class {number}" for number in range(10)]}
+    classes = {"classes": "\n".join(f"class {number}" for number in range(10))}
     config = config.model_copy(update={"family_options": {**config.family_options, **classes}})
     assert Classifier.base_model_notes(config) == []
     assert Classifier.load(config).model.training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import cast
 
@@ -12,10 +13,12 @@ import torch
 from PIL import Image
 
 from modules.config import ConfigError, TandemError, TrainConfig
+from modules.data.index.survey import survey
 from modules.families.classifier import Classifier
 from modules.training.checks import startup_problems
 from modules.training.parity import loss_difference, weight_difference
 from tests.classes import CLASSES, classifier_config, write_classes
+from tests.data.cifar_archives import NAMES, pack, python_files
 from tests.data.helpers import write_image
 from tests.runs import Job, Run, group_settings, same_state, same_tensors, train_alone, train_group
 
@@ -97,19 +100,31 @@ def test_a_resumed_run_augments_and_mixes_as_before(alone: Run, images: Path, he
 
 
 @pytest.mark.slow
+def test_a_run_is_not_resumed_with_other_classes(alone: Run, images: Path, held_out: Path, tmp_path: Path) -> None:
+    for folder in (images, held_out):
+        shutil.copytree(folder, tmp_path / folder.name)
+        (tmp_path / folder.name / "cat").rename(tmp_path / folder.name / "aardvark")
+    config = full(tmp_path / images.name, tmp_path / held_out.name, tmp_path, "others")
+    code, run = train_alone(config, resume=str(min(alone.folder.backup_dir.iterdir())))
+    assert code == 2
+    assert "the images now have 3 classes, which are not those" in run.failure(0)
+
+
+@pytest.mark.slow
 def test_a_saved_model_is_loaded_and_gets_a_new_head_for_other_classes(alone: Run, place: Path) -> None:
     saved = alone.folder.model_dir
-    assert json.loads((saved / "config.json").read_text())["options"]["classes"] == list(CLASSES)
+    assert json.loads((saved / "config.json").read_text())["classes"] == list(CLASSES)
     settings = {"family": "classifier", "base_model": str(saved), "resolution": 16}
-    same = Classifier.load(TrainConfig.model_validate({**settings, "family_options": {"classes": list(CLASSES)}}))
+    same = Classifier.load(TrainConfig.model_validate({**settings, "family_options": {"classes": "\n".join(CLASSES)}}))
     trained = {name: weight.float() for name, weight in alone.state.weights.items()}
     loaded = dict(same.model.state_dict())
     assert same_tensors({name: weight.float() for name, weight in loaded.items()}, trained)
-    other = Classifier.load(TrainConfig.model_validate({**settings, "family_options": {"classes": ["x", "y"]}}))
+    assert Classifier.load(TrainConfig.model_validate(settings)).classes == CLASSES
+    other = Classifier.load(TrainConfig.model_validate({**settings, "family_options": {"classes": "x\ny"}}))
     assert other.model.state_dict()["fc.weight"].shape == (2, 16)
     assert torch.equal(other.model.state_dict()["conv.weight"], loaded["conv.weight"])
     with pytest.raises(ConfigError, match=r"width is 8, but the model in base_model has 4"):
-        Classifier.load(TrainConfig.model_validate({**settings, "family_options": {"width": 8, "classes": ["x", "y"]}}))
+        Classifier.load(TrainConfig.model_validate({**settings, "family_options": {"width": 8, "classes": "x\ny"}}))
     (place / "empty").mkdir()
     with pytest.raises(ConfigError, match="is not a saved classifier"):
         Classifier.load(TrainConfig.model_validate({**settings, "base_model": str(place / "empty")}))
@@ -130,12 +145,26 @@ def test_it_learns_from_a_metadata_file(tmp_path: Path) -> None:
     assert run.events("validation")[-1]["metrics"] == {"accuracy": 1.0}
 
 
+def test_a_cifar_archive_is_trained_on_as_it_was_downloaded(tmp_path: Path) -> None:
+    archive = str(pack(tmp_path / "cifar-10-python.tar.gz", python_files()))
+    concepts = [{"path": archive}, {"path": archive, "kind": "test"}]
+    config = classifier_config(tmp_path, tmp_path / "place", concepts=concepts, resolution=32, max_steps=2)
+    assert not startup_problems(config)
+    code, run = train_alone(config)
+    assert code == 0, run.failure(0)
+    assert json.loads((run.folder.model_dir / "config.json").read_text())["classes"] == NAMES
+    (test,) = run.events("validation")
+    assert test["set"] == "test"
+    (listed,) = (record for record in survey(config) if record["type"] == "concept" and record["concept"] == 1)
+    assert listed["pictures"] == 2
+
+
 @pytest.mark.parametrize(
     ("names", "settings", "part"),
     [
         (["a/1", "a/2"], {}, "only one class, 'a'"),
         (["a/1", "b/2", "c/3"], {}, "a class of its own"),
-        (["a/1", "a/2", "b/3", "b/4"], {"family_options": {"classes": ["a", "c"]}}, "1?2 images of classes.*'b'"),
+        (["a/1", "a/2", "b/3", "b/4"], {"family_options": {"classes": "a\nc"}}, "1?2 images of classes.*'b'"),
         (["a/1", "a/2", "b/3", "b/4"], {"concepts.0.caption_source": "none"}, "4 images without exactly one class"),
     ],
 )
