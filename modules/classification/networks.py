@@ -82,9 +82,10 @@ def _own_depth(name: str) -> int:
 def _timm(name: str) -> ModuleType:
     try:
         import timm
-    except ImportError as error:
+    except Exception as error:  # ImportError, or whatever a torchvision of another torch raises
         raise ConfigError(
             f"family_options.network is {name!r}, a model of timm, which cannot be imported ({error}).",
-            f"Use one of {', '.join(OWN_NAMES)}, or install timm: .venv/bin/python -m pip install timm",
+            f"Use one of {', '.join(OWN_NAMES)}, or install timm with a torchvision for your torch: "
+            ".venv/bin/python -m pip install timm",
         ) from error
     return timm  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from torch import Tensor
 from modules.classification.augment import OPERATIONS, Augmentation, Labels, random_crop, random_erase
 from modules.classification.confusion import accuracies, count, draw_matrix
 from modules.classification.mixing import Mixing, sample_beta
-from modules.classification.networks import build_network
+from modules.classification.networks import build_network, head_name, normalization
 from modules.config import ConfigError
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.order import StepSamples
@@ -162,3 +162,15 @@ def test_unknown_networks_are_refused() -> None:
         build_network("cifar_resnet20", 10, "batch", 16, pretrained=True)
     with pytest.raises(ConfigError, match="timm"):
         build_network("no_such_network", 10, "batch", 16, pretrained=False)
+
+
+def test_models_of_timm_get_the_classes_and_their_own_normalisation() -> None:
+    pytest.importorskip("timm")
+    network = build_network("resnet10t", 3, "batch", 16, pretrained=False)
+    assert network(torch.randn(2, 3, 64, 64)).shape == (2, 3)
+    assert head_name("resnet10t", network) == "fc"
+    mean, std = normalization(network)
+    assert mean == pytest.approx([123.675, 116.28, 103.53])
+    assert std == pytest.approx([58.395, 57.12, 57.375])
+    with pytest.raises(ConfigError, match=r"Did you mean resnet10t\?"):
+        build_network("resnet10tt", 3, "batch", 16, pretrained=False)
