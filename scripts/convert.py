@@ -15,6 +15,7 @@ from scripts.common import add_lora_scale, add_version, lora_scales, require_pac
 require_packages()
 
 from modules.config import ConfigError, TandemError
+from modules.config.file_access import set_file_access
 from modules.files import control_character
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Convert, and print the written path; returns an exit code."""
     options = parser().parse_args(arguments)
     try:
+        set_file_access()
         convert(Path(options.source), Path(options.out), options)
     except TandemError as error:
         print(f"Nothing was written: {error}", file=sys.stderr)

@@ -14,6 +14,7 @@ from scripts.common import add_trust_code, add_version, allow_code, require_pack
 require_packages()
 
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
+from modules.config.file_access import set_file_access
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import echo
 from modules.run.exit_codes import INTERRUPTED
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.run_folder is None and (code := previous_fatal_exit_code()) is not None:
         return code
     try:
+        set_file_access()
         if options.run_folder is not None:
             return run_supervised(RunFolder(Path(options.run_folder)), options)
         if options.join is not None:

@@ -220,7 +220,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def _open(path: Path, *, repair: bool) -> int:
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     size = os.fstat(file).st_size
     if repair and size:
         os.lseek(file, size - 1, os.SEEK_SET)
