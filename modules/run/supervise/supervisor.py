@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import shlex
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from modules.run.folder.failures import clear_failures, read_failures, record_fa
 from modules.run.folder.folder_guard import FolderGuard
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock
+from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
-from modules.run.launch.plan import TORCHRUN_MODULE, LaunchPlan
+from modules.run.launch.plan import TORCHRUN, LaunchPlan
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.supervise.outcome import RunEvidence, RunOutcome, decide_outcome, outcome_message, reported_exit_code
 from modules.run.supervise.process_tree import ProcessTree
@@ -46,6 +48,7 @@ class Supervisor:
         ranks: range = range(1),
         watched: range | None = None,
         collect_remote_failures: Callable[[], None] | None = None,
+        store_secret: str = "",
         failure_grace_s: float = 8.0,
         report_grace_s: float = 4.0,
         finish_grace_s: float = 60.0,
@@ -54,6 +57,7 @@ class Supervisor:
         """Prepare to run `argv`; `ranks` are those of this node, `watched` those whose failures are recorded here.
 
         `collect_remote_failures` is called before a failure is diagnosed, so that other machines can report theirs.
+        `store_secret` is what only the processes of this start know, on all its machines; one machine makes its own.
         The grace periods apply to the other ranks after a failure, then to torchrun's report, and to all processes
         after the `finished` event; `alone_grace_s` to a torchrun whose ranks have all ended and which waits for other
         machines. Processes that outlive them are killed.
@@ -64,6 +68,7 @@ class Supervisor:
         self._ranks = ranks
         self._watched = ranks if watched is None else watched
         self._collect_remote_failures = collect_remote_failures
+        self._store_secret = store_secret or secrets.token_hex(32)
         self._failure_grace_s = failure_grace_s
         self._report_grace_s = report_grace_s
         self._finish_grace_s = finish_grace_s
@@ -85,7 +90,12 @@ class Supervisor:
 
     @classmethod
     def from_plan(
-        cls, plan: LaunchPlan, folder: RunFolder, collect_remote_failures: Callable[[], None] | None = None
+        cls,
+        plan: LaunchPlan,
+        folder: RunFolder,
+        collect_remote_failures: Callable[[], None] | None = None,
+        *,
+        store_secret: str = "",
     ) -> Self:
         """The supervisor of this node's part of a plan; machine 0 watches all ranks."""
         return cls(
@@ -95,6 +105,7 @@ class Supervisor:
             ranks=plan.ranks(),
             watched=range(plan.world_size or 0) if plan.node_rank == 0 else None,
             collect_remote_failures=collect_remote_failures,
+            store_secret=store_secret,
         )
 
     def run(self) -> int:
@@ -149,7 +160,7 @@ class Supervisor:
                 self._argv,
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                env={**os.environ, **self._environment, **self._tree.variables},
+                env={**os.environ, **self._environment, **self._tree.variables, STORE_SECRET: self._store_secret},
                 start_new_session=sys.platform != "win32",
                 creationflags=new_group,
             )
@@ -287,7 +298,7 @@ class Supervisor:
 
 
 def _launcher_name(argv: Sequence[str]) -> str:
-    if TORCHRUN_MODULE in argv:
+    if str(TORCHRUN) in argv:
         return "torchrun"
     return "spawn" if "--spawn" in argv else ""
 
