@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,15 @@ import torch
 from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
-from diffusers.utils import logging as diffusers_logging
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
-from transformers.utils import logging as transformers_logging
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
 
 CLASSES: Mapping[str, Any] = {
@@ -96,7 +94,7 @@ def load_components(base_model: str | None, layout: str, spec: PipelineSpec) -> 
     base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
     if isinstance(base, HubModel):
         base = base.ensure_cached()
-    with _quiet_libraries():
+    with quiet_libraries():
         return _from_folder(base, spec) if base.is_dir() else _from_file(base, layout, spec)
 
 
@@ -142,7 +140,7 @@ def save_pipeline(components: Components, spec: PipelineSpec, trained: Mapping[s
         "scheduler": getattr(diffusers, scheduler_class).from_config(components.scheduler),
         **trained,
     }
-    with _quiet_libraries():
+    with quiet_libraries():
         getattr(diffusers, name)(**modules, **spec.arguments).save_pretrained(folder)
         for encoder in spec.encoders:
             _restore_clip_prefix(folder / encoder / "model.safetensors")
@@ -274,18 +272,3 @@ def _restore_clip_prefix(file: Path) -> None:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
-
-
-@contextmanager
-def _quiet_libraries() -> Iterator[None]:
-    """Without the progress bars and warnings of diffusers and transformers: Tandem reports what matters itself."""
-    libraries: list[Any] = [diffusers_logging, transformers_logging]
-    levels = [library.get_verbosity() for library in libraries]
-    for library in libraries:
-        library.disable_progress_bar()
-        library.set_verbosity_error()
-    try:
-        yield
-    finally:
-        for library, level in zip(libraries, levels, strict=True):
-            library.set_verbosity(level)

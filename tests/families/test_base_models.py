@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -194,3 +195,19 @@ def test_folder_written_by_older_versions(sd_folder: Path, tmp_path: Path) -> No
     (folder / "safety_checker").mkdir()
     loaded, plain = load("stable_diffusion", folder), load("stable_diffusion", sd_folder)
     assert loaded.sample(REQUEST).tobytes() == plain.sample(REQUEST).tobytes()
+
+
+def test_loading_logs_nothing_of_the_libraries(sd_folder: Path) -> None:
+    """What reaches the loggers of diffusers and transformers stands on people's terminals."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    loggers = [logging.getLogger(name) for name in ("diffusers", "transformers")]
+    try:
+        for logger in loggers:
+            logger.addHandler(handler)
+        load("stable_diffusion", sd_folder, parts=[{"part": "unet"}, {"part": "text_encoder", "train": False}])
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+    assert said == []

@@ -31,6 +31,7 @@ def test_shows_its_help(program: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
