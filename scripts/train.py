@@ -219,7 +219,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         extra_args=to_arguments({name: getattr(options, name) for name in REPEATED_FLAGS}),
         require_multi_gpu=options.require_multi_gpu,
     )
-    print("\n".join([*(f"Note: {note}" for note in notes), *preview(config, plan)]))
+    echo("\n".join([*(f"Note: {note}" for note in notes), *preview(config, plan)]))
     return 0
 
 

@@ -7,11 +7,13 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from modules.files import mask_secrets
+
 
 def echo(text: str) -> None:
-    """Write a line to standard output; discard all output once nobody reads it."""
+    """Write a line to standard output, with passwords masked; discard all output once nobody reads it."""
     try:
-        _write_line(sys.stdout, text)
+        _write_line(sys.stdout, mask_secrets(text))
     except (OSError, ValueError):
         discard_stdout()
 
@@ -25,9 +27,9 @@ def discard_stdout() -> None:
 
 
 def warn(text: str) -> None:
-    """Write a line to standard error; ignore a closed one."""
+    """Write a line to standard error, with passwords masked; ignore a closed one."""
     with suppress(OSError, ValueError):
-        _write_line(sys.stderr, text)
+        _write_line(sys.stderr, mask_secrets(text))
 
 
 def _write_line(stream: TextIO, text: str) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from modules.files import mask_secrets
 from modules.run.console import warn
 from modules.run.exit_codes import exit_code_of
 from modules.run.folder.commands import clear_commands
@@ -49,6 +50,7 @@ class Supervisor:
         watched: range | None = None,
         collect_remote_failures: Callable[[], None] | None = None,
         store_secret: str = "",
+        may_restart: bool = False,
         failure_grace_s: float = 8.0,
         report_grace_s: float = 4.0,
         finish_grace_s: float = 60.0,
@@ -58,6 +60,7 @@ class Supervisor:
 
         `collect_remote_failures` is called before a failure is diagnosed, so that other machines can report theirs.
         `store_secret` is what only the processes of this start know, on all its machines; one machine makes its own.
+        `may_restart`: a failure that a restart may overcome is not reported, so that the caller can start again.
         The grace periods apply to the other ranks after a failure, then to torchrun's report, and to all processes
         after the `finished` event; `alone_grace_s` to a torchrun whose ranks have all ended and which waits for other
         machines. Processes that outlive them are killed.
@@ -68,6 +71,7 @@ class Supervisor:
         self._ranks = ranks
         self._watched = ranks if watched is None else watched
         self._collect_remote_failures = collect_remote_failures
+        self._may_restart = may_restart
         self._store_secret = store_secret or secrets.token_hex(32)
         self._failure_grace_s = failure_grace_s
         self._report_grace_s = report_grace_s
@@ -96,6 +100,7 @@ class Supervisor:
         collect_remote_failures: Callable[[], None] | None = None,
         *,
         store_secret: str = "",
+        may_restart: bool = False,
     ) -> Self:
         """The supervisor of this node's part of a plan; machine 0 watches all ranks."""
         return cls(
@@ -106,6 +111,7 @@ class Supervisor:
             watched=range(plan.world_size or 0) if plan.node_rank == 0 else None,
             collect_remote_failures=collect_remote_failures,
             store_secret=store_secret,
+            may_restart=may_restart,
         )
 
     def run(self) -> int:
@@ -121,7 +127,8 @@ class Supervisor:
         try:
             self._clear_last_start()
             settings = [f"{name}={value}" for name, value in self._environment.items()]
-            log = self._log.open(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {shlex.join([*settings, *self._argv])}")
+            command = mask_secrets(shlex.join([*settings, *self._argv]))
+            log = self._log.open(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {command}")
         except OSError as error:
             raise not_writable_error(self._folder.path, error) from error
         with log, self._requests.handlers_installed():
@@ -142,8 +149,22 @@ class Supervisor:
                 self._collect_remote_failures()
             self.outcome = self._decide_outcome(child.returncode)
             release_reserve(self._folder, self._ranks)
-            self._report(self.outcome)
+            if not self.can_restart:
+                self.report()
         return self.outcome.exit_code
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether the run has failed in a way that the caller may overcome by starting again; it is not reported."""
+        outcome = self.outcome
+        is_failure = outcome is not None and outcome.failure is not None and not is_fatal(outcome.exit_code)
+        return self._may_restart and is_failure and not self._requests.stop_reason
+
+    def report_restart(self, number: int, allowed: int) -> None:
+        """Say that all machines start again, and why, instead of `report`."""
+        failure = None if self.outcome is None else self.outcome.failure
+        cause = f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
+        self._warn(f"Restart {number} of {allowed} from the newest backup, because {cause}")
 
     def _clear_last_start(self) -> None:
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
@@ -212,10 +233,8 @@ class Supervisor:
 
     def _report_restart(self) -> None:
         """Report why the previous attempt failed, and reset the state for the new one."""
-        failure = self._decide_outcome(returncode=1).failure
-        cause = f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
-        count, allowed = self._restarts.restart_count, self._restarts.max_restarts
-        self._warn(f"Restart {count} of {allowed} from the newest backup, because {cause}")
+        self.outcome = self._decide_outcome(returncode=1)
+        self.report_restart(self._restarts.restart_count, self._restarts.max_restarts)
         clear_failures(self._folder, [each.rank for each in read_failures(self._folder)])
         self._failed_at = None
         self._log.start_new_attempt()
@@ -265,8 +284,10 @@ class Supervisor:
             )
         )
 
-    def _report(self, outcome: RunOutcome) -> None:
+    def report(self) -> None:
         """Write the events that a dead rank 0 could not write, and print the failure message."""
+        outcome = self.outcome
+        assert outcome is not None, "the run has not ended"
         if 0 in self._ranks:
             self._complete_events(outcome)
         if message := outcome_message(outcome, self._folder):
