@@ -6,7 +6,6 @@ from modules.distributed.bucket_views import has_bucket_views, move_gradients_in
 from modules.distributed.buffers import BufferSync
 from modules.distributed.compression import Compression, register_compression_hook
 from modules.distributed.ddp import complete_gradient_sync, wrap_ddp
-from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
 from modules.distributed.helpers import is_main_process, main_process_first, mean_over_ranks
 from modules.distributed.host_copy import HostCopy
 from modules.distributed.process_group import (
@@ -25,7 +24,7 @@ from modules.distributed.startup.rank_info import device_name
 from modules.distributed.startup.rendezvous import GroupError
 from modules.distributed.startup.store import open_store
 from modules.distributed.unused_parameters import check_unused_parameters, explain_ddp_errors
-from modules.distributed.weights import Weights
+from modules.distributed.weights import Weights, is_sharded
 from modules.machine import find_free_port
 from modules.run.launch.rank_env import RankEnv, read_rank_env
 
@@ -34,7 +33,6 @@ __all__ = [
     "ClusterInfo",
     "Compression",
     "DistributedRanks",
-    "FsdpGradScaler",
     "Group",
     "GroupError",
     "HostCopy",
@@ -43,7 +41,6 @@ __all__ = [
     "SharedFolderGroups",
     "Store",
     "Weights",
-    "apply_fsdp",
     "check_unused_parameters",
     "cleanup_distributed",
     "cluster_lines",
@@ -56,6 +53,7 @@ __all__ = [
     "find_free_port",
     "has_bucket_views",
     "is_main_process",
+    "is_sharded",
     "launch_distributed",
     "main_process_first",
     "mean_over_ranks",
