@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import cast
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from modules.config import ConfigError, TrainConfig, unsupported_resolution
 from modules.families._family import Family, family_class
@@ -68,19 +66,6 @@ def prepare_model(family: Family, config: TrainConfig, precision: Precision) -> 
     if config.gradient_checkpointing:
         _checkpoint_gradients(family.model, config.family)
     family.model.train()
-
-
-def leave_out_compiler() -> None:
-    """Without torch.compile, keep torch from importing its compiler, which takes a second and 70 MB of each rank.
-
-    Some methods of optimizers and of DDP are exempt from compilation. At its first call each would import the compiler
-    to say so (torch._compile), unless it knows already what to call instead: here the method itself.
-    """
-    for kind in (torch.optim.Optimizer, DistributedDataParallel):
-        for method in vars(kind).values():
-            if hasattr(method, "__wrapped__"):
-                original = inspect.unwrap(method)
-                setattr(original, "__dynamo_disable", original)
 
 
 def compile_model(model: nn.Module) -> nn.Module:

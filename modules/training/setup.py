@@ -17,7 +17,7 @@ from modules.run import RunFolder
 from modules.training.dataset import Dataset, prepare_dataset
 from modules.training.ema import Ema
 from modules.training.fetch_base_model import fetch_base_model
-from modules.training.model_setup import check_available, leave_out_compiler, load_family, prepare_model
+from modules.training.model_setup import check_available, load_family, prepare_model
 from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.plan import Plan
 from modules.training.precision import Precision, can_use_tf32
@@ -84,8 +84,6 @@ def build_components(
     requests = sample_requests(config, family.size_step)
     for warning in family.prompt_warnings([text for each in requests for text in (each.prompt, each.negative_prompt)]):
         report.warning(f"Samples: {warning}")
-    if not config.compile:
-        leave_out_compiler()
     prepare_model(family, config, precision)
     family.device = ranks.device
     data = prepare_dataset(
