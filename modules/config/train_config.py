@@ -62,6 +62,7 @@ class TrainConfig(
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         rules = [
+            *_warmup_rules(self),
             *_address_rules(self),
             *_device_rules(self),
             *_port_rules(self),
@@ -73,6 +74,13 @@ class TrainConfig(
         if rules:
             raise broken_rules(rules)
         return self
+
+
+def _warmup_rules(config: TrainConfig) -> _Rules:
+    if not (config.warmup_steps and config.warmup_fraction):
+        return []
+    sentence = f"is {config.warmup_fraction:g}, and warmup_steps is {config.warmup_steps}; set one of them to 0"
+    return [("warmup_fraction", sentence)]
 
 
 def _address_rules(config: TrainConfig) -> _Rules:

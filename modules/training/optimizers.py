@@ -83,6 +83,11 @@ class GuardedStep:
         self._weights.clear_gradients()
         return norm
 
+    def undo_backoff(self, steps: int) -> None:
+        """Raise fp16's loss scale to what it was before `steps` skipped steps that no overflow made not finite."""
+        if steps and self._scaler.is_enabled():
+            self._scaler.update(self._scaler.get_scale() / self._scaler.get_backoff_factor() ** steps)
+
     def _set_aside(self, frozen: Sequence[bool]) -> list[tuple[Tensor, Tensor | None]]:
         """Take the gradients of `frozen` groups away; returns what to give back after the step."""
         groups = zip(self.optimizer.param_groups, frozen, strict=bool(frozen))

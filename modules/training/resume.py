@@ -21,6 +21,7 @@ from modules.training.plan import InitialModel
 from modules.training.submodules import trained_names
 
 LORA_FROM = "lora_from"  # among the digests of an InitialModel
+PREDICTION = "prediction type"
 HASHED_NUMBERS = 64  # of each tensor
 
 
@@ -58,6 +59,8 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
         name: weight_digest(module, torch.float32 if module not in family.encoders.values() else None)
         for name, module in _not_in_backups(family, config)
     }
+    if predicted := family.modelspec().get("prediction_type"):
+        digests[PREDICTION] = f"{PREDICTION}:{predicted}"  # which a base model's scheduler says, not its weights
     if config.lora_from is not None:
         digests[LORA_FROM] = structure_digest(read_lora_from(family, config, adapter_names(family)))
     if previous.digests and previous.digests.get(LORA_FROM) != digests.get(LORA_FROM):
@@ -74,6 +77,12 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
     if not other:
         return InitialModel(config.base_model, digests)
     names = f"its {' and '.join(other)} {'are' if len(other) > 1 else 'is'}"
+    if config.base_model is not None and config.base_model == previous.base_model:
+        raise ResumeError(
+            f"resume: the base model {config.base_model!r} has been replaced since this run started: {names} not what "
+            "the run was trained on.",
+            "Put the former model back, or give it as base_model from where it is now; or start a new run.",
+        )
     if config.base_model is None:
         raise ResumeError(
             f"resume: the model that training starts from has changed since the backup: {names} not what this run "

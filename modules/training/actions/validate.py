@@ -6,9 +6,11 @@ import math
 from collections.abc import Generator
 
 import torch
+from torch import Tensor
 
 from modules.data.batch import Batch
 from modules.data.loading.order import StepSamples
+from modules.distributed import HostCopy
 from modules.training.actions.action import Action, ActionContext, inference_model, leave_if_sharded
 from modules.training.memory_guard import is_out_of_memory, release_memory
 
@@ -47,10 +49,12 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> flo
 def _local_sums(context: ActionContext, steps: list[StepSamples]) -> tuple[float, float]:
     """This rank's weighted sum of losses and number of samples, which is NaN if not even one fits into memory.
 
-    A sample keeps its noise and timestep from one validation to the next, so the losses can be compared.
+    Both stay on the device until the end, so that it never waits for the host. A sample keeps its noise and timestep
+    from one validation to the next, so the losses can be compared.
     """
     components = context.components
-    loss_sum, count, samples = 0.0, 0.0, components.config.batch_size
+    loss_sum, count = (torch.zeros((), dtype=torch.float64, device=components.device) for _ in range(2))
+    samples = components.config.batch_size
     family = components.family
     training = family.model.training
     family.model.eval()
@@ -61,20 +65,21 @@ def _local_sums(context: ActionContext, steps: list[StepSamples]) -> tuple[float
             part = _loss_sum(context, batch, samples)
             samples = samples // 2 if part is None else samples
         loss_sum += 0.0 if part is None else part
-        count += float((batch.weights > 0).sum()) if samples else math.nan  # padding has the weight 0
+        count += (batch.weights > 0).sum() if samples else math.nan  # padding has the weight 0
     family.model.train(training)
-    return loss_sum, count
+    total, number = HostCopy(loss_sum, count).read()
+    return total, number
 
 
-def _loss_sum(context: ActionContext, batch: Batch, samples: int) -> float | None:
-    """The weighted sum of the batch's losses, `samples` at a time; None if memory ran out."""
+def _loss_sum(context: ActionContext, batch: Batch, samples: int) -> Tensor | None:
+    """The weighted sum fp64 [] of the batch's losses, `samples` at a time; None if memory ran out."""
     components = context.components
     try:
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=components.device)
         for piece in batch.split(samples):
             with components.precision.autocast():
                 losses = components.family.loss(piece)
-            total += float((losses * piece.weights).sum())
+            total += (losses * piece.weights).sum()
         return total
     except RuntimeError as error:
         if not is_out_of_memory(error):
