@@ -1,7 +1,5 @@
 """Process groups, collectives, DDP and FSDP, and the health of ranks. Knows nothing about diffusion."""
 
-from torch._C._distributed_c10d import Store
-
 from modules.distributed.bucket_views import has_bucket_views, move_gradients_into_buckets
 from modules.distributed.buffers import BufferSync
 from modules.distributed.compression import Compression, register_compression_hook
@@ -16,6 +14,7 @@ from modules.distributed.process_group import (
     setup_distributed,
 )
 from modules.distributed.rank_group import DistributedRanks, RankGroup, distributed_ranks, single_process
+from modules.distributed.run_store import RunStore, StoreFault, parse_value
 from modules.distributed.shared_folders import SharedFolderGroups
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.cluster_report import cluster_lines, cluster_warnings
@@ -38,8 +37,9 @@ __all__ = [
     "HostCopy",
     "RankEnv",
     "RankGroup",
+    "RunStore",
     "SharedFolderGroups",
-    "Store",
+    "StoreFault",
     "Weights",
     "check_unused_parameters",
     "cleanup_distributed",
@@ -59,6 +59,7 @@ __all__ = [
     "mean_over_ranks",
     "move_gradients_into_buckets",
     "open_store",
+    "parse_value",
     "read_rank_env",
     "register_compression_hook",
     "resolve_backend",
