@@ -139,7 +139,7 @@ def _child_process(model: HubModel) -> Iterator[queue.SimpleQueue[dict[str, Any]
         "HF_HUB_VERBOSITY": "error",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "modules.diffusion.hub.download"],
+        [sys.executable, "-P", "-m", "modules.diffusion.hub.download"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -19,7 +19,7 @@ from modules.run.console import warn
 from modules.run.exit_codes import exit_code_of
 from modules.run.folder.commands import clear_commands
 from modules.run.folder.events import Event, EventLog, EventReader
-from modules.run.folder.failures import clear_failures, read_failures, record_failure, release_reserve
+from modules.run.folder.failures import Failure, clear_failures, read_failures, record_failure, release_reserve
 from modules.run.folder.folder_guard import FolderGuard
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock
@@ -162,7 +162,9 @@ class Supervisor:
 
     def report_restart(self, number: int, allowed: int) -> None:
         """Say that all machines start again, and why, instead of `report`."""
-        failure = None if self.outcome is None else self.outcome.failure
+        self._warn_of_restart(None if self.outcome is None else self.outcome.failure, number, allowed)
+
+    def _warn_of_restart(self, failure: Failure | None, number: int, allowed: int) -> None:
         cause = f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
         self._warn(f"Restart {number} of {allowed} from the newest backup, because {cause}")
 
@@ -181,7 +183,13 @@ class Supervisor:
                 self._argv,
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                env={**os.environ, **self._environment, **self._tree.variables, STORE_SECRET: self._store_secret},
+                env={
+                    **os.environ,
+                    "PYTHONSAFEPATH": "1",  # processes that Python starts with -c would import from the current folder
+                    **self._environment,
+                    **self._tree.variables,
+                    STORE_SECRET: self._store_secret,
+                },
                 start_new_session=sys.platform != "win32",
                 creationflags=new_group,
             )
@@ -233,8 +241,8 @@ class Supervisor:
 
     def _report_restart(self) -> None:
         """Report why the previous attempt failed, and reset the state for the new one."""
-        self.outcome = self._decide_outcome(returncode=1)
-        self.report_restart(self._restarts.restart_count, self._restarts.max_restarts)
+        failure = self._decide_outcome(returncode=1).failure
+        self._warn_of_restart(failure, self._restarts.restart_count, self._restarts.max_restarts)
         clear_failures(self._folder, [each.rank for each in read_failures(self._folder)])
         self._failed_at = None
         self._log.start_new_attempt()
