@@ -114,7 +114,7 @@ def _unsupported(table: Table) -> str:
 def _whole_groups(names: list[str]) -> list[str]:
     """The names, with one entry for a group such as `vae.` of which so many are listed that it must be all of it."""
     sizes = Counter(name.rpartition(".")[0] for name in names)
-    found = {}
+    found: dict[str, None] = {}
     for name in names:
         group = name.rpartition(".")[0]
         found[f"`{group}.*`" if group and sizes[group] >= MANY else f"`{name}`"] = None
