@@ -18,6 +18,17 @@ def echo(text: str) -> None:
         discard_stdout()
 
 
+def show_secret(text: str) -> bool:
+    """Write a line with a secret to standard output if that is a terminal and no log; returns whether it is."""
+    try:
+        if sys.stdout is None or not sys.stdout.isatty():
+            return False
+        _write_line(sys.stdout, text)
+    except (OSError, ValueError):
+        discard_stdout()
+    return True
+
+
 def discard_stdout() -> None:
     """Redirect standard output to the null device, so that Python's flush at exit does not fail either."""
     with suppress(OSError, ValueError, AttributeError):
