@@ -92,6 +92,7 @@ def restore_state(state: TrainingState, components: Components) -> None:
         names = {id(own): name for name, own in weights.local.items()}
         settings = {"lr", *components.config.optimizer.arguments()}
         unpack_optimizer(components.guarded_step.optimizer, replace(state.optimizer, tensors=kept), names, settings)
+        components.guarded_step.is_restored = True
     except (RuntimeError, KeyError, ValueError) as error:
         raise ResumeError(
             f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "

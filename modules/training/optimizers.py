@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, ResumeError, TrainConfig
 from modules.distributed import HostCopy, Weights
+from modules.files import printable
 
 
 def check_installed(config: TrainConfig) -> None:
@@ -66,6 +67,7 @@ class GuardedStep:
         # fused kernels read `found_inf` on the device; for others the host has to decide
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
         self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
+        self.is_restored = False  # from a backup, with which no step has been made
 
     def apply(self, frozen: Sequence[bool] = ()) -> Tensor:
         """One optimizer step from the current gradients, which are then cleared; returns their norm [] before clipping.
@@ -77,7 +79,7 @@ class GuardedStep:
         set_aside = self._set_aside(frozen)
         norm = torch.zeros((), device=self._parameters[0].device)
         if not (frozen and all(frozen)):
-            norm = self._clip_and_step()
+            norm = self._first_step() if self.is_restored else self._clip_and_step()
         for parameter, gradient in set_aside:
             parameter.grad = gradient
         self._weights.clear_gradients()
@@ -95,6 +97,21 @@ class GuardedStep:
         for parameter, _ in taken:
             parameter.grad = None
         return taken
+
+    def _first_step(self) -> Tensor:
+        """The first step with a restored state, which only the optimizer itself knows to be complete."""
+        try:
+            norm = self._clip_and_step()
+        except torch.OutOfMemoryError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            reason = printable(f"{type(error).__name__}: {error}", 200)
+            raise ResumeError(
+                f"resume: the optimizer cannot continue from the state in the backup ({reason}).",
+                "The backup is damaged or from another version; use an older one, or start a new run from its weights.",
+            ) from error
+        self.is_restored = False
+        return norm
 
     def _clip_and_step(self) -> Tensor:
         self._scaler.unscale_(self.optimizer)
