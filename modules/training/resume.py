@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from modules.checkpoint import TrainingState
@@ -138,8 +139,12 @@ def _check_family(now: str, before: str) -> None:
 
 def _check_parts(config: TrainConfig, previous: Mapping[str, object], parts: tuple[str, ...]) -> None:
     """Raises ResumeError unless the same submodules are trained, however the list names them."""
-    entries = cast("list[object]", previous.get("parts", []))
-    before = config.model_copy(update={"parts": tuple(map(SubmoduleSettings.model_validate, entries))})
+    try:
+        entries = TypeAdapter(tuple[SubmoduleSettings, ...]).validate_python(previous.get("parts", ()))
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        raise ResumeError(f"resume: parts in the config of the backup is damaged ({reason}).") from None
+    before = config.model_copy(update={"parts": entries})
     trained = [trained_names(each, parts) for each in (before, config)]
     if trained[0] != trained[1]:
         was, is_ = (", ".join(names) for names in trained)
