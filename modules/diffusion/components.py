@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import diffusers
 import torch
@@ -23,6 +23,7 @@ from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, decl
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
+from modules.files import FileFault, read_json
 
 CLASSES: Mapping[str, Any] = {
     "unet": UNet2DConditionModel,
@@ -166,6 +167,7 @@ def weights_fingerprint(module: nn.Module) -> str:
 
 def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
     base_model_files.check_folder(folder, spec.class_names, spec.components)
+    scheduler = _scheduler_config(folder, "base_model")
     loaded: dict[str, Any] = {}
     for name in ("unet", "vae", *spec.encoders, *spec.encoders.values()):
         arguments: dict[str, object] = {}
@@ -184,8 +186,7 @@ def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
                 f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {_first_line(error)}",
                 "Copy or download the model folder again.",
             ) from error
-    scheduler = diffusers.DDPMScheduler.load_config(folder, subfolder="scheduler", local_files_only=True)
-    return _components(loaded, dict(scheduler), spec)
+    return _components(loaded, scheduler, spec)
 
 
 def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
@@ -215,8 +216,28 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), spec)
 
 
+def _scheduler_config(folder: Path, option: str) -> dict[str, Any]:
+    """The config of the scheduler of a model folder. Raises ConfigError if diffusers has no such scheduler."""
+    file = folder / "scheduler" / "scheduler_config.json"
+    try:
+        config = dict(cast("dict[str, Any]", read_json(file, only_finite=False)))
+        kind = getattr(diffusers, str(config.get("_class_name")), None)
+        if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
+            raise FileFault(f"names the class {config.get('_class_name')!r}, which is no scheduler of diffusers")
+        with quiet_libraries():
+            kind.from_config(config)
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
+        reason = str(error) if isinstance(error, FileFault) else f"cannot be used: {_first_line(error)}"
+        raise ConfigError(
+            f"{option}: in the model {str(folder)!r} scheduler/{file.name} {reason}.",
+            "Copy or download the model folder again.",
+        ) from error
+    return config
+
+
 def _check_layout(folder: str | Path, spec: PipelineSpec) -> None:
     base_model_files.check_layout(Path(folder), spec.class_names, (*spec.encoders.values(), "scheduler"))
+    _scheduler_config(Path(folder), "family_options.layout")
 
 
 def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> HubModel:

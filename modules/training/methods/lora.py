@@ -239,7 +239,13 @@ def merge_lora(family: Family, weights: Iterable[AdapterWeights], source: str = 
                 f"has {has}.",
                 "Use the base model that it was trained on.",
             )
-        weight.copy_(merged_weight(weight, one, scale))
+        merged = merged_weight(weight, one, scale).to(weight.dtype)
+        if not bool(merged.isfinite().all()):
+            raise ConfigError(
+                f"{source}: with the LoRA, numbers of {name!r} are not finite in {str(weight.dtype).split('.')[1]}.",
+                "Use a smaller --lora_scale, or a model in fp32.",
+            )
+        weight.copy_(merged)
 
 
 def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:
