@@ -4,5 +4,5 @@ set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P) || exit 1
 "$root/scripts/setup.sh" || exit
-# Relative paths refer to the current folder.
-PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$root/.venv/bin/python" -m app "$@"
+# Relative paths refer to the current folder; -P: no module is imported from it.
+PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$root/.venv/bin/python" -P -m app "$@"

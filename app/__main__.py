@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules import __version__
+from modules.config import ConfigError
+from modules.config.file_access import set_file_access
 
 WITHOUT_WINDOW = "To train without the window: python scripts/train.py --config FILE"
 
@@ -21,6 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="run folder to show")
     parser.add_argument("--version", action="version", version=f"Tandem {__version__}")
     given = parser.parse_args(arguments)
+    try:
+        set_file_access()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
     problem = _no_display()
     if problem:
         print(problem, file=sys.stderr)

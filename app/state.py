@@ -47,7 +47,7 @@ class AppState:
         self.actions: RunStarter  # set by the run bar, which is built before any section
         self.advanced = preferences.advanced
         self.jump_target = ""
-        self.join_token = secrets.token_hex(8)  # for the multi-machine runs that this window starts
+        self.join_token = secrets.token_hex(16)  # for the multi-machine runs that this window starts
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)
 
     def subscribe(self, topic: Topic, callback: Callable[[], object], owner: tk.Misc | None = None) -> None:

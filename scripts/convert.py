@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from scripts.common import add_lora_scale, add_version, lora_scales, require_pac
 require_packages()
 
 from modules.config import ConfigError, TandemError
+from modules.config.file_access import set_file_access
 from modules.files import control_character
 
 if TYPE_CHECKING:
@@ -44,7 +46,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Convert, and print the written path; returns an exit code."""
     options = parser().parse_args(arguments)
     try:
-        convert(Path(options.source), Path(options.out), options)
+        set_file_access()
+        source, out = Path(options.source), Path(options.out)
+        check_paths(source, out, options)
+        with folder_created(out.absolute().parent):
+            convert(source, out, options)
     except TandemError as error:
         print(f"Nothing was written: {error}", file=sys.stderr)
         return 2
@@ -93,8 +99,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
-    """Convert. Raises TandemError or OSError, and then leaves OUT as it was."""
-    check_paths(source, out, options)
+    """Convert paths that were checked. Raises TandemError or OSError, and then leaves OUT as it was."""
     from modules.checkpoint.formats import conversion, write_diffusers_folder  # takes seconds to import
     from modules.checkpoint.formats.file_types import detect_file_type, require_diffusers_folder
     from modules.diffusion.dtypes import DTYPES
@@ -164,8 +169,22 @@ def check_paths(source: Path, out: Path, options: argparse.Namespace) -> None:
         raise ConfigError(f"{str(out)!r} is an existing folder; choose another name.")
     if out.exists() and (not options.overwrite or out.samefile(source)):
         raise ConfigError(f"{str(out)!r} already exists; choose another name, or add --overwrite.")
-    if not out.absolute().parent.is_dir():
-        raise ConfigError(f"There is no folder {str(out.absolute().parent)!r} to write to.")
+    if source.is_dir() and source.resolve() in out.resolve().parents:
+        raise ConfigError(f"{str(out)!r} is inside {str(source)!r}; choose a place outside of the model.")
+
+
+@contextmanager
+def folder_created(folder: Path) -> Iterator[None]:
+    """Create `folder` if it is missing; if the block fails, remove what was created."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for each in missing:
+            with suppress(OSError):
+                each.rmdir()
+        raise
 
 
 def adapter_names(architecture: str) -> Mapping[str, tuple[str, str]]:

@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.host_memory import KINDS, peaks
 from modules.config import TrainConfig, trusted_code
 from modules.config.sections.optimizers import OPTIMIZERS
 from modules.distributed.bucket_views import move_gradients_into_buckets
@@ -32,7 +31,6 @@ from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision, can_use_tf32
 from scripts.gpu_check_list import CheckFailed
 from scripts.make_demo_data import make_demo_data
-from tests.families.tiny_pipelines import fat_sd, tiny_sd
 from tests.runs import Run, group_settings, run_command, tiny_config, train_command
 
 LIMIT_S = 600
@@ -215,6 +213,9 @@ def memory_sample(device: torch.device, place: Path) -> str:
 
 def host_memory(device: torch.device, place: Path) -> str:
     """Main memory of one and of two ranks that start from the same base model."""
+    from benchmarks.host_memory import KINDS, peaks  # diffusers, which the other points do without
+    from tests.families.tiny_pipelines import fat_sd, tiny_sd
+
     model = fat_sd(place / "model", 512) if device.type == "cuda" else tiny_sd(place / "model")
     kind = KINDS["LoRA, frozen weights bf16"]
     one, two = (peaks(place, model, ranks, kind)["Anonymous"] for ranks in (1, 2))

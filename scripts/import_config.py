@@ -14,6 +14,7 @@ from scripts.common import add_version, require_packages
 require_packages()
 
 from modules.config import ConfigError, TandemError, TrainConfig, dump, override, save_config, validate
+from modules.config.file_access import set_file_access
 from modules.config.io.files import WRITERS
 from modules.importers import TRAINERS, import_file
 from modules.run.exit_codes import INTERRUPTED
@@ -23,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and import; 0 if the config was made, 2 for input that cannot be used."""
     options = parser().parse_args(arguments)
     try:
+        set_file_access()
         check_target(options.out, overwrite=options.overwrite)
         imported = import_file(options.file)
         config = with_settings(imported.config, options.set)
@@ -80,7 +82,7 @@ def with_settings(config: TrainConfig, assignments: list[str]) -> TrainConfig:
     """The config with the `--set` assignments applied."""
     if not assignments:
         return config
-    return validate(override(dump(config), assignments), f"The result with {' '.join(assignments)}")
+    return validate(override(dump(config), assignments), "The result", assignments)
 
 
 if __name__ == "__main__":

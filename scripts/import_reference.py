@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be started by its path
@@ -13,6 +14,7 @@ from modules.importers.rules import ANY, CombinedRule, Rule, Table
 from scripts.common import write_page
 
 PAGE = "importing.md"
+MANY = 10  # settings of one group
 
 HEAD = """# Importing settings from another trainer
 
@@ -104,9 +106,19 @@ def _unsupported(table: Table) -> str:
     reasons: dict[str, list[str]] = {}
     for row in table.unsupported:
         if row.default is not ANY:
-            reasons.setdefault(row.why, []).extend(f"`{name}`" for name in row.names)
-    rows = "".join(f"| {', '.join(names)} | {_cell(why)} |\n" for why, names in reasons.items())
+            reasons.setdefault(row.why, []).extend(row.names)
+    rows = "".join(f"| {', '.join(_whole_groups(names))} | {_cell(why)} |\n" for why, names in reasons.items())
     return f"| setting | reason |\n|---|---|\n{rows}"
+
+
+def _whole_groups(names: list[str]) -> list[str]:
+    """The names, with one entry for a group such as `vae.` of which so many are listed that it must be all of it."""
+    sizes = Counter(name.rpartition(".")[0] for name in names)
+    found: dict[str, None] = {}
+    for name in names:
+        group = name.rpartition(".")[0]
+        found[f"`{group}.*`" if group and sizes[group] >= MANY else f"`{name}`"] = None
+    return list(found)
 
 
 def _default(value: object) -> str:

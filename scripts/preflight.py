@@ -17,6 +17,7 @@ from scripts.common import add_trust_code, add_version, allow_code, require_pack
 require_packages()
 
 from modules.config import TandemError, TrainConfig, resolve_config
+from modules.config.file_access import set_file_access
 from modules.run.console import echo
 from modules.run.exit_codes import BAD_CONFIG, INTERRUPTED
 from modules.run.launch.rank_env import RankEnv, read_rank_env
@@ -31,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     argv = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(argv)
     try:
+        set_file_access()
         config = resolve_config(options.config, [*options.set, *_flags(options)])
         rank_env = read_rank_env(os.environ, config.initial_port)
         if rank_env is not None:

@@ -20,6 +20,7 @@ require_packages()
 from pydantic import ValidationError
 
 from modules.config import ConfigError, Sample, TandemError, TrainConfig, explain
+from modules.config.file_access import set_file_access
 from modules.machine import gpu_obstacle
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.format_progress import BYTES, format_progress
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Generate images for every prompt and write PNG files with their settings; returns an exit code."""
     options = parser().parse_args(arguments)
     try:
+        set_file_access()
         generate(options)
     except TandemError as error:
         print(f"No image was generated: {error}", file=sys.stderr)

@@ -4,5 +4,5 @@ $root = Split-Path -Parent $PSScriptRoot
 if ($LASTEXITCODE -ne 0) { exit $LASTEXITCODE }
 # Relative paths refer to the current folder.
 $env:PYTHONPATH = if ($env:PYTHONPATH) { "$root;$env:PYTHONPATH" } else { $root }
-& (Join-Path $root '.venv\Scripts\python.exe') -m app @args
+& (Join-Path $root '.venv\Scripts\python.exe') -P -m app @args
 exit $LASTEXITCODE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from scripts.common import add_trust_code, add_version, allow_code, require_pack
 require_packages()
 
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
+from modules.config.file_access import set_file_access
 from modules.run import RunFolder
 from modules.run.console import echo
 from modules.run.folder.resume import LATEST, folder_to_resume
@@ -27,8 +29,8 @@ from modules.run.slurm.submit import SubmitError, cancel, submit
 def main(arguments: list[str] | None = None) -> int:
     """Check the settings, write the scripts and submit them; returns an exit code."""
     options = parser().parse_args(arguments)
-
     try:
+        set_file_access()
         config = config_of(options)
         allow_code(config.family, trust=options.trust_code)
         request = request_of(options, config)
@@ -200,7 +202,7 @@ def write_script(path: Path, text: str) -> None:
     """Write an executable batch script. Raises ConfigError if the folder is not writable."""
     try:
         path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
     except OSError as error:
         raise not_writable_error(path.parent, error) from error
 

@@ -5,17 +5,27 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, require_packages
+from scripts.common import (
+    add_trust_code,
+    add_version,
+    allow_code,
+    ask_about_path,
+    is_interactive,
+    quick_imports,
+    require_packages,
+)
 
 require_packages()
 
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
+from modules.config.file_access import set_file_access
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
-from modules.run.console import echo
+from modules.run.console import echo, warn
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder.failures import record_start_failure
 from modules.run.folder.folder_guard import remove_unstarted_run
@@ -24,11 +34,13 @@ from modules.run.folder.run_folder import check_run_name_free
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.join.client import join_run
 from modules.run.join.join_line import JoinLine, join_line_from_config
+from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token, take_token
 from modules.run.launch.environment import set_network_interfaces
 from modules.run.launch.fatal_startup import previous_fatal_exit_code, report_fatal_startup
 from modules.run.launch.preview import absolute_config_path, preview, to_arguments
 from modules.run.launch.rank_env import RankEnv, read_rank_env
 from modules.run.launch.slurm_environment import check_gpus_of_step
+from modules.run.launch.store_secret import NO_SECRET, store_secret
 from modules.run.start import check_start, start_run
 from modules.run.supervise.signals import block_pause_signal, ignore_termination_signals
 
@@ -42,15 +54,18 @@ REPEATED_FLAGS = (
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and train; returns one of the exit codes listed in README.md."""
     block_pause_signal()
+    token = take_token(os.environ)
     options = parser().parse_args(arguments)
     if options.run_folder is None and (code := previous_fatal_exit_code()) is not None:
         return code
     try:
+        set_file_access()
         if options.run_folder is not None:
             return run_supervised(RunFolder(Path(options.run_folder)), options)
         if options.join is not None:
-            return join_run(join_line(options), echo)
+            return join_run(join_line(options, token), echo, ask_about_path if is_interactive() else None)
         config = config_of(options)
+        options.token = token_of(config, options, token)
         rank_env = read_rank_env(os.environ, config.initial_port)
         allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
         if options.verify_parity:
@@ -112,7 +127,18 @@ def parser() -> argparse.ArgumentParser:
         help="join a run on several machines, with the line that machine 0 shows; needs no config",
     )
     top.add_argument(
-        "--token", metavar="WORD", help="secret of a run on several machines (default: machine 0 generates one)"
+        "--token_file",
+        metavar="FILE",
+        help=f"file with the secret of a run on several machines, - for standard input; or set {JOIN_TOKEN} (default: "
+        "machine 0 generates one)",
+    )
+    top.add_argument("--token", metavar="WORD", help=argparse.SUPPRESS)  # visible to every user of the machine
+    top.add_argument(
+        "--allow",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="with --join: a folder or file on this machine that machine 0's config may name; once for each",
     )
     top.add_argument(
         "--allow_differences",
@@ -154,19 +180,27 @@ def config_of_resumed_run(options: argparse.Namespace) -> str:
     return str(RunFolder.open(settings.runs_dir, name).config_file)
 
 
-def join_line(options: argparse.Namespace) -> JoinLine:
+def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
     """The join line given by `--join` and related flags. Raises ConfigError for flags that only machine 0 may set."""
-    allowed = {"join", "token", "set", "allow_differences", "trust_code"}
+    allowed = {"join", "token", "token_file", "set", "allow", "allow_differences", "trust_code"}
     others = [name for name, value in vars(options).items() if name not in allowed and value not in (None, False, [])]
     if others:
         raise ConfigError(f"--{others[0]} cannot be used with --join: machine 0 decides it for the whole run")
     return JoinLine.parse(
         options.join,
-        options.token,
+        find_token(options.token, options.token_file, token, warn) or ask_for_token(),
         settings=tuple(options.set),
+        allow=tuple(options.allow),
         allow_differences=options.allow_differences,
         trust_code=options.trust_code,
     )
+
+
+def token_of(config: TrainConfig, options: argparse.Namespace, in_environment: str | None) -> str | None:
+    """The token of a run on several machines, if one was given; a machine that needs one asks for it."""
+    is_one = config.num_nodes == 1
+    token = find_token(options.token, options.token_file, None if is_one else in_environment, warn)
+    return ask_for_token() if token is None and not is_one and config.node_rank > 0 else token
 
 
 def start(config: TrainConfig, options: argparse.Namespace) -> int:
@@ -217,7 +251,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         extra_args=to_arguments({name: getattr(options, name) for name in REPEATED_FLAGS}),
         require_multi_gpu=options.require_multi_gpu,
     )
-    print("\n".join([*(f"Note: {note}" for note in notes), *preview(config, plan)]))
+    echo("\n".join([*(f"Note: {note}" for note in notes), *preview(config, plan)]))
     return 0
 
 
@@ -231,6 +265,8 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     note = check_gpus_of_step(os.environ, config.distributed_backend)
     if note and rank_env.rank == 0:
         echo(f"Note: {note}.")
+    if rank_env.rank == 0 and store_secret() is None:
+        echo(NO_SECRET)
     store = open_store(rank_env, config.startup_timeout_s, echo)
     folder = shared_run_folder(config, rank_env, store, options.resume)
     return run_worker(config, folder, rank_env, store, options.resume, supervised=False)
@@ -238,7 +274,11 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
 
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
     """A process started by the supervisor: one rank, the only process, or the one that spawns the ranks."""
-    from modules.training.worker import run_worker, spawn_workers, supervised_by_us
+    with quick_imports():
+        from modules.training.worker import run_worker, spawn_workers, supervised_by_us
+
+        if options.spawn is None:
+            import_module("torch._dynamo")  # torch's optimizers do in the first step
 
     config = resolve_config(options.config, options.set)
     if options.spawn is not None:

@@ -15,6 +15,7 @@ from app.images.image_index import ImageIndex, IndexedImage
 from app.images.thumbnails import Thumbnails
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Switch, frame, text
+from modules.files import FileFault
 
 _FILTER_PAUSE_MS = 150
 
@@ -157,7 +158,7 @@ class ImageBrowser(tk.Frame):
             files = self._caption_files(image)
             try:
                 change = write_caption(image.file, caption, files)
-            except (OSError, UnicodeDecodeError) as error:
+            except (OSError, FileFault) as error:
                 self._failed(f"{files.file(image.file)} cannot be written: {error}.")
                 return done
             self.editor.record(image, change)

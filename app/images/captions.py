@@ -12,6 +12,9 @@ from app.images.image_index import IndexedImage
 from app.nested import value_at
 from modules.config.captions import split_caption
 from modules.config.sections.concept import CaptionLines
+from modules.files import read_text
+
+_LARGEST_FILE = 1 << 20  # bytes, as for training
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,16 @@ class CaptionChange:
 def read_caption(file: Path) -> str | None:
     """The text of a caption file; None if there is no file.
 
-    Raises OSError, or UnicodeDecodeError if the file is not UTF-8.
+    Raises OSError, or FileFault if it is no regular file, larger than 1 MiB or not UTF-8.
     """
     try:
-        return file.read_text("utf-8-sig")
+        return read_text(file, _LARGEST_FILE).replace("\r\n", "\n")
     except FileNotFoundError:
         return None
 
 
 def write_caption(image: Path, caption: str, files: CaptionFiles) -> CaptionChange:
-    """Write the caption of an image and return the change. Raises OSError, leaving the old text in place."""
+    """Write the caption of an image and return the change. Raises OSError or FileFault, leaving the old text."""
     file = files.file(image)
     text = read_caption(file)
     change = CaptionChange(file, text, files.changed(text, caption))

@@ -15,6 +15,7 @@ from app.images.thumbnails import Thumbnails
 from app.widgets import theme
 from app.widgets.buttons import Button, TextBox, frame, text
 from modules.config.sections.concept import CaptionLines
+from modules.files import FileFault
 
 PREVIEW = 320
 _TEXT_HEIGHT, _TEXT_HEIGHT_LOW = 250, 180  # height of everything but the image, in unscaled pixels
@@ -138,7 +139,7 @@ class CaptionEditor(tk.Frame):
             return
         try:
             change = write_caption(image.file, written, files)
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, FileFault) as error:
             self._failed(f"{files.file(image.file)} cannot be written: {_reason(error)}.")
             return
         self.record(image, change)
@@ -220,9 +221,9 @@ def read_only_reason(image: IndexedImage, files: CaptionFiles) -> str:
 def _text(file: Path) -> str | None:
     try:
         return read_caption(file)
-    except (OSError, UnicodeDecodeError):
+    except (OSError, FileFault):
         return None
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+def _reason(error: OSError | FileFault) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else f"it {error}"

@@ -48,7 +48,7 @@ class TensorBoard:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
                     [
-                        sys.executable, "-m", "tensorboard.main", "--logdir", str(folder.path.parent),
+                        sys.executable, "-P", "-m", "tensorboard.main", "--logdir", str(folder.path.parent),
                         "--port", str(port), "--host", "127.0.0.1",
                     ],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from modules.config import ConfigError, TrainConfig
 from modules.run import LaunchPlan, RunFolder
+from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.launch.environment import LaunchEnvironment
 from modules.run.slurm.layout import SlurmRequest
 from modules.run.slurm.script import plan_jobs, render
@@ -32,7 +33,7 @@ def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[C
     first = LaunchPlan.from_config(
         shared.model_copy(update={"node_rank": 0}),
         config_path=config_file,
-        extra_args=("--multi_gpu", "--token", token),
+        extra_args=("--multi_gpu",),
     )
     # without a launcher it sets the variables itself
     first = replace(first, launcher="none", variables=LaunchEnvironment())
@@ -40,7 +41,7 @@ def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[C
         Command(
             "Machine 0, which the others join",
             "Start this first, on the machine that has the address above. It shows which machines have joined.",
-            first.command_line(),
+            f" {JOIN_TOKEN}={token} {first.command_line()}",
         ),
         Command(
             "Every other machine",

@@ -22,6 +22,7 @@ from modules.config import ConfigError, TrainConfig, load_config
 from modules.run import LaunchPlan, RunFolder, request_command
 from modules.run.folder.pidfile import write_pidfile
 from modules.run.folder.run_folder import not_writable_error
+from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.supervise.force_stop import force_stop, request_graceful_stop
 
 TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
@@ -65,7 +66,6 @@ def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subpr
     """
     argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
     argv += ["--resume", "latest"] if resume else []
-    argv += ["--token", token] if token and load_config(folder.config_file).num_nodes > 1 else []
     detached = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)) | int(getattr(subprocess, "DETACHED_PROCESS", 0))
     try:
         folder.log_dir.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subpr
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
-                env={name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES},
+                env=_environment(token if token and load_config(folder.config_file).num_nodes > 1 else ""),
                 start_new_session=sys.platform != "win32",
                 creationflags=detached,
             )
@@ -87,6 +87,12 @@ def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subpr
     # Reaps the process even if the window follows another run by then.
     threading.Thread(target=process.wait, name=f"end of {folder.name}", daemon=True).start()
     return process
+
+
+def _environment(token: str) -> dict[str, str]:
+    """The variables of a start: the token is passed here, because every user can read a command line."""
+    kept = {name: value for name, value in os.environ.items() if name not in (*_RANK_VARIABLES, JOIN_TOKEN)}
+    return {**kept, JOIN_TOKEN: token} if token else kept
 
 
 def active_runs(runs_dir: Path) -> list[Path]:

@@ -24,7 +24,10 @@ class Section(FormSection):
         Card("Batch", ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
         Card(
             "Learning-rate schedule",
-            ("scheduler", "warmup_steps", "min_learning_rate_factor", "scheduler_cycles", "scheduler_power"),
+            (
+                *("scheduler", "warmup_steps", "warmup_fraction"),
+                *("min_learning_rate_factor", "scheduler_cycles", "scheduler_power"),
+            ),
             1,
         ),
         Card(

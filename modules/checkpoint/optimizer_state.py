@@ -51,7 +51,7 @@ def unpack_optimizer(
     """Load `state` into `optimizer`. Group settings named in `configured` keep their current values.
 
     Step counters stay on the CPU unless the optimizer counts on the device, as in torch's own load_state_dict.
-    Raises ValueError if the state is from another optimizer or has a different number of groups.
+    Raises ValueError if the state is from another optimizer, or has a different number of groups or other shapes.
     """
     if state.class_name != type(optimizer).__name__:
         raise ValueError(f"it is from another optimizer, {state.class_name} instead of {type(optimizer).__name__}")
@@ -69,11 +69,21 @@ def unpack_optimizer(
         for parameter in group["params"]:
             saved_state = by_parameter.get(names[id(parameter)])
             if saved_state is not None:
+                if group.get("fused"):
+                    _check_shapes(names[id(parameter)], parameter, saved_state)
                 on_device = bool(group.get("fused") or group.get("capturable"))
                 optimizer.state[parameter] = {
                     key: value if key == "step" and not on_device else _like(parameter, value)
                     for key, value in saved_state.items()
                 }
+
+
+def _check_shapes(name: str, parameter: Tensor, state: Mapping[str, Tensor | Plain]) -> None:
+    """Raises ValueError if a fused kernel, which trusts all sizes, would read or write beyond a tensor of the state."""
+    for key, value in state.items():
+        expected = torch.Size() if key == "step" else parameter.shape
+        if isinstance(value, Tensor) and value.shape != expected:
+            raise ValueError(f"{key} of {name} has the shape {list(value.shape)} instead of {list(expected)}")
 
 
 def _group_name(number: int) -> str:

@@ -22,18 +22,23 @@ def count(logits: Tensor, labels: Tensor, counted: Tensor) -> dict[str, Tensor]:
 
     `matrix` [C, C] by label and prediction, or with more than MAX_MATRIX classes `seen` and `right` [C]; `top` [].
     """
-    logits, labels = logits[counted], labels[counted]
-    classes = logits.shape[1]
+    classes, weights = logits.shape[1], counted.to(torch.int64)
     best = logits.topk(min(TOP, classes), dim=1).indices
-    top = (best == labels[:, None]).any(dim=1).sum()
+    is_right, is_in_top = best[:, 0] == labels, (best == labels[:, None]).any(dim=1)
+
+    def histogram(values: Tensor, of: Tensor, size: int) -> Tensor:
+        # unlike bincount and masks, it never makes the host wait for the device
+        return torch.zeros(size, dtype=torch.int64, device=logits.device).scatter_add_(0, values, of)
+
+    top = (weights * is_in_top).sum()
     if classes > MAX_MATRIX:
-        right = labels[best[:, 0] == labels]
-        per_class = {"seen": labels, "right": right}
-        found = {name: torch.bincount(values, minlength=classes) for name, values in per_class.items()}
-    else:
-        pairs = torch.bincount(labels * classes + best[:, 0], minlength=classes**2)
-        found = {"matrix": pairs.view(classes, classes)}
-    return {name: value.to("cpu", torch.int64) for name, value in {**found, "top": top}.items()}
+        return {
+            "seen": histogram(labels, weights, classes),
+            "right": histogram(labels, weights * is_right, classes),
+            "top": top,
+        }
+    matrix = histogram(labels * classes + best[:, 0], weights, classes**2)
+    return {"matrix": matrix.view(classes, classes), "top": top}
 
 
 def accuracies(counts: Mapping[str, Tensor]) -> tuple[dict[str, float], list[float]]:

@@ -38,11 +38,13 @@ class ConfigError(TandemError):
 
     @classmethod
     def from_faults(cls, source: str, faults: Sequence[str]) -> ConfigError:
-        """One error for all faults of one source: a sentence for one, a list for several."""
+        """One error for all faults of one source: a sentence for one, a list for several. It may have no name."""
         if len(faults) == 1:
-            return cls(f"{source}: {faults[0]}")
+            return cls(f"{source}: {faults[0]}" if source else faults[0])
         lines = "".join(f"\n  - {fault}" for fault in faults)
-        return cls(f"{source} has {len(faults)} faults:{lines}")
+        return cls(
+            f"{source} has {len(faults)} faults:{lines}" if source else f"{len(faults)} settings are wrong:{lines}"
+        )
 
 
 class DataError(TandemError):

@@ -28,6 +28,9 @@ _UNITS: dict[str, tuple[Unit, float]] = {
 }
 
 
+_LARGEST = 1 << 53  # of whole numbers; float() fails beyond 1e308
+
+
 @dataclass(frozen=True)
 class Interval:
     """A count above 0 of steps (whole), epochs or minutes; or never, whose count is 0. False when never."""
@@ -58,6 +61,8 @@ class Interval:
         if isinstance(value, Interval):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) >= _LARGEST:
+                raise ValueError("not an interval")
             return cls(float(value), "steps")
         if not isinstance(value, str):
             raise ValueError("not an interval")

@@ -62,6 +62,7 @@ class TrainConfig(
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         rules = [
+            *_warmup_rules(self),
             *_address_rules(self),
             *_device_rules(self),
             *_port_rules(self),
@@ -74,6 +75,13 @@ class TrainConfig(
         if rules:
             raise broken_rules(rules)
         return self
+
+
+def _warmup_rules(config: TrainConfig) -> _Rules:
+    if not (config.warmup_steps and config.warmup_fraction):
+        return []
+    sentence = f"is {config.warmup_fraction:g}, and warmup_steps is {config.warmup_steps}; set one of them to 0"
+    return [("warmup_fraction", sentence)]
 
 
 def _address_rules(config: TrainConfig) -> _Rules:
@@ -186,11 +194,14 @@ def _submodule_rules(config: TrainConfig, index: int, part: SubmoduleSettings) -
         sentence = "use steps or epochs, which end at the same step on every GPU and after a resume"
         rules.append((f"{path}.stop_after", f"is {part.stop_after}; {sentence}"))
     if part.weights in ("bf16", "fp16"):
+        as_the_run = "set it to run, which keeps these weights in the run's precision"
         if config.precision not in ("bf16", "fp16"):
-            sentence = f"but precision is {config.precision}; use run, or precision bf16 or fp16"
+            sentence = f"but precision is {config.precision}; {as_the_run}, or set precision to bf16 or fp16"
             rules.append((f"{path}.weights", f"is {part.weights}, {sentence}"))
         elif config.method == "fine_tune":
-            sentence = "but fine_tune saves the whole model, which this would round; use run, or method lora"
+            sentence = (
+                f"but fine_tune saves the whole model, which this would round; {as_the_run}, or set method to lora"
+            )
             rules.append((f"{path}.weights", f"is {part.weights}, {sentence}"))
     return rules
 

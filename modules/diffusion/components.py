@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import diffusers
 import torch
 from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
-from diffusers.utils import logging as diffusers_logging
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
-from transformers.utils import logging as transformers_logging
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
+from modules.files import FileFault, read_json
 
 CLASSES: Mapping[str, Any] = {
     "unet": UNet2DConditionModel,
@@ -96,7 +95,7 @@ def load_components(base_model: str | None, layout: str, spec: PipelineSpec) -> 
     base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
     if isinstance(base, HubModel):
         base = base.ensure_cached()
-    with _quiet_libraries():
+    with quiet_libraries():
         return _from_folder(base, spec) if base.is_dir() else _from_file(base, layout, spec)
 
 
@@ -142,7 +141,7 @@ def save_pipeline(components: Components, spec: PipelineSpec, trained: Mapping[s
         "scheduler": getattr(diffusers, scheduler_class).from_config(components.scheduler),
         **trained,
     }
-    with _quiet_libraries():
+    with quiet_libraries():
         getattr(diffusers, name)(**modules, **spec.arguments).save_pretrained(folder)
         for encoder in spec.encoders:
             _restore_clip_prefix(folder / encoder / "model.safetensors")
@@ -168,6 +167,7 @@ def weights_fingerprint(module: nn.Module) -> str:
 
 def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
     base_model_files.check_folder(folder, spec.class_names, spec.components)
+    scheduler = _scheduler_config(folder, "base_model")
     loaded: dict[str, Any] = {}
     for name in ("unet", "vae", *spec.encoders, *spec.encoders.values()):
         arguments: dict[str, object] = {}
@@ -186,8 +186,7 @@ def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
                 f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {_first_line(error)}",
                 "Copy or download the model folder again.",
             ) from error
-    scheduler = diffusers.DDPMScheduler.load_config(folder, subfolder="scheduler", local_files_only=True)
-    return _components(loaded, dict(scheduler), spec)
+    return _components(loaded, scheduler, spec)
 
 
 def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
@@ -217,8 +216,28 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), spec)
 
 
+def _scheduler_config(folder: Path, option: str) -> dict[str, Any]:
+    """The config of the scheduler of a model folder. Raises ConfigError if diffusers has no such scheduler."""
+    file = folder / "scheduler" / "scheduler_config.json"
+    try:
+        config = dict(cast("dict[str, Any]", read_json(file, only_finite=False)))
+        kind = getattr(diffusers, str(config.get("_class_name")), None)
+        if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
+            raise FileFault(f"names the class {config.get('_class_name')!r}, which is no scheduler of diffusers")
+        with quiet_libraries():
+            kind.from_config(config)
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
+        reason = str(error) if isinstance(error, FileFault) else f"cannot be used: {_first_line(error)}"
+        raise ConfigError(
+            f"{option}: in the model {str(folder)!r} scheduler/{file.name} {reason}.",
+            "Copy or download the model folder again.",
+        ) from error
+    return config
+
+
 def _check_layout(folder: str | Path, spec: PipelineSpec) -> None:
     base_model_files.check_layout(Path(folder), spec.class_names, (*spec.encoders.values(), "scheduler"))
+    _scheduler_config(Path(folder), "family_options.layout")
 
 
 def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> HubModel:
@@ -274,18 +293,3 @@ def _restore_clip_prefix(file: Path) -> None:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
-
-
-@contextmanager
-def _quiet_libraries() -> Iterator[None]:
-    """Without the progress bars and warnings of diffusers and transformers: Tandem reports what matters itself."""
-    libraries: list[Any] = [diffusers_logging, transformers_logging]
-    levels = [library.get_verbosity() for library in libraries]
-    for library in libraries:
-        library.disable_progress_bar()
-        library.set_verbosity_error()
-    try:
-        yield
-    finally:
-        for library, level in zip(libraries, levels, strict=True):
-            library.set_verbosity(level)

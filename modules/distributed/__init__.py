@@ -1,12 +1,9 @@
 """Process groups, collectives, DDP and FSDP, and the health of ranks. Knows nothing about diffusion."""
 
-from torch._C._distributed_c10d import Store
-
 from modules.distributed.bucket_views import has_bucket_views, move_gradients_into_buckets
 from modules.distributed.buffers import BufferSync
 from modules.distributed.compression import Compression, register_compression_hook
 from modules.distributed.ddp import complete_gradient_sync, wrap_ddp
-from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
 from modules.distributed.helpers import is_main_process, main_process_first, mean_over_ranks
 from modules.distributed.host_copy import HostCopy
 from modules.distributed.process_group import (
@@ -17,6 +14,7 @@ from modules.distributed.process_group import (
     setup_distributed,
 )
 from modules.distributed.rank_group import DistributedRanks, RankGroup, distributed_ranks, single_process
+from modules.distributed.run_store import RunStore, StoreFault, parse_value
 from modules.distributed.shared_folders import SharedFolderGroups
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.cluster_report import cluster_lines, cluster_warnings
@@ -25,7 +23,7 @@ from modules.distributed.startup.rank_info import device_name
 from modules.distributed.startup.rendezvous import GroupError
 from modules.distributed.startup.store import open_store
 from modules.distributed.unused_parameters import check_unused_parameters, explain_ddp_errors
-from modules.distributed.weights import Weights
+from modules.distributed.weights import Weights, is_sharded
 from modules.machine import find_free_port
 from modules.run.launch.rank_env import RankEnv, read_rank_env
 
@@ -34,16 +32,15 @@ __all__ = [
     "ClusterInfo",
     "Compression",
     "DistributedRanks",
-    "FsdpGradScaler",
     "Group",
     "GroupError",
     "HostCopy",
     "RankEnv",
     "RankGroup",
+    "RunStore",
     "SharedFolderGroups",
-    "Store",
+    "StoreFault",
     "Weights",
-    "apply_fsdp",
     "check_unused_parameters",
     "cleanup_distributed",
     "cluster_lines",
@@ -56,11 +53,13 @@ __all__ = [
     "find_free_port",
     "has_bucket_views",
     "is_main_process",
+    "is_sharded",
     "launch_distributed",
     "main_process_first",
     "mean_over_ranks",
     "move_gradients_into_buckets",
     "open_store",
+    "parse_value",
     "read_rank_env",
     "register_compression_hook",
     "resolve_backend",

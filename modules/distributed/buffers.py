@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -60,6 +63,14 @@ class BufferSync:
         for buffer, before, part in zip(buffers, self._before, parts, strict=True):
             before.copy_(before.double() + part.view_as(before))
             buffer.copy_(before)
+
+    @contextmanager
+    def kept(self, *, when: bool) -> Iterator[None]:
+        """What happens inside the block changes no buffer, if `when`."""
+        before = [buffer.clone() for buffer in self._buffers()] if when else []
+        yield
+        for buffer, value in zip(self._buffers() if when else [], before, strict=True):
+            buffer.copy_(value)
 
     def _change(self, now: Tensor, before: Tensor) -> Tensor:
         """What this rank adds to the new value of a buffer, fp64 like the buffer."""

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
-from torch._C._distributed_c10d import Store
 
 from modules.config import TrainingError
-from modules.files import FileFault, decode_json, printable, validate_record
+from modules.distributed.run_store import RunStore, parse_value
+from modules.files import printable
 
 _CHUNK_BYTES = 16 << 20
 PARTIAL = ".partial-"
@@ -28,7 +28,7 @@ def broadcast_folder(
     names: Collection[str],
     *,
     key: str,
-    store: Store,
+    store: RunStore,
     group: dist.ProcessGroup,
 ) -> None:
     """Copy the files in `source` of rank `sender` to the folder `target` of every rank on which it is not None.
@@ -55,10 +55,7 @@ def broadcast_folder(
 
 def _listed(text: bytes, names: Collection[str], sender: int) -> dict[str, int]:
     """{file name: bytes}, as the sender wrote it."""
-    try:
-        files = validate_record(dict[str, Annotated[int, Field(ge=0, lt=1 << 50)]], decode_json(text))
-    except FileFault as error:
-        raise TrainingError(f"rank {sender}'s list of files {error}.") from None
+    files = parse_value(dict[str, Annotated[int, Field(ge=0, lt=1 << 50)]], text, f"rank {sender}'s list of files")
     unknown = sorted(files.keys() - names)
     if unknown:
         raise TrainingError(

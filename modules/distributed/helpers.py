@@ -8,6 +8,9 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from modules.distributed.run_store import RunStore
+from modules.run.launch.store_secret import store_secret
+
 POLL_EVERY_S = 0.1
 
 
@@ -40,11 +43,11 @@ def main_process_first(work: Callable[[], None]) -> None:
     if not dist.is_initialized():
         work()
         return
-    store = dist.distributed_c10d._get_default_store()
+    store = RunStore(dist.distributed_c10d._get_default_store(), store_secret())
     number = store.add(f"main_process_first/calls/{dist.get_rank()}", 1)  # the n-th calls of all ranks belong together
     done = f"main_process_first/done/{number}"
     if is_main_process():
         work()
-        store.set(done, "")
-    while not store.check([done]):
+        store.set(done, "done")
+    while not store.has(done):
         time.sleep(POLL_EVERY_S)

@@ -13,9 +13,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
 
 from modules.distributed.formatting import error_summary
+from modules.distributed.run_store import RunStore
 from modules.distributed.startup.rendezvous import GroupError, Member, members, ranks_by_host
 from modules.distributed.startup.store import open_store
 from modules.machine import hostname
@@ -25,6 +25,7 @@ from modules.run.launch.rank_env import RankEnv, read_rank_env
 # All processes have joined the store before they connect, so no machine that starts late is waited for here.
 CONNECT_TIMEOUT_S = 300.0
 CALLBACK_GRACE_S = 0.02
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Group:
     rank_env: RankEnv
     backend: str
     device: torch.device
-    store: Store
+    store: RunStore
     control: dist.ProcessGroup  # always gloo, so that control messages never wait for the GPU
     members: tuple[Member, ...]  # all processes, by rank
 
@@ -93,7 +94,7 @@ def setup_distributed(
     return join_group(rank_env, resolve_backend(backend)[0], timeout_s)
 
 
-def join_group(rank_env: RankEnv, backend: str, timeout_s: float, store: Store | None = None) -> Group:
+def join_group(rank_env: RankEnv, backend: str, timeout_s: float, store: RunStore | None = None) -> Group:
     """Join the group of `rank_env.world_size` processes, which meet in `store` (see `open_store`).
 
     Ends with a first tiny collective, which proves that all ranks reach each other before any long work starts.
@@ -101,21 +102,21 @@ def join_group(rank_env: RankEnv, backend: str, timeout_s: float, store: Store |
     """
     store = open_store(rank_env, timeout_s) if store is None else store
     everyone = members(store, rank_env.world_size)
-    if len({member.machine_id for member in everyone}) > 1:
-        set_network_interfaces(os.environ, rank_env.master_addr)
+    is_one_machine = len({member.machine_id for member in everyone}) == 1
+    set_network_interfaces(os.environ, LOOPBACK if is_one_machine else rank_env.master_addr)
     device = device_of(rank_env)
     limit = timedelta(seconds=min(timeout_s, CONNECT_TIMEOUT_S))
     try:
         dist.init_process_group(
             backend,
-            store=PrefixStore("group", store),
+            store=store.for_torch("group"),
             rank=rank_env.rank,
             world_size=rank_env.world_size,
             timeout=limit,
             device_id=device if backend == "nccl" else None,
         )
         control = dist.new_group(backend="gloo", timeout=limit)
-        group = Group(rank_env, backend, device, PrefixStore("tandem", store), control, everyone)
+        group = Group(rank_env, backend, device, store.within("tandem"), control, everyone)
         _first_all_reduce(group)
     except (RuntimeError, ValueError) as error:
         _leave(after_failure=True)
@@ -129,7 +130,7 @@ def process_group(
     rank_env: RankEnv,
     backend: str,
     timeout_s: float,
-    store: Store | None = None,
+    store: RunStore | None = None,
     *,
     expected: tuple[type[BaseException], ...] = (),
 ) -> Iterator[Group]:

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
 from modules.config import TrainConfig
 from modules.distributed.async_all_reduce import AsyncAllReduce
@@ -18,6 +17,7 @@ from modules.distributed.health.device_readings import Readings
 from modules.distributed.health.diagnosis import WaitRow
 from modules.distributed.health.watchdog import Watchdog
 from modules.distributed.process_group import Group, process_group, resolve_backend
+from modules.distributed.run_store import RunStore
 from modules.distributed.shared_folders import SharedFolderGroups, find_shared_folder_groups
 from modules.distributed.startup.cluster_info import ClusterInfo, gather_cluster_info, local_cluster_info
 from modules.distributed.store_barrier import StoreBarrier, do_nothing
@@ -173,7 +173,7 @@ def single_process(metric_names: Sequence[str]) -> Iterator[SingleProcess]:
 @contextmanager
 def distributed_ranks(
     rank_env: RankEnv,
-    store: Store,
+    store: RunStore,
     config: TrainConfig,
     metric_names: Sequence[str],
     folder: RunFolder,

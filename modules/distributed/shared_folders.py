@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config import ConfigError
+from modules.distributed.run_store import StoreFault, parse_value
 
 Gather = Callable[[str, str], list[str]]  # (name, this rank's text) -> the texts of all ranks
 
@@ -49,6 +51,8 @@ def find_shared_folder_groups(name: str, folder: Path, rank: int, gather: Gather
     Raises ConfigError if it cannot be written.
     """
     nonces = gather(name, uuid.uuid4().hex)
+    if odd := [sender for sender, nonce in enumerate(nonces) if re.fullmatch("[0-9a-f]{32}", nonce) is None]:
+        raise StoreFault(f"rank {odd[0]} names a file that cannot be its mark in {name}.")
     markers = [folder / f".mark-{nonce}" for nonce in nonces]
     try:
         try:
@@ -65,7 +69,13 @@ def find_shared_folder_groups(name: str, folder: Path, rank: int, gather: Gather
     finally:
         with suppress(OSError):
             markers[rank].unlink(missing_ok=True)
-    return SharedFolderGroups(rank, group_by_visibility([json.loads(text) for text in all_visible]))
+    return SharedFolderGroups(
+        rank, group_by_visibility([_ranks(text, sender) for sender, text in enumerate(all_visible)])
+    )
+
+
+def _ranks(text: str, sender: int) -> list[int]:
+    return parse_value(list[int], text, f"the folders that rank {sender} sees")
 
 
 def group_by_visibility(visible: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from torch._C._distributed_c10d import Store
-
 from modules.distributed.health.watchdog import Watchdog
+from modules.distributed.run_store import RunStore
 
 POLL_EVERY_S = 0.05
 _COMPLETED = "completed"
@@ -22,7 +21,7 @@ _COMPLETED = "completed"
 class StoreBarrier:
     """Barriers after work of unequal length; all ranks call the same methods in the same order."""
 
-    def __init__(self, store: Store, rank: int, world_size: int, watchdog: Watchdog) -> None:
+    def __init__(self, store: RunStore, rank: int, world_size: int, watchdog: Watchdog) -> None:
         self._store = store
         self.rank, self.world_size = rank, world_size
         self.on_wait: Callable[[], None] = do_nothing  # called repeatedly while this rank waits; may raise
@@ -36,7 +35,7 @@ class StoreBarrier:
     def cancel_reason(self) -> str:
         """The reason for which a rank cancelled the current barrier; empty if none has."""
         key = self._decision_key
-        decision = self._store.get(key).decode() if self._store.check([key]) else ""
+        decision = self._store.get(key).decode(errors="replace") if self._store.has(key) else ""
         return "" if decision == _COMPLETED else decision
 
     def run_on_rank0(self, name: str, work: Callable[[], None]) -> None:
@@ -59,7 +58,8 @@ class StoreBarrier:
         """The texts of all ranks, by rank."""
         key = self._next_key(name)
         self._arrive(key, name, text)
-        return [value.decode() for value in self._store.multi_get([f"{key}/{r}" for r in range(self.world_size)])]
+        texts = self._store.multi_get([f"{key}/{rank}" for rank in range(self.world_size)])
+        return [text.decode(errors="replace") for text in texts]
 
     def _arrive(self, key: str, name: str, text: str) -> None:
         """Publish `text` and wait until every rank has."""
@@ -74,7 +74,7 @@ class StoreBarrier:
 
     def _decide(self, decision: str) -> str:
         """The first decision that any rank made on this barrier: the same for all."""
-        return self._store.compare_set(self._decision_key, "", decision).decode()
+        return self._store.set_if_absent(self._decision_key, decision).decode(errors="replace")
 
     def _complete(self) -> None:
         """All ranks have arrived; if one has cancelled meanwhile, `on_wait` finds out."""
@@ -87,7 +87,7 @@ class StoreBarrier:
 
     def _wait_for(self, rank: int, key: str, name: str) -> None:
         with self._watchdog.waiting(f"rank {rank} ({name})", rank):
-            while not self._store.check([f"{key}/{rank}"]):
+            while not self._store.has(f"{key}/{rank}"):
                 self.on_wait()
                 self._watchdog.check()
                 time.sleep(POLL_EVERY_S)

@@ -129,6 +129,14 @@ class Family(ABC):
         """
         return []
 
+    @classmethod
+    def meta_model(cls, config: TrainConfig) -> nn.Module | None:
+        """`model` without weights, on torch's meta device, for `--dry_run`: are there layers for a LoRA?
+
+        None if the family does not offer that, or the model is to be downloaded. Raises ConfigError as `load`.
+        """
+        return None
+
     @abstractmethod
     def fingerprint(self) -> str:
         """A text that changes with everything that `encode` depends on; part of the cache key."""

@@ -28,6 +28,7 @@ from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.latents import Latents, encode_images, pad_batch
+from modules.diffusion.meta_networks import meta_networks
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
 from modules.diffusion.resolve_options import (
@@ -111,6 +112,21 @@ class LatentDiffusion(LatentSampling):
         assert isinstance(options, DiffusionOptions)
         note = schedule_note(config.base_model, options, cls.spec)
         return [note] if note else []
+
+    @classmethod
+    def meta_model(cls, config: TrainConfig) -> nn.Module | None:
+        """See Family."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, DiffusionOptions)
+        networks = meta_networks(config.base_model, options.layout, cls.spec)
+        if networks is None:
+            return None
+        encoding = resolve_prompt_encoding(cls.layer, options, networks.encoders)
+        trained = trained_submodules(config, cls.submodules)
+        trained_encoders = {name: encoder for name, encoder in networks.encoders.items() if name in trained}
+        for encoder in trained_encoders.values():
+            encoding.freeze_unused_layers(encoder)
+        return DiffusionModel(networks.unet, trained_encoders, tuple(networks.encoders), encoding)
 
     @abstractmethod
     def architecture(self) -> str:
@@ -220,7 +236,8 @@ class LatentDiffusion(LatentSampling):
             if name not in self.encoders:
                 self.encoding.freeze_unused_layers(encoder)
         for name, frozen in self.encoders.items():
-            frozen.requires_grad_(False).eval().to(dtypes.get(name) or torch.float32)
+            # not diffusers' own `to`, which warns of layers in float32 even if there are none
+            nn.Module.to(frozen.requires_grad_(False).eval(), dtypes.get(name) or torch.float32)
         if self.options.vae_tiling:
             self.components.vae.enable_tiling()
 

@@ -164,6 +164,14 @@ class PixelDiffusion(Family):
         return []
 
     @classmethod
+    def meta_model(cls, config: TrainConfig) -> nn.Module:
+        """See Family."""
+        given = config.family_options
+        options = given if config.base_model is None else _options_of(Path(config.base_model), given)
+        with torch.device("meta"):
+            return build_model(read_options(PixelOptions, options))
+
+    @classmethod
     def load(cls, config: TrainConfig) -> Self:
         """From `base_model`, a folder written by `export`, or from scratch with weights initialised from `seed`."""
         with torch.random.fork_rng(devices=[]):

@@ -1,6 +1,6 @@
 """Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
 
-from modules.files.display import control_character, printable
+from modules.files.display import control_character, is_secret_name, mask_secrets, printable
 from modules.files.reading import (
     FileFault,
     decode_json,
@@ -21,6 +21,8 @@ __all__ = [
     "decode_json",
     "file_size",
     "is_plain_name",
+    "is_secret_name",
+    "mask_secrets",
     "open_regular",
     "printable",
     "read_bytes",

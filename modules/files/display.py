@@ -1,4 +1,4 @@
-"""Texts from elsewhere on a terminal or in the window: shown, not obeyed."""
+"""Texts on a terminal, in the window or in a log: shown, not obeyed, and without passwords."""
 
 from __future__ import annotations
 
@@ -13,18 +13,48 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LINE_ENDS = re.compile("[\n\t]")
 
+_MASK = "***"
+_SECRET_NAME = (
+    r"(?:password|passwd|secret|api[_-]?key|access[_-]?key|credentials"
+    r"|(?:hf|hub|hugging[_-]?face|auth|access|bearer|api|wandb|github)[_-]?token)"
+)
+_ENDS_AS_SECRET = re.compile(rf"(?i){_SECRET_NAME}$")
+# What is masked, each with the group to keep before the mask. Bounded, so that a long text takes linear time.
+_SECRETS = (
+    re.compile(r"(?<=://)()[^\s/?#'\"<>]{1,500}(?=@)"),  # user:password of a URL
+    re.compile(r"(?i)([?&][\w-]{0,40}(?:token|signature|sig|credential|password|secret|key)=)[^\s&'\"<>]+"),
+    re.compile(r"\b((?:hf|api_org|github_pat|gh[opsu]|glpat|sk)[_-])[A-Za-z0-9_]{20,}"),  # as services hand them out
+    re.compile(r"(?i)(\bbearer\s)[\w.~+/=-]{16,}"),
+    re.compile(
+        rf"(?i)({_SECRET_NAME}(?:['\"]?=['\"]?|['\"]\s{{0,9}}:\s{{0,9}}['\"]))[^\s'\",;&]+"
+    ),  # NAME=value, "name": "value"
+)
+
 
 def printable(text: object, limit: int = 2000, *, lines: bool = False) -> str:
     """`text` with control characters as escapes such as \\x1b, of at most `limit` characters.
 
     Line ends and tabs stay only with `lines`; lone surrogates, which no terminal can write, become escapes, too.
+    Passwords and access tokens are masked.
     """
-    shown = str(text)
+    shown = mask_secrets(str(text)[: 2 * limit + 1000])
     shown = shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
     shown = _UNPRINTABLE.sub(_escape, shown)
     if not lines:
         shown = _LINE_ENDS.sub(_escape, shown)
     return "".join(_escape_surrogate(character) for character in shown) if not shown.isascii() else shown
+
+
+def mask_secrets(text: str) -> str:
+    """`text` with *** for passwords in URLs, access tokens, and what is assigned to a name such as `api_key`."""
+    for pattern in _SECRETS:
+        text = pattern.sub(rf"\g<1>{_MASK}", text)
+    return text
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting or variable of this name holds a password or an access token."""
+    return _ENDS_AS_SECRET.search(name) is not None
 
 
 def control_character(text: str, *, lines: bool = False) -> str:

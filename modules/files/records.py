@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import is_dataclass
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -23,9 +25,16 @@ def validate_record(kind: type[T], data: object) -> T:
     """`data` as a record or dataclass of this kind; raises FileFault with the first fault."""
     try:
         # pydantic's strict mode would want the dataclass itself
-        return TypeAdapter(kind).validate_python(data, strict=None if is_dataclass(kind) else True)
+        found: T = _adapter(cast("Hashable", kind)).validate_python(data, strict=None if is_dataclass(kind) else True)
+        return found
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         reason = first["msg"].removeprefix("Value error, ")
         raise FileFault(f"is wrong in {printable(where, 80)!r}: {printable(reason, 200)}") from None
+
+
+@cache
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    """Building one takes about a millisecond; the heartbeats of a thousand ranks are checked every second."""
+    return TypeAdapter(cast("type[Any]", kind))

@@ -15,6 +15,7 @@ from modules.config.io.files import dump
 from modules.config.io.text_formats import Data
 from modules.config.options import find_option, is_active
 from modules.config.train_config import TrainConfig
+from modules.files import is_secret_name
 from modules.importers.paths import PathResolver
 from modules.importers.readers import is_path
 from modules.importers.report import ImportEntry, ImportReport
@@ -33,6 +34,9 @@ from modules.importers.rules import (
 from modules.importers.source_file import read_file
 
 HIDDEN = "(hidden)"
+# What people look for first in a report, and the lists, which may be long; everything else is in between.
+_FIRST = ("family", "method", "base_model")
+_LISTS = ("parts", "concepts", "samples")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(?<!\.safetensors)(?<!\.ckpt)", re.ASCII)
 
 
@@ -93,8 +97,8 @@ class Translation:
         (self.changed if entry.why else self.imported).append(entry)
 
     def skip(self, source: str, value: object, why: str) -> None:
-        """Report a setting as not imported."""
-        self.not_imported.append(ImportEntry(source, value, why=why))
+        """Report a setting as not imported; a password is not shown."""
+        self.not_imported.append(ImportEntry(source, HIDDEN if is_secret_name(source) else value, why=why))
 
     def read_file(
         self, source: str, name: object, missing: str = "", read: Callable[[Path], object] = read_file
@@ -143,8 +147,10 @@ class Translation:
 
     def report(self) -> ImportReport:
         """The report so far."""
-        files = tuple(self.paths.files)
-        return ImportReport(self.trainer, files, tuple(self.imported), tuple(self.changed), tuple(self.not_imported))
+        imported, changed, not_imported = (
+            tuple(sorted(entries, key=_rank)) for entries in (self.imported, self.changed, self.not_imported)
+        )
+        return ImportReport(self.trainer, tuple(self.paths.files), imported, changed, not_imported)
 
     def _combined(self, rule: CombinedRule, values: Mapping[str, object], target_prefix: str) -> list[ImportEntry]:
         given = {name: values[name] for name in rule.keys if name in values}
@@ -216,6 +222,17 @@ class Translation:
             self.skip(shown, value, "the import does not know this setting")
         elif not is_default(value, known.default):
             self.skip(shown, HIDDEN if known.secret else value, known.why)
+
+
+def _rank(entry: ImportEntry) -> int:
+    """Its place in the report; entries of one rank stay in the order in which they were found."""
+    head = entry.target.partition(".")[0]
+    if entry.target in _FIRST:
+        return _FIRST.index(entry.target)
+    if head in _LISTS:
+        return len(_FIRST) + 1 + _LISTS.index(head)
+    is_item = not entry.target and any(part.isdecimal() for part in re.split(r"[./]", entry.source))
+    return len(_FIRST) + (1 + len(_LISTS) if is_item else 0)
 
 
 def flatten(given: Mapping[str, object], groups: Iterable[str] = ()) -> dict[str, object]:

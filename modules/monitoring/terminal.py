@@ -9,6 +9,7 @@ from typing import NoReturn, Protocol
 
 from tqdm import tqdm
 
+from modules.files import mask_secrets
 from modules.run.console import discard_stdout, escape_unencodable
 from modules.run.format_progress import format_progress
 
@@ -51,7 +52,7 @@ class ClosableTerminal:
 
     def line(self, text: str) -> None:
         """Forwarded."""
-        self._show(lambda: self._inner.line(escape_unencodable(text, sys.stdout)))
+        self._show(lambda: self._inner.line(escape_unencodable(mask_secrets(text), sys.stdout)))
 
     def close(self) -> None:
         """Forwarded."""

@@ -14,7 +14,9 @@ from modules.config import TrainConfig
 from modules.distributed.formatting import error_summary
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
 from modules.distributed.process_group import Group
+from modules.distributed.run_store import parse_value
 from modules.distributed.startup.rendezvous import Member
+from modules.files import Record
 
 _POLL_EVERY_S = 0.005
 _GRACE_S = 5.0
@@ -54,6 +56,13 @@ class Context(PreflightOptions):
 Task = Callable[..., Answer]  # (context, **arguments), all of them JSON
 
 
+class _Order(Record):
+    """What rank 0 asks a rank to do."""
+
+    task: str
+    arguments: dict[str, object]
+
+
 @dataclass
 class Coordinator:
     """Rank 0's side: sends tasks to the ranks and collects their answers."""
@@ -85,7 +94,7 @@ class Coordinator:
         waiting = [rank for rank in asked if rank != 0]
         for rank in waiting:
             self._asked[rank] = self._asked.get(rank, 0) + 1
-            self.store.set(f"task/{rank}/{self._asked[rank]}", json.dumps([task, arguments]))
+            self.store.set(f"task/{rank}/{self._asked[rank]}", json.dumps({"task": task, "arguments": arguments}))
         answers = {0: run_task(self.tasks, self.context, task, arguments)} if 0 in asked else {}
         # The others get at least as much time again as this rank took; if it failed, they have failed or are gone.
         now = time.monotonic()
@@ -95,7 +104,7 @@ class Coordinator:
             for rank in list(waiting):
                 key = f"answer/{rank}/{self._asked[rank]}"
                 if self.store.contains(key):
-                    answers[rank] = json.loads(self.store.get(key))
+                    answers[rank] = parse_value(Answer, self.store.get(key), f"the answer of rank {rank}")
                     waiting.remove(rank)
             if waiting:
                 time.sleep(_POLL_EVERY_S)
@@ -117,7 +126,8 @@ def answer_tasks(store: TimedStore, context: Context, tasks: Mapping[str, Task],
     while True:
         key = f"task/{rank}/{number}"
         if store.contains(key):
-            task, arguments = json.loads(store.get(key))
+            order = parse_value(_Order, store.get(key), "the task")
+            task, arguments = order.task, order.arguments
             answer = {} if task == _END else run_task(tasks, context, task, arguments)
             store.set(f"answer/{rank}/{number}", json.dumps(answer))
             if task == _END:

@@ -8,6 +8,7 @@ from modules.distributed.formatting import first_names
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
 from modules.run.join.fingerprint import data_listing, differing_names, digest
+from modules.run.launch.store_secret import store_secret
 from modules.run.preflight_report.report import Cell
 
 _NAMES_SHOWN = 3
@@ -17,7 +18,7 @@ _MAX_COMPARED = 100_000
 def list_images(context: Context) -> Answer:
     """Task of a host's first rank: each concept's folder, number of files, and one digest of them all."""
     found = [(concept.path, data_listing(concept)) for concept in context.config.concepts if concept.enabled]
-    return {"concepts": [[path, len(files), digest(files)] for path, files in found]}
+    return {"concepts": [[path, len(files), digest(files, store_secret() or "")] for path, files in found]}
 
 
 def hash_images(context: Context, number: int) -> Answer:

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from torch._C._distributed_c10d import PrefixStore, Store
-
+from modules.distributed.formatting import error_summary
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
 from modules.distributed.process_group import Group, cleanup_distributed, device_of, join_group, resolve_backend
+from modules.distributed.run_store import RunStore, StoreFault
 from modules.distributed.startup.rendezvous import GroupError, Log, Member, members, ranks_by_host
 from modules.distributed.startup.store import open_store
+from modules.files import printable
 from modules.machine import hostname
 from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports, versions
 from modules.preflight.coordinator import Context, Coordinator, PreflightOptions, Task, answer_tasks
@@ -60,9 +61,9 @@ def run_preflight(
     report = PreflightReport(f"Preflight of {processes} over {backend}, {depth}")
     try:
         store = open_store(rank_env, options.wait_s, log)
-    except GroupError as error:
+        everyone = members(store, rank_env.world_size)
+    except (GroupError, StoreFault) as error:
         return report.with_cells([Cell("group", hostname(), "red", error.message, error.advice)])
-    everyone = members(store, rank_env.world_size)
     group, cell = _form_group(rank_env, backend, options.timeout_s, store, everyone)
     context = Context(
         own=everyone[rank_env.rank],
@@ -74,13 +75,15 @@ def run_preflight(
         **vars(options),
     )
     tasks = {task.__name__: task for check in CHECKS for task in check.tasks}
-    task_store = TimedStore(PrefixStore("preflight", store), _STORE_TIMEOUT_S)
+    task_store = TimedStore(store.within("preflight"), _STORE_TIMEOUT_S)
     try:
         if rank_env.rank == 0:
             return run_checks(Coordinator(task_store, context, tasks), report.with_cells([cell]), save)
         return PreflightReport.parse(
             answer_tasks(task_store, context, tasks, options.timeout_s * _TIMEOUTS_BETWEEN_TASKS)
         )
+    except StoreFault as error:
+        return report.with_cells([Cell("group", hostname(), "red", error.message, error.advice)])
     except (StoreClosed, StoreTimeout):
         where = f"{rank_env.master_addr}:{rank_env.master_port}"
         lost = Cell("group", hostname(), "red", f"rank 0 at {where} exited or can no longer be reached", _RANK0_LOST)
@@ -100,7 +103,7 @@ def run_checks(
             cells = [Cell(check.name, "all", "grey", reason)]
         else:
             lost_before = len(coordinator.lost)
-            found = list(check.run(coordinator))
+            found = _cells(check, coordinator)
             lost = list(coordinator.lost.items())[lost_before:]
             cells = [Cell(check.name, f"rank {rank} on {everyone[rank].host}", "red", how, _LOST) for rank, how in lost]
             cells += found
@@ -110,6 +113,14 @@ def run_checks(
     coordinator.end(report.dump())
     save(report)
     return report
+
+
+def _cells(check: Check, coordinator: Coordinator) -> list[Cell]:
+    try:
+        return list(check.run(coordinator))
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:  # another rank wrote it
+        text = f"an answer of another rank cannot be read: {error_summary(error)}"
+        return [Cell(check.name, "all", "red", printable(text, 300), _UNREADABLE)]
 
 
 def _skip_reason(check: Check, coordinator: Coordinator) -> str:
@@ -123,7 +134,7 @@ def _skip_reason(check: Check, coordinator: Coordinator) -> str:
 
 
 def _form_group(
-    rank_env: RankEnv, backend: str, timeout_s: float, store: Store, everyone: tuple[Member, ...]
+    rank_env: RankEnv, backend: str, timeout_s: float, store: RunStore, everyone: tuple[Member, ...]
 ) -> tuple[Group | None, Cell]:
     started = time.perf_counter()
     try:
@@ -141,5 +152,6 @@ def _leave_group() -> None:
     leaving.join(_LEAVE_TIMEOUT_S)
 
 
+_UNREADABLE = "Install the same version of Tandem on every machine."
 _LOST = "It exited, hangs, or its machine can no longer be reached: check its output and the network connection."
 _RANK0_LOST = "Check the output of rank 0's machine and the network between the two."

@@ -36,7 +36,7 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
     errors = {rank: answer["error"] for rank, answer in answers.items() if "error" in answer}
     for rank, error in errors.items():
         yield Cell("versions", f"rank {rank}", "red", str(error), "Check that rank's output.")
-    rows = [RankInfo.parse(str(answer["row"])) for rank, answer in answers.items() if rank not in errors]
+    rows = [RankInfo.parse(str(answer["row"]), rank) for rank, answer in answers.items() if rank not in errors]
     if not rows:
         return
     first = rows[0]

@@ -7,13 +7,26 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from modules.files import mask_secrets
+
 
 def echo(text: str) -> None:
-    """Write a line to standard output; discard all output once nobody reads it."""
+    """Write a line to standard output, with passwords masked; discard all output once nobody reads it."""
     try:
+        _write_line(sys.stdout, mask_secrets(text))
+    except (OSError, ValueError):
+        discard_stdout()
+
+
+def show_secret(text: str) -> bool:
+    """Write a line with a secret to standard output if that is a terminal and no log; returns whether it is."""
+    try:
+        if sys.stdout is None or not sys.stdout.isatty():
+            return False
         _write_line(sys.stdout, text)
     except (OSError, ValueError):
         discard_stdout()
+    return True
 
 
 def discard_stdout() -> None:
@@ -25,9 +38,9 @@ def discard_stdout() -> None:
 
 
 def warn(text: str) -> None:
-    """Write a line to standard error; ignore a closed one."""
+    """Write a line to standard error, with passwords masked; ignore a closed one."""
     with suppress(OSError, ValueError):
-        _write_line(sys.stderr, text)
+        _write_line(sys.stderr, mask_secrets(text))
 
 
 def _write_line(stream: TextIO, text: str) -> None:

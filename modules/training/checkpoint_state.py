@@ -92,14 +92,15 @@ def restore_state(state: TrainingState, components: Components) -> None:
         names = {id(own): name for name, own in weights.local.items()}
         settings = {"lr", *components.config.optimizer.arguments()}
         unpack_optimizer(components.guarded_step.optimizer, replace(state.optimizer, tensors=kept), names, settings)
+        components.guarded_step.is_restored = True
+        if ema is not None:
+            average = state.weights if state.ema is None else state.ema
+            ema.load({name: weights.shard(name, average[name]) for name in ema.average})
     except (RuntimeError, KeyError, ValueError) as error:
         raise ResumeError(
             f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "
             "use the optimizer, the family options and, for a LoRA, the rank that the run started with."
         ) from error
-    if ema is not None:
-        average = state.weights if state.ema is None else state.ema
-        ema.load({name: weights.shard(name, average[name]) for name in ema.average})
     if scaler.is_enabled() and state.scaler:
         scaler.load_state_dict(dict(state.scaler))
 

@@ -9,6 +9,7 @@ from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.data.archives.cifar import is_archive
 from modules.data.index.build import check_concepts
 from modules.families._family import family_class
+from modules.training.methods.lora import check_lora_targets
 from modules.training.model_setup import check_available
 from modules.training.sample_requests import sample_requests
 
@@ -30,7 +31,11 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
         family = family_class(config.family)
     except ConfigError:
         return [*found, *_data_problems(config)]  # the family is among `found`
-    found += _raised(lambda: family.hub_model(config)) or _raised(lambda: family.base_model_notes(config))
+    found += (
+        _raised(lambda: family.hub_model(config))
+        or _raised(lambda: family.base_model_notes(config))
+        or _raised(lambda: check_lora_targets(family, config))
+    )
     if config.resolution % family.size_step == 0:  # samples may inherit it
         found += _raised(lambda: sample_requests(config, family.size_step))
     return [*found, *_data_problems(config)]

@@ -7,18 +7,23 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from modules.config import ConfigError, DataError
 from modules.data.index.index import Index
 from modules.data.rng import UInt64Array
 from modules.distributed import RankGroup, SharedFolderGroups
+from modules.files import FileFault, decode_json, printable
 from modules.machine import hostname
 from modules.monitoring import Report
 
 _SHOWN = 3
+
+T = TypeVar("T")
 
 
 def report_unshared_cache(groups: SharedFolderGroups, ranks: RankGroup, report: Report) -> None:
@@ -35,8 +40,10 @@ def check_same_index_file(file: Path, folders: Sequence[str], groups: SharedFold
 
     The index and the cache know an image by its path, so a rank with other `folders` would train on other images.
     """
-    gathered = ranks.gather("index file", json.dumps([file.name, hostname(), list(folders)]))
-    by_rank = [json.loads(text) for text in gathered]
+    gathered = ranks.gather(
+        "index file", json.dumps([file.name, hostname(), [printable(folder) for folder in folders]])
+    )
+    by_rank = [_sent(tuple[str, str, list[str]], text, rank) for rank, text in enumerate(gathered)]
     for group in groups.groups:
         for rank in group:
             (name, host, theirs), (first_name, first_host, firsts) = by_rank[rank], by_rank[group[0]]
@@ -58,7 +65,8 @@ def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -
     digest = hashlib.sha256(usable.tobytes())
     with index.path.open("rb") as file:
         digest.update(hashlib.file_digest(file, "sha256").digest())
-    seen = [json.loads(text) for text in ranks.gather("view", json.dumps([digest.hexdigest(), hostname(), len(index)]))]
+    gathered = ranks.gather("view", json.dumps([digest.hexdigest(), hostname(), len(index)]))
+    seen = [_sent(tuple[str, str, int], text, rank) for rank, text in enumerate(gathered)]
     other = next((rank for rank, each in enumerate(seen) if each[0] != seen[0][0]), None)
     if other is not None:
         raise DataError(
@@ -79,17 +87,33 @@ def check_same_images(index: Index, hashes: UInt64Array, ranks: RankGroup) -> No
     if other is None:
         return
     gathered = ranks.gather("rows", base64.b85encode(hashes.tobytes()).decode() if ranks.rank in (0, other) else "")
-    theirs = np.frombuffer(base64.b85decode(gathered[other if ranks.rank == 0 else 0]), dtype=np.uint64)
+    theirs = _hashes(gathered[other if ranks.rank == 0 else 0], other if ranks.rank == 0 else 0)
     only_here = np.flatnonzero((hashes != 0) & ~np.isin(hashes, theirs)).tolist()
-    names = [f"{index.header.roots[index.concept[row]]}/{index.relative_path(row)}" for row in only_here[:_SHOWN]]
+    paths = [f"{index.header.roots[index.concept[row]]}/{index.relative_path(row)}" for row in only_here[:_SHOWN]]
+    names = [printable(path) for path in paths]
     differences = ranks.gather("differences", json.dumps([hostname(), len(only_here), names]))
-    by_rank = [json.loads(text) for text in differences]
+    by_rank = [_sent(tuple[str, int, list[str]], text, rank) for rank, text in enumerate(differences)]
     sides = " and ".join(_side(*by_rank[rank]) for rank in (0, other) if by_rank[rank][1])
     raise DataError(
         f"concepts: {by_rank[0][0]} (rank 0) and {by_rank[other][0]} (rank {other}) have different images or captions: "
         f"{sides}.",
         "Copy the same files to every machine, or put them on a shared disk.",
     )
+
+
+def _sent(kind: type[T], text: str, rank: int) -> T:
+    """What a rank says of its data. Raises DataError if it cannot be that."""
+    try:
+        return TypeAdapter(kind).validate_python(decode_json(text))
+    except (FileFault, ValidationError):
+        raise DataError(f"What rank {rank} says of its images cannot be read: {printable(text, 80)!r}.") from None
+
+
+def _hashes(text: str, rank: int) -> UInt64Array:
+    try:
+        return np.frombuffer(base64.b85decode(text), dtype=np.uint64)
+    except ValueError:
+        raise DataError(f"What rank {rank} says of its images cannot be read: {printable(text, 80)!r}.") from None
 
 
 def _side(host: str, count: int, names: list[str]) -> str:

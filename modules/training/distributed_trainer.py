@@ -76,7 +76,9 @@ class DistributedTrainer(GenericTrainer):
         if not self.is_warmed_up:
             with explain_single_sample(self.ranks.rank):
                 self.warm_up_ddp(batch)
-        with explain_ddp_errors(self.components.weights.model):
+        # padding runs only because the other ranks wait for it: it must not move BatchNorm's averages
+        is_padding = not bool(batch.weights.any())
+        with explain_ddp_errors(self.components.weights.model), self.buffers.kept(when=is_padding):
             super().forward_backward(batch)
 
     def complete_gradient_sync(self) -> bool:

@@ -35,8 +35,10 @@ class Ema:
         torch._foreach_lerp_(list(self.average.values()), current, 1 - decay)
 
     def load(self, average: Tensors) -> None:
-        """Load a saved average. Raises KeyError if it lacks a weight."""
+        """Load a saved average. Raises KeyError if it lacks a weight, ValueError if one has another shape."""
         for name, tensor in self.average.items():
+            if average[name].shape != tensor.shape:
+                raise ValueError(f"the average of {name} has the shape {list(average[name].shape)}")
             tensor.copy_(average[name])
 
     @contextmanager

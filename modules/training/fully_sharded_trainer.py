@@ -9,7 +9,8 @@ from functools import partial
 import torch
 
 from modules.diffusion.dtypes import HALF_DTYPES
-from modules.distributed import FsdpGradScaler, Weights, apply_fsdp
+from modules.distributed import Weights
+from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
 from modules.families._family import Family
 from modules.machine import hostname
 from modules.training.distributed_trainer import DistributedTrainer

@@ -34,6 +34,7 @@ from modules.training.control_requests import (
     StoppedBeforeTraining,
 )
 from modules.training.early_stopping import EarlyStopping
+from modules.training.former_meaning import changed_meaning
 from modules.training.memory_guard import MemoryGuard
 from modules.training.memory_probe import limit_to_memory, wants_probe
 from modules.training.model_setup import compile_model
@@ -233,6 +234,8 @@ class GenericTrainer:
             rank_times = run_info.rank_times(sums, self.ranks.cluster_info)
             self.report.ranks(rank_times, self.ranks.readings.latest, len(records))
             self.memory.follow_smallest(sums, records)
+            # all ranks learn of these steps here, and have to keep one scale
+            self.components.guarded_step.undo_backoff(sum(record.out_of_memory for record in records))
         return sums
 
     def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
@@ -278,6 +281,8 @@ class GenericTrainer:
         self.progress = replace(self.progress, samples_seen=position.samples_seen)
         self.early_stopping.best = position.best_validation_loss
         self.early_stopping.wait_count = position.validations_without_improvement
+        if changed := changed_meaning(self.config, state.config, self.components.family):
+            self.report.warning(changed)
         if position.epoch_size != self.progress.epoch_size:
             self.report.warning(
                 f"The images have changed since the backup: an epoch had {position.epoch_size} samples and now has "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from modules.config import TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
+from modules.distributed import is_sharded
 from modules.families._family import Family
 from modules.training.methods.lora import make_contiguous
 from modules.training.precision import weights_dtype
@@ -27,7 +27,7 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
     trained = weights_dtype(config.precision)
     chosen = None if within is None else set(within.modules())
     for name, module in family.model.named_modules():
-        own = [weight for weight in module.parameters(recurse=False) if not isinstance(weight, DTensor)]
+        own = [weight for weight in module.parameters(recurse=False) if not is_sharded(weight)]
         if not (chosen is None or module in chosen):
             continue
         is_frozen_layer = isinstance(module, LAYERS) and not any(weight.requires_grad for weight in own)

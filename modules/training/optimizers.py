@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, ResumeError, TrainConfig
 from modules.distributed import HostCopy, Weights
+from modules.files import printable
 
 
 def check_installed(config: TrainConfig) -> None:
@@ -66,6 +67,7 @@ class GuardedStep:
         # fused kernels read `found_inf` on the device; for others the host has to decide
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
         self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
+        self.is_restored = False  # from a backup, with which no step has been made
 
     def apply(self, frozen: Sequence[bool] = ()) -> Tensor:
         """One optimizer step from the current gradients, which are then cleared; returns their norm [] before clipping.
@@ -77,11 +79,16 @@ class GuardedStep:
         set_aside = self._set_aside(frozen)
         norm = torch.zeros((), device=self._parameters[0].device)
         if not (frozen and all(frozen)):
-            norm = self._clip_and_step()
+            norm = self._first_step() if self.is_restored else self._clip_and_step()
         for parameter, gradient in set_aside:
             parameter.grad = gradient
         self._weights.clear_gradients()
         return norm
+
+    def undo_backoff(self, steps: int) -> None:
+        """Raise fp16's loss scale to what it was before `steps` skipped steps that no overflow made not finite."""
+        if steps and self._scaler.is_enabled():
+            self._scaler.update(self._scaler.get_scale() / self._scaler.get_backoff_factor() ** steps)
 
     def _set_aside(self, frozen: Sequence[bool]) -> list[tuple[Tensor, Tensor | None]]:
         """Take the gradients of `frozen` groups away; returns what to give back after the step."""
@@ -90,6 +97,21 @@ class GuardedStep:
         for parameter, _ in taken:
             parameter.grad = None
         return taken
+
+    def _first_step(self) -> Tensor:
+        """The first step with a restored state, which only the optimizer itself knows to be complete."""
+        try:
+            norm = self._clip_and_step()
+        except torch.OutOfMemoryError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            reason = printable(f"{type(error).__name__}: {error}", 200)
+            raise ResumeError(
+                f"resume: the optimizer cannot continue from the state in the backup ({reason}).",
+                "The backup is damaged or from another version; use an older one, or start a new run from its weights.",
+            ) from error
+        self.is_restored = False
+        return norm
 
     def _clip_and_step(self) -> Tensor:
         self._scaler.unscale_(self.optimizer)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from modules.checkpoint import TrainingState
@@ -21,6 +22,7 @@ from modules.training.plan import InitialModel
 from modules.training.submodules import trained_names
 
 LORA_FROM, CLASSES = "lora_from", "classes"  # among the digests of an InitialModel
+PREDICTION = "prediction type"
 HASHED_NUMBERS = 64  # of each tensor
 
 
@@ -58,6 +60,8 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
         name: weight_digest(module, torch.float32 if module not in family.encoders.values() else None)
         for name, module in _not_in_backups(family, config)
     }
+    if predicted := family.modelspec().get("prediction_type"):
+        digests[PREDICTION] = f"{PREDICTION}:{predicted}"  # which a base model's scheduler says, not its weights
     if config.lora_from is not None:
         digests[LORA_FROM] = structure_digest(read_lora_from(family, config, adapter_names(family)))
     if family.classes:
@@ -83,6 +87,12 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
     if not other:
         return InitialModel(config.base_model, digests)
     names = f"its {' and '.join(other)} {'are' if len(other) > 1 else 'is'}"
+    if config.base_model is not None and config.base_model == previous.base_model:
+        raise ResumeError(
+            f"resume: the base model {config.base_model!r} has been replaced since this run started: {names} not what "
+            "the run was trained on.",
+            "Put the former model back, or give it as base_model from where it is now; or start a new run.",
+        )
     if config.base_model is None:
         raise ResumeError(
             f"resume: the model that training starts from has changed since the backup: {names} not what this run "
@@ -138,8 +148,12 @@ def _check_family(now: str, before: str) -> None:
 
 def _check_parts(config: TrainConfig, previous: Mapping[str, object], parts: tuple[str, ...]) -> None:
     """Raises ResumeError unless the same submodules are trained, however the list names them."""
-    entries = cast("list[object]", previous.get("parts", []))
-    before = config.model_copy(update={"parts": tuple(map(SubmoduleSettings.model_validate, entries))})
+    try:
+        entries = TypeAdapter(tuple[SubmoduleSettings, ...]).validate_python(previous.get("parts", ()))
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        raise ResumeError(f"resume: parts in the config of the backup is damaged ({reason}).") from None
+    before = config.model_copy(update={"parts": entries})
     trained = [trained_names(each, parts) for each in (before, config)]
     if trained[0] != trained[1]:
         was, is_ = (", ".join(names) for names in trained)

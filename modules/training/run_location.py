@@ -3,37 +3,60 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from modules.checkpoint import Backups
 from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, TrainingError
-from modules.distributed import RankEnv, Store
+from modules.distributed import RankEnv, RunStore, parse_value
+from modules.files import Record
 from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.run.folder.resume import LATEST, folder_to_resume
 from modules.run.launch.restarts import folder_of_previous_start, remember_run_folder
 
 
-def shared_run_folder(config: TrainConfig, rank_env: RankEnv, store: Store, resume: str | None) -> RunFolder:
+def shared_run_folder(config: TrainConfig, rank_env: RankEnv, store: RunStore, resume: str | None) -> RunFolder:
     """The run folder under torchrun or srun started by hand: rank 0 makes it and sends the others its path."""
     if rank_env.rank == 0:
         try:
             folder = choose_run_folder(config, resume)
-            store.set("run_folder", json.dumps([str(folder.path)]))
+            store.set("run_folder", json.dumps({"path": str(folder.path)}))
         except TandemError as error:
-            store.set("run_folder", json.dumps(["", error.message, error.advice]))
+            store.set("run_folder", json.dumps({"path": "", "refusal": error.message, "advice": error.advice}))
             raise
         return folder
     try:
-        path, *refusal = json.loads(store.get("run_folder"))
+        text = store.get("run_folder")
     except RuntimeError as error:  # torch's DistStoreError and DistNetworkError
         raise TrainingError(
             f"rank {rank_env.rank} did not get the run folder from rank 0, which has ended or hangs: {error}",
             "Look at the message of rank 0.",
         ) from error
-    if not path:
-        raise ConfigError(*refusal)
-    return RunFolder(Path(path))
+    sent = parse_value(_SentFolder, text, "the run folder of rank 0")
+    if not sent.path:
+        raise ConfigError(sent.refusal, sent.advice)
+    _check_sent(Path(sent.path), config, resume)
+    return RunFolder(Path(sent.path))
+
+
+class _SentFolder(Record):
+    """What rank 0 sends: a path, or why there is none."""
+
+    path: str
+    refusal: str = ""
+    advice: str = ""
+
+
+def _check_sent(folder: Path, config: TrainConfig, resume: str | None) -> None:
+    """Raise ConfigError unless the folder is in `runs_dir`, or that of the backup to resume."""
+    runs_dir = os.path.abspath(config.runs_dir)
+    is_resumed = resume not in {None, LATEST} and folder == Path(str(resume)).resolve().parent.parent
+    if not is_resumed and os.path.dirname(os.path.abspath(folder)) != runs_dir:
+        raise ConfigError(
+            f"rank 0 names {str(folder)!r} as the run folder, which is not in runs_dir ({runs_dir})",
+            "Start every process with the same runs_dir",
+        )
 
 
 def choose_run_folder(config: TrainConfig, resume: str | None) -> RunFolder:

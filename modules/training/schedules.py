@@ -13,12 +13,13 @@ Schedule = Callable[[float, TrainConfig], float]
 def learning_rate_factor(step: int, total_steps: int, config: TrainConfig) -> float:
     """The factor on the learning rate for optimizer step `step` (0-based) of `total_steps`.
 
-    Rises linearly over `warmup_steps`, then follows the schedule from 1 down to `min_learning_rate_factor`.
+    Rises linearly over the warm-up, then follows the schedule from 1 down to `min_learning_rate_factor`.
     """
-    if step < config.warmup_steps:
-        return (step + 1) / (config.warmup_steps + 1)
-    remaining = max(1, total_steps - config.warmup_steps)
-    done = min(1.0, (step - config.warmup_steps) / remaining)
+    # rounded down, as kohya's scripts (get_scheduler_fix) and OneTrainer (create_lr_scheduler) do
+    warmup = int(config.warmup_fraction * total_steps) if config.warmup_fraction else config.warmup_steps
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     floor = config.min_learning_rate_factor
     return floor + (1 - floor) * SCHEDULES[config.scheduler](done, config)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from torch import nn
+
 from modules.config import ConfigError, Interval, SubmoduleSettings, TrainConfig, unknown_submodules
 from modules.data.loading.progress import Progress
 from modules.families._family import Family, trained_submodules
@@ -55,9 +57,14 @@ def trained_names(config: TrainConfig, submodules: Sequence[str]) -> tuple[str, 
 
 def freeze_others(family: Family, config: TrainConfig) -> None:
     """Leave only the weights of trained submodules trainable, and none that the family itself has frozen."""
-    trained = trained_names(config, family.submodules)
-    for name, weight in family.model.named_parameters():
-        if submodule_of(name, family.submodules) not in trained:
+    freeze_untrained(family.model, family.submodules, config)
+
+
+def freeze_untrained(model: nn.Module, submodules: Sequence[str], config: TrainConfig) -> None:
+    """As `freeze_others`, for a model of a family with these submodules."""
+    trained = trained_names(config, submodules)
+    for name, weight in model.named_parameters():
+        if submodule_of(name, submodules) not in trained:
             weight.requires_grad_(False)
 
 

@@ -16,7 +16,7 @@ from modules.distributed import (
     DistributedRanks,
     RankEnv,
     RankGroup,
-    Store,
+    RunStore,
     distributed_ranks,
     exit_if_group_is_left,
     open_store,
@@ -54,7 +54,6 @@ from modules.training.actions import ACTIONS
 from modules.training.control_requests import STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
-from modules.training.fully_sharded_trainer import FullyShardedTrainer
 from modules.training.generic_trainer import GenericTrainer
 from modules.training.run_location import find_backup
 from modules.training.step_metrics import metric_names
@@ -68,7 +67,7 @@ def run_worker(
     config: TrainConfig,
     folder: RunFolder,
     rank_env: RankEnv | None = None,
-    store: Store | None = None,
+    store: RunStore | None = None,
     resume: str | None = None,
     *,
     supervised: bool = True,
@@ -87,7 +86,7 @@ def _run_worker(
     config: TrainConfig,
     folder: RunFolder,
     rank_env: RankEnv | None,
-    store: Store | None,
+    store: RunStore | None,
     resume: str | None,
     *,
     supervised: bool,
@@ -133,7 +132,7 @@ def join_ranks(
     folder: RunFolder,
     report: Report,
     rank_env: RankEnv | None,
-    store: Store | None,
+    store: RunStore | None,
     *,
     supervised: bool,
 ) -> Iterator[RankGroup]:
@@ -173,8 +172,10 @@ def _trainer(
 ) -> GenericTrainer:
     """The trainer for the config's way of using several devices."""
     if isinstance(ranks, DistributedRanks):
-        sharded = config.training_mode == "fully_sharded"
-        return (FullyShardedTrainer if sharded else DistributedTrainer)(config, folder, report, requests, ranks, backup)
+        group_trainer = DistributedTrainer
+        if config.training_mode == "fully_sharded":
+            from modules.training.fully_sharded_trainer import FullyShardedTrainer as group_trainer  # takes a second
+        return group_trainer(config, folder, report, requests, ranks, backup)
     kind = DataParallelTrainer if config.training_mode == "data_parallel" else GenericTrainer
     return kind(config, folder, report, requests, ranks, backup)
 

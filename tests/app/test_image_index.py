@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 from app.images.captions import CaptionFiles, Replacement, apply, plan_replacement, read_caption, write_caption
 from app.images.image_index import ImageIndex, IndexedImage, survey, tag_counts
 from app.images.thumbnails import Thumbnails
+from modules.files import FileFault
 
 
 @pytest.fixture
@@ -79,6 +81,11 @@ def test_caption_write_is_atomic_and_undoable(folder: Path) -> None:
     new = write_caption(folder / "new.png", "born", files)
     apply(new.reverse())
     assert read_caption(folder / "new.txt") is None
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "endless.txt").symlink_to("/dev/zero")
+    for name in ("pipe.txt", "endless.txt"):
+        with pytest.raises(FileFault, match="not a file"):
+            read_caption(folder / name)
     assert not list(folder.glob(".*")), "no partial file is left"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -226,7 +227,7 @@ def test_train_on_two_machines_with_the_copied_join_line(
     line = window.clipboard_get()
     assert line == card.line.get()
     assert window.state_.join_token in line
-    joined = shell(line, place)
+    joined = shell(f"{line} --allow {shlex.quote(str(images))}", place)
     try:
         driver.wait(lambda: window.state_.run.status().kind == "finished", "the end")
         assert joined.wait(timeout=60) == 0

@@ -7,15 +7,20 @@ import json
 import random
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from modules.checkpoint import Backups, find_damage, read_backup, read_manifest
-from modules.config import ResumeError
+from modules.config import ResumeError, TrainConfig, dump
 from modules.config.errors import TrainingError
 from modules.distributed.file_transfer import _listed
+from modules.training.checkpoint_state import capture_state, restore_state
+from modules.training.resume import check_unchanged
 from tests.checkpoint.states import state_at
+from tests.torture.kinds.backups import components
 
 VALUES = (None, True, -1, 0, 2**70, 1.5, "", "x" * 5000, "../../x", [], [[]], {}, {"a": {"b": []}})
 
@@ -122,3 +127,23 @@ def test_another_rank_cannot_name_the_files_that_it_sends(name: str) -> None:
 def test_a_list_of_files_that_is_none(text: bytes) -> None:
     with pytest.raises(TrainingError, match="rank 3's list of files"):
         _listed(text, {"w"}, 3)
+
+
+@pytest.mark.parametrize("shape", [None, (1,), (5, 4)])
+def test_an_average_that_does_not_fit_is_refused(shape: tuple[int, ...] | None) -> None:
+    parts = components(TrainConfig.model_validate({"family": "pixel_diffusion", "ema": True}))
+    state = capture_state(parts, state_at(1).position)
+    assert state.ema is not None
+    del state.ema["0.weight"]
+    if shape is not None:
+        state.ema["0.weight"] = torch.zeros(shape)
+    with pytest.raises(ResumeError, match="does not fit this config"):
+        restore_state(state, parts)
+
+
+@pytest.mark.parametrize("value", [True, 3, "x", [3], [{"part": 3}]])
+def test_parts_in_the_config_of_a_backup_may_be_anything(value: object) -> None:
+    config = TrainConfig.model_validate({"family": "pixel_diffusion"})
+    state = replace(state_at(1), config={**dump(config), "parts": value})
+    with pytest.raises(ResumeError, match="parts in the config of the backup is damaged"):
+        check_unchanged(config, state)

@@ -13,9 +13,10 @@ from torch import nn
 
 from modules.checkpoint import OptimizerState, pack_optimizer, unpack_optimizer
 from modules.checkpoint.backups import write_tensors
-from modules.config import TrainConfig
+from modules.config import ResumeError, TrainConfig
 from modules.config.sections.optimizers import OPTIMIZERS
-from modules.training.optimizers import build_optimizer
+from modules.distributed import Weights
+from modules.training.optimizers import GuardedStep, build_optimizer
 
 NAMES = list(OPTIMIZERS)
 # bitsandbytes is for those who install it
@@ -140,3 +141,45 @@ def test_state_that_would_need_pickle_is_refused() -> None:
     optimizer.state[model[0].weight]["odd"] = object()
     with pytest.raises(TypeError, match="cannot be written without pickle"):
         pack_optimizer(optimizer, names_of(model))
+
+
+def restored(change: str, value: torch.Tensor | str | None) -> GuardedStep:
+    """A fused AdamW with a state from a backup in which one tensor, or one setting of the group, is another one."""
+    model = network()
+    config = TrainConfig.model_validate({"optimizer": {"name": "adamw", "fused": True}})
+    optimizer = build_optimizer(model.parameters(), config)
+    learn(model, optimizer, 1)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    state = pack_optimizer(optimizer, names)
+    tensors = {name: each for name, each in state.tensors.items() if name != change}
+    groups = [{**group, change: value} for group in state.groups] if isinstance(value, str) else state.groups
+    if isinstance(value, torch.Tensor):
+        tensors[change] = value
+    changed = OptimizerState(state.class_name, tensors, state.values, groups)
+    unpack_optimizer(optimizer, changed, names, {"lr"})
+    step = GuardedStep(optimizer, Weights(model), torch.amp.GradScaler("cpu", enabled=False), None)
+    step.is_restored = True
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    return step
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq", "step"])
+def test_a_state_of_another_size_never_reaches_a_fused_kernel(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key} of 0.weight has the shape"):
+        restored(f"0.weight/{key}", torch.zeros(2))
+
+
+@pytest.mark.parametrize(("change", "value"), [("0.weight/exp_avg", None), ("maximize", "x")])
+def test_an_incomplete_state_from_a_backup_is_one_sentence(change: str, value: str | None) -> None:
+    with pytest.raises(ResumeError, match="the optimizer cannot continue from the state in the backup"):
+        restored(change, value).apply()
+
+
+def test_faults_of_later_steps_stay_what_they_are() -> None:
+    step = restored("0.weight/exp_avg", torch.zeros(8, 3, 3, 3))
+    step.apply()
+    step.optimizer.param_groups[0]["params"][0].grad = torch.ones(8, 3, 3, 3)
+    step.optimizer.state[step.optimizer.param_groups[0]["params"][0]].pop("exp_avg")
+    with pytest.raises(KeyError):
+        step.apply()

@@ -70,9 +70,16 @@ def test_missing_sources(presets: Path, monkeypatch: pytest.MonkeyPatch, source:
         resolve_config(source, presets=presets)
 
 
-def test_faults_name_source_and_overrides(presets: Path) -> None:
-    with pytest.raises(ConfigError, match=r"demo with seed=-1: seed is -1; it must be a whole number from 0"):
-        resolve_config("demo", ["seed=-1"], presets)
+def test_faults_name_the_file_unless_they_are_in_what_was_just_given(presets: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^seed is -1; it must be a whole number from 0"):
+        resolve_config("demo", ["--seed=-1", "max_steps=3"], presets)
+    with pytest.raises(ConfigError, match=r"^2 settings are wrong:\n  - optimizer.betas.0 is 2;.*\n  - seed is -1"):
+        resolve_config("demo", ["seed=-1", "optimizer.betas=[2, 0.9]"], presets)
+    (presets / "wrong.yaml").write_text("resolution: 1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^wrong: resolution is 1;"):
+        resolve_config("wrong", ["seed=1"], presets)
+    with pytest.raises(ConfigError, match=r"^wrong has 2 faults:\n"):
+        resolve_config("wrong", ["seed=-1"], presets)
 
 
 def test_shipped_presets_are_valid() -> None:

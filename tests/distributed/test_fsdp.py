@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from modules.config import ConfigError, TrainConfig, resolve_config
-from modules.distributed import Group, RankEnv, apply_fsdp, check_unused_parameters
-from modules.distributed.fsdp import fsdp_units
+from modules.distributed import Group, RankEnv, check_unused_parameters
+from modules.distributed.fsdp import apply_fsdp, fsdp_units
 from modules.distributed.process_group import process_group
 from tests.ports import free_port
 

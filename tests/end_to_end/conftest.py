@@ -21,7 +21,7 @@ class TrainingProcess:
         self.run = run
         self._seen: dict[int, psutil.Process] = {}
 
-    def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 90) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 200) -> None:
         """Wait until `condition`; fails if the process ends before, or after `within_s`."""
         deadline = time.monotonic() + within_s
         while not condition():
@@ -44,7 +44,7 @@ class TrainingProcess:
         self._seen.update({each.pid: each for each in found})
         return found
 
-    def wait(self, within_s: float = 90) -> tuple[int, str]:
+    def wait(self, within_s: float = 200) -> tuple[int, str]:
         """Wait for the end; the exit code and the whole output."""
         self.processes()
         out, error = self.process.communicate(timeout=within_s)

@@ -159,7 +159,7 @@ def test_an_embedding_takes_the_form_of_other_tools(place: Path, tmp_path: Path)
 
 
 def test_numbers_change_their_format(place: Path, tmp_path: Path) -> None:
-    out = tmp_path / "half.safetensors"
+    out = tmp_path / "new" / "folder" / "half.safetensors"
     assert convert(place / "lora.safetensors", out, "--to", "dtype", "--dtype", "fp16") == 0
     assert {tensor.dtype for tensor in load_file(out).values()} == {torch.float16}
 
@@ -206,7 +206,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "ending": (["lora.safetensors", "out.pt", "--to", "kohya"], ["does not end in .safetensors"]),
     "exists": (["lora.safetensors", "learned_embeds.safetensors", "--to", "kohya"], ["already exists", "--overwrite"]),
     "itself": (["lora.safetensors", "lora.safetensors", "--to", "kohya", "--overwrite"], ["already exists"]),
-    "no folder": (["lora.safetensors", "none/out.safetensors", "--to", "kohya"], ["no folder", "none"]),
+    "folder is a file": (["lora.safetensors", "lora.safetensors/OUT", "--to", "kohya"], ["lora.safetensors"]),
+    "wrong for a new folder": (["lora.safetensors", "none/new/OUT", "--to", "embedding"], ["is a LoRA"]),
+    "inside": (["sd", "sd/merged", "--merge", "lora.safetensors"], ["inside 'sd'"]),
+    "inside, by another name": (["sd", "sd/unet/../OUT", "--to", "single_file"], ["inside 'sd'"]),
 }
 
 

@@ -45,7 +45,8 @@ def test_signals_end_a_run_after_a_backup(start: Start, images: Path, tmp_path: 
 
 def test_commands_are_obeyed_one_after_the_other(start: Start, images: Path, tmp_path: Path) -> None:
     samples = [{"prompt": "a red disc", "steps": 1}]
-    training = start(tiny_config(images, tmp_path, **LONG, **group_settings(2), samples=samples))
+    config = tiny_config(images, tmp_path, **LONG, **group_settings(2), samples=samples, tensorboard=True)
+    training = start(config)
     training.wait_for_step(3)
     run = training.run
     for name, is_done in (
@@ -59,6 +60,11 @@ def test_commands_are_obeyed_one_after_the_other(start: Start, images: Path, tmp
     assert Path(str(run.events("sample")[0]["file"])).is_file()
     (run.folder.commands_dir / "stop").touch()
     assert_stopped(training, 130, "stopped")
+    written = [tmp_path / "runs", *(tmp_path / "runs").rglob("*"), tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+    assert {path.name for path in run.folder.path.iterdir()} > {"events.jsonl", "backup", "model", "tensorboard"}
+    others = {str(path): oct(path.stat().st_mode) for path in written if path.stat().st_mode & 0o077}
+    own = {str(run.folder.commands_dir / "stop")}
+    assert set(others) <= own, "nobody else can read what a run writes"
 
 
 def test_a_run_can_be_stopped_while_it_caches(start: Start, images: Path, tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_a_fine_tune_resumes_to_the_same_end(place: Path) -> None:
 
 def test_a_lora_resumes_to_the_same_end(place: Path) -> None:
     run = resumed("lora", place / "end_lora")
+    assert "version 0.1" not in run.warnings, "its config means what it meant"
     for file in ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors"):
         assert_same_tensors(run.folder.model_dir / file, place / "end_lora" / "model" / file)
 

@@ -81,12 +81,12 @@ def test_the_demo_trains_stops_and_resumes_on_two_processes(
     assert (resumed.run.folder.model_dir / "tandem.json").exists()
     log = resumed.run.folder.launcher_log.read_text()
     assert "--spawn 2" in log
-    assert "torch.distributed.run" not in log
+    assert "torchrun" not in log
 
 
 def test_what_needs_torchrun_is_refused_at_once(tmp_path: Path) -> None:
     train = str(ROOT / "scripts" / "train.py")
-    for setting in ("num_nodes=2", "max_restarts=1", "rendezvous=elastic"):
+    for setting in ("num_nodes=2", "max_restarts=1"):
         flags = ["--dry_run", "--multi_gpu", "--set", "world_size=2", "--set", setting]
         done = run(train, "--config", "demo", *flags, cwd=tmp_path)
         assert_error_message(done, 2, setting.replace("=", " is "), "torchrun does not work on Windows", "WSL2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,10 @@ def without(part: str) -> Callable[[Path], None]:
     return lambda folder: shutil.rmtree(folder / part)
 
 
+def scheduler(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "scheduler" / "scheduler_config.json").write_text(text)
+
+
 def of_another_shape(folder: Path) -> None:
     file = folder / "unet" / "diffusion_pytorch_model.safetensors"
     save_file({name: tensor for name, tensor in load_file(file).items() if "conv_in" not in name}, file)
@@ -51,6 +56,12 @@ def of_another_shape(folder: Path) -> None:
         (without("tokenizer"), "has no tokenizer"),
         (without("text_encoder"), "has no text_encoder"),
         (without("scheduler"), "has no scheduler"),
+        (scheduler("{broken"), "scheduler_config.json is not JSON"),
+        (scheduler("{}"), "names the class None, which is no scheduler"),
+        (scheduler('{"_class_name": "Nonsense"}'), "names the class 'Nonsense', which is no scheduler of diffusers"),
+        (scheduler('{"_class_name": "UNet2DConditionModel"}'), "which is no scheduler of diffusers"),
+        (scheduler('{"_class_name": "DDIMScheduler", "beta_schedule": "x"}'), "scheduler_config.json cannot be used"),
+        (scheduler('{"_class_name": "DDIMScheduler", "num_train_timesteps": "x"}'), "cannot be used"),
         (cut_off, "is damaged or truncated"),
         (pickled, "is a pickled file.*convert"),
         (of_another_shape, "cannot be loaded"),
@@ -194,3 +205,19 @@ def test_folder_written_by_older_versions(sd_folder: Path, tmp_path: Path) -> No
     (folder / "safety_checker").mkdir()
     loaded, plain = load("stable_diffusion", folder), load("stable_diffusion", sd_folder)
     assert loaded.sample(REQUEST).tobytes() == plain.sample(REQUEST).tobytes()
+
+
+def test_loading_logs_nothing_of_the_libraries(sd_folder: Path) -> None:
+    """What reaches the loggers of diffusers and transformers stands on people's terminals."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    loggers = [logging.getLogger(name) for name in ("diffusers", "transformers")]
+    try:
+        for logger in loggers:
+            logger.addHandler(handler)
+        load("stable_diffusion", sd_folder, parts=[{"part": "unet"}, {"part": "text_encoder", "train": False}])
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+    assert said == []

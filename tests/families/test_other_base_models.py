@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -80,6 +81,19 @@ def test_what_a_backup_holds_may_be_another(
     assert "its vae and text_encoder are not" in resumed(begun["fine_tune"], other_folder)[1].failure(0)
 
 
+def test_a_base_model_that_predicts_something_else_is_refused(
+    begun: dict[str, TrainConfig], sd_folder: Path, tmp_path: Path
+) -> None:
+    """Which its scheduler's config says; all weights are the same."""
+    other = shutil.copytree(sd_folder, tmp_path / "of another schedule")
+    file = other / "scheduler" / "scheduler_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"prediction_type": "v_prediction"}), "utf-8")
+    for method in ("lora", "fine_tune"):
+        code, run = resumed(begun[method], other)
+        assert code == 2
+        assert "its prediction type is not what this run started with" in run.failure(0)
+
+
 def test_drawing_without_the_base_model_says_how_to_name_it(
     begun: dict[str, TrainConfig], sdxl_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,4 +123,5 @@ def test_a_model_that_was_replaced_in_its_place_is_refused(begun: dict[str, Trai
     base = Path(str(config.base_model))
     shutil.rmtree(base / "vae")
     shutil.copytree(other_folder / "vae", base / "vae")
-    assert "its vae is not what this run started with" in resumed(config, base)[1].failure(0)
+    said = resumed(config, base)[1].failure(0)
+    assert f"the base model '{base}' has been replaced since this run started: its vae is not what the run" in said

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from diffusers import (
-    AutoencoderKL,
-    DDIMScheduler,
-    EulerDiscreteScheduler,
-    StableDiffusionInpaintPipeline,
-    StableDiffusionPipeline,
-    StableDiffusionXLPipeline,
-    UNet2DConditionModel,
-)
+from diffusers import AutoencoderKL, DDIMScheduler, EulerDiscreteScheduler, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+
+from modules.diffusion.quiet_libraries import quiet_libraries
+
+with quiet_libraries():
+    from diffusers import StableDiffusionInpaintPipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
 
 WIDTH = 16  # of the text encoders
 WIDE = 24  # of SDXL's second one: diffusers distinguishes the two by it

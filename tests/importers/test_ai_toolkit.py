@@ -102,6 +102,15 @@ def test_schedules(tmp_path: Path, train: dict[str, object], expected: tuple[obj
     assert (config.scheduler, config.warmup_steps, pytest.approx(config.min_learning_rate_factor)) == expected
 
 
+def test_a_warm_up_below_one_step_is_no_share_of_the_run(tmp_path: Path) -> None:
+    """diffusers' get_constant_schedule_with_warmup, which it uses: `if current_step < num_warmup_steps`."""
+    found = imported(
+        tmp_path, {"lr_scheduler": "constant_with_warmup", "lr_scheduler_params": {"num_warmup_steps": 0.1}}
+    )
+    assert (found.config.warmup_steps, found.config.warmup_fraction) == (1, 0)
+    assert "not during a fraction of the run" in next(e.why for e in found.report.changed if e.target == "warmup_steps")
+
+
 def test_restarts_need_a_period(tmp_path: Path) -> None:
     """CosineAnnealingWarmRestarts with T_0 = total_iters, the number of steps: it never restarts."""
     config = imported(tmp_path, {"lr_scheduler": "cosine_with_restarts"}).config

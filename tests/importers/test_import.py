@@ -123,7 +123,7 @@ def test_sd_scripts(kohya: Path) -> None:
     config = import_file(kohya).config
     assert (config.family, config.method) == ("stable_diffusion_xl", "lora")
     assert config.base_model == "/models/sd_xl_base_1.0.safetensors"
-    assert (config.max_steps, config.epochs, config.warmup_steps) == (2000, 10_000, 100)
+    assert (config.max_steps, config.epochs, config.warmup_fraction) == (2000, 10_000, 0.05)
     assert (config.batch_size, config.gradient_accumulation_steps, config.learning_rate) == (2, 2, 2e-4)
     assert (config.scheduler, config.scheduler_cycles, config.seed) == ("cosine_with_restarts", 3, 31337)
     assert (config.precision, config.resolution, config.aspect_ratio_bucketing) == ("bf16", 1024, True)
@@ -168,7 +168,7 @@ def test_unsupported_sd_scripts_settings_are_reported(kohya: Path) -> None:
     assert not_imported(found) >= {"xformers", "cache_latents", "bucket_no_upscale", "logging_dir", "wandb_api_key"}
     assert "clip_skip" in not_imported(found), "kohya's scripts ignore it for SDXL"
     assert "guessed" in entry(found, "pretrained_model_name_or_path", "family").why
-    assert entry(found, "lr_warmup_steps").why == "5% of 2000 steps"
+    assert found.config.warmup_fraction == 0.05
     assert "do-not-show" not in "\n".join(found.report.lines())
 
 
@@ -213,7 +213,7 @@ def test_kohya_gui(kohya: Path) -> None:
         ("a painting of a cat", 640),
         ("a dog", 512),
     ]
-    assert not_imported(found) >= {"lr_warmup", "sample_sampler", "scale_weight_norms"}
+    assert not_imported(found) >= {"sample_sampler", "scale_weight_norms"}
     assert [part.learning_rate for part in config.parts] == [1e-4, 5e-5]
     assert (config.family_options["long_prompts"], config.family_options["clip_skip"]) == ("chunk", 1)
     assert config.lora_targets == "kohya"

@@ -338,6 +338,18 @@ def test_the_captions_prefix_counts_as_tags(tmp_path: Path, settings: str, keep_
     assert bool(why) is bool(note)
 
 
+@pytest.mark.parametrize(("prefix", "expected"), [("", "photo of sks cat"), ("anime,", "anime, photo of sks cat")])
+def test_the_captions_prefix_comes_before_class_tokens(tmp_path: Path, prefix: str, expected: str) -> None:
+    """library/train_util.py: class_tokens are the caption of images without one, and process_caption puts the prefix
+    and a space before every caption.
+    """
+    (tmp_path / "cats").mkdir()
+    subset = f'image_dir = "cats"\nclass_tokens = "photo of sks cat"\ncaption_prefix = "{prefix}"\n'
+    found = imported(tmp_path, f"[[datasets]]\n[[datasets.subsets]]\n{subset}", "data.toml")
+    assert (found.config.concepts[0].caption_source, found.config.concepts[0].prompt_prefix) == ("none", expected)
+    assert "caption_prefix" not in " ".join(entry.source for entry in found.report.not_imported)
+
+
 @pytest.mark.parametrize(("separator", "is_told"), [(",", False), (";", True)])
 def test_tags_are_always_joined_with_a_comma_there(tmp_path: Path, separator: str, is_told: bool) -> None:
     """library/train_util.py, process_caption: `", ".join(...)`, whatever caption_separator is."""

@@ -105,6 +105,13 @@ def test_its_steps_are_batches(tmp_path: Path) -> None:
     assert imported(tmp_path, LORA).config.warmup_steps == 200
 
 
+@pytest.mark.parametrize("share", [0.05, 1.0])
+def test_a_warm_up_of_up_to_1_is_a_share_of_all_steps(tmp_path: Path, share: float) -> None:
+    """create_lr_scheduler: int(warmup_steps * total_steps) for 0 < warmup_steps <= 1."""
+    config = imported(tmp_path, LORA, learning_rate_warmup_steps=share, gradient_accumulation_steps=4).config
+    assert (config.warmup_fraction, config.warmup_steps) == (share, 0)
+
+
 def test_its_smooth_restarts_are_told(tmp_path: Path) -> None:
     """cosine_with_restarts rises as smoothly as it falls; cosine_with_hard_restarts jumps, as Tandem's does."""
     names = ("COSINE_WITH_RESTARTS", "COSINE_WITH_HARD_RESTARTS")
@@ -178,3 +185,16 @@ def test_grey_parts_of_masks_weigh_otherwise(tmp_path: Path) -> None:
     for weight, is_told in ((0.1, True), (0.0, False)):
         found = imported(tmp_path, LORA, masked_training=True, unmasked_weight=weight)
         assert ("grey" in changes(found).get("masked_training", "")) is is_told
+
+
+def test_the_report_begins_with_what_people_look_for(tmp_path: Path) -> None:
+    (tmp_path / "cats").mkdir()
+    lists = {"concepts": [{"path": str(tmp_path / "cats"), "balancing": 2.0}], "samples": [{"prompt": "a cat"}]}
+    found = imported(tmp_path, LORA, **lists).report
+    assert {"concepts", "samples"} <= {entry.target.partition(".")[0] for entry in found.imported}
+    for entries in (found.imported, found.changed):
+        heads = [entry.target.partition(".")[0] for entry in entries]
+        ordered = [name for name in ("family", "method", "base_model", "parts", "concepts", "samples") if name in heads]
+        assert [name for name in dict.fromkeys(heads) if name in ordered] == ordered
+        first = [name for name in ordered if name in ("family", "method", "base_model")]
+        assert heads[: len(first)] == first

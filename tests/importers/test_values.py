@@ -9,6 +9,7 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.importers import import_file
+from modules.training.schedules import learning_rate_factor
 
 KOHYA: dict[str, object] = {
     "pretrained_model_name_or_path": "a/b",
@@ -58,11 +59,13 @@ def test_kohyas_schedules(tmp_path: Path, given: str, imported: str) -> None:
 
 
 def test_kohyas_warm_up_in_percent_of_the_steps(tmp_path: Path) -> None:
-    data = {key: value for key, value in KOHYA.items() if key != "max_train_epochs"}
-    data |= {"max_train_steps": 2000, "lr_scheduler": "cosine", "lr_warmup": 10}
-    assert imported_config(tmp_path, data).warmup_steps == 200
-    data |= {"lr_warmup": 0, "lr_warmup_steps": 0.05}
-    assert imported_config(tmp_path, data).warmup_steps == 100
+    """kohya-ss/sd-scripts, get_scheduler_fix: int(lr_warmup_steps * all steps) if below 1; kohya_ss has percents."""
+    by_steps = {key: value for key, value in KOHYA.items() if key != "max_train_epochs"} | {"max_train_steps": 250}
+    for data in (KOHYA, by_steps):
+        for settings, share in (({"lr_warmup": 10}, 0.1), ({"lr_warmup_steps": 0.05}, 0.05)):
+            config = imported_config(tmp_path, {**data, "lr_scheduler": "cosine", **settings})
+            assert (config.warmup_fraction, config.warmup_steps) == (share, 0)
+    assert learning_rate_factor(11, 250, config) == 12 / 13 < learning_rate_factor(12, 250, config) == 1
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def test_shows_its_help(program: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -58,7 +59,7 @@ def test_a_python_without_the_packages_gets_a_hint(name: str, tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_before_machine_0_has_answered(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPTS / "train.py"), "--join", "127.0.0.1:9", "--token", "0" * 24]
+    command = [sys.executable, str(SCRIPTS / "train.py"), "--join", "127.0.0.1:9", "--token", "0" * 32]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as joining:
         assert joining.stdout is not None
         assert joining.stdout.readline() == "Joining the run at 127.0.0.1:9 ...\n"

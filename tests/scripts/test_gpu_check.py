@@ -25,6 +25,7 @@ def run(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=850)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_whole_list_passes_with_two_cpu_processes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import load_config
-from scripts import import_config
+from scripts import import_config, import_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 THEIRS = {
@@ -97,3 +98,11 @@ def test_the_committed_page_is_up_to_date() -> None:
     command = [sys.executable, "scripts/import_reference.py", "--check"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_the_page_speaks_of_what_can_occur() -> None:
+    page = import_reference.render()
+    assert "`unconditional_transformer.*`" in page
+    assert "unconditional_transformer.model_name" not in page
+    assert "no family of Tandem has" not in page
+    assert re.findall(r"\ba [aeio]\w*", page) == []

@@ -129,7 +129,11 @@ def test_what_cannot_be_is_said_with_names(settings: dict[str, object], said: st
         ({"parts": [{"part": "a"}, {"part": "a"}]}, r"parts.1.part is 'a', which is already in the list"),
         ({"parts": [{"part": "a", "train": False}]}, "parts trains nothing"),
         ({"parts": [{"part": "a", "stop_after": "2 minutes"}]}, "parts.0.stop_after is 2 minutes; use steps or epochs"),
-        ({"parts": [{"part": "a", "weights": "bf16"}]}, "parts.0.weights is bf16, but precision is fp32"),
+        (
+            {"parts": [{"part": "a", "weights": "bf16"}]},
+            "parts.0.weights is bf16, but precision is fp32; set it to run, which keeps these weights in the run's "
+            "precision, or set precision to bf16 or fp16",
+        ),
         (
             {"parts": [{"part": "a", "weights": "bf16"}], "precision": "bf16", "method": "fine_tune"},
             "fine_tune saves the whole model, which this would round",

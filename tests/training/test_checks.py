@@ -81,6 +81,32 @@ def test_a_base_model_that_a_start_refuses_is_found(usable: dict[str, object], t
         assert re.search(said, found), found
 
 
+def test_a_lora_without_layers_is_found_without_weights(usable: dict[str, object], tmp_path: Path) -> None:
+    """In folders, in single files whose configuration is in `layout`, and in a family that starts from nothing."""
+    single = tmp_path / "sdxl.safetensors"
+    keys = ("model.diffusion_model.x", "conditioner.embedders.1.model.x")
+    save_file({name: torch.ones(1) for name in keys}, single)
+    from tests.families.tiny_pipelines import tiny_sdxl  # takes seconds to import
+
+    folder = tiny_sdxl(tmp_path / "base")
+    in_file = {"base_model": str(single), "family_options": {"layout": str(folder)}}
+    pixels = {"family": "pixel_diffusion", "base_model": None}
+    unet = {"parts": [{"part": "unet"}]}
+    encoder = {"parts": [{"part": "text_encoder"}]}
+    for settings, targets, said in (
+        ({"base_model": str(folder)}, "to_q,foo", r"whose pattern 'foo' matches none of the \d+ layers .* are unet\."),
+        (in_file, "foo", r"whose pattern 'foo' matches none"),
+        (in_file | encoder, "to_q", r"whose pattern 'to_q' matches none of the \d+ layers .* are text_encoder\."),
+        (pixels, "foo", r"whose pattern 'foo' matches none"),
+        ({"base_model": str(folder)} | unet, "to_q", ""),
+        ({"base_model": str(folder)} | encoder, "q_proj", ""),
+        (pixels, "kohya", ""),
+    ):
+        found = problems({**usable, **settings, "method": "lora", "lora_targets": targets})
+        assert len(found) == bool(said), found
+        assert all(re.search(said, sentence) for sentence in found), found
+
+
 def test_all_problems_are_found_at_once() -> None:
     config = TrainConfig.model_validate({**XL, "base_model": None, "resolution": 888, "run_name": "my cat"})
     words = [sentence.split()[0] for sentence in dry_run(config)]

@@ -101,6 +101,16 @@ def sharded(images: Path, place: Path) -> dict[str, Run]:
     jobs["uninterrupted"] = Job(config("uninterrupted", **TOUCHY))
     jobs["half"] = Job(config("half", **{**TOUCHY, "max_steps": 4}))
     jobs["resumed"] = Job(config("half", **TOUCHY), "latest")
+    # one sample at a time, three a step: rank 0 has one of them, and a padding micro-batch if all ranks need two
+    padded = {
+        "family_options": {"width": 5, "batch_norm": True},
+        "batch_size": 1,
+        "global_batch_size": 3,
+        "max_steps": 4,
+        "sample_every": "never",
+    }
+    jobs["padded"] = Job(config("padded", **padded))
+    jobs["not padded"] = Job(config("not padded", "distributed", **padded))
     jobs["begun distributed"] = Job(config("changes-1", "distributed", max_steps=4))
     jobs["ended sharded"] = Job(config("changes-1"), "latest")
     jobs["begun sharded"] = Job(config("changes-2", max_steps=4))
@@ -137,6 +147,14 @@ def assert_same(first: Run, other: Run, tolerance: float) -> None:
 @pytest.mark.parametrize("name", [*EXACT, "distributed", "ended sharded", "ended distributed"])
 def test_two_ranks_train_as_one_does(sharded: dict[str, Run], one: Run, name: str) -> None:
     assert_same(one, sharded[name], 1e-9)
+
+
+def test_padding_does_not_enter_the_averages_of_batch_norm(sharded: dict[str, Run]) -> None:
+    padded, plain = sharded["padded"].state.weights, sharded["not padded"].state.weights
+    averages = [name for name in plain if "running_" in name]
+    assert averages
+    for name in averages:
+        torch.testing.assert_close(padded[name], plain[name], rtol=1e-9, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -22,11 +22,11 @@ READS = {
     aten.nonzero.default,
     aten.masked_select.default,
 }
-IN_A_STEP = {"forward_backward", "optimizer_step"}  # of the trainer
+IN_A_STEP = {"forward_backward", "optimizer_step", "_local_sums"}  # of the trainer and of validation
 
 
 class HostReads(TorchDispatchMode):
-    """Counts the reads within a step, by the lines that make them."""
+    """Counts the reads within a step and a validation, by the lines that make them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,8 @@ class HostReads(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in READS:
             stack = traceback.extract_stack()
-            if IN_A_STEP & {frame.name for frame in stack}:
+            loads = any("modules/data/loading" in frame.filename for frame in stack)  # images, which are on the host
+            if IN_A_STEP & {frame.name for frame in stack} and not loads:
                 readers = [frame for frame in stack[:-1] if "torch/_" not in frame.filename]  # not what wraps this mode
                 self.lines[f"{readers[-1].filename}:{readers[-1].lineno}"] += 1
         return func(*args, **(kwargs or {}))
@@ -43,6 +44,7 @@ class HostReads(TorchDispatchMode):
 
 RUNS: dict[str, dict[str, object]] = {
     "adamw": {"ema": True, "max_grad_norm": 0.1},
+    "validated": {"validation_split": 0.5, "validate_every": "2 steps", "batch_size": 1},
     "adam in fp16": {"optimizer": "adam", "precision": "fp16"},
     "sgd": {"optimizer": {"name": "sgd", "momentum": 0.0}, "max_grad_norm": None},
     "dropout in pieces": {"family_options": {"dropout": 0.3}, "batch_size": 2, "gradient_checkpointing": True},
@@ -65,11 +67,13 @@ def test_a_step_reads_nothing_on_the_host(
     if name == "adamw, not fused":  # torch keeps its step counters on the CPU, where reading them waits for nobody
         reads.lines = Counter({line: n for line, n in reads.lines.items() if "torch/optim" not in line})
     assert reads.lines == {}
-    assert len(waits) == (6 if "not fused" in name or name in ("lion", "came") else 0)
+    validations = len(run.events("validation"))
+    assert validations == (3 if name == "validated" else 0)
+    assert len(waits) == (6 if "not fused" in name or name in ("lion", "came") else validations)
 
 
 def waits_of(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """The reads of host copies within a step: one for optimizers that only the host can keep from stepping."""
+    """The reads of host copies: one in each validation, and in each step of optimizers that cannot skip one alone."""
     waits: list[None] = []
     read = HostCopy.read
 

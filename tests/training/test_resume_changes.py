@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 from modules.checkpoint import TrainingState
 from modules.config import Option, ResumeError, Section, TrainConfig, dump, load_config, options
 from modules.families._family import family_class
+from modules.training.former_meaning import changed_meaning
+from modules.training.model_setup import load_family
 from modules.training.resume import check_unchanged
 from tests.adapted_models import BOTH, PARTS
 from tests.checkpoint.states import state_at
@@ -66,6 +70,56 @@ def test_a_run_from_before_a_setting_keeps_what_it_did(tmp_path: Path) -> None:
     (tmp_path / "by_hand.yaml").write_text("version: 1\nmasked_training: true\nunmasked_weight: 0.2\n")
     assert not load_config(tmp_path / "by_hand.yaml").normalize_masked_area_loss
     assert not load_config(file).normalize_masked_area_loss, "without masks it makes no difference"
+
+
+FORMER_SD = {"family": "stable_diffusion", "base_model": "noob-v.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "predicts", "said"),
+    [
+        ({"concepts": [{"path": "a", "loss_weight": 0.5}]}, "", "loss_weight (0.5) multiplies the gradient"),
+        ({"concepts": [{"path": "a"}, {"path": "b", "loss_weight": 2, "enabled": False}]}, "", ""),
+        (FORMER_SD, "v", "set family_options.prediction_type to epsilon to keep that"),
+        (FORMER_SD, "epsilon", ""),
+        ({**FORMER_SD, "family_options": {"prediction_type": "v_prediction"}}, "v", ""),
+        ({**FORMER_SD, "base_model": "a folder"}, "v", ""),
+        ({"optimizer": "prodigy", "parts": [{"part": "unet", "learning_rate": 0.5}]}, "", "prodigy trains each part"),
+        ({"method": "lora", "lora_dropout": 0.1}, "", "lora_dropout draws its masks for each sample"),
+        (
+            {"family": "stable_diffusion_xl", "method": "embedding", "concepts": [{"path": "a", "horizontal_flip": 1}]},
+            "epsilon",
+            "mirrored image's left edge; the pooled embedding is taken at the end token",
+        ),
+    ],
+)
+def test_a_run_of_version_0_1_that_goes_on_otherwise_says_so(
+    settings: dict[str, object], predicts: str, said: str
+) -> None:
+    config = TrainConfig.model_validate(settings)
+    family = load_family(TrainConfig(family=PARTS))
+    family.modelspec = lambda: {"prediction_type": predicts}  # type: ignore[method-assign]
+    now = json.loads(config.model_dump_json())
+    former = {name: value for name, value in now.items() if name != "normalize_masked_area_loss"}
+    warning = changed_meaning(config, former, family)
+    assert said in warning
+    assert bool(warning) is bool(said)
+    assert changed_meaning(config, now, family) == "", "a backup of this version has been said of, or needs no word"
+
+
+def test_a_resumed_run_of_version_0_1_says_it_once(lora: tuple[TrainConfig, Run], tmp_path: Path) -> None:
+    config, run = lora
+    place = shutil.copytree(run.folder.path.parent, tmp_path / "runs")
+    for file in place.glob("*/backup/*/config.json"):  # without its hash, which protects only from damage
+        file.write_text(json.dumps({n: v for n, v in json.loads(file.read_text()).items() if "area_loss" not in n}))
+        manifest = json.loads((file.parent / "manifest.json").read_text())
+        data = file.read_bytes()
+        manifest["files"]["config.json"] |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        (file.parent / "manifest.json").write_text(json.dumps(manifest))
+    for steps, count in ((3, 1), (4, 1)):
+        settings = {"runs_dir": str(place), "max_steps": steps, "lora_dropout": 0.1}
+        code, run = train_alone(config.model_copy(update=settings), "latest")
+        assert (code, run.warnings.count("started with version 0.1")) == (0, count)
 
 
 def by_rule(kind: type[Section], rule: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,9 @@ def test_a_lora_is_written_for_both_kinds_of_tools(place: Path) -> None:
     assert all(said[f"modelspec.{key}"] for key in ("sai_model_spec", "title", "resolution", "date"))
     assert said["modelspec.architecture"] == "stable-diffusion-xl-v1-base/lora"
     assert said["ss_network_dim"] == "4"
+    position = run.state.position  # train_network.py: ceil(max_train_steps / steps of an epoch)
+    steps_per_epoch = math.ceil(position.epoch_size / position.global_batch_size)
+    assert said["ss_num_epochs"] == str(math.ceil(2 / steps_per_epoch))
     assert "discs" in json.loads(said["ss_tag_frequency"])
 
 

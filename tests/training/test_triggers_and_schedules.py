@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from pydantic import ValidationError
 
 from modules.config import Interval, TrainConfig
 from modules.data.loading.progress import Progress
@@ -47,6 +48,15 @@ def test_warm_up_rises_evenly_and_the_schedule_begins_after_it() -> None:
     settings = config(scheduler="linear", warmup_steps=3)
     found = [learning_rate_factor(step, 13, settings) for step in (0, 1, 2, 3, 8)]
     assert found == pytest.approx([0.25, 0.5, 0.75, 1, 0.5])
+
+
+def test_a_warm_up_may_be_a_fraction_of_the_run() -> None:
+    settings = config(scheduler="linear", warmup_fraction=0.25)
+    found = [learning_rate_factor(step, 15, settings) for step in (0, 1, 2, 3, 9)]
+    assert found == pytest.approx([0.25, 0.5, 0.75, 1, 0.5]), "three steps: rounded down"
+    with pytest.raises(ValidationError, match="warmup_fraction") as caught:
+        config(warmup_steps=3, warmup_fraction=0.25)
+    assert "is 0.25, and warmup_steps is 3; set one of them to 0" in str(caught.value.errors())
 
 
 def test_a_warm_up_longer_than_the_run_is_no_fault() -> None:

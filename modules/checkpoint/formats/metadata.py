@@ -74,6 +74,7 @@ class RunMetadata:
     step: int
     epoch: int
     total_steps: int
+    total_epochs: int  # begun by the last step
     world_size: int
     images: int
     folders: Sequence[ImageFolder]
@@ -130,8 +131,8 @@ def _kohya_metadata(config: TrainConfig, run: RunMetadata) -> dict[str, str]:
         "text_encoder_lr": text_rates[0] if text_rates else "",
         "optimizer": config.optimizer.name,
         "lr_scheduler": config.scheduler,
-        "lr_warmup_steps": config.warmup_steps,
-        "num_epochs": config.epochs,
+        "lr_warmup_steps": config.warmup_fraction or config.warmup_steps,
+        "num_epochs": run.total_epochs,
         "epoch": run.epoch,
         "steps": run.step,
         "max_train_steps": run.total_steps,

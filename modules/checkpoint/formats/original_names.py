@@ -7,11 +7,12 @@ The other direction is in diffusers/loaders/single_file_utils.py, against which 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from modules.config import ConfigError
+from modules.files import printable
 
 Form = Literal["unchanged", "conv", "transposed"]
 ComponentConfig = Mapping[str, object]  # the config.json of one component
@@ -71,7 +72,7 @@ def unet_name(name: str, config: ComponentConfig) -> OriginalName | None:
 
 
 def _unet_block(direction: str | None, block: int, kind: str, index: int, config: ComponentConfig) -> str:
-    layers = config["layers_per_block"]
+    layers = config.get("layers_per_block")
     if not isinstance(layers, int):
         raise ConfigError(
             f"unet/config.json: layers_per_block is {layers!r}; the original layout needs one number for all blocks."
@@ -83,10 +84,20 @@ def _unet_block(direction: str | None, block: int, kind: str, index: int, config
         number = 1 + block * (layers + 1) + (layers if kind == "downsamplers" else index)
         return f"input_blocks.{number}.{within}"
     if kind == "upsamplers":
-        types = config["up_block_types"]
-        assert isinstance(types, list | tuple)
+        types = _per_block(config, "unet", "up_block_types", block)
         return f"output_blocks.{block * (layers + 1) + layers}.{2 if 'CrossAttn' in str(types[block]) else 1}"
     return f"output_blocks.{block * (layers + 1) + index}.{within}"
+
+
+def _per_block(config: ComponentConfig, component: str, name: str, block: int) -> Sequence[object]:
+    """The list `name`, which has an entry for `block`. Raises ConfigError."""
+    values = config.get(name)
+    if not isinstance(values, list | tuple) or len(values) <= block:
+        raise ConfigError(
+            f"{component}/config.json: {name} is {printable(values, 80)}; its weights need a list with an entry for "
+            f"each of at least {block + 1} blocks."
+        )
+    return values
 
 
 _VAE_ATTENTION: Final = {
@@ -120,8 +131,7 @@ def vae_name(name: str, config: ComponentConfig) -> OriginalName | None:
     rest = rest.replace("conv_shortcut.", "nin_shortcut.")
     if direction is None:
         return OriginalName(f"{stem}.mid.block_{int(index) + 1}.{rest}")
-    blocks = config["block_out_channels"]
-    assert isinstance(blocks, list | tuple)
+    blocks = _per_block(config, "vae", "block_out_channels", int(block))
     number = int(block) if direction == "down" else len(blocks) - 1 - int(block)
     inside = f"block.{index}" if kind == "resnets" else f"{direction}sample"
     return OriginalName(f"{stem}.{direction}.{number}.{inside}.{rest}")

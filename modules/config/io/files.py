@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from modules import files
 from modules.config.errors import ConfigError
-from modules.config.explain import explain
+from modules.config.explain import faults
 from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data, read_json, read_yaml, write_json, write_yaml
 from modules.config.options import sections_of
@@ -65,12 +65,24 @@ def read_data(path: str | Path) -> Data:
     return migrate(data, str(path))
 
 
-def validate(data: Mapping[str, object], source: str) -> TrainConfig:
-    """Validate plain data; raises one ConfigError that lists every fault. `source` names where the data is from."""
+def validate(data: Mapping[str, object], source: str, assignments: Iterable[str] = ()) -> TrainConfig:
+    """Validate plain data; raises one ConfigError that lists every fault.
+
+    `source` names where the data is from. Faults in the settings of `assignments` ("path=value"), which the user has
+    just given, are listed without it.
+    """
     try:
         return TrainConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError.from_faults(source, explain(error)) from None
+        found = faults(error)
+        given = {_head(assignment.partition("=")[0].strip().removeprefix("--")) for assignment in assignments}
+        is_given = all(_head(fault.path) in given for fault in found)
+        raise ConfigError.from_faults("" if is_given else source, [fault.sentence for fault in found]) from None
+
+
+def _head(path: str) -> str:
+    """The setting or section that a dotted path begins with."""
+    return path.partition(".")[0]
 
 
 def dump(config: TrainConfig) -> Data:

@@ -25,10 +25,7 @@ def resolve_config(source: str | None = None, overrides: Iterable[str] = (), pre
     """The config of a file or preset (None: the defaults) with the overrides applied; raises ConfigError."""
     assignments = list(overrides)
     data = _read_source(source, presets)
-    name = source or "The settings"
-    if not assignments:
-        return validate(data, name)
-    return validate(override(data, assignments), f"{name} with {' '.join(assignments)}")
+    return validate(override(data, assignments) if assignments else data, source or "The settings", assignments)
 
 
 def preset_names(folder: Path = PRESETS) -> list[str]:

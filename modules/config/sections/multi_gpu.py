@@ -116,16 +116,16 @@ class MultiGpuSettings(Section):
     rendezvous: Literal["static", "elastic"] = setting(
         "static",
         title="Rendezvous",
-        help="static: each machine has its number and all must join. elastic: a machine that failed may rejoin, and "
-        "the run resumes from its newest backup.",
+        help="static: when a machine fails, the run ends on all of them. elastic: the others wait until it has "
+        "rejoined with machine 0's line, and the run resumes from its newest backup, as often as max_restarts allows.",
         advanced=True,
         depends_on="enable_multi_gpu",
     )
     max_restarts: int = setting(
         0,
         title="Maximum restarts",
-        help="How often torchrun restarts all processes after one has failed. Each time training resumes from the "
-        "newest backup.",
+        help="How often all processes are started again after one has failed. Each time training resumes from the "
+        "newest backup. On several machines, rendezvous=elastic also waits for one that was lost.",
         unit="restarts",
         advanced=True,
         depends_on="enable_multi_gpu",

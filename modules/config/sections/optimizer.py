@@ -53,6 +53,16 @@ class OptimizerSettings(Section):
         le=1_000_000_000,
         resume="warn",
     )
+    warmup_fraction: float = setting(
+        0.0,
+        title="Warm-up as a fraction of the run",
+        help="In place of warmup_steps: 0.05 warms up during the first twentieth of all steps, however many there are. "
+        "0: warmup_steps decides.",
+        advanced=True,
+        ge=0,
+        le=1,
+        resume="warn",
+    )
     min_learning_rate_factor: float = setting(
         0.0,
         title="Minimum learning-rate factor",

@@ -134,7 +134,8 @@ def _from_name(name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return re.sub(r"\s*[\r\n]+\s*", " ", text).strip()
+    # one pattern for line ends and the blanks around them would take quadratic time on a long row of blanks
+    return " ".join(filter(None, (line.strip() for line in re.split("[\r\n]", text))))
 
 
 def _read_metadata(root: str, relative: str, keys: Sequence[str], problems: list[Problem]) -> Metadata:

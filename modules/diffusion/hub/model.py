@@ -18,6 +18,7 @@ from huggingface_hub import constants, try_to_load_from_cache
 
 from modules import ROOT
 from modules.config import ConfigError, TrainingError
+from modules.config.file_access import umask_of
 from modules.diffusion.hub.files import INDEX, is_complete
 
 DownloadProgress = Callable[[int, int], None]  # (bytes done, bytes in total); what it raises ends the download
@@ -138,13 +139,14 @@ def _child_process(model: HubModel) -> Iterator[queue.SimpleQueue[dict[str, Any]
         "HF_HUB_VERBOSITY": "error",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "modules.diffusion.hub.download"],
+        [sys.executable, "-P", "-m", "modules.diffusion.hub.download"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         env={**os.environ, **variables},
         start_new_session=True,  # Ctrl-C in a terminal is handled by this process
+        umask=umask_of(model.cache_dir),  # a cache that several users share stays shared
     )
     assert process.stdin is not None
     assert process.stdout is not None

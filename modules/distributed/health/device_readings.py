@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import TypeAlias
 
 import psutil
-from torch._C._distributed_c10d import Store
 
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
+from modules.distributed.run_store import FaultLog, RunStore, StoreFault, parse_value
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.rank_info import RankInfo
 from modules.machine import Gpu, gpu_load, installed_gpus, memory_mib, visible_gpus
@@ -25,12 +25,14 @@ Reading: TypeAlias = Mapping[str, float | None]  # metric name with its unit -> 
 class Readings:
     """The latest readings by rank; complete only on rank 0."""
 
-    def __init__(self, cluster_info: ClusterInfo, rank: int, store: Store | None = None) -> None:
-        self._first_ranks = [ranks[0].rank for ranks in cluster_info.hosts.values()]
+    def __init__(self, cluster_info: ClusterInfo, rank: int, store: RunStore | None = None) -> None:
+        self._ranks_of = {ranks[0].rank: [row.rank for row in ranks] for ranks in cluster_info.hosts.values()}
+        self._first_ranks = list(self._ranks_of)
         self._local_ranks = cluster_info.hosts[cluster_info.rows[rank].host]
         self._rank = rank
         self._store = None if store is None else TimedStore(store, _STORE_TIMEOUT_S)
         self._latest: dict[int, Reading] = {}
+        self._faults = FaultLog()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="readings", daemon=True)
         if rank in self._first_ranks:
@@ -64,9 +66,21 @@ class Readings:
         if self._rank != 0:
             self._store.set(f"readings/{self._rank}", json.dumps(own))
             return {}
-        keys = [f"readings/{first}" for first in self._first_ranks if first != 0]
-        texts = [self._store.get(key) for key in keys if self._store.contains(key)]
-        return {int(rank): reading for text in texts for rank, reading in json.loads(text).items()}
+        found: dict[int, Reading] = {}
+        for first in self._first_ranks[1:]:
+            try:
+                found |= self._readings_of(self._store, first)
+            except StoreFault as fault:
+                self._faults.ignore(fault)
+        return found
+
+    def _readings_of(self, store: TimedStore, first: int) -> dict[int, Reading]:
+        """What the first rank of another host has sent; {} before it has."""
+        if not store.contains(f"readings/{first}"):
+            return {}
+        what = f"the readings of rank {first}"
+        sent = parse_value(dict[str, dict[str, float | None]], store.get(f"readings/{first}"), what)
+        return {rank: sent[str(rank)] for rank in self._ranks_of[first] if str(rank) in sent}
 
 
 def read_host(ranks: list[RankInfo]) -> dict[int, Reading]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from modules.distributed.formatting import format_ranks
 from modules.distributed.health.flight_recorder import Collective
+from modules.files import printable
 
 # Their sizes must be the same on all ranks; those of other collectives may differ.
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
 IDLE_AFTER_S = 3.0
+_MAX_STACK_CHARS = 100_000
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,16 @@ class RankSnapshot:
         """How many collectives of a group it has started; None if it does not belong to that group."""
         return max((each.number for each in self.collectives if each.group == group), default=None)
 
-    @classmethod
-    def load(cls, text: str) -> RankSnapshot:
-        """From the JSON of its fields."""
-        data = json.loads(text)
-        data["collectives"] = tuple(Collective(**each) for each in data["collectives"])
-        return cls(**{**data, "waits_for": tuple(data["waits_for"])})
+    def made_printable(self) -> RankSnapshot:
+        """The same with texts that may be shown, whoever wrote them."""
+        return replace(
+            self,
+            host=printable(self.host),
+            location=printable(self.location),
+            component=printable(self.component),
+            barrier=printable(self.barrier),
+            stack=printable(self.stack, _MAX_STACK_CHARS, lines=True),
+        )
 
 
 @dataclass(frozen=True)

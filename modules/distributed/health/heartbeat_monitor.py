@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import psutil
 
+from modules.distributed.health.rank_processes import rank_processes
 from modules.distributed.health.reachability import HostProbe
 from modules.distributed.startup.rendezvous import Member, ranks_by_host
 from modules.run.folder.error_help import advice_for_kind
@@ -37,9 +38,7 @@ class HeartbeatMonitor:
         self._probes = probes
         self._machine = everyone[own_rank].machine_id
         self._last: dict[int, tuple[int, float]] = {}  # rank -> number of its last heartbeat, when it arrived
-        self._local_ranks = {
-            m.rank for m in everyone if m.machine_id == self._machine and psutil.pid_exists(m.process_id)
-        }
+        self._processes = rank_processes(everyone, own_rank)
 
     def record(self, rank: int, number: int) -> None:
         """Note the number of the last heartbeat of `rank`."""
@@ -64,7 +63,7 @@ class HeartbeatMonitor:
         now = time.monotonic()
         silent = {rank: now - at for rank, (_, at) in self._last.items() if now - at > SILENT_AFTER_S}
         for rank in sorted(silent):
-            if rank in self._local_ranks and (found := self._check_process(self._everyone[rank], silent[rank])):
+            if found := self._check_process(self._everyone[rank], silent[rank]):
                 return found
         for rank in sorted(silent):
             machine = self._everyone[rank].machine_id
@@ -80,8 +79,7 @@ class HeartbeatMonitor:
     def diagnose_store(self, seconds: float, *, connection_broken: bool) -> Failure | None:
         """The failure if the store, which is on the machine of rank 0, has not answered for `seconds`."""
         host = self._everyone[0]
-        is_local = host.machine_id == self._machine and 0 in self._local_ranks
-        if is_local and (found := self._check_process(host, seconds)):
+        if found := self._check_process(host, seconds):
             return found
         if seconds < self._machine_timeout_s(host.machine_id, connection_broken=connection_broken):
             return None
@@ -89,9 +87,9 @@ class HeartbeatMonitor:
 
     def kill(self, rank: int) -> None:
         """Kill the process of a rank if it is on this machine."""
-        if rank in self._local_ranks:
+        if rank in self._processes:
             with suppress(psutil.Error):
-                psutil.Process(self._everyone[rank].process_id).kill()
+                self._processes[rank].kill()
 
     def _machine_timeout_s(self, machine: str, *, connection_broken: bool) -> float:
         """How long a whole machine may be silent."""
@@ -108,7 +106,10 @@ class HeartbeatMonitor:
 
     def _check_process(self, member: Member, seconds: float) -> Failure | None:
         """The failure that the operating system shows for a process of this machine; None if it shows none yet."""
-        status = _status(member.process_id)
+        process = self._processes.get(member.rank)
+        if process is None:
+            return None
+        status = _status(process)
         who = f"The process of rank {member.rank} ({member.process_id} on {member.host})"
         if status in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
             return failure_of(member, "gone", f"{who} exited during the run without reporting an error.")
@@ -136,12 +137,14 @@ class HeartbeatMonitor:
 
 def is_stopped(process_id: int) -> bool:
     """Whether a process of this machine is suspended."""
-    return _status(process_id) in _STOPPED
+    with suppress(psutil.NoSuchProcess):
+        return _status(psutil.Process(process_id)) in _STOPPED
+    return False
 
 
-def _status(process_id: int) -> str:
+def _status(process: psutil.Process) -> str:
     try:
-        return str(psutil.Process(process_id).status())
+        return str(process.status() if process.is_running() else psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return str(psutil.STATUS_DEAD)
     except psutil.Error:

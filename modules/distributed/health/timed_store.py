@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TypeVar
 
-from torch._C._distributed_c10d import Store
+from modules.distributed.run_store import RunStore, StoreFault
 
 T = TypeVar("T")
 
@@ -24,11 +24,12 @@ class TimedStore:
     """A separate connection to a store, with a timeout on each call.
 
     torch's store waits for ever if the process that hosts it is stopped or its machine loses power, and
-    all threads that share a connection queue behind each other. Every method raises StoreTimeout or StoreClosed.
+    all threads that share a connection queue behind each other. Every method raises StoreTimeout or StoreClosed, and
+    those that read StoreFault for what no rank of this run has written.
     """
 
-    def __init__(self, store: Store, timeout_s: float) -> None:
-        self._store: Store = store.clone()  # type: ignore[attr-defined]  # missing in torch's stubs
+    def __init__(self, store: RunStore, timeout_s: float) -> None:
+        self._store = store.clone()
         self._timeout_s = timeout_s
         self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._work, name="store", daemon=True).start()
@@ -46,20 +47,20 @@ class TimedStore:
         self._call(lambda: self._store.delete_key(key))
 
     def contains(self, key: str) -> bool:
-        """Whether `key` has been set."""
-        return self._call(lambda: self._store.check([key]))
+        """Whether a rank has set `key`."""
+        return self._call(lambda: self._store.has(key))
 
     def get(self, key: str) -> str:
         """The value of a key that has been set."""
-        return self._call(lambda: self._store.get(key)).decode()
+        return self._call(lambda: self._store.get(key)).decode(errors="replace")
 
-    def get_many(self, keys: Sequence[str]) -> list[str]:
-        """The values of keys that have all been set."""
-        return [value.decode() for value in self._call(lambda: self._store.multi_get(list(keys)))]
+    def get_many(self, keys: Sequence[str]) -> list[bytes | StoreFault]:
+        """The values of keys that have all been set, or what is wrong with them."""
+        return self._call(lambda: self._store.authentic(keys))
 
     def set_if_absent(self, key: str, value: str) -> str:
         """Set `key` unless it has been set before; returns its value now."""
-        return self._call(lambda: self._store.compare_set(key, "", value)).decode()
+        return self._call(lambda: self._store.set_if_absent(key, value)).decode(errors="replace")
 
     def _call(self, call: Callable[[], T]) -> T:
         done = threading.Event()
@@ -76,6 +77,8 @@ class TimedStore:
         self._requests.put(request)
         if not done.wait(self._timeout_s):
             raise StoreTimeout
+        if errors and isinstance(errors[0], StoreFault):
+            raise errors[0]
         if errors:
             raise StoreClosed(str(errors[0])) from errors[0]
         return results[0]

@@ -9,7 +9,6 @@ cause.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -17,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
@@ -34,6 +32,7 @@ from modules.distributed.health.diagnosis import (
     wait_rows,
 )
 from modules.distributed.health.duties import HEARTBEATS_PER_SECOND, judging_ranks, watched_ranks
+from modules.distributed.health.exchange import Exchange
 from modules.distributed.health.heartbeat import Heartbeat, SelfMonitor
 from modules.distributed.health.heartbeat_monitor import (
     SILENT_AFTER_S,
@@ -97,12 +96,12 @@ class Watchdog:
         self._on_long_wait = on_long_wait
         self._on_force_exit = on_force_exit
         self._store = TimedStore(group.store, STORE_TIMEOUT_S)
+        self._exchange = Exchange(self._store, group.rank, group.world_size)
         self._self_monitor = SelfMonitor(self._own)
         self._monitor = HeartbeatMonitor(group.members, self._own.rank, host_probes(group.members, group.rank_env))
         self._judges = group.rank in judging_ranks(group.members)
         self._watched = watched_ranks(group.members, group.rank)
         self._every_s = max(HEARTBEAT_EVERY_S, len(group.members) / HEARTBEATS_PER_SECOND)
-        self._started: set[int] = set()
         self._wants_snapshots = False
         self._parent = os.getppid()
         self._store_answered_at = time.monotonic()
@@ -170,15 +169,15 @@ class Watchdog:
 
     def _check_ranks(self) -> None:
         own = self._send_heartbeat()
-        if self._store.contains("failure"):
-            self._adopt(self._store.get("failure"))
+        if (failure := self._exchange.failure()) is not None:
+            self._adopt(failure)
             return
         heartbeats = self._receive_heartbeats() if self._watched else {}
         is_broken = self._is_connection_broken()
         if self._judges:
             self._request_snapshots(is_broken or any(each.waits_s >= IDLE_AFTER_S for each in heartbeats.values()))
-        if is_broken or own.waits_s >= IDLE_AFTER_S or self._wants_snapshots or self._store.contains("snapshots"):
-            self._store.set(f"snapshot/{self._own.rank}", json.dumps(asdict(self._self_monitor.snapshot())))
+        if is_broken or own.waits_s >= IDLE_AFTER_S or self._wants_snapshots or self._exchange.has("snapshots"):
+            self._exchange.send_snapshot(self._self_monitor.snapshot())
         if self._wants_snapshots:
             self._diagnose(heartbeats, is_broken=is_broken)
         if self._failure is None and (lost := self._monitor.find_lost_rank(connection_broken=is_broken)):
@@ -187,31 +186,26 @@ class Watchdog:
     def _is_connection_broken(self) -> bool:
         """Whether a connection to another rank broke: here or, for a rank that judges, anywhere."""
         if self._connection_broken:
-            self._store.set("broken", "")
+            self._exchange.set("broken")
             return True
-        return self._judges and self._store.contains("broken")
+        return self._judges and self._exchange.has("broken")
 
     def _request_snapshots(self, are_wanted: bool) -> None:
         """Ask all ranks for a snapshot a second, for as long as some rank waits."""
-        if are_wanted and not self._store.contains("snapshots"):
-            self._store.set("snapshots", "")
+        if are_wanted and not self._exchange.has("snapshots"):
+            self._exchange.set("snapshots")
         elif self._wants_snapshots and not are_wanted:
-            self._store.delete("snapshots")
+            self._exchange.clear("snapshots")
         self._wants_snapshots = are_wanted
 
     def _send_heartbeat(self, *, has_left: bool = False) -> Heartbeat:
         heartbeat = self._self_monitor.heartbeat(has_left=has_left)
-        self._store.set(f"heartbeat/{self._own.rank}", json.dumps(asdict(heartbeat)))
+        self._exchange.send_heartbeat(heartbeat)
         return heartbeat
 
     def _receive_heartbeats(self) -> dict[int, Heartbeat]:
         """The last heartbeat of every watched rank that has sent one and has not left."""
-        for rank in self._watched:
-            if rank not in self._started and self._store.contains(f"heartbeat/{rank}"):
-                self._started.add(rank)
-        ranks = sorted(self._started)
-        texts = self._store.get_many([f"heartbeat/{rank}" for rank in ranks])
-        heartbeats = {rank: Heartbeat(**json.loads(text)) for rank, text in zip(ranks, texts, strict=True)}
+        heartbeats = self._exchange.heartbeats(self._watched)
         for rank, heartbeat in heartbeats.items():
             if heartbeat.has_left:
                 self._monitor.remove(rank)
@@ -221,9 +215,7 @@ class Watchdog:
 
     def _snapshots(self, heartbeats: dict[int, Heartbeat]) -> dict[int, RankSnapshot]:
         """The ranks' snapshots, without those left over from an earlier wait."""
-        ranks = [rank for rank in heartbeats if self._store.contains(f"snapshot/{rank}")]
-        texts = self._store.get_many([f"snapshot/{rank}" for rank in ranks]) if ranks else []
-        snapshots = {rank: RankSnapshot.load(text) for rank, text in zip(ranks, texts, strict=True)}
+        snapshots = self._exchange.snapshots(heartbeats)
         return {rank: each for rank, each in snapshots.items() if each.heartbeat >= heartbeats[rank].number - 2}
 
     def _diagnose(self, heartbeats: dict[int, Heartbeat], *, is_broken: bool) -> None:
@@ -263,7 +255,7 @@ class Watchdog:
         failure = self._find_lost_launcher(seconds)
         failure = failure or self._monitor.diagnose_store(seconds, connection_broken=is_broken)
         if failure is not None:
-            self._adopt(json.dumps(asdict(failure)))
+            self._adopt(failure)
 
     def _find_lost_launcher(self, seconds: float) -> Failure | None:
         """The failure if the process that started this one has exited or is stopped, and the store with it."""
@@ -295,11 +287,10 @@ class Watchdog:
 
     def _publish(self, failure: Failure) -> None:
         """Put a failure into the store unless there is one already, and adopt the one that is there."""
-        self._adopt(self._store.set_if_absent("failure", json.dumps(asdict(failure))))
+        self._adopt(self._exchange.publish(failure))
 
-    def _adopt(self, text: str) -> None:
+    def _adopt(self, failure: Failure) -> None:
         """Record the run's failure on this machine, too, before any of its consequences."""
-        failure = Failure(**json.loads(text))
         if self._folder is not None:
             record_failure(self._folder, failure, keep_existing=True)
         self._failure = failure

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from modules.config import ConfigError, TrainConfig
 from modules.distributed.formatting import first_names
 from modules.distributed.process_group import Group
+from modules.distributed.run_store import parse_value
 from modules.distributed.shared_folders import Gather
 from modules.distributed.startup.rank_info import Differences, RankInfo, measure_speed, source_hashes
 from modules.distributed.startup.rendezvous import Member
@@ -56,14 +57,18 @@ def gather_cluster_info(group: Group, config: TrainConfig | None, gather: Gather
     own = RankInfo.of_this_process(own_member, group.device, group.backend, config, is_first_of_host=is_first_of_host)
     gather("clocks", "")
     own = replace(own, clock=time.time())
-    rows = tuple(RankInfo.parse(text) for text in gather("cluster info", own.dump()))
+    rows = tuple(RankInfo.parse(text, rank) for rank, text in enumerate(gather("cluster info", own.dump())))
     _refuse_differences(rows, config, gather)
     is_mixed = len({row.model for row in rows}) > 1 and all(row.on_gpu for row in rows)
     return ClusterInfo(
         rows,
-        tuple(map(float, gather("speeds", str(measure_speed(group.device))))) if is_mixed else (),
-        min(map(float, gather("link", str(_measure_link_mb_s(group))))) if len(set(machines)) > 1 else None,
+        _numbers(gather("speeds", str(measure_speed(group.device)))) if is_mixed else (),
+        min(_numbers(gather("link", str(_measure_link_mb_s(group))))) if len(set(machines)) > 1 else None,
     )
+
+
+def _numbers(texts: Sequence[str]) -> tuple[float, ...]:
+    return tuple(parse_value(float, text, f"the measurement of rank {rank}") for rank, text in enumerate(texts))
 
 
 def _refuse_differences(rows: Sequence[RankInfo], config: TrainConfig | None, gather: Gather) -> None:
@@ -71,11 +76,15 @@ def _refuse_differences(rows: Sequence[RankInfo], config: TrainConfig | None, ga
     if len({row.settings for row in rows}) == 1 and len({row.code for row in firsts}) == 1:
         return
     ours = {"settings": {} if config is None else shared_settings(config), "files": source_hashes(config)}
-    theirs: dict[str, dict[str, str]] = json.loads(gather("sources of rank 0", json.dumps(ours))[0])
+    sent = gather("sources of rank 0", json.dumps(ours))[0]
+    theirs = parse_value(dict[str, dict[str, str]], sent, "the settings of rank 0")
     host = rows[dist.get_rank()].host
-    settings, files = (tuple(differing_names(ours[kind], theirs[kind])) for kind in ("settings", "files"))
+    settings, files = (tuple(differing_names(ours[kind], theirs.get(kind, {}))) for kind in ("settings", "files"))
     own = Differences(host, settings, () if ALLOW_DIFFERENCES in os.environ else files)
-    differences = [Differences(**json.loads(text)) for text in gather("differences", json.dumps(asdict(own)))]
+    differences = [
+        parse_value(Differences, text, f"the differences of rank {rank}")
+        for rank, text in enumerate(gather("differences", json.dumps(asdict(own))))
+    ]
     raise_differences(rows[0].host, differences)
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
-from torch._C._distributed_c10d import TCPStore
 from torch.multiprocessing.spawn import (
     ProcessExitedException,
     ProcessRaisedException,
@@ -19,10 +18,13 @@ from torch.multiprocessing.spawn import (
 
 from modules.config import TrainingError
 from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
-from modules.distributed.startup.store import HAS_LIBUV, LAUNCHER_STORE_VARIABLE
+from modules.distributed.startup.loopback import host_store
+from modules.distributed.startup.store import LAUNCHER_STORE_VARIABLE
 from modules.machine import find_free_port, hostname
 from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
+from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.rank_env import RankEnv
+from modules.run.launch.store_secret import new_secret, store_secret
 
 GRACE_S = 8.0
 SECONDARY_FAILURE_DELAY_S = 2.0
@@ -52,8 +54,8 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
     Raises TrainingError for the first rank that failed, after the others have exited or were killed.
     """
     # Hosted by this process, the store outlives every rank, even one that is killed or stopped.
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=HAS_LIBUV)
-    args = world_size, port, function, arguments
+    store = host_store("127.0.0.1", port)
+    args = world_size, port, store_secret() or new_secret(), function, arguments
     context = start_processes(_run_rank, args, nprocs=world_size, join=False, start_method="spawn")
     assert context is not None
     try:
@@ -78,7 +80,7 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
 
 
 def _run_rank(
-    rank: int, world_size: int, port: int, function: Callable[..., None], arguments: tuple[object, ...]
+    rank: int, world_size: int, port: int, secret: str, function: Callable[..., None], arguments: tuple[object, ...]
 ) -> None:
     rank_env = RankEnv(rank, rank, world_size, "127.0.0.1", port)
     if sys.platform == "linux":
@@ -86,6 +88,7 @@ def _run_rank(
         _prctl_pr_set_pdeathsig(signal.SIGKILL)
     os.environ.update(rank_env.environment())
     os.environ[LAUNCHER_STORE_VARIABLE] = str(port)
+    os.environ[STORE_SECRET] = secret
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     function(rank_env, *arguments)
 

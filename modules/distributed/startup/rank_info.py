@@ -6,18 +6,22 @@ import json
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from modules.config import TrainConfig
+from modules.distributed.run_store import StoreFault, parse_value
 from modules.distributed.startup.rendezvous import Member
+from modules.files import printable
 from modules.machine import Link, driver_version, gpu_links, memory_mib, visible_gpus
 from modules.run.join.fingerprint import Listing, code_listing, digest, family_listing, package_listing
 from modules.run.join.local_settings import shared_settings
+from modules.run.launch.store_secret import store_secret
 
 _MEASURE_S = 0.3
 _MATRIX_SIZE = 4096
+_MAX_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class RankInfo:
     ) -> RankInfo:
         """This process. What all processes of a machine share is queried by its first rank only."""
         total, free = _memory_mib(device)
+        key = store_secret() or ""
         return cls(
             rank=member.rank,
             host=member.host,
@@ -59,16 +64,26 @@ class RankInfo:
             versions=software_versions(device),
             clock=time.time(),
             gpu_uuid=_gpu_uuid(device),
-            code=digest(source_hashes(config)) if is_first_of_host else "",
-            settings=digest(shared_settings(config)) if config is not None else "",
+            code=digest(source_hashes(config), key) if is_first_of_host else "",
+            settings=digest(shared_settings(config), key) if config is not None else "",
             links=tuple(gpu_links(visible_gpus())) if is_first_of_host else (),
         )
 
     @classmethod
-    def parse(cls, text: str) -> RankInfo:
-        """The inverse of `dump`."""
-        data = json.loads(text)
-        return cls(**{**data, "links": tuple(Link(**link) for link in data["links"])})
+    def parse(cls, text: str, rank: int) -> RankInfo:
+        """The inverse of `dump`, of what `rank` sent. Raises StoreFault."""
+        what = f"the description of rank {rank}"
+        info = parse_value(cls, text, what)
+        if info.rank != rank:
+            raise StoreFault(f"{what} in the store is that of rank {info.rank}.")
+        return replace(
+            info,
+            host=printable(info.host, _MAX_CHARS),
+            device=printable(info.device, _MAX_CHARS),
+            model=printable(info.model, _MAX_CHARS),
+            backend=printable(info.backend, _MAX_CHARS),
+            versions={printable(name, _MAX_CHARS): printable(each, _MAX_CHARS) for name, each in info.versions.items()},
+        )
 
     def dump(self) -> str:
         """As JSON."""

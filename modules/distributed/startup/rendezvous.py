@@ -13,19 +13,29 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
+from typing import Annotated
 
-from torch._C._distributed_c10d import PrefixStore, Store
+from pydantic import Field
 
 from modules.config import TrainingError
 from modules.distributed.formatting import format_ranks, join_with_and
+from modules.distributed.run_store import RunStore, StoreFault, parse_value
+from modules.files import printable
 from modules.machine import hostname, machine_id, route_to_master
 from modules.run.launch.rank_env import RankEnv
+from modules.run.launch.store_secret import SECRET_ADVICE
 
 REPORT_AFTER_S = 5.0
 REPORT_EVERY_S = 30.0
 POLL_EVERY_S = 0.05
+# How long a rank with another secret is waited for: rank 0 may host the store, so it leaves last.
+OTHER_SECRET_AFTER_S = 2.0
+RANK_0_LEAVES_LATER_S = 3.0
+
+_MAX_HOST_CHARS = 200
 
 Log = Callable[[str], None]
+_Nonce = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
 
 class GroupError(TrainingError):
@@ -38,10 +48,10 @@ class GroupError(TrainingError):
 class Member:
     """One process of the group; None for what its launcher does not provide."""
 
-    rank: int
-    local_rank: int
+    rank: Annotated[int, Field(ge=0, lt=1 << 20)]
+    local_rank: Annotated[int, Field(ge=0, lt=1 << 20)]
     host: str
-    process_id: int
+    process_id: Annotated[int, Field(ge=1, lt=1 << 31)]
     node_rank: int | None  # from torchrun or Slurm
     local_world_size: int | None
     machine_id: str = ""  # ranks with the same one see each other's processes; host names may be ambiguous
@@ -65,20 +75,23 @@ class Member:
         )
 
 
-def rendezvous(store: Store, rank_env: RankEnv, timeout_s: float, log: Log) -> Store:
+def rendezvous(store: RunStore, rank_env: RankEnv, timeout_s: float, log: Log) -> RunStore:
     """Wait until all processes have joined; returns a prefix of `store` for this attempt, which holds `members`.
 
-    Logs from time to time which ranks are missing. Raises GroupError that names them after `timeout_s` seconds.
+    Logs from time to time which ranks are missing. Raises GroupError that names them after `timeout_s` seconds, or a
+    rank that has another secret, and StoreFault for values that no rank of this run has written.
     """
     own = Member.of_this_process(rank_env)
     nonce = uuid.uuid4().hex
     deadline = _Deadline(timeout_s, log)
+    secrets = _Secrets(store, rank_env)
     try:
-        store.set(f"hello/{rank_env.rank}", json.dumps([nonce, asdict(own)]))
-        attempt = nonce if rank_env.rank == 0 else _wait_for_welcome(store, rank_env, nonce, deadline)
-        ours = PrefixStore(attempt, store)
+        store.announce_secret(rank_env.rank)
+        store.set(f"hello/{rank_env.rank}", json.dumps(asdict(_Hello(nonce, own))))
+        attempt = nonce if rank_env.rank == 0 else _wait_for_welcome(store, rank_env, nonce, deadline, secrets)
+        ours = store.within(attempt)
         ours.set(f"member/{rank_env.rank}", json.dumps(asdict(own)))
-        _wait_for_all(store, ours, attempt, rank_env, deadline)
+        _wait_for_all(store, ours, attempt, rank_env, deadline, secrets)
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError
         raise GroupError(
             f"rank {rank_env.rank} on {own.host} lost rank 0 at {rank_env.master_addr}:{rank_env.master_port}, "
@@ -88,10 +101,36 @@ def rendezvous(store: Store, rank_env: RankEnv, timeout_s: float, log: Log) -> S
     return ours
 
 
-def members(store: Store, world_size: int) -> tuple[Member, ...]:
+def members(store: RunStore, world_size: int) -> tuple[Member, ...]:
     """All processes, by rank; `store` is what `rendezvous` returned. Ambiguous host names get an address appended."""
-    keys = [f"member/{rank}" for rank in range(world_size)]
-    return tuple(disambiguate_hosts([Member(**json.loads(text)) for text in store.multi_get(keys)]))
+    texts = store.multi_get([f"member/{rank}" for rank in range(world_size)])
+    return tuple(disambiguate_hosts([_member(text, rank) for rank, text in enumerate(texts)]))
+
+
+def _member(text: bytes, rank: int) -> Member:
+    what = f"the description of rank {rank}"
+    return _checked(parse_value(Member, text, what), rank, what)
+
+
+def _checked(member: Member, rank: int, what: str) -> Member:
+    if member.rank != rank:
+        raise StoreFault(f"{what} in the store is that of rank {member.rank}.")
+    return replace(member, host=printable(member.host, _MAX_HOST_CHARS))
+
+
+@dataclass(frozen=True)
+class _Hello:
+    """A process that wants to join; the answer names its nonce."""
+
+    nonce: _Nonce
+    member: Member
+
+    @classmethod
+    def parse(cls, text: bytes, rank: int) -> _Hello:
+        """The hello of `rank`."""
+        what = f"the hello of rank {rank}"
+        hello = parse_value(cls, text, what)
+        return replace(hello, member=_checked(hello.member, rank, what))
 
 
 def disambiguate_hosts(everyone: Sequence[Member]) -> list[Member]:
@@ -170,27 +209,54 @@ def rendezvous_timeout(missing: str, timeout_s: float) -> GroupError:
     )
 
 
-def _wait_for_welcome(store: Store, rank_env: RankEnv, nonce: str, deadline: _Deadline) -> str:
+class _Secrets:
+    """Notices ranks that were started with another secret, which would be waited for in vain."""
+
+    def __init__(self, store: RunStore, rank_env: RankEnv) -> None:
+        self._store = store
+        self._rank = rank_env.rank
+        # a rank other than 0 asks no other for the way in
+        self._others = range(1, rank_env.world_size) if rank_env.rank == 0 else range(1)
+        self._seen_at: float | None = None
+
+    def check(self) -> None:
+        """Raises GroupError once a rank has had another secret for a while."""
+        found = ((rank, text) for rank in self._others if (text := self._store.secret_difference(rank)))
+        rank, difference = next(found, (0, ""))
+        if not difference:
+            self._seen_at = None
+            return
+        now = time.monotonic()
+        self._seen_at = now if self._seen_at is None else self._seen_at
+        if now - self._seen_at > OTHER_SECRET_AFTER_S + (RANK_0_LEAVES_LATER_S if self._rank == 0 else 0):
+            raise GroupError(f"rank {rank} {difference} (rank {self._rank} on {hostname()}).", SECRET_ADVICE)
+
+
+def _wait_for_welcome(store: RunStore, rank_env: RankEnv, nonce: str, deadline: _Deadline, secrets: _Secrets) -> str:
     """The prefix of this attempt, as rank 0 sends it to this process."""
     key = f"welcome/{nonce}"
-    while not store.check([key]):
+    while not store.has(key):
+        secrets.check()
         deadline.tick(lambda: find_missing_ranks(_registered(store, rank_env), rank_env.world_size), silent=False)
-    return store.get(key).decode()
+    return parse_value(_Nonce, store.get(key), "the welcome of rank 0")
 
 
-def _wait_for_all(store: Store, ours: Store, attempt: str, rank_env: RankEnv, deadline: _Deadline) -> None:
+def _wait_for_all(
+    store: RunStore, ours: RunStore, attempt: str, rank_env: RankEnv, deadline: _Deadline, secrets: _Secrets
+) -> None:
     keys = [f"member/{rank}" for rank in range(rank_env.world_size)]
     answered: dict[int, bytes] = {}
 
     def find_missing() -> MissingRanks:
-        joined = [Member(**json.loads(ours.get(key))) for key in keys if ours.check([key])]
+        joined = [_member(ours.get(key), rank) for rank, key in enumerate(keys) if ours.check([key])]
         return find_missing_ranks(joined, rank_env.world_size)
 
     while not ours.check(keys):
         if rank_env.rank == 0:
             _welcome_new(store, attempt, rank_env.world_size, answered)
-        elif ours.check(["gave_up"]):
-            raise rendezvous_timeout(ours.get("gave_up").decode(), deadline.timeout_s)
+            secrets.check()
+        elif ours.has("gave_up"):
+            raise rendezvous_timeout(ours.get("gave_up").decode(errors="replace"), deadline.timeout_s)
         try:
             deadline.tick(find_missing, silent=rank_env.rank != 0)
         except GroupError:
@@ -199,19 +265,19 @@ def _wait_for_all(store: Store, ours: Store, attempt: str, rank_env: RankEnv, de
             raise
 
 
-def _welcome_new(store: Store, attempt: str, world_size: int, answered: dict[int, bytes]) -> None:
+def _welcome_new(store: RunStore, attempt: str, world_size: int, answered: dict[int, bytes]) -> None:
     """Answer the hellos that arrived since the last call; a hello left by a previous process does no harm."""
     for rank in range(1, world_size):
         key = f"hello/{rank}"
         if store.check([key]) and (hello := store.get(key)) != answered.get(rank):
             answered[rank] = hello
-            store.set(f"welcome/{json.loads(hello)[0]}", attempt)
+            store.set(f"welcome/{_Hello.parse(hello, rank).nonce}", json.dumps(attempt))
 
 
-def _registered(store: Store, rank_env: RankEnv) -> list[Member]:
+def _registered(store: RunStore, rank_env: RankEnv) -> list[Member]:
     """The ranks other than 0 that have sent a hello."""
     others = range(1, rank_env.world_size)
-    return [Member(**json.loads(store.get(f"hello/{r}"))[1]) for r in others if store.check([f"hello/{r}"])]
+    return [_Hello.parse(store.get(f"hello/{r}"), r).member for r in others if store.check([f"hello/{r}"])]
 
 
 def _machine_of(rank: int, joined: Sequence[Member]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -13,23 +12,26 @@ from datetime import timedelta
 from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed re-exports them, but not for type checkers
 
 from modules.distributed.formatting import error_summary
+from modules.distributed.run_store import RunStore
+from modules.distributed.startup.loopback import HAS_LIBUV, host_store
 from modules.distributed.startup.rendezvous import REPORT_AFTER_S, GroupError, Log, rendezvous, rendezvous_timeout
 from modules.machine import hostname
 from modules.run.launch.rank_env import RankEnv
+from modules.run.launch.store_secret import store_secret
 
 logger = logging.getLogger("tandem")
 
 PROBE_TIMEOUT_S = 3.0
-HAS_LIBUV = sys.platform != "win32"  # PyTorch's builds for Windows are made without it
 LAUNCHER_STORE_VARIABLE = "TANDEM_STORE_PORT"
 
 
-def open_store(rank_env: RankEnv, timeout_s: float, log: Log = logger.warning) -> Store:
+def open_store(rank_env: RankEnv, timeout_s: float, log: Log = logger.warning) -> RunStore:
     """The key-value store that all processes share, at `rank_env.master_addr:master_port`; open it once per process.
 
     Returns once all processes have joined; `log` is called from time to time with the missing ranks. Raises GroupError
-    that names them after `timeout_s` seconds.
+    that names them after `timeout_s` seconds. Values are authenticated with the secret in the environment, if any.
     """
+    secret = store_secret()
     os.environ.update(rank_env.environment())
     deadline = time.monotonic() + timeout_s
     launcher_hosts_store = (  # torchrun or `spawn`; the store then outlives every rank
@@ -40,7 +42,7 @@ def open_store(rank_env: RankEnv, timeout_s: float, log: Log = logger.warning) -
     if not hosts_store:
         _wait_until_open(rank_env, timeout_s, log)
     store = _connect_store(rank_env, hosts_store, deadline, timeout_s, log)
-    return rendezvous(store, rank_env, _left(deadline), log)
+    return rendezvous(RunStore(store, secret), rank_env, _left(deadline), log)
 
 
 def _connect_store(rank_env: RankEnv, hosts_store: bool, deadline: float, timeout_s: float, log: Log) -> Store:
@@ -49,17 +51,20 @@ def _connect_store(rank_env: RankEnv, hosts_store: bool, deadline: float, timeou
 
     def connect() -> None:
         try:
+            if hosts_store:
+                found.append(host_store(rank_env.master_addr, rank_env.master_port, timeout_s))
+                return
             store = TCPStore(
                 rank_env.master_addr,
                 rank_env.master_port,
-                is_master=hosts_store,
+                is_master=False,
                 timeout=timedelta(seconds=timeout_s),
                 wait_for_workers=False,
                 multi_tenant=True,
                 use_libuv=HAS_LIBUV,
             )
             found.append(store)
-        except (RuntimeError, ValueError) as error:  # DistError and its subclasses derive from RuntimeError
+        except (OSError, RuntimeError, ValueError) as error:  # DistError and its subclasses derive from RuntimeError
             found.append(error)
 
     connecting = threading.Thread(target=connect, name="connect", daemon=True)

@@ -84,13 +84,21 @@ def _schedule(values: Values) -> list[Assignment]:
         raise UnsupportedValueError(common.NO_SCHEDULE if name == "step" else _NO_SCHEDULE)
     if name in ("cosine", "constant_with_warmup"):
         warmup = rest.pop("num_warmup_steps", 1000 if name == "constant_with_warmup" else 0)
-        found.append(Assignment("warmup_steps", _steps(integer(warmup), values), _changed(values), (_PARAMS,)))
+        found.append(_warmup(number(warmup), values))
     if name.startswith("cosine") and "eta_min" in rest:
         factor = min(number(rest.pop("eta_min")) / max(number(values["train.lr"]), 1e-12), 1.0)
         found.append(Assignment("min_learning_rate_factor", factor, keys=(_PARAMS,)))
     rest.pop("total_iters", None)  # replaced by the number of steps
     why = f"{', '.join(rest)}: Tandem's schedule has no such setting"
     return [*found, Assignment("", why=why, keys=(_PARAMS,))] if rest else found
+
+
+def _warmup(count: float, values: Values) -> Assignment:
+    """The steps, as get_constant_schedule_with_warmup of diffusers takes them: no share of the run."""
+    if 0 < count < 1:
+        why = "the schedule there counts steps: it warms up during the first one, not during a fraction of the run"
+        return Assignment("warmup_steps", 1, why, (_PARAMS,))
+    return Assignment("warmup_steps", _steps(integer(count), values), _changed(values), (_PARAMS,))
 
 
 def _optimizer(values: Values) -> list[Assignment]:

@@ -49,14 +49,15 @@ def subset_table(has_captions: bool) -> Table:
     def captions(values: Values) -> list[Assignment]:
         words, prefix = text(values["class_tokens"] or "").strip(), text(values["caption_prefix"] or "").strip()
         if words and not has_captions:
-            keys = ("class_tokens", "caption_extension")
-            found = [
-                Assignment("caption_source", "none", keys=keys, quiet=True),
-                Assignment("prompt_prefix", words, "for images without caption files", keys),
+            keys: tuple[str, ...] = ("class_tokens", "caption_extension")
+            why = "for images without caption files"
+            if prefix:  # it comes before every caption (train_util.py, process_caption)
+                keys, words = (*keys, "caption_prefix"), f"{prefix} {words}"
+                why = f"{why}: caption_prefix and class_tokens are the caption"
+            return [
+                Assignment("caption_source", "none", keys=keys[:2], quiet=True),
+                Assignment("prompt_prefix", words, why, keys),
             ]
-            if prefix:
-                found.append(Assignment("", why="class_tokens are the caption", keys=("caption_prefix",)))
-            return found
         found = [
             Assignment("caption_source", "txt", keys=("caption_extension",), quiet=True),
             Assignment("caption_extension", extension(values), keys=("caption_extension",)),

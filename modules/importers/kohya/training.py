@@ -90,12 +90,9 @@ def _warmup(values: Values) -> list[Assignment]:
         raise UnsupportedValueError("kohya's constant schedule has no warm-up; set warmup_steps if you want one")
     if steps and steps >= 1:
         return [Assignment("warmup_steps", integer(steps), keys=("lr_warmup_steps",))]
-    share = steps if steps else (percent or 0.0) / 100
-    total = optional_number(values["max_train_steps"])
-    if not total or optional_number(values["max_train_epochs"]):
-        raise UnsupportedValueError(common.FRACTION)
-    why = f"{share:.0%} of {total:.0f} steps"
-    return [Assignment("warmup_steps", round(share * total), why, ("lr_warmup_steps", "lr_warmup"))]
+    if steps:
+        return [Assignment("warmup_fraction", steps, keys=("lr_warmup_steps",))]
+    return [Assignment("warmup_fraction", (percent or 0.0) / 100, keys=("lr_warmup",))]
 
 
 def _layouts(values: Values) -> list[Assignment]:
@@ -150,9 +147,9 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         {"epoch": None},
     ),
     CombinedRule(
-        {"lr_warmup_steps": 0, "lr_warmup": 0}, "warmup_steps", _warmup,
+        {"lr_warmup_steps": 0, "lr_warmup": 0}, "warmup_steps, warmup_fraction", _warmup,
         "a number below 1, and lr_warmup of kohya's GUI in percent, is a fraction of all steps",
-        {"lr_scheduler": "constant", "max_train_steps": None, "max_train_epochs": None},
+        {"lr_scheduler": "constant"},
     ),
     CombinedRule(
         {"max_train_epochs": None, "max_train_steps": None, "epoch": None}, "epochs, max_steps", _length,

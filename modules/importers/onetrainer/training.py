@@ -168,7 +168,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         {"learning_rate_scheduler": "CONSTANT", "learning_rate_cycles": 1.0, "learning_rate_min_factor": 0.0},
         "scheduler, scheduler_cycles, min_learning_rate_factor", _schedule,
     ),
-    CombinedRule({"learning_rate_warmup_steps": 200.0}, "warmup_steps", warmup, _STEPS, ACCUMULATION),
+    CombinedRule({"learning_rate_warmup_steps": 200.0}, "warmup_steps, warmup_fraction", warmup, _STEPS, ACCUMULATION),
     Rule("epochs", "epochs", 100, integer),
     Rule("batch_size", "batch_size", 1, integer),
     Rule("gradient_accumulation_steps", "gradient_accumulation_steps", 1, integer),
@@ -279,6 +279,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
 SUBMODULE_REASONS = {
     "model_name": "put the submodule into the base model's folder",
     "include": "all submodules are loaded",
+    "train_embedding": "only text encoders have embeddings of tokens",
     "attention_mask": "for models with a T5 or LLM text encoder",
     "guidance_scale": "for guidance-distilled models",
     "gradient_checkpointing": "all submodules share gradient_checkpointing",
@@ -297,8 +298,12 @@ def unsupported_submodule_settings() -> tuple[Unsupported, ...]:
     found = []
     for part in ("unet", "text_encoder", "text_encoder_2", *OTHER_SUBMODULES):
         for name, default in SUBMODULE_DEFAULTS.items():
-            absent = "Tandem does not train this submodule" if part == "vae" else f"no family of Tandem has a {part}"
-            why = SUBMODULE_REASONS.get(name, absent) if part in ("unet", "text_encoder", "text_encoder_2") else absent
+            if part in OTHER_SUBMODULES:
+                why = (
+                    "Tandem does not train the VAE" if part == "vae" else "of model families that Tandem does not have"
+                )
+            else:
+                why = SUBMODULE_REASONS.get(name, "")  # without one it has a rule
             default_there = default
             if part.startswith("text_encoder_") and name.startswith("stop_training_after"):
                 default_there = 30 if name == "stop_training_after" else "EPOCH"

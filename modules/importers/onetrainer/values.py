@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from modules.config.interval import Interval
-from modules.importers import common
 from modules.importers.readers import number, positive_number
 from modules.importers.rules import Assignment, UnsupportedValueError, Values
 
@@ -51,7 +50,7 @@ def warmup(values: Values) -> list[Assignment]:
     """The warm-up in optimizer steps, as in create_lr_scheduler of modules/util/create.py."""
     found = number(values["learning_rate_warmup_steps"])
     if 0 < found <= 1:
-        raise UnsupportedValueError(common.FRACTION)
+        return [Assignment("warmup_fraction", found)]
     why = interval_change("STEP", values)
     return [Assignment("warmup_steps", int(max(found, 0) / batches_per_step(values)), why)]
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from modules.files import FileFault, open_regular
+from modules.files import FileFault, mask_secrets, open_regular
 
 PROTOCOL_VERSION: Final = 1
 Event = dict[str, object]
@@ -56,9 +56,9 @@ class EventLog:
             return len(self._lines)
 
     def write(self, type: str, **fields: object) -> None:
-        """Append one event; a non-finite float becomes null, as JSON has no NaN or infinity."""
+        """Append one event; a non-finite float becomes null, as JSON has no NaN or infinity. Passwords are masked."""
         event = {"v": PROTOCOL_VERSION, "t": round(time.time(), 3), "type": type, **fields}
-        text = json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=str)
+        text = json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=_as_text)
         # A file name need not be valid UTF-8; its undecodable bytes can only be written as \udcxx.
         line = text.encode(errors="backslashreplace") + b"\n"
         with self._lock:
@@ -220,7 +220,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def _open(path: Path, *, repair: bool) -> int:
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     size = os.fstat(file).st_size
     if repair and size:
         os.lseek(file, size - 1, os.SEEK_SET)
@@ -233,11 +233,17 @@ def _open(path: Path, *, repair: bool) -> int:
 def _clean(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return mask_secrets(value)
     if isinstance(value, dict):
         return {str(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_clean(item) for item in value]
     return value
+
+
+def _as_text(value: object) -> str:
+    return mask_secrets(str(value))
 
 
 def _lost_events_warning(count: int) -> bytes:

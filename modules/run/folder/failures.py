@@ -15,7 +15,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field
 
 from modules.config import TandemError
-from modules.files import FileFault, printable, read_json, validate_record
+from modules.files import FileFault, mask_secrets, printable, read_json, validate_record
 from modules.machine import hostname
 from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
 from modules.run.folder.rank_log import rank_lines
@@ -41,7 +41,8 @@ class Failure:
     def from_exception(cls, error: BaseException, *, rank: int, traceback: str, training: bool = False) -> Self:
         """The failure of this process by an exception; `training`: whether the first step was reached."""
         explanation = explain_exception(error, training=training)
-        return cls(rank, hostname(), explanation.kind, explanation.message, explanation.advice, traceback)
+        message, advice, stack = map(mask_secrets, (explanation.message, explanation.advice, traceback))
+        return cls(rank, hostname(), explanation.kind, message, advice, stack)
 
     def event_fields(self) -> dict[str, object]:
         """The fields of the `error` event."""

@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import suppress
 
+from modules.files import mask_secrets
 from modules.run.folder.run_folder import RunFolder
 
 
@@ -66,4 +67,4 @@ class _RankFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         # The handler adds the last newline itself.
-        return rank_lines(self._rank, super().format(record), record.created)[:-1]
+        return rank_lines(self._rank, mask_secrets(super().format(record)), record.created)[:-1]

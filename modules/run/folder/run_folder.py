@@ -8,8 +8,10 @@ from typing import Final, Self
 
 from modules.config import ConfigError, TrainConfig, save_config
 from modules.config.run_names import ALLOWED, sanitize_run_name
+from modules.files import open_regular
 
 CONFIG_FILE_NAME: Final = "config.json"
+_MOST_WITHOUT_TRAINING: Final = 4 << 20  # bytes of events; a start that ends before its first step writes a few lines
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,10 @@ def _has_trained(folder: RunFolder) -> bool:
     """Whether there is anything to lose: a start that ended before its first step leaves only logs."""
     if not folder.events_file.is_file():
         return any(folder.path.iterdir())
-    events = folder.events_file.read_bytes()
+    with open_regular(folder.events_file) as file:
+        events = file.read(_MOST_WITHOUT_TRAINING + 1)
+    if len(events) > _MOST_WITHOUT_TRAINING:
+        return True
     # a run that has not ended may be about to start
     return b'"type":"started"' in events or b'"type":"finished"' not in events
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from modules.files import FileFault, decode_json
 
-JOIN_PROTOCOL: Final = 2
+JOIN_PROTOCOL: Final = 3
 _MAX_HANDSHAKE_BYTES: Final = 1024
 _MAX_MESSAGE_BYTES: Final = 64 << 20
 _MAX_UNPACKED_BYTES: Final = 512 << 20

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 from modules.config import TrainConfig
+from modules.files import printable
+from modules.run.folder.failures import Failure
 from modules.run.join.channel import Message
 from modules.run.join.fingerprint import (
     Listing,
@@ -23,15 +26,21 @@ from modules.run.join.session import Session
 
 _SHOWN = 3
 _MAX_PROCESSES = 1024
+_MAX_TEXT, _MAX_TRACEBACK = 4000, 100_000  # characters
+_MAX_AGE_S = 3600.0
 
 
 class JoinRejected(Exception):
     """A machine is rejected: the reason, and what to do there."""
 
-    def __init__(self, message: str, advice: str = "", *, kind: str = "process_group") -> None:
+    def __init__(
+        self, message: str, advice: str = "", *, kind: str = "process_group", only_there: Sequence[str] = ()
+    ) -> None:
+        """`only_there`: HMACs of files that only the rejected machine has, which it can name."""
         super().__init__(message)
         self.advice = advice
         self.kind = kind
+        self.only_there = list(only_there)
 
 
 def check_software(config: TrainConfig, hello: Message, host: str) -> list[str]:
@@ -51,19 +60,48 @@ def check_software(config: TrainConfig, hello: Message, host: str) -> list[str]:
 
 
 def check_dataset(
-    config: TrainConfig, own: Sequence[Listing], session: Session, digests: Sequence[str], host: str
+    config: TrainConfig, own: Sequence[Listing], session: Session, ready: Message, key: str, host: str
 ) -> None:
     """Compare images, family and base model by digest, and file by file if those differ. Raises JoinRejected."""
-    wrong = [number for number, listing in enumerate(own) if digest(listing) != digests[number]]
+    digests = ready["digests"]
+    if not isinstance(digests, list) or len(digests) != len(own):
+        raise ValueError("number of digests")
+    wrong = [number for number, listing in enumerate(own) if digest(listing, key) != digests[number]]
     if not wrong:
         return
     session.send("request_listings", which=wrong)
     theirs = [strings(listing) for listing in session.expect("listings")["listings"]]
     names = [*(concept_name(config, number) for number in enabled_concepts(config)), "the model"]
-    reasons = [
-        compare_data(names[number], own[number], there, host) for number, there in zip(wrong, theirs, strict=True)
+    found = [
+        compare_data(names[number], own[number], there, key, host) for number, there in zip(wrong, theirs, strict=True)
     ]
-    raise JoinRejected("; ".join(reasons), "Copy the files so that both machines have the same", kind="data")
+    raise JoinRejected(
+        "; ".join(each.message for each in found if each is not None) or "its digests and its listings do not agree",
+        "Copy the files so that both machines have the same",
+        kind="data",
+        only_there=[name for each in found if each is not None for name in each.only_there],
+    )
+
+
+def failure_of(message: Message, ranks: range, host: str) -> Failure:
+    """A failure that a machine reports of one of its own `ranks`; its clock may be wrong, so only the age is used.
+
+    Raises ValueError for a rank of another machine: one may not end the run in another's name.
+    """
+    rank = message["rank"]
+    if type(rank) is not int or rank not in ranks:
+        raise ValueError(f"a failure of rank {printable(rank, 40)}, which is not its own")
+    age_s = min(max(0.0, float(message["age_s"])), _MAX_AGE_S)
+    texts = {name: str(message[name]) for name in ("kind", "message", "advice")}
+    return Failure(
+        rank,
+        host,
+        printable(texts["kind"], 100),
+        printable(texts["message"], _MAX_TEXT, lines=True),
+        printable(texts["advice"], _MAX_TEXT, lines=True),
+        printable(message["traceback"], _MAX_TRACEBACK, lines=True),
+        time.time() - age_s,
+    )
 
 
 def process_count(given: object) -> int:

@@ -5,21 +5,44 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig, override, validate
 from modules.config.trusted_code import allow_family
+from modules.files import printable
 from modules.machine import hostname
+from modules.run.exit_codes import INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.failures import Failure, read_failures
+from modules.run.folder.resume import LATEST
 from modules.run.folder.run_folder import RunFolder
+from modules.run.join.allowed_paths import (
+    FOR_MACHINE_0,
+    OWN_FOLDERS,
+    Ask,
+    PathMissing,
+    PathNotAllowed,
+    check_paths,
+    path_settings,
+)
 from modules.run.join.channel import ChannelClosed, Message
-from modules.run.join.fingerprint import all_listings, code_listing, digest, family_identity, package_listing
+from modules.run.join.fingerprint import (
+    Listing,
+    all_listings,
+    code_listing,
+    digest,
+    family_identity,
+    keyed_listing,
+    keyed_names,
+    package_listing,
+)
 from modules.run.join.join_line import JoinLine, connect
+from modules.run.join.keys import derive_key
 from modules.run.join.local_settings import ALLOW_DIFFERENCES, check_local_settings, shared_settings
 from modules.run.join.members import JoinError
+from modules.run.join.messages import Start, Welcome, record
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
 from modules.run.launch.plan import LaunchPlan
 from modules.run.supervise.supervisor import Supervisor
@@ -32,8 +55,11 @@ _OUTCOME_TIMEOUT_S: Final = 30.0
 _ERROR_OF_KIND: Final[dict[str, type[TandemError]]] = {"config": ConfigError, "data": DataError}
 
 
-def join_run(join_line: JoinLine, echo: Echo) -> int:
-    """Join the run, train to its end, and return its exit code. Raises TandemError if this machine cannot join."""
+def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None) -> int:
+    """Join the run, train to its end, and return its exit code. Raises TandemError if this machine cannot join.
+
+    `ask` puts a question to the person at this machine: whether a path that machine 0 names may be used.
+    """
     check_local_settings(join_line.settings)
     notified = ""
     try:
@@ -41,26 +67,37 @@ def join_run(join_line: JoinLine, echo: Echo) -> int:
             echo(f"Joining the run at {join_line} ...")
             session = Session(connect(join_line, echo))
             notified = "; machine 0 has been notified"
-            client = JoinClient(join_line, session, echo)
-            plan = client.wait_for_start()
+            client = JoinClient(join_line, session, echo, ask)
+            plan: LaunchPlan | None = client.wait_for_start()
     except StopRequested as stop:
         echo(f"Stopped{notified}.")
         return stop.exit_code
+    code = 0
     try:
-        return client.train(plan)
+        while plan is not None:
+            code = client.train(plan)
+            with raise_on_stop_signals():
+                plan = client.wait_for_restart(code)
+    except StopRequested as stop:
+        client.leave(stop)
+        echo(f"Stopped{notified}.")
+        return stop.exit_code
     except TandemError as error:
         client.leave(error)
         raise
+    return code
 
 
 class JoinClient:
     """This machine's membership in a run, from the handshake to the end."""
 
-    def __init__(self, join_line: JoinLine, session: Session, echo: Echo) -> None:
+    def __init__(self, join_line: JoinLine, session: Session, echo: Echo, ask: Ask | None = None) -> None:
         self._join_line = join_line
         self._echo = echo
+        self._ask = ask
         self._session = session
         self._host = "machine 0"
+        self._listings: list[Listing] = []
         try:
             self._handshake()
         except BaseException as error:
@@ -74,8 +111,8 @@ class JoinClient:
                 message = self._expect("status", "start")
                 if message["type"] == "start":
                     return self._plan(message)
-                if message["missing"]:
-                    self._echo(f"Waiting for {message['missing']} ...")
+                if message.get("missing"):
+                    self._echo(f"Waiting for {printable(message['missing'], 500)} ...")
         except BaseException as error:
             self.leave(error)
             raise
@@ -90,18 +127,32 @@ class JoinClient:
         if self._join_line.allow_differences:
             os.environ[ALLOW_DIFFERENCES] = "1"  # inherited by the processes
         self._echo(f"Training; progress is shown on {self._host}.")
-        supervisor = Supervisor.from_plan(plan, self._folder)
+        self._supervisor = Supervisor.from_plan(
+            plan,
+            self._folder,
+            store_secret=derive_key(self._join_line.token, "store", self._start.nonce),
+            may_restart=self._start.restarts_left > 0,
+        )
         with self._forwarding_failures():
-            code = supervisor.run()
-        failure = None if supervisor.outcome is None else supervisor.outcome.failure
+            return self._supervisor.run()
+
+    def wait_for_restart(self, code: int) -> LaunchPlan | None:
+        """Report how this machine's part ended; the plan of the next start, or None at the end of the run."""
+        plan = None
         with suppress(ChannelClosed):
-            self._finish(failure)
+            plan = self._finish(code)
+        if plan is not None:
+            return plan
+        if self._supervisor.can_restart:
+            self._supervisor.report()
         self._session.close()
-        return code
+        return None
 
     def leave(self, error: BaseException) -> None:
         """Disconnect, with the reason."""
         reason = "it was stopped" if isinstance(error, StopRequested) else str(error)
+        if isinstance(error, (PathNotAllowed, PathMissing)):
+            reason = FOR_MACHINE_0
         with suppress(ChannelClosed):
             self._session.send("leave", reason=reason)
         self._session.close()
@@ -133,15 +184,40 @@ class JoinClient:
         content = {**asdict(failure), "age_s": time.time() - failure.time}
         self._session.send("failure", **content)
 
-    def _finish(self, failure: Failure | None) -> None:
-        """Report how this machine's part ended, and print the overall outcome that machine 0 sends back."""
+    def _finish(self, code: int) -> LaunchPlan | None:
+        """Report how this machine's part ended; the plan of the next start, unless the run is over."""
+        outcome = self._supervisor.outcome
+        failure = None if outcome is None else outcome.failure
+        if failure is not None and failure.rank in self._ranks:
+            self._send_failure(failure)
+        is_possible = self._start.restarts_left > 0 and code not in {INTERRUPTED, TERMINATED, PAUSED}
+        if failure is not None or is_possible:
+            self._session.send("finished")
+            plan = self._wait_for_outcome(None if is_possible else _OUTCOME_TIMEOUT_S, failure)
+            if plan is not None:
+                return plan
         if failure is None:
             self._echo(f"The run has ended; its results and logs are on {self._host}.")
-        else:
-            self._send_failure(failure)
-            self._session.send("finished")
-            self._report_outcome(failure.message)
         self._session.send("leave", is_done=True, reason="")
+        return None
+
+    def _wait_for_outcome(self, within_s: float | None, failure: Failure | None) -> LaunchPlan | None:
+        """The plan of the next start; None once machine 0 has said how the run ended, or after `within_s`."""
+        deadline = None if within_s is None else time.monotonic() + within_s
+        known = "" if failure is None else failure.message
+        while deadline is None or time.monotonic() < deadline:
+            message = self._session.receive(1.0)
+            if message is None:
+                continue
+            if message["type"] == "start":
+                self._echo(f"{self._host} starts all machines again{f', because: {known}' if known else '.'}")
+                return self._plan(message)
+            if message["type"] == "closed":
+                outcome = printable(message.get("outcome", ""), 4000, lines=True)
+                if failure is not None and known not in outcome:
+                    self._echo(f"{self._host} reports: {outcome}")
+                return None
+        return None
 
     def _handshake(self) -> None:
         join_line, own = self._join_line, self._join_line.config
@@ -154,53 +230,70 @@ class JoinClient:
             number=None if own is None else own.node_rank,
             allow_differences=join_line.allow_differences,
         )
-        welcome = self._expect("welcome")
-        self._host = f"{welcome['host']} (machine 0)"
-        self._resume = str(welcome["resume"])
+        welcome = record(Welcome, self._expect("welcome"))
+        self._host = f"{printable(welcome.host, 100)} (machine 0)"
+        self._key = derive_key(join_line.token, "fingerprints", welcome.nonce)
         self._config = self._merge_config(welcome)
         self._echo(
-            f"{self._host} has accepted the token; this is machine {self._config.node_rank} of {welcome['machines']}, "
-            f"for the run {welcome['run_name']!r}."
+            f"{self._host} has accepted the token; this is machine {self._config.node_rank} of {welcome.machines}, "
+            f"for the run {printable(welcome.run_name, 200)!r}."
         )
         self._check_family(welcome)
-        for note in welcome["notes"]:
-            self._echo(f"Note: {note}.")
+        self._check_paths("")
+        for note in welcome.notes:
+            self._echo(f"Note: {printable(note)}.")
         processes = LaunchPlan.from_config(self._config, config_path="config.json").processes_here
-        self._folder = RunFolder.for_machine(self._config, str(welcome["run_name"]))
+        self._folder = RunFolder.for_machine(self._config, welcome.run_name)
         self._echo(f"Run folder: {self._folder.path}")
         self._compare_data(processes)
 
-    def _merge_config(self, welcome: Message) -> TrainConfig:
-        """Machine 0's config with this machine's local settings."""
+    def _merge_config(self, welcome: Welcome) -> TrainConfig:
+        """Machine 0's config with this machine's local settings; it alone decides where it writes."""
         own = self._join_line.config
-        data = welcome["config"] if own is None else own.model_dump(mode="json")
-        number = [f"node_rank={welcome['number']}", f"master_addr={self._join_line.host}"]
+        if own is None:
+            folders = {name: TrainConfig.model_fields[name].default for name in OWN_FOLDERS}
+            data: Mapping[str, object] = {**welcome.config, **folders}
+        else:
+            data = own.model_dump(mode="json")
+        number = [f"node_rank={welcome.number}", f"master_addr={self._join_line.host}"]
         where = f"The config of {self._host}" if own is None else "The config"
         return validate(override(data, [*self._join_line.settings, *number]), where)
 
-    def _check_family(self, welcome: Message) -> None:
+    def _check_family(self, welcome: Welcome) -> None:
         """Raise ConfigError if the family's code differs: code named by machine 0 runs here only if it is the same."""
-        if welcome["family"] != family_identity(self._config):
+        if welcome.family != family_identity(self._config):
             raise ConfigError(
                 f"family: {self._config.family!r} is not the same here as on {self._host}",
                 "Copy the family's file from there; if it is in another place here, use --set family=FILE",
             )
         allow_family(self._config.family, trust=self._join_line.trust_code, ask=None)
 
+    def _check_paths(self, resume: str) -> None:
+        """Raise TandemError unless a person here has allowed each path that machine 0 names."""
+        own = [assignment.partition("=")[0].strip().removeprefix("--") for assignment in self._join_line.settings]
+        if self._join_line.config is not None:
+            own += [name for name, _ in path_settings(self._config)]
+        check_paths(self._config, own, resume, self._join_line.allow, self._ask)
+
     def _compare_data(self, processes: int) -> None:
         self._echo("Comparing the images with machine 0's ...")
         self._listings = all_listings(self._config)
-        digests = [digest(listing) for listing in self._listings]
+        digests = [digest(listing, self._key) for listing in self._listings]
         self._session.send("ready", processes=processes, digests=digests)
 
-    def _plan(self, start: Message) -> LaunchPlan:
+    def _plan(self, message: Message) -> LaunchPlan:
         """The plan shared by all machines, with the process counts and port from machine 0."""
-        shared = {"processes_per_node": tuple(start["counts"]), "world_size": None, "initial_port": start["port"]}
+        start = self._start = record(Start, message)
+        if self._config.node_rank >= len(start.counts):
+            raise JoinError(f"{self._host} has sent no number of processes for this machine")
+        if start.resume and start.resume != LATEST:
+            self._check_paths(start.resume)
+        shared = {"processes_per_node": tuple(start.counts), "world_size": None, "initial_port": start.port}
         return LaunchPlan.from_config(
             self._config.model_copy(update=shared),
             config_path=self._folder.config_file,
             run_folder=self._folder.path,
-            extra_args=["--resume", self._resume] if self._resume else [],
+            extra_args=["--resume", start.resume] if start.resume else [],
         )
 
     def _expect(self, *kinds: str) -> Message:
@@ -209,7 +302,7 @@ class JoinClient:
             try:
                 message = self._session.expect(*kinds, "rejected", "request_listings", "closed")
                 if message["type"] == "request_listings":
-                    self._session.send("listings", listings=[self._listings[number] for number in message["which"]])
+                    self._session.send("listings", listings=self._keyed_listings(message.get("which")))
                     continue
             except ChannelClosed as end:
                 reason = f": {end}" if str(end) else ""
@@ -218,20 +311,26 @@ class JoinClient:
                     "Check its output, and run this line again when it waits for machines",
                 ) from end
             if message["type"] == "rejected":
-                error = _ERROR_OF_KIND.get(str(message["kind"]), JoinError)
-                raise error(f"machine 0 rejected this machine: {message['message']}", str(message["advice"]))
+                self._report_files(message.get("only_there"))
+                error = _ERROR_OF_KIND.get(str(message.get("kind")), JoinError)
+                reason, advice = str(message.get("message"))[:4000], str(message.get("advice"))[:4000]
+                raise error(f"machine 0 rejected this machine: {reason}", advice)
             if message["type"] == "closed":
-                raise JoinError(f"{self._host} has ended: {message['outcome']}")
+                raise JoinError(f"{self._host} has ended: {str(message.get('outcome'))[:4000]}")
             return message
 
-    def _report_outcome(self, known: str) -> None:
-        """Print the outcome from machine 0, unless it only repeats what is `known` here."""
-        message = None
-        deadline = time.monotonic() + _OUTCOME_TIMEOUT_S
-        while message is None and time.monotonic() < deadline:
-            message = self._session.receive(1.0)
-        if message is not None and message["type"] == "closed" and known not in message["outcome"]:
-            self._echo(f"{self._host} reports: {message['outcome']}")
+    def _keyed_listings(self, which: object) -> list[Listing]:
+        """The listings that machine 0 asks for, as HMACs."""
+        numbers = which if isinstance(which, list) else []
+        known = [each for each in numbers if type(each) is int and 0 <= each < len(self._listings)]
+        return [keyed_listing(self._listings[number], self._key) for number in known]
+
+    def _report_files(self, hidden: object) -> None:
+        """Name the files that only this machine has, of which machine 0 knows only HMACs."""
+        wanted = set(map(str, hidden)) if isinstance(hidden, list) else set()
+        names = {code: name for listing in self._listings for name, code in keyed_names(listing, self._key).items()}
+        if found := [printable(names[code], 200) for code in sorted(wanted & names.keys())]:
+            self._echo(f"Only on this machine: {', '.join(found)}")
 
 
 def _describe_ranks(ranks: range) -> str:

@@ -1,8 +1,13 @@
-"""Compares what machines must have in common to train together: code, packages and data."""
+"""Compares what machines must have in common to train together: code, packages and data.
+
+Of its data, a machine sends only HMACs under a key of this connection: machine 0 learns which of its own files are the
+same there, and how many others there are, but neither names nor contents that it does not know.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import importlib.metadata
 import os
 import platform
@@ -23,6 +28,7 @@ _NUMERICAL: Final = ("torch", "diffusers", "pytorch-optimizer")
 _OTHERS: Final = ("numpy", "Pillow", "safetensors", "pydantic", "psutil")
 _SHOWN: Final = 3
 _HASH_CHARS: Final = 16
+_KEYED_CHARS: Final = 32
 _MAX_HASHED_BYTES: Final = 1 << 20
 
 
@@ -107,13 +113,22 @@ def concept_name(config: TrainConfig, number: int) -> str:
     return f"the data set (concepts.{number}, {concept.name or concept.path})"
 
 
-def digest(listing: Listing) -> str:
-    """A short digest of a listing: equal digests mean equal listings."""
-    lines = (f"{name}\0{listing[name]}\n" for name in sorted(listing))
-    whole = hashlib.sha256()
-    for line in lines:
-        whole.update(line.encode("utf-8", "surrogateescape"))
-    return f"{len(listing)}-{whole.hexdigest()[:32]}"
+def digest(listing: Listing, key: str) -> str:
+    """A short digest of a listing under a key: equal digests mean equal listings."""
+    whole = hmac.new(key.encode(), b"listing", hashlib.sha256)
+    for name in sorted(listing):
+        whole.update(f"{name}\0{listing[name]}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def keyed_names(listing: Listing, key: str) -> dict[str, str]:
+    """Name -> its HMAC."""
+    return {name: _keyed(key, "name", name) for name in listing}
+
+
+def keyed_listing(listing: Listing, key: str) -> Listing:
+    """The listing that another machine may see: HMACs of the names, and of each name with its value."""
+    return {_keyed(key, "name", name): _keyed(key, "value", f"{name}\0{value}") for name, value in listing.items()}
 
 
 def compare_code(here: Listing, there: Listing, host: str) -> Comparison:
@@ -136,15 +151,36 @@ def compare_packages(here: Mapping[str, str], there: Mapping[str, str], host: st
     return Comparison(tuple(errors), tuple(warnings))
 
 
-def compare_data(what: str, here: Listing, there: Listing, host: str) -> str:
-    """A message with the first differing files and their number; empty if there are none."""
-    names = differing_names(here, there)
-    if not names:
-        return ""
-    first = [_describe_difference(name, here, there, host) for name in names[:_SHOWN]]
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    files = "1 file differs" if len(names) == 1 else f"{len(names)} files differ"
-    return f"{what} is not the same on {host} as on machine 0: {files}: {', '.join(first)}{more}"
+@dataclass(frozen=True)
+class DataDifference:
+    """What differs, as a message, and the HMACs of the first names that only the other machine has."""
+
+    message: str
+    only_there: tuple[str, ...] = ()
+
+
+def compare_data(what: str, here: Listing, there: Listing, key: str, host: str) -> DataDifference | None:
+    """The first files of `here` that differ from the keyed listing of `host`, and their number; None if none do."""
+    names = keyed_names(here, key)
+    known = set(names.values())
+    values = keyed_listing(here, key)
+    only_there = sorted(name for name in there if name not in known)
+    differing = sorted(name for name, hidden in names.items() if there.get(hidden) != values[hidden])
+    if not differing and not only_there:
+        return None
+    shown = [name if names[name] in there else f"{name} (missing on {host})" for name in differing[:_SHOWN]]
+    more = len(differing) - len(shown)
+    parts = [
+        ", ".join(shown),
+        f"and {more} more" if more else "",
+        f"{len(only_there)} only on {host}" * bool(only_there),
+    ]
+    count = len(differing) + len(only_there)
+    files = "1 file differs" if count == 1 else f"{count} files differ"
+    return DataDifference(
+        f"{what} is not the same on {host} as on machine 0: {files}: {', '.join(part for part in parts if part)}",
+        tuple(only_there[:_SHOWN]),
+    )
 
 
 def differing_names(here: Listing, there: Listing) -> list[str]:
@@ -158,10 +194,9 @@ def _shorten(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
-def _describe_difference(name: str, here: Listing, there: Listing, host: str) -> str:
-    if name not in there:
-        return f"{name} (missing on {host})"
-    return f"{name} (only on {host})" if name not in here else name
+def _keyed(key: str, purpose: str, text: str) -> str:
+    data = f"{purpose}\0{text}".encode("utf-8", "surrogateescape")
+    return hmac.new(key.encode(), data, hashlib.sha256).hexdigest()[:_KEYED_CHARS]
 
 
 def _release(name: str, version: str) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 from modules.config import ConfigError, TrainConfig
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.channel import Channel, ChannelClosed, WrongToken, authenticate_to_server
-from modules.run.join.local_settings import check_token
+from modules.run.join.join_token import JOIN_TOKEN, check_token
 
 DEFAULT_PORT: Final = int(TrainConfig.model_fields["initial_port"].default) + 1
 _LAST_PORT: Final = 65_535
@@ -43,6 +43,7 @@ class JoinLine:
     config: TrainConfig | None = None
     allow_differences: bool = False
     trust_code: bool = False  # allow a family that is a Python file
+    allow: tuple[str, ...] = ()  # folders and files that machine 0's config may name
     retry_for_s: float = _RETRY_FOR_S
 
     @classmethod
@@ -53,7 +54,10 @@ class JoinLine:
         if match is None or not 0 < port <= _LAST_PORT:
             raise ConfigError(f"--join is {address!r}; it must be HOST or HOST:PORT, such as 10.0.0.1:{DEFAULT_PORT}")
         if token is None:
-            raise ConfigError("--join needs --token", "Copy the whole line that machine 0 prints")
+            raise ConfigError(
+                f"--join needs the token of the run, in {JOIN_TOKEN} or --token_file",
+                "Copy the whole line that machine 0 shows",
+            )
         check_token(token, "Copy the whole line from machine 0")
         return cls(match["bare6"] or match["host6"] or match["host"], port, token, **more)  # type: ignore[arg-type]
 
@@ -65,10 +69,11 @@ def join_line_from_config(config: TrainConfig, token: str | None) -> JoinLine:
     """The join line of a machine started with a config and node_rank. Raises ConfigError without a token."""
     if token is None:
         raise ConfigError(
-            f"node_rank is {config.node_rank}, but --token is missing, with which machines identify each other",
-            "Run the line that machine 0 prints, which needs no config; or give the same --token on every machine; "
-            "or use the commands that --dry_run prints",
+            f"node_rank is {config.node_rank}, but the token is missing, with which machines identify each other",
+            f"Run the line that machine 0 shows, which needs no config; or set the same {JOIN_TOKEN} on every machine, "
+            "or --token_file; or use the commands that --dry_run prints",
         )
+    check_token(token)
     retry_for_s = float(config.startup_timeout_s)  # machine 0 may be started later
     return JoinLine(config.master_addr, config.initial_port + 1, token, config=config, retry_for_s=retry_for_s)
 
@@ -85,7 +90,7 @@ def write_join_line(folder: RunFolder, line: str) -> None:
 def read_join_line(folder: RunFolder) -> str:
     """The join line of a run on several machines, until it ends; "" if there is none."""
     try:
-        return folder.join_line_file.read_text(encoding="utf-8").strip()
+        return folder.join_line_file.read_text(encoding="utf-8").rstrip()
     except (OSError, ValueError):
         return ""
 

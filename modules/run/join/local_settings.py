@@ -27,7 +27,6 @@ LOCAL_SETTINGS: Final = (
 # Set by machine 0 for all machines, overriding a machine's own config file.
 _SET_BY_MACHINE_0: Final = ("initial_port", "master_addr", "processes_per_node", "run_name", "world_size")
 _LOCAL: Final = re.compile("|".join(re.escape(name).replace("N", r"\d+") for name in LOCAL_SETTINGS))
-_MIN_TOKEN_CHARS: Final = 16
 # Set for the processes of a machine that joined with --allow_differences, so that they accept its code.
 ALLOW_DIFFERENCES: Final = "TANDEM_ALLOW_DIFFERENCES"
 
@@ -42,17 +41,6 @@ def check_local_settings(assignments: Iterable[str]) -> None:
                 f"{', '.join(LOCAL_SETTINGS)}",
                 f"Omit --set {name} here, or set it on machine 0",
             )
-
-
-def check_token(token: str, advice: str = "Omit it on machine 0 and Tandem generates one") -> None:
-    """Raise ConfigError for a token that is too short or unsafe on a command line."""
-    wanted = f"use at least {_MIN_TOKEN_CHARS} letters and digits"
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(
-            f"--token is {token!r}, which contains characters other than plain letters and digits; {wanted}", advice
-        )
-    if len(token) < _MIN_TOKEN_CHARS:
-        raise ConfigError(f"--token has {len(token)} characters; {wanted}", advice)
 
 
 def shared_settings(config: TrainConfig) -> dict[str, str]:

@@ -34,7 +34,7 @@ class MemberState:
 
     machine: RemoteMachine
     processes: int | None = None
-    has_reported: bool = False  # how its part ended
+    is_running: bool = False  # from the start until it has reported how its part ended
 
 
 class Members:
@@ -82,9 +82,9 @@ class Members:
             return {number: state.processes for number, state in self._states.items() if state.processes is not None}
 
     def wait_until_complete(self, machines: int, within_s: float, check: Callable[[], None]) -> bool:
-        """Wait until every machine is ready; `check` is called ten times a second and may raise."""
+        """Wait until every machine is ready and none runs; `check` is called ten times a second and may raise."""
         deadline = time.monotonic() + within_s
-        while len(self.counts()) < machines - 1:
+        while len(self.counts()) < machines - 1 or self.is_report_missing():
             check()
             if time.monotonic() > deadline:
                 return False
@@ -97,15 +97,27 @@ class Members:
         with self._changed:
             self._changed.wait_for(lambda: not self._states, within_s)
 
+    def mark_started(self) -> None:
+        """Every machine starts its processes."""
+        with self._changed:
+            for state in self._states.values():
+                state.is_running = True
+
     def mark_reported(self, number: int) -> None:
         """The machine has reported how its part ended."""
         with self._changed:
-            self._states[number].has_reported = True
+            self._states[number].is_running = False
+            self._changed.notify_all()
+
+    def is_running(self, number: int) -> bool:
+        """Whether the machine was started and has not reported its end."""
+        with self._changed:
+            return number in self._states and self._states[number].is_running
 
     def is_report_missing(self) -> bool:
         """Whether a connected machine has not yet reported how its part ended."""
         with self._changed:
-            return any(not state.has_reported for state in self._states.values())
+            return any(state.is_running for state in self._states.values())
 
     def missing(self, *, without: int = 0) -> str:
         """The machines that are not ready, as text: "machine 2", "machines 1, 3 and 4"."""

@@ -14,10 +14,11 @@ from typing import Final
 from modules.config import TrainConfig, dump
 from modules.machine import hostname
 from modules.run.folder.failures import Failure
-from modules.run.folder.resume import LATEST
 from modules.run.join.channel import ChannelClosed, Message, WrongToken, authenticate_client, listen
-from modules.run.join.checks import JoinRejected, check_dataset, check_software, process_count
+from modules.run.join.checks import JoinRejected, check_dataset, check_software, failure_of, process_count
 from modules.run.join.fingerprint import Listing, all_listings, family_identity
+from modules.run.join.join_token import generate_token
+from modules.run.join.keys import derive_key
 from modules.run.join.members import JoinError, Members, RemoteMachine
 from modules.run.join.session import Session
 from modules.run.join.unauthenticated import UnauthenticatedConnections
@@ -32,7 +33,7 @@ _MAX_REJECTION_LINES: Final = 50
 
 
 class JoinServer:
-    """Accepts machines from construction until `close`: first for the start, later those rejoining an elastic run."""
+    """Accepts machines from construction until `close`: for the start, and those that rejoin before a restart."""
 
     def __init__(
         self,
@@ -48,11 +49,11 @@ class JoinServer:
 
         `report` receives each message and the numbers of the missing machines. Raises JoinError if no port is free.
         """
-        self.token = token or secrets.token_hex(12)
+        self.token = token or generate_token()
         self._config = config
         self._run_name = run_name
         self._report_message = report
-        self._resume = resume
+        self._resume = resume  # what the next start resumes
         self._record = record
         self._members = Members(config.num_nodes)
         self._start_message: Message | None = None
@@ -66,10 +67,14 @@ class JoinServer:
         threading.Thread(target=self._list_data, name="listings", daemon=True).start()
         threading.Thread(target=self._accept_connections, name="join", daemon=True).start()
 
-    def wait(self, within_s: float) -> dict[int, int]:
-        """Wait until all machines are ready; returns their process counts. Raises JoinError naming the missing ones."""
+    def wait(self, within_s: float, interrupt: Callable[[], None] = lambda: None) -> dict[int, int]:
+        """Wait until all machines are ready; returns their process counts. Raises JoinError naming the missing ones.
+
+        `interrupt` is called ten times a second and may raise.
+        """
 
         def check() -> None:
+            interrupt()
             if self._listings.done():
                 self._listings.result()  # raises if this machine's own data is missing
 
@@ -88,9 +93,29 @@ class JoinServer:
         """The numbers of the machines that are not ready."""
         return self._members.missing_numbers()
 
-    def start(self, counts: Sequence[int], port: int) -> None:
-        """Make every machine start its processes: `counts` per machine, with the rendezvous at `port` of this one."""
-        self._start_message = {"counts": list(counts), "port": port}
+    def start(self, counts: Sequence[int], port: int, *, resume: str | None = None, restarts_left: int = 0) -> str:
+        """Make every machine start its processes: `counts` per machine, with the rendezvous at `port` of this one.
+
+        `resume` is what this start resumes, if not what the run was started with; while `restarts_left`, machines may
+        rejoin for the next start. Returns the secret that only the processes of this start know.
+        """
+        nonce = secrets.token_hex(16)
+        self._resume = self._resume if resume is None else resume
+        self._members.mark_started()
+        self._start_message = {
+            "attempt": self._attempt + 1,
+            "counts": list(counts),
+            "port": port,
+            "nonce": nonce,
+            "resume": self._resume,
+            "restarts_left": restarts_left,
+        }
+        return derive_key(self.token, "store", nonce)
+
+    @property
+    def _attempt(self) -> int:
+        """The number of the last start, from 1; 0 before it."""
+        return 0 if self._start_message is None else int(self._start_message["attempt"])
 
     def wait_for_reports(self, within_s: float, is_enough: Callable[[], bool]) -> None:
         """Wait until every machine has reported its end or disconnected, or until `is_enough`."""
@@ -159,12 +184,19 @@ class JoinServer:
         except JoinRejected as refusal:
             note = f"{machine} was rejected: {refusal}."
             with suppress(ChannelClosed):
-                session.send("rejected", message=str(refusal), advice=refusal.advice, kind=refusal.kind)
+                session.send(
+                    "rejected",
+                    message=str(refusal),
+                    advice=refusal.advice,
+                    kind=refusal.kind,
+                    only_there=refusal.only_there,
+                )
         except ChannelClosed as end:
             note = f"{machine}, machine {number}, disconnected ({end})."
             self._record_loss(machine, number, f"can no longer be reached: {end}")
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             note = f"{machine} was rejected: it violates the protocol ({error!r})."
+            self._record_loss(machine, number, "violates the protocol")
         finally:
             if number:
                 self._members.release(number)
@@ -174,15 +206,22 @@ class JoinServer:
     def _next_steps(self) -> str:
         if self._start_message is None:
             return f" Still missing: {self._members.missing()}."
-        is_elastic = self._config.rendezvous == "elastic"
-        return " It can rejoin with the same line." if is_elastic else ""
+        return " It can rejoin with the same line." if self._start_message["restarts_left"] else ""
+
+    def _ranks(self, number: int) -> range:
+        """The ranks of a machine; none before the start."""
+        if self._start_message is None:
+            return range(0)
+        counts = self._start_message["counts"]
+        first = sum(counts[:number])
+        return range(first, first + counts[number])
 
     def _record_loss(self, machine: RemoteMachine, number: int, what: str) -> None:
-        if self._start_message is None or not number or self._outcome is not None:
+        if not self._members.is_running(number) or self._outcome is not None:
             return
         self._record(
             Failure(
-                sum(self._start_message["counts"][:number]),
+                self._ranks(number).start,
                 machine.host,
                 "machine_lost",
                 f"Machine {number}, {machine}, {what.rstrip('.')}.",
@@ -196,10 +235,10 @@ class JoinServer:
             raise TypeError("number")
         if wanted is not None and not 0 < wanted < machines:
             raise JoinRejected(f"its number is {wanted}, but this run has machines 0 to {machines - 1}")
-        if self._start_message is not None and self._config.rendezvous == "static":
+        if self._start_message is not None and not self._start_message["restarts_left"]:
             raise JoinRejected(
                 "the run has already started with all of its machines",
-                "Only with rendezvous=elastic can a machine rejoin a run",
+                "Only with rendezvous=elastic, and while restarts are left (max_restarts), can a machine rejoin a run",
             )
         number = self._members.claim(machine, wanted, _SLOT_TIMEOUT_S)
         if number is None:
@@ -210,6 +249,7 @@ class JoinServer:
 
     def _admit(self, session: Session, machine: RemoteMachine, number: int, notes: Sequence[str]) -> str:
         """Serve a machine to the end of the run; returns a note to print. Raises JoinRejected or ChannelClosed."""
+        nonce = secrets.token_hex(16)
         session.send(
             "welcome",
             host=hostname(),
@@ -217,7 +257,7 @@ class JoinServer:
             machines=self._config.num_nodes,
             config=dump(self._config),
             run_name=self._run_name,
-            resume=LATEST if self._start_message is not None else self._resume,
+            nonce=nonce,
             family=family_identity(self._config),
             notes=list(notes),
         )
@@ -226,7 +266,8 @@ class JoinServer:
             return f"{machine} has left: {str(ready.get('reason'))[:500]}"
         while not self._listings.done():
             session.receive(0.2)
-        check_dataset(self._config, self._listings.result(), session, ready["digests"], machine.host)
+        key = derive_key(self.token, "fingerprints", nonce)
+        check_dataset(self._config, self._listings.result(), session, ready, key, machine.host)
         processes = process_count(ready["processes"])
         self._check_rejoin(number, processes)
         for note in notes:
@@ -238,15 +279,19 @@ class JoinServer:
             f"{f' Still missing: {missing}.' if missing else ''}",
             ready=number,
         )
+        attempt = self._attempt
         self._members.mark_ready(number, processes)
-        return self._follow(session, machine, number)
+        return self._follow(session, machine, number, attempt)
 
-    def _follow(self, session: Session, machine: RemoteMachine, number: int) -> str:
-        """Send news to the machine until it leaves or the run is over; returns a note to print."""
-        has_started, sent_missing = False, ""
+    def _follow(self, session: Session, machine: RemoteMachine, number: int, attempt: int) -> str:
+        """Send news to the machine until it leaves or the run is over, from the start after number `attempt` on.
+
+        Returns a note to print.
+        """
+        sent_missing = ""
         while self._outcome is None:
-            if self._start_message is not None and not has_started:
-                has_started = True
+            if self._start_message is not None and self._attempt > attempt:
+                attempt = self._attempt
                 session.send("start", **self._start_message)
             elif self._start_message is None and (missing := self._members.missing()) != sent_missing:
                 sent_missing = missing
@@ -255,7 +300,7 @@ class JoinServer:
             if message is None:
                 continue
             if message["type"] == "failure":
-                self._record(_failure(message))
+                self._record(failure_of(message, self._ranks(number), machine.host))
             elif message["type"] == "finished":
                 self._members.mark_reported(number)
             elif message["type"] == "leave":
@@ -281,12 +326,6 @@ class JoinServer:
 
     def _report(self, text: str, *, ready: int = 0) -> None:
         self._report_message(text, self._members.missing_numbers(without=ready))
-
-
-def _failure(message: Message) -> Failure:
-    """A failure on another machine; its clock may be wrong, so only the failure's age is used."""
-    texts = {name: str(message[name]) for name in ("host", "kind", "message", "advice", "traceback")}
-    return Failure(rank=int(message["rank"]), time=time.time() - float(message["age_s"]), **texts)
 
 
 def _open_server(first: int) -> socket.socket:

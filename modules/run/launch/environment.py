@@ -53,7 +53,7 @@ def build_launch_environment(
         "PYTHONFAULTHANDLER": "1",
     }
     if placement.mode in MULTI_PROCESS_MODES:
-        wanted |= _group_variables(config, placement.process_counts[config.node_rank] or 1, cores)
+        wanted |= _group_variables(placement.process_counts[config.node_rank] or 1, cores)
         wanted |= _debug_variables(log_dir) if config.debug_distributed else {}
     here = dict(wanted)
     if placement.mode in MULTI_PROCESS_MODES:
@@ -74,13 +74,15 @@ def network_interfaces(master_addr: str) -> dict[str, str]:
     """Variables that select the network interface on the route to `master_addr` for gloo and NCCL; empty if unknown.
 
     By default gloo resolves this machine's own name, which may be the loopback or an address that is gone. NCCL looks
-    for a card itself, and is left alone if there is only one.
+    for a card itself, and is left alone if there is only one. On one machine both listen on the loopback interface.
     """
     if sys.platform == "win32":  # where gloo takes addresses, not interface names
         return {}
     if is_loopback_name(master_addr):
         route = route_to(_LOOPBACK) if sys.platform == "linux" else None
-        return {} if route is None else {"GLOO_SOCKET_IFNAME": route.interface}
+        if route is None:
+            return {}
+        return {"GLOO_SOCKET_IFNAME": route.interface, "NCCL_SOCKET_IFNAME": f"={route.interface}"}
     route = route_to_master(master_addr)
     if route is None:
         return {}
@@ -97,15 +99,11 @@ def set_network_interfaces(environment: MutableMapping[str, str], master_addr: s
         environment.setdefault(name, value)
 
 
-def _group_variables(config: TrainConfig, processes: int, cores: int) -> dict[str, str]:
-    wanted = {
+def _group_variables(processes: int, cores: int) -> dict[str, str]:
+    return {
         "OMP_NUM_THREADS": str(max(1, cores // processes)),
         "TORCH_FR_BUFFER_SIZE": str(_FLIGHT_RECORDER_ENTRIES),
     }
-    if config.rendezvous == "elastic":
-        # torchrun would share its store with the ranks, where a restarted group finds the keys of the previous one.
-        wanted["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    return wanted
 
 
 def _debug_variables(log_dir: Path | None) -> dict[str, str]:

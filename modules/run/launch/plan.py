@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import subprocess
@@ -26,16 +25,20 @@ from modules.machine import (
     visible_gpus,
 )
 from modules.run.folder.run_folder import RunFolder
+from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.launch.environment import MULTI_PROCESS_MODES, LaunchEnvironment, build_launch_environment
 from modules.run.launch.placement import Mode, choose_placement
 
 Backend = Literal["nccl", "gloo"]
 Launcher = Literal["none", "spawn", "torchrun"]
-Rendezvous = Literal["static", "elastic"]
 
 TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
-TORCHRUN_MODULE: Final = "torch.distributed.run"
+TORCHRUN: Final = ROOT / "scripts" / "torchrun.py"
 _LOOPBACK = "127.0.0.1"
+_ELASTIC: Final = (
+    "rendezvous=elastic: Tandem restarts the machines that join with machine 0's line. torchrun's c10d rendezvous is "
+    "not used any more, because it runs code that anybody sends to its port: torchrun by hand restarts no machine"
+)
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,7 @@ class LaunchPlan:
     port: int
     reasons: tuple[str, ...]
     script_argv: tuple[str, ...]
-    rendezvous: Rendezvous = "static"
-    max_restarts: int = 0
-    run_id: str = "tandem"
+    max_restarts: int = 0  # by torchrun, of the processes of this machine
     startup_timeout_s: int = 1800
     variables: LaunchEnvironment = field(default_factory=LaunchEnvironment)
 
@@ -85,7 +86,11 @@ class LaunchPlan:
         backend, backend_reasons = _choose_backend(config, len(usable)) if is_group else ("gloo", ())
         port, port_reasons = _choose_port(config, port_is_free) if is_group else (config.initial_port, ())
         master_addr, address_reasons = _choose_address(config)
-        machine_reasons = (*address_reasons, *_unknown_world_size(placement.process_counts))
+        machine_reasons = (
+            *address_reasons,
+            *_unknown_world_size(placement.process_counts),
+            *((_ELASTIC,) if _restarts_machines(config) and config.node_rank == 0 else ()),
+        )
         return cls(
             mode=placement.mode,
             launcher=_choose_launcher(config) if is_group else "none",
@@ -96,9 +101,7 @@ class LaunchPlan:
             port=port,
             reasons=(*reasons, *placement.reasons, *backend_reasons, *port_reasons, *machine_reasons),
             script_argv=_script_argv(config_path, run_folder, extra_args),
-            rendezvous=config.rendezvous,
-            max_restarts=config.max_restarts,
-            run_id=_run_id(config, run_folder),
+            max_restarts=0 if _restarts_machines(config) else config.max_restarts,
             startup_timeout_s=config.startup_timeout_s,
             variables=build_launch_environment(
                 config,
@@ -155,10 +158,8 @@ class LaunchPlan:
         torchrun = [f"--nnodes={self.num_nodes}", f"--nproc_per_node={all_devices if count is None else count}"]
         if self.max_restarts:
             torchrun.append(f"--max-restarts={self.max_restarts}")
-        torchrun += (
-            self._elastic_options(node_rank) if self.rendezvous == "elastic" else self._static_options(node_rank)
-        )
-        return [sys.executable, "-m", TORCHRUN_MODULE, *torchrun, *self.script_argv]
+        torchrun += self._rendezvous_options(node_rank)
+        return [sys.executable, str(TORCHRUN), *torchrun, *self.script_argv]
 
     def command_line(self, node_rank: int | None = None) -> str:
         """`argv` with `environment` as one line for a shell of this operating system."""
@@ -168,37 +169,24 @@ class LaunchPlan:
         return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(argv)])
 
     def join_line(self, port: int, token: str) -> str:
-        """The command to run, in Tandem's folder, on each machine that joins this run at `port`."""
+        """The command to run, in Tandem's folder, on each machine that joins this run at `port`.
+
+        The token is in the environment, which other users cannot see; most shells keep a line that begins with a space
+        out of their history.
+        """
         python = Path(sys.executable)
         # Tandem's folder differs between machines, but not the path of .venv in it.
         is_ours = python.is_relative_to(ROOT)
         own = [python.relative_to(ROOT).as_posix() if is_ours else "python", TRAIN_SCRIPT.relative_to(ROOT).as_posix()]
-        return shlex.join([*own, "--join", f"{_bracket_ipv6(self.master_addr)}:{port}", "--token", token])
+        join = shlex.join([*own, "--join", f"{_bracket_ipv6(self.master_addr)}:{port}"])
+        return f" {JOIN_TOKEN}={shlex.quote(token)} {join}"
 
-    def _static_options(self, node_rank: int) -> list[str]:
+    def _rendezvous_options(self, node_rank: int) -> list[str]:
         parts = [f"--master_addr={_bracket_ipv6(self.master_addr)}", f"--master_port={self.port}"]
         if self.num_nodes == 1:
             return parts
         # Machines are rarely started in the same minute; torchrun gives up after ten by default.
         return [f"--node_rank={node_rank}", f"--rdzv_conf=timeout={self.startup_timeout_s}", *parts]
-
-    def _elastic_options(self, node_rank: int) -> list[str]:
-        # torchrun assigns ranks in the alphabetical order of --local-addr (dynamic_rendezvous.py). Only rank 0's is
-        # used as an address, and "~" sorts after all letters: so machine 0, which has the run folder, keeps rank 0,
-        # and the others keep their order, also after a restart.
-        name = self.master_addr if node_rank == 0 else f"~machine-{node_rank:05}"
-        conf = {
-            "is_host": int(node_rank == 0),
-            "join_timeout": self.startup_timeout_s,
-            "read_timeout": self.startup_timeout_s,
-        }
-        return [
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={_bracket_ipv6(self.master_addr)}:{self.port}",
-            f"--rdzv-id={self.run_id}",
-            f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
-            f"--local-addr={name}",
-        ]
 
 
 def _usable_gpus(
@@ -266,6 +254,11 @@ def _unknown_world_size(counts: tuple[int | None, ...]) -> tuple[str, ...]:
     )
 
 
+def _restarts_machines(config: TrainConfig) -> bool:
+    """Whether machine 0's join server starts all machines again after a failure, so that torchrun must not."""
+    return config.rendezvous == "elastic" and config.num_nodes > 1
+
+
 def _choose_launcher(config: TrainConfig) -> Launcher:
     if sys.platform == "win32":
         return _spawn_on_windows(config)
@@ -276,10 +269,10 @@ def _choose_launcher(config: TrainConfig) -> Launcher:
             f"use_torchrun is off, but num_nodes is {config.num_nodes}",
             "Several machines need torchrun: turn use_torchrun on",
         )
-    if config.rendezvous == "elastic" or config.max_restarts:
-        reason = "rendezvous is elastic" if config.rendezvous == "elastic" else f"max_restarts is {config.max_restarts}"
+    if config.max_restarts:
         raise ConfigError(
-            f"use_torchrun is off, but {reason}", "Only torchrun restarts processes: turn use_torchrun on"
+            f"use_torchrun is off, but max_restarts is {config.max_restarts}",
+            "Only torchrun restarts processes: turn use_torchrun on",
         )
     return "spawn"
 
@@ -288,7 +281,6 @@ def _spawn_on_windows(config: TrainConfig) -> Launcher:
     """torchrun's store always asks for libuv, which PyTorch's builds for Windows do not have."""
     needs = {
         f"num_nodes is {config.num_nodes}": config.num_nodes > 1,
-        "rendezvous is elastic": config.rendezvous == "elastic",
         f"max_restarts is {config.max_restarts}": config.max_restarts > 0,
     }
     for setting, is_needed in needs.items():
@@ -298,15 +290,6 @@ def _spawn_on_windows(config: TrainConfig) -> Launcher:
                 "Train on this machine alone and without restarts, or use Linux (on Windows: WSL2)",
             )
     return "spawn"
-
-
-def _run_id(config: TrainConfig, run_folder: str | Path | None) -> str:
-    """The rendezvous ID by which the torchruns of a run find each other; the same on every machine."""
-    name = config.run_name if run_folder is None else Path(run_folder).name
-    if name is not None:
-        return f"tandem-{name}"
-    shared = config.model_copy(update={"node_rank": 0, "device_ids": None})
-    return f"tandem-{hashlib.sha256(shared.model_dump_json().encode()).hexdigest()[:12]}"
 
 
 def _script_argv(config_path: str | Path, run_folder: str | Path | None, extra_args: Sequence[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from modules.config import TrainConfig, effective_batch
+from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import LaunchPlan
 
 
@@ -24,6 +25,9 @@ def preview(config: TrainConfig, plan: LaunchPlan) -> list[str]:
         lines += ["", f"Machine {node}:", f"  {plan.command_line(node)}"]
     return [
         *lines,
+        "",
+        f"Before, on every machine: export {STORE_SECRET} with the output of one `openssl rand -hex 16`, so that the "
+        "processes believe only each other.",
         "",
         "Or start only machine 0, with the same command but without --dry_run: it shows a line with which the others "
         "join without a config file, and checks that all have the same code, versions and images.",

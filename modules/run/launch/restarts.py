@@ -23,9 +23,11 @@ def restarts_left() -> int:
 
 def resume_after_restart(resume: str | None, folder: RunFolder) -> str | None:
     """What to resume in this start: after a restart, the newest backup if earlier starts made any, else `resume`."""
-    if restart_number() == 0:
-        return resume
-    launched_at = _launcher_start_time()
+    return resume if restart_number() == 0 else resume_since(_launcher_start_time(), resume, folder)
+
+
+def resume_since(launched_at: float, resume: str | None, folder: RunFolder) -> str | None:
+    """The newest backup if any was made since `launched_at` (seconds since 1970), else `resume`."""
     made = (_mtime(backup / "manifest.json") for backup in folder.backup_dir.glob("step-*"))
     return LATEST if any(at >= launched_at for at in made) else resume
 

@@ -17,8 +17,10 @@ from modules import ROOT
 from modules.config import ConfigError, TrainConfig
 from modules.machine import find_free_port, hostname
 from modules.run.exit_codes import FAILED, FINISHED
+from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import LaunchPlan
 from modules.run.launch.rank_env import RankEnv
+from modules.run.launch.store_secret import new_secret
 from modules.run.preflight_report.report import Cell, PreflightReport
 from modules.run.supervise.process_tree import ProcessTree
 
@@ -46,6 +48,7 @@ def start_preflight(
     for reason in plan.reasons:
         echo(f"Note: {reason}.")
     process_tree = ProcessTree()
+    secret = {STORE_SECRET: new_secret()} if plan.num_nodes == 1 else {}
     with tempfile.TemporaryDirectory(prefix="tandem-preflight-") as folder:
         logs = Path(folder)
         result = logs / "report.json" if result is None else result
@@ -53,7 +56,8 @@ def start_preflight(
         children: dict[int, subprocess.Popen[bytes]] = {}
         try:
             for rank_env in _rank_envs(plan):
-                variables = {**os.environ, **plan.environment(), **process_tree.variables, **_variables(rank_env, plan)}
+                variables = {**os.environ, **secret, **plan.environment(), **process_tree.variables}
+                variables |= _variables(rank_env, plan)
                 argv = [sys.executable, str(SCRIPT), *arguments, "--result", str(result)]
                 children[rank_env.rank] = _start(argv, variables, _log(logs, rank_env.rank))
             _wait(list(children.values()), result, wait_s)

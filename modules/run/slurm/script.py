@@ -17,6 +17,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.files import control_character
 from modules.run.exit_codes import PAUSED, TERMINATED
 from modules.run.folder.run_folder import RunFolder
+from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import TRAIN_SCRIPT
 from modules.run.launch.slurm_environment import base_port
 from modules.run.slurm.layout import SlurmLayout, SlurmRequest, plan_layout, pluralize
@@ -175,9 +176,17 @@ def _environment(job: SlurmJob, request: SlurmRequest) -> list[str]:
             "# Where rank 0 listens. The port depends on the job ID, so that jobs on the same node do not collide.",
             _default("MASTER_ADDR", first),
             _default("MASTER_PORT", f"$(({base_port(job.config.initial_port)} + SLURM_JOB_ID % 1000))"),
+            "# What the ranks authenticate each other with: new in each start, only in the environment of the job.",
+            _default(STORE_SECRET, r"$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')"),
         ]
         if job.layout.nodes == 1:
-            lines += ["# One node needs no network.", _default("GLOO_SOCKET_IFNAME", "lo")]
+            lines += [
+                "# One node needs no network.",
+                *(
+                    _default(name, value)
+                    for name, value in (("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "=lo"))
+                ),
+            ]
     return lines
 
 

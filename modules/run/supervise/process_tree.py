@@ -12,7 +12,7 @@ from typing import Final
 
 import psutil
 
-_TOKEN_VARIABLE: Final = "TANDEM_START"
+START_TOKEN: Final = "TANDEM_START"
 
 
 class ProcessTree:
@@ -29,7 +29,7 @@ class ProcessTree:
     @property
     def variables(self) -> dict[str, str]:
         """The environment variables that the first process must get."""
-        return {_TOKEN_VARIABLE: self._token}
+        return {START_TOKEN: self._token}
 
     def processes(self) -> list[psutil.Process]:
         """The live processes of this tree, excluding this one."""
@@ -56,7 +56,7 @@ class ProcessTree:
 
     def _contains(self, process: psutil.Process) -> bool:
         try:
-            return env_var(process, _TOKEN_VARIABLE) == self._token and process.status() != psutil.STATUS_ZOMBIE
+            return env_var(process, START_TOKEN) == self._token and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False  # it has just ended
 
@@ -66,7 +66,7 @@ def tree_tokens(processes: Iterable[psutil.Process]) -> set[str]:
     found = set()
     for process in processes:
         with suppress(psutil.Error, OSError):
-            found.add(process.environ().get(_TOKEN_VARIABLE, ""))
+            found.add(process.environ().get(START_TOKEN, ""))
     return found - {""}
 
 

@@ -13,7 +13,7 @@ from types import FrameType
 from modules.run.console import warn
 from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED, request_command
 from modules.run.folder.run_folder import RunFolder
-from modules.run.launch.plan import TORCHRUN_MODULE
+from modules.run.launch.plan import TORCHRUN
 from modules.run.supervise.process_tree import ProcessTree, signal_children
 from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, termination_signals
 
@@ -35,7 +35,7 @@ class StopRequests:
     ) -> None:
         self._folder = folder
         self._tree = process_tree
-        self._is_torchrun = TORCHRUN_MODULE in argv
+        self._is_torchrun = str(TORCHRUN) in argv
         self._has_first_rank = has_first_rank
         self._received: list[tuple[int, float]] = []
         self._handled = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import shlex
 import subprocess
 import sys
@@ -13,16 +14,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from modules.files import mask_secrets
 from modules.run.console import warn
 from modules.run.exit_codes import exit_code_of
 from modules.run.folder.commands import clear_commands
 from modules.run.folder.events import Event, EventLog, EventReader
-from modules.run.folder.failures import clear_failures, read_failures, record_failure, release_reserve
+from modules.run.folder.failures import Failure, clear_failures, read_failures, record_failure, release_reserve
 from modules.run.folder.folder_guard import FolderGuard
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock
+from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
-from modules.run.launch.plan import TORCHRUN_MODULE, LaunchPlan
+from modules.run.launch.plan import TORCHRUN, LaunchPlan
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.supervise.outcome import RunEvidence, RunOutcome, decide_outcome, outcome_message, reported_exit_code
 from modules.run.supervise.process_tree import ProcessTree
@@ -46,6 +49,8 @@ class Supervisor:
         ranks: range = range(1),
         watched: range | None = None,
         collect_remote_failures: Callable[[], None] | None = None,
+        store_secret: str = "",
+        may_restart: bool = False,
         failure_grace_s: float = 8.0,
         report_grace_s: float = 4.0,
         finish_grace_s: float = 60.0,
@@ -54,6 +59,8 @@ class Supervisor:
         """Prepare to run `argv`; `ranks` are those of this node, `watched` those whose failures are recorded here.
 
         `collect_remote_failures` is called before a failure is diagnosed, so that other machines can report theirs.
+        `store_secret` is what only the processes of this start know, on all its machines; one machine makes its own.
+        `may_restart`: a failure that a restart may overcome is not reported, so that the caller can start again.
         The grace periods apply to the other ranks after a failure, then to torchrun's report, and to all processes
         after the `finished` event; `alone_grace_s` to a torchrun whose ranks have all ended and which waits for other
         machines. Processes that outlive them are killed.
@@ -64,6 +71,8 @@ class Supervisor:
         self._ranks = ranks
         self._watched = ranks if watched is None else watched
         self._collect_remote_failures = collect_remote_failures
+        self._may_restart = may_restart
+        self._store_secret = store_secret or secrets.token_hex(32)
         self._failure_grace_s = failure_grace_s
         self._report_grace_s = report_grace_s
         self._finish_grace_s = finish_grace_s
@@ -85,7 +94,13 @@ class Supervisor:
 
     @classmethod
     def from_plan(
-        cls, plan: LaunchPlan, folder: RunFolder, collect_remote_failures: Callable[[], None] | None = None
+        cls,
+        plan: LaunchPlan,
+        folder: RunFolder,
+        collect_remote_failures: Callable[[], None] | None = None,
+        *,
+        store_secret: str = "",
+        may_restart: bool = False,
     ) -> Self:
         """The supervisor of this node's part of a plan; machine 0 watches all ranks."""
         return cls(
@@ -95,6 +110,8 @@ class Supervisor:
             ranks=plan.ranks(),
             watched=range(plan.world_size or 0) if plan.node_rank == 0 else None,
             collect_remote_failures=collect_remote_failures,
+            store_secret=store_secret,
+            may_restart=may_restart,
         )
 
     def run(self) -> int:
@@ -110,7 +127,8 @@ class Supervisor:
         try:
             self._clear_last_start()
             settings = [f"{name}={value}" for name, value in self._environment.items()]
-            log = self._log.open(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {shlex.join([*settings, *self._argv])}")
+            command = mask_secrets(shlex.join([*settings, *self._argv]))
+            log = self._log.open(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {command}")
         except OSError as error:
             raise not_writable_error(self._folder.path, error) from error
         with log, self._requests.handlers_installed():
@@ -131,8 +149,24 @@ class Supervisor:
                 self._collect_remote_failures()
             self.outcome = self._decide_outcome(child.returncode)
             release_reserve(self._folder, self._ranks)
-            self._report(self.outcome)
+            if not self.can_restart:
+                self.report()
         return self.outcome.exit_code
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether the run has failed in a way that the caller may overcome by starting again; it is not reported."""
+        outcome = self.outcome
+        is_failure = outcome is not None and outcome.failure is not None and not is_fatal(outcome.exit_code)
+        return self._may_restart and is_failure and not self._requests.stop_reason
+
+    def report_restart(self, number: int, allowed: int) -> None:
+        """Say that all machines start again, and why, instead of `report`."""
+        self._warn_of_restart(None if self.outcome is None else self.outcome.failure, number, allowed)
+
+    def _warn_of_restart(self, failure: Failure | None, number: int, allowed: int) -> None:
+        cause = f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
+        self._warn(f"Restart {number} of {allowed} from the newest backup, because {cause}")
 
     def _clear_last_start(self) -> None:
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
@@ -149,7 +183,13 @@ class Supervisor:
                 self._argv,
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                env={**os.environ, **self._environment, **self._tree.variables},
+                env={
+                    **os.environ,
+                    "PYTHONSAFEPATH": "1",  # processes that Python starts with -c would import from the current folder
+                    **self._environment,
+                    **self._tree.variables,
+                    STORE_SECRET: self._store_secret,
+                },
                 start_new_session=sys.platform != "win32",
                 creationflags=new_group,
             )
@@ -202,9 +242,7 @@ class Supervisor:
     def _report_restart(self) -> None:
         """Report why the previous attempt failed, and reset the state for the new one."""
         failure = self._decide_outcome(returncode=1).failure
-        cause = f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
-        count, allowed = self._restarts.restart_count, self._restarts.max_restarts
-        self._warn(f"Restart {count} of {allowed} from the newest backup, because {cause}")
+        self._warn_of_restart(failure, self._restarts.restart_count, self._restarts.max_restarts)
         clear_failures(self._folder, [each.rank for each in read_failures(self._folder)])
         self._failed_at = None
         self._log.start_new_attempt()
@@ -254,8 +292,10 @@ class Supervisor:
             )
         )
 
-    def _report(self, outcome: RunOutcome) -> None:
+    def report(self) -> None:
         """Write the events that a dead rank 0 could not write, and print the failure message."""
+        outcome = self.outcome
+        assert outcome is not None, "the run has not ended"
         if 0 in self._ranks:
             self._complete_events(outcome)
         if message := outcome_message(outcome, self._folder):
@@ -287,7 +327,7 @@ class Supervisor:
 
 
 def _launcher_name(argv: Sequence[str]) -> str:
-    if TORCHRUN_MODULE in argv:
+    if str(TORCHRUN) in argv:
         return "torchrun"
     return "spawn" if "--spawn" in argv else ""
 

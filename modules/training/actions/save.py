@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ def _run_metadata(parts: Components, position: Position) -> RunMetadata:
         step=position.step,
         epoch=position.epoch,
         total_steps=parts.total_steps,
+        # as train_network.py of kohya's sd-scripts counts ss_num_epochs from max_train_steps
+        total_epochs=math.ceil(parts.total_steps / parts.data.order.steps_per_epoch),
         world_size=position.world_size,
         images=len(parts.data.index),
         folders=_folders(parts),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from modules.data.batch import Batch
 from modules.data.loading.order import StepSamples
+from modules.distributed import HostCopy
 from modules.families._family import Metrics
 from modules.monitoring import save_image
 from modules.training.actions.action import Action, ActionContext, inference_model, leave_if_sharded
@@ -53,7 +54,13 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> flo
 
 def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> None:
     """Add the counts of all ranks, and report what they say; rank 0 saves the images."""
-    by_rank = context.ranks.gather_bytes(f"{name} counts", save(counts)) if counts else []
+    by_rank = (
+        context.ranks.gather_bytes(
+            f"{name} counts", save({key: count.cpu().contiguous() for key, count in counts.items()})
+        )
+        if counts
+        else []
+    )
     total: Counts = {}
     for data in by_rank:
         _add(total, load(data))
@@ -87,10 +94,12 @@ def _local_sums(context: ActionContext, steps: list[StepSamples], counts: Counts
     """This rank's weighted sum of losses and number of samples, which is NaN if not even one fits into memory; what
     the family counts is added to `counts`.
 
-    A sample keeps its noise and timestep from one validation to the next, so the losses can be compared.
+    Both stay on the device until the end, so that it never waits for the host. A sample keeps its noise and timestep
+    from one validation to the next, so the losses can be compared.
     """
     components = context.components
-    loss_sum, count, samples = 0.0, 0.0, components.config.batch_size
+    loss_sum, count = (torch.zeros((), dtype=torch.float64, device=components.device) for _ in range(2))
+    samples = components.config.batch_size
     family = components.family
     training = family.model.training
     family.model.eval()
@@ -101,21 +110,22 @@ def _local_sums(context: ActionContext, steps: list[StepSamples], counts: Counts
             part = _loss_sum(context, batch, samples, counts)
             samples = samples // 2 if part is None else samples
         loss_sum += 0.0 if part is None else part
-        count += float((batch.weights > 0).sum()) if samples else math.nan  # padding has the weight 0
+        count += (batch.weights > 0).sum() if samples else math.nan  # padding has the weight 0
     family.model.train(training)
-    return loss_sum, count
+    total, number = HostCopy(loss_sum, count).read()
+    return total, number
 
 
-def _loss_sum(context: ActionContext, batch: Batch, samples: int, counts: Counts) -> float | None:
-    """The weighted sum of the batch's losses, `samples` at a time; None if memory ran out."""
+def _loss_sum(context: ActionContext, batch: Batch, samples: int, counts: Counts) -> Tensor | None:
+    """The weighted sum fp64 [] of the batch's losses, `samples` at a time; None if memory ran out."""
     components = context.components
     try:
-        total, counted = 0.0, dict[str, Tensor]()
+        total, counted = torch.zeros((), dtype=torch.float64, device=components.device), dict[str, Tensor]()
         for piece in batch.split(samples):
             with components.precision.autocast():
                 evaluation = components.family.evaluate(piece)
-            total += float((evaluation.losses * piece.weights).sum())
-            _add(counted, {name: count.cpu() for name, count in evaluation.counts.items()})
+            total += (evaluation.losses * piece.weights).sum()
+            _add(counted, evaluation.counts)
         _add(counts, counted)
         return total
     except RuntimeError as error:

@@ -11,14 +11,14 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from modules.checkpoint.formats import AdapterWeights, LoraSize, LoraWeights, fits, merged_weight
 from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
 from modules.diffusion.dtypes import HALF_DTYPES
+from modules.distributed import is_sharded
 from modules.families._family import Family
 from modules.training.methods.lora_from import LayerSize, load_lora_from, read_lora_from
-from modules.training.submodules import freeze_others, submodule_of, trained_names
+from modules.training.submodules import freeze_others, freeze_untrained, submodule_of, trained_names
 
 T = TypeVar("T", int, float)
 
@@ -91,7 +91,7 @@ def _sizes(family: Family, config: TrainConfig) -> dict[str, LayerSize]:
     """Rank and alpha of each layer that the config chooses."""
     usual = LayerSize(config.lora_rank, config.lora_alpha)
     wide = LayerSize(config.lora_conv_rank or usual.rank, config.lora_conv_alpha or usual.alpha)
-    layers = lora_targets(family, config)
+    layers = lora_targets(family.model, family.submodules, config)
     return {name: wide if _is_wide(family.model.get_submodule(name)) else usual for name in layers}
 
 
@@ -130,13 +130,26 @@ def make_contiguous(model: nn.Module) -> None:
     peft views those of convolutions as matrices and leaves magnitudes [1, out, 1, 1] transposed, which slows DDP down.
     """
     for name, weight in model.named_parameters():
-        if ".lora_" in name and not isinstance(weight, DTensor):
+        if ".lora_" in name and not is_sharded(weight):
             weight.data = weight.detach().clone(memory_format=torch.contiguous_format)
 
 
-def lora_targets(family: Family, config: TrainConfig) -> list[str]:
-    """The names of the layers that `lora_targets` matches. Raises ConfigError if a submodule or a pattern has none."""
-    able = {name: layer for name, layer in family.model.named_modules() if _can_be_adapted(layer)}
+def check_lora_targets(family: type[Family], config: TrainConfig) -> None:
+    """Raises ConfigError as `lora_targets` would, without weights; does nothing if the layers are not known yet."""
+    if config.method != "lora" or config.lora_from is not None:
+        return
+    model = family.meta_model(config)
+    if model is not None:
+        freeze_untrained(model, family.submodules, config)
+        lora_targets(model, family.submodules, config)
+
+
+def lora_targets(model: nn.Module, submodules: Sequence[str], config: TrainConfig) -> list[str]:
+    """The names of the layers of `model` that `lora_targets` matches.
+
+    Raises ConfigError if a trained one of its `submodules`, or a pattern, has none.
+    """
+    able = {name: layer for name, layer in model.named_modules() if _can_be_adapted(layer)}
     patterns, kinds = _patterns(config.lora_targets)
     chosen: list[str] = []
     for pattern in patterns:
@@ -144,8 +157,8 @@ def lora_targets(family: Family, config: TrainConfig) -> list[str]:
         if not found:
             raise _no_target(config, pattern, list(able))
         chosen += found
-    for part in trained_names(config, family.submodules):
-        own = [name for name in able if submodule_of(name, family.submodules) == part]
+    for part in trained_names(config, submodules):
+        own = [name for name in able if submodule_of(name, submodules) == part]
         if not set(own) & set(chosen):
             raise _no_target(config, "", own, f" of {part}" if part else "")
     return [name for name in able if name in set(chosen)]
@@ -226,7 +239,13 @@ def merge_lora(family: Family, weights: Iterable[AdapterWeights], source: str = 
                 f"has {has}.",
                 "Use the base model that it was trained on.",
             )
-        weight.copy_(merged_weight(weight, one, scale))
+        merged = merged_weight(weight, one, scale).to(weight.dtype)
+        if not bool(merged.isfinite().all()):
+            raise ConfigError(
+                f"{source}: with the LoRA, numbers of {name!r} are not finite in {str(weight.dtype).split('.')[1]}.",
+                "Use a smaller --lora_scale, or a model in fp32.",
+            )
+        weight.copy_(merged)
 
 
 def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:

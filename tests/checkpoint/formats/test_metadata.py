@@ -18,6 +18,7 @@ FACTS = RunMetadata(
     step=500,
     epoch=5,
     total_steps=1000,
+    total_epochs=10,
     world_size=2,
     images=12,
     folders=[ImageFolder(name="secret folder", images=12, repeats=3.0, prior=False, tags={SECRET: 7})],

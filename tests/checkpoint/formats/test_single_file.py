@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.checkpoint.formats import write_diffusers_folder, write_single_file
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
-from modules.checkpoint.formats.original_names import open_clip_name, unet_name
+from modules.checkpoint.formats.original_names import open_clip_name, unet_name, vae_name
 from modules.checkpoint.formats.single_file import architecture_of
 from modules.config import ConfigError
 from tests.checkpoint.formats.generating import generate, same
@@ -185,3 +185,14 @@ def test_weights_may_lie_in_several_files(sd: Path, tmp_path: Path) -> None:
 def test_a_stranger_of_a_name_has_no_place() -> None:
     assert open_clip_name("x.")("encoder.layers.0.unknown.weight", {}) is None
     assert unet_name("down_blocks.0.resnets.0.unknown.weight", {"layers_per_block": 2}) is None
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", {}, []])
+def test_configs_that_do_not_fit_their_weights(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"vae/config.json: block_out_channels is .* at least 2 blocks"):
+        vae_name("encoder.down_blocks.1.resnets.0.conv1.weight", {"block_out_channels": value})
+    config = {"layers_per_block": 1, "up_block_types": value}
+    with pytest.raises(ConfigError, match=r"unet/config.json: up_block_types is"):
+        unet_name("up_blocks.0.upsamplers.0.conv.weight", config)
+    with pytest.raises(ConfigError, match="layers_per_block"):
+        unet_name("up_blocks.0.upsamplers.0.conv.weight", {})

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from modules.config import Concept
 from modules.data.cache.keys import ViewKeys
+from modules.data.index.captions import _one_line
 from modules.data.loading.caption_augmentation import augment_caption
 from modules.data.rng import SampleRng
 from tests.data.helpers import config_for, index_of, write_image
@@ -205,3 +206,7 @@ def test_a_whole_file_and_its_lines_have_different_keys(folder: Path) -> None:
         row = next(row for row in range(len(index)) if index.relative_path(row) == "red_cat.png")
         keys.add(ViewKeys(index, config.concepts, "family", True).key(row, 0, bytes(32), bytes(32)))
     assert len(keys) == 3
+
+
+def test_a_long_row_of_blanks_takes_no_quadratic_time() -> None:
+    assert _one_line(" " * 3_000_000 + "a \r\n \n b\n" + " " * 3_000_000) == "a b"

@@ -19,6 +19,7 @@ from modules.distributed.health.diagnosis import (
 )
 from modules.distributed.health.flight_recorder import Collective
 from modules.distributed.health.main_thread import main_thread_fingerprint, main_thread_stack
+from modules.distributed.run_store import parse_value
 
 WORLD, CONTROL = "gloo 0", "gloo 1"
 
@@ -113,7 +114,7 @@ def test_a_deadlock_of_two_groups_is_a_mismatch_once_it_lasts() -> None:
 
 def test_a_snapshot_survives_serialisation() -> None:
     one = snapshot(1, done(5), call(6), barrier="rank 0 (saving)", waits_for=(0,))
-    assert RankSnapshot.load(json.dumps(asdict(one))) == one
+    assert parse_value(RankSnapshot, json.dumps(asdict(one)), "it") == one
 
 
 def test_the_main_threads_location_is_seen_from_outside() -> None:

@@ -19,6 +19,7 @@ from modules.distributed.health import heartbeat_monitor
 from modules.distributed.health.duties import judging_ranks, watched_ranks
 from modules.distributed.health.watchdog import Watchdog
 from modules.distributed.process_group import Group
+from modules.distributed.run_store import RunStore
 from modules.distributed.startup.rendezvous import Member
 from modules.run.launch.rank_env import RankEnv
 from tests.ports import free_port
@@ -48,7 +49,8 @@ class CountingStore:
 
 def group_of(members: list[Member], rank: int, store: object) -> Group:
     env = RankEnv(rank, members[rank].local_rank, len(members), "127.0.0.1", 1)
-    return Group(env, "gloo", torch.device("cpu"), cast("Store", store), cast("Any", None), tuple(members))
+    shared = RunStore(cast("Store", store), None)
+    return Group(env, "gloo", torch.device("cpu"), shared, cast("Any", None), tuple(members))
 
 
 def member(rank: int, machine: str) -> Member:

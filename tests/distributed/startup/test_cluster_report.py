@@ -123,7 +123,7 @@ def test_clocks() -> None:
 
 def test_a_row_survives_serialisation() -> None:
     own = row(0, links=(Link(0, 1, "NV4", 4, 4, peer_access=True),))
-    assert RankInfo.parse(own.dump()) == own
+    assert RankInfo.parse(own.dump(), own.rank) == own
     assert own.event()["model"] == "NVIDIA A100-SXM4-80GB"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -155,3 +157,25 @@ def test_a_machine_of_the_same_name_is_another_one(monkeypatch: pytest.MonkeyPat
     assert killed == [os.getpid()]
     rank_env = RankEnv(0, 0, 1, "127.0.0.1", 1)
     assert Member.of_this_process(rank_env).machine_id == Member.of_this_process(rank_env).machine_id != ""
+
+
+def test_a_process_that_only_claims_to_be_a_rank_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank names the process ids; they may be those of any program of this user."""
+    monkeypatch.setenv("TANDEM_START", "this start")
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    stranger = subprocess.Popen(sleep, env={**os.environ, "TANDEM_START": ""}, start_new_session=True)
+    rank = subprocess.Popen(sleep)
+    try:
+        own = replace(member(0, "alpha", 0), process_id=os.getpid(), machine_id="one")
+        named = [replace(own, rank=1, process_id=stranger.pid), replace(own, rank=2, process_id=rank.pid)]
+        monitor = HeartbeatMonitor((own, *named, replace(own, rank=3, process_id=1)), 0, {})
+        for each in (3, 1, 2):
+            monitor.kill(each)
+        assert rank.wait(30) == -9
+        assert stranger.poll() is None
+        monitor = HeartbeatMonitor((own, *named), 0, {})
+        monitor.kill(2)  # its process id may belong to another program by now
+    finally:
+        for process in (stranger, rank):
+            process.kill()
+            process.wait()

@@ -110,3 +110,11 @@ def test_open_error_lists_existing_runs(tmp_path: Path) -> None:
     RunFolder.create(config(tmp_path, run_name="dogs"))
     with pytest.raises(ConfigError, match=r"no run 'cats'.*newest runs are: dogs"):
         RunFolder.open(tmp_path / "runs", "cats")
+
+
+def test_an_endless_event_log_is_not_read_whole(tmp_path: Path) -> None:
+    folder = RunFolder.create(config(tmp_path, run_name="x"))
+    with folder.events_file.open("wb") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(ConfigError, match="already exists"):
+        RunFolder.create(config(tmp_path, run_name="x"))

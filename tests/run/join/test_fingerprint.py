@@ -17,8 +17,12 @@ from modules.run.join.fingerprint import (
     data_listing,
     digest,
     family_listing,
+    keyed_listing,
+    keyed_names,
     package_listing,
 )
+
+KEY = "k" * 64
 
 
 def test_code_listing_and_comparison(tmp_path: Path) -> None:
@@ -70,19 +74,27 @@ def test_images_and_captions(tmp_path: Path) -> None:
     (there / "Thumbs.db").unlink()
     own = data_listing(concept(here))
     assert set(own) == {*(f"{n}.{kind}" for n in range(6) for kind in ("png", "txt")), "more/deep.jpg"}
-    assert digest(own) == digest(data_listing(concept(there)))
+    assert digest(own, KEY) == digest(data_listing(concept(there)), KEY)
+    assert digest(own, KEY) != digest(own, "another key")
     assert "more/deep.jpg" not in data_listing(concept(here, include_subfolders=False))
     (there / "0.txt").write_text("Caption 0")
     (there / "1.png").write_bytes(b"yy")
     (there / "2.png").unlink()
     (there / "new.webp").touch()
     others = data_listing(concept(there))
-    assert digest(own) != digest(others)
-    assert compare_data("the data set", own, others, "beta") == (
+    assert digest(own, KEY) != digest(others, KEY)
+    hidden = keyed_listing(others, KEY)
+    found = compare_data("the data set", own, hidden, KEY, "beta")
+    assert found is not None
+    assert found.message == (
         "the data set is not the same on beta as on machine 0: 4 files differ: 0.txt, 1.png, 2.png (missing on beta), "
-        "and 1 more"
+        "1 only on beta"
     )
-    assert compare_data("the data set", own, own, "beta") == ""
+    assert found.only_there == (keyed_names(others, KEY)["new.webp"],)
+    for name, value in others.items():
+        assert name not in str(hidden)
+        assert len(value) < 4 or value not in str(hidden), "neither names nor contents can be read"
+    assert compare_data("the data set", own, keyed_listing(own, KEY), KEY, "beta") is None
     with pytest.raises(DataError, match="no folder"):
         data_listing(concept(tmp_path / "nowhere"))
 

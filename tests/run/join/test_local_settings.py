@@ -1,11 +1,11 @@
-"""Settings that a joining machine may choose, settings that the run shares, and tokens."""
+"""Settings that a joining machine may choose, and settings that the run shares."""
 
 from __future__ import annotations
 
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.run.join.local_settings import check_local_settings, check_token, shared_settings
+from modules.run.join.local_settings import check_local_settings, shared_settings
 
 
 @pytest.mark.parametrize("name", ["concepts.0.path", "cache_dir", "runs_dir", "device_ids", "base_model", "node_rank"])
@@ -27,10 +27,3 @@ def test_shared_settings_exclude_local_ones() -> None:
     assert shared() == shared(node_rank=1, cache_dir="x", run_name="y", concepts=[{"path": "b"}], initial_port=2000)
     for change in ({"seed": 7}, {"concepts": [{"path": "a", "repeats": 2}]}, {"concepts": []}):
         assert shared() != shared(**change)
-
-
-@pytest.mark.parametrize("token", ["", "short", "with a space in it", "ünïcödé-ünïcödé-ünïcödé"])
-def test_weak_tokens_are_rejected(token: str) -> None:
-    with pytest.raises(ConfigError, match="at least 16"):
-        check_token(token)
-    check_token("0123456789abcdef")

@@ -17,6 +17,7 @@ import pytest
 
 from modules.config import ConfigError, DataError, TrainConfig
 from modules.run.folder.events import read_events
+from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join import fingerprint
 from modules.run.join import join_line as join_line_module
@@ -26,6 +27,7 @@ from modules.run.join.channel import ChannelClosed, WrongToken, authenticate_to_
 from modules.run.join.client import join_run
 from modules.run.join.fingerprint import all_listings, code_listing, digest, package_listing
 from modules.run.join.join_line import JoinLine, connect, join_line_from_config
+from modules.run.join.keys import derive_key
 from modules.run.join.local_settings import shared_settings
 from modules.run.join.members import JoinError, Members, RemoteMachine
 from modules.run.join.server import JoinServer
@@ -48,11 +50,11 @@ def images(tmp_path: Path) -> Path:
 class Harness:
     """A join server in this process, and clients that connect to it as another machine would."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, record: Callable[[Failure], None] = lambda failure: None) -> None:
         self.config = config
         self.said: list[str] = []
         self.missing: list[list[int]] = []
-        self.server = JoinServer(config, "x", self._report)
+        self.server = JoinServer(config, "x", self._report, record=record)
         self._ends = ExitStack()
 
     def _report(self, message: str, missing: list[int]) -> None:
@@ -74,11 +76,15 @@ class Harness:
 
     def join(self, name: str, *, processes: int = 1, config: TrainConfig | None = None, **more: object) -> Session:
         session = self.hello(name, **more)
-        session.expect("welcome")
-        session.send(
-            "ready", processes=processes, digests=[digest(each) for each in all_listings(config or self.config)]
-        )
+        self.ready(session, processes=processes, config=config)
         return session
+
+    def ready(self, session: Session, *, processes: int = 1, config: TrainConfig | None = None) -> str:
+        """Answer the welcome; the key of this connection's fingerprints."""
+        key = derive_key(self.server.token, "fingerprints", session.expect("welcome")["nonce"])
+        listings = all_listings(config or self.config)
+        session.send("ready", processes=processes, digests=[digest(each, key) for each in listings])
+        return key
 
     def rejection(self, session: Session) -> str:
         message = session.expect("rejected", "request_listings")
@@ -139,7 +145,7 @@ def test_all_machines_join_and_start_together(make_server: Callable[..., Harness
 def test_welcome_message_is_complete(make_server: Callable[..., Harness]) -> None:
     harness = make_server(2, learning_rate=0.5)
     welcome = harness.hello("beta").expect("welcome")
-    assert (welcome["number"], welcome["machines"], welcome["run_name"], welcome["resume"]) == (1, 2, "x", "")
+    assert (welcome["number"], welcome["machines"], welcome["run_name"]) == (1, 2, "x")
     assert TrainConfig.model_validate(welcome["config"]) == harness.config
 
 
@@ -236,11 +242,15 @@ def test_differing_images_are_named(make_server: Callable[..., Harness], images:
     config = harness.config.model_copy(
         update={"concepts": (harness.config.concepts[0].model_copy(update={"path": str(other)}),)}
     )
-    session = harness.join("beta", config=config)
+    session = harness.hello("beta")
+    key = harness.ready(session, config=config)
     assert session.expect("request_listings")["which"] == [0]
-    session.send("listings", listings=[fingerprint.data_listing(config.concepts[0])])
-    assert harness.rejection(session).endswith("2 files differ: a.txt, b.png (only on beta)")
-    harness.wait_for("was rejected: the data set (concepts.0,", "b.png (only on beta)")
+    listing = fingerprint.data_listing(config.concepts[0])
+    session.send("listings", listings=[fingerprint.keyed_listing(listing, key)])
+    rejected = session.expect("rejected")
+    assert rejected["message"].endswith("2 files differ: a.txt, 1 only on beta")
+    assert rejected["only_there"] == [fingerprint.keyed_names(listing, key)["b.png"]]
+    harness.wait_for("was rejected: the data set (concepts.0,", "1 only on beta")
 
 
 def test_differing_settings_are_named(make_server: Callable[..., Harness]) -> None:
@@ -280,24 +290,58 @@ def test_disconnected_machine_is_missing(make_server: Callable[..., Harness], mo
     harness.wait_for("delta (127.0.0.1), machine 1, disconnected (no message for")
 
 
-def test_only_elastic_runs_allow_rejoining(make_server: Callable[..., Harness]) -> None:
+def test_machines_rejoin_while_restarts_are_left(make_server: Callable[..., Harness]) -> None:
     static = make_server()
     static.join("beta")
     static.server.wait(20)
     static.server.start([1, 1], 5555)
     assert "has already started" in static.rejection(static.hello("beta"))
-    elastic = make_server(rendezvous="elastic", max_restarts=2)
+    elastic = make_server(3, rendezvous="elastic", max_restarts=2)
     first = elastic.join("beta", processes=2)
+    elastic.wait_for("beta", "joined as machine 1")
+    other = elastic.join("gamma")
     elastic.server.wait(20)
-    elastic.server.start([1, 2], 5555)
-    first.expect("start")
+    secret = elastic.server.start([1, 2, 1], 5555, restarts_left=2)
+    started = [session.expect("start") for session in (first, other)]
+    for each in started:
+        assert derive_key(elastic.server.token, "store", each["nonce"]) == secret
+    assert secret not in str(started), "it is derived on both sides, never sent"
     first.close()
     elastic.wait_for("beta (127.0.0.1), machine 1, disconnected", "It can rejoin with the same line.")
-    assert "machine 1 had 2 processes when the run started, and now has 1" in elastic.rejection(elastic.join("beta"))
-    again = elastic.hello("beta")
-    assert again.expect("welcome")["resume"] == "latest"
-    again.send("ready", processes=2, digests=[digest(each) for each in all_listings(elastic.config)])
-    assert again.expect("start")["counts"] == [1, 2]
+    sentence = elastic.rejection(elastic.join("beta"))
+    assert "machine 1 had 2 processes when the run started, and now has 1" in sentence
+    again = elastic.join("beta", processes=2)
+    elastic.wait_for("beta (127.0.0.1) has joined as machine 1 with 2 processes.")
+    with pytest.raises(JoinError, match="not every machine"):  # gamma still trains
+        elastic.server.wait(0.3)
+    other.send("finished")
+    elastic.server.wait(20)
+    assert elastic.server.start([1, 2, 1], 5556, resume="latest", restarts_left=0) != secret
+    for session in (again, other):
+        start = session.expect("start")
+        assert (start["port"], start["resume"], start["counts"]) == (5556, "latest", [1, 2, 1])
+    assert "has already started" in elastic.rejection(elastic.hello("beta")), "no restart is left"
+
+
+def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:
+    """A hostile guest tries to end the run in rank 0's name."""
+    data = {"num_nodes": 2, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}
+    recorded: list[Failure] = []
+    harness = Harness(TrainConfig.model_validate({**data, "initial_port": free_port()}), recorded.append)
+    failure = {"host": "alpha", "kind": "error", "message": "m\x1b[2J", "advice": "", "traceback": "", "age_s": 1}
+    try:
+        session = harness.join("beta", processes=2)
+        harness.server.wait(20)
+        harness.server.start([1, 2], 5555)
+        session.expect("start")
+        session.send("failure", rank=2, **failure)
+        session.send("failure", rank=0, **failure)
+        harness.wait_for("violates the protocol", "a failure of rank 0, which is not its own")
+    finally:
+        harness.close()
+    own, lost = recorded
+    assert (own.rank, own.host, own.message) == (2, "beta", "m\\x1b[2J"), "the host is the one that it joined as"
+    assert (lost.rank, lost.kind, lost.host) == (1, "machine_lost", "beta")
 
 
 def test_missing_images_on_machine_0_end_the_wait(make_server: Callable[..., Harness], tmp_path: Path) -> None:
@@ -322,16 +366,20 @@ def refused(wanted: str, **settings: object) -> pytest.ExceptionInfo[Any]:
     return caught
 
 
-def test_messages_on_the_joining_side(make_server: Callable[..., Harness], images: Path, tmp_path: Path) -> None:
-    harness = make_server(runs_dir=str(tmp_path / "runs"))
+def test_messages_on_the_joining_side(
+    make_server: Callable[..., Harness], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make_server(runs_dir=str(tmp_path / "theirs"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TANDEM_ALLOW", str(images))
     address = f"127.0.0.1:{harness.server.port}"
-    refused("it must be HOST or HOST:PORT", address="a b", token="0" * 24)
-    refused("--join needs --token", address=address, token=None)
-    refused("The token is not that of the run at".lower(), address=address, token="0" * 24)
-    refused("no run waits for machines", address="127.0.0.1:9", token="0" * 24, retry_for_s=0)
-    refused("'a..b' is neither a host name nor an IP address", address="a..b", token="0" * 24)
+    refused("it must be HOST or HOST:PORT", address="a b", token="0" * 32)
+    refused("--join needs the token of the run, in TANDEM_JOIN_TOKEN", address=address, token=None)
+    refused("The token is not that of the run at".lower(), address=address, token="0" * 32)
+    refused("no run waits for machines", address="127.0.0.1:9", token="0" * 32, retry_for_s=0)
+    refused("'a..b' is neither a host name nor an IP address", address="a..b", token="0" * 32)
     refused("Copy the whole line from machine 0", address=address, token=harness.server.token[:10])
-    refused("characters other than plain letters and digits", address=address, token="0" * 23 + "\u00fc")
+    refused("characters other than plain letters and digits", address=address, token="0" * 31 + "\u00fc")
     mine = {"address": address, "token": harness.server.token}
     refused("learning_rate applies to the whole run", **mine, settings=("learning_rate=1",))
     refused("concepts: there is no folder", **mine, settings=("concepts.0.path=/nowhere",))
@@ -344,14 +392,15 @@ def test_messages_on_the_joining_side(make_server: Callable[..., Harness], image
     (other / "a.png").write_bytes(b"longer than before")
     caught = refused("1 file differs: a.png", **mine, settings=(f"concepts.0.path={other}",))
     assert caught.value.exit_code == 4
-    assert list((tmp_path / "runs" / "x").glob("machine-1.json"))
+    assert list((tmp_path / "runs" / "x").glob("machine-1.json")), "its own runs_dir, not machine 0's"
+    assert not (tmp_path / "theirs").exists()
 
 
 def test_waiting_for_machine_0_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_line_module, "_NOTICE_AFTER_S", 0.1)
     said: list[str] = []
     with pytest.raises(ConfigError, match="no run waits for machines"):
-        connect(JoinLine.parse("127.0.0.1:9", "0" * 24, retry_for_s=1.0), said.append)
+        connect(JoinLine.parse("127.0.0.1:9", "0" * 32, retry_for_s=1.0), said.append)
     assert said == ["No answer yet; retrying for 1 s."]
 
 
@@ -397,7 +446,8 @@ def test_rendezvous_port_differs_from_join_port(monkeypatch: pytest.MonkeyPatch,
         folder = RunFolder.create(config)
         assert start_run(config, folder, said.append) == 130
     whole = "\n".join(said)
-    assert f":{port + 1} --token" in whole
+    assert "log/join_line.txt" in whole
+    assert "TANDEM_JOIN_TOKEN" not in whole, "the output is no terminal"
     assert f"instead of {port}, which is in use" in whole
     assert f"port {port + 1} instead" not in whole
     joining, finished = read_events(folder.events_file)
@@ -428,18 +478,18 @@ def test_connection_limit_per_address() -> None:
     [("a.b", "a.b", 12356), ("10.0.0.1:80", "10.0.0.1", 80), ("[::1]:80", "::1", 80), ("fe80::1", "fe80::1", 12356)],
 )
 def test_join_addresses(address: str, host: str, port: int) -> None:
-    made = JoinLine.parse(address, "0" * 24)
+    made = JoinLine.parse(address, "0" * 32)
     assert (made.host, made.port) == (host, port)
     for wrong in ("", "a:", "a:b", "a:99999", ":80", "a b"):
         with pytest.raises(ConfigError, match="--join is"):
-            JoinLine.parse(wrong, "0" * 24)
+            JoinLine.parse(wrong, "0" * 32)
 
 
 def test_numbered_machine_needs_the_token() -> None:
     config = TrainConfig(num_nodes=2, node_rank=1, master_addr="zeus", enable_multi_gpu=True)
-    with pytest.raises(ConfigError, match="node_rank is 1, but --token is missing"):
+    with pytest.raises(ConfigError, match="node_rank is 1, but the token is missing"):
         join_line_from_config(config, None)
-    made = join_line_from_config(config, "0" * 24)
+    made = join_line_from_config(config, "0" * 32)
     assert (made.host, made.port, made.config) == ("zeus", 12356, config)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -120,6 +122,20 @@ def test_no_option_leaves_its_line(asked: dict[str, Any]) -> None:
 def test_no_folder_leaves_its_line() -> None:
     with pytest.raises(ConfigError, match=r"contains the control character \\n"):
         script(SlurmRequest(1, cpu=True), folder=Path("/runs") / HOSTILE)
+
+
+def test_each_start_of_a_job_makes_its_own_secret() -> None:
+    (line,) = [line for line in script(SlurmRequest(8)).splitlines() if "TANDEM_STORE_SECRET" in line]
+    assert "TANDEM_STORE_SECRET" not in script(SlurmRequest(1))
+    shown = [sys.executable, "-c", "import os; print(os.environ['TANDEM_STORE_SECRET'])"]
+    made = [
+        subprocess.run(
+            ["bash", "-c", f"{line}\n{shlex.join(shown)}"], capture_output=True, text=True, check=True, env=environment
+        ).stdout.strip()
+        for environment in ({"PATH": os.environ["PATH"]},) * 2
+    ]
+    assert len({*made}) == 2
+    assert all(re.fullmatch("[0-9a-f]{32}", secret) for secret in made)
 
 
 def test_rendezvous_on_the_first_node() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
+from modules.run.launch.plan import TORCHRUN
 from modules.run.supervise.supervisor import Supervisor
 from tests.ports import free_port
 
@@ -45,8 +46,7 @@ def torchrun(folder: RunFolder, *roles: str) -> list[str]:
     port = f"--master_port={free_port()}"
     return [
         sys.executable,
-        "-m",
-        "torch.distributed.run",
+        str(TORCHRUN),
         *options,
         port,
         str(WORKER),
@@ -167,7 +167,7 @@ def test_idle_torchrun_is_killed(folder: RunFolder) -> None:
         "log = EventLog(Path(sys.argv[1])); log.write('phase', phase='training')\n"
         "log.write('finished', reason='finished', exit_code=0); log.close(); time.sleep(300)"
     )
-    argv = [sys.executable, "-c", code, str(folder.events_file), "torch.distributed.run"]
+    argv = [sys.executable, "-c", code, str(folder.events_file), str(TORCHRUN)]
     supervisor = Supervisor(argv, folder, alone_grace_s=0.2, report_grace_s=0.2, finish_grace_s=200.0)
     assert supervisor.run() == 0
 

@@ -1,0 +1,41 @@
+"""Who may read what Tandem writes: only this user, unless TANDEM_UMASK says otherwise."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from modules.config.errors import ConfigError
+
+VARIABLE: Final = "TANDEM_UMASK"
+_PRIVATE: Final = 0o077  # nothing for the group and others
+_OCTAL: Final = re.compile(r"0?[0-7]{3}")
+
+
+def set_file_access(environ: Mapping[str, str] = os.environ) -> None:
+    """Give the files and folders that this process and its children create no rights for others.
+
+    Called once by each program. TANDEM_UMASK=007 lets the group in, for a team that shares runs and caches. Rights of
+    what exists stay as they are. Raises ConfigError for a value that is no umask.
+    """
+    text = environ.get(VARIABLE, "").strip()
+    umask = int(text, 8) if _OCTAL.fullmatch(text) else _PRIVATE
+    if text and (not _OCTAL.fullmatch(text) or umask & stat.S_IRWXU):
+        raise ConfigError(
+            f"{VARIABLE} is {text!r}; it must be a umask that leaves you all rights, such as 077, 027 or 007",
+            "Unset it for files that only you can read; 007 shares them with your group",
+        )
+    os.umask(umask)
+
+
+def umask_of(folder: Path) -> int:
+    """The umask for a program that writes into another program's `folder`: what is there decides; -1 for ours."""
+    try:
+        mode = folder.stat().st_mode
+    except OSError:
+        return -1
+    return ~mode & _PRIVATE if os.name == "posix" else -1

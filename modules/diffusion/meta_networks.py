@@ -1,0 +1,59 @@
+"""The UNet and the text encoders of a base model without their weights, on torch's meta device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import CLIPTextConfig
+
+from modules.config import ConfigError
+from modules.diffusion import base_model_files
+from modules.diffusion.components import CLASSES, PipelineSpec, required_hub_model
+from modules.diffusion.hub.model import HubModel
+from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.text_encoders import TextEncoder
+
+
+@dataclass(frozen=True)
+class MetaNetworks:
+    """The networks that may be trained."""
+
+    unet: nn.Module
+    encoders: dict[str, TextEncoder]
+
+
+def meta_networks(base_model: str | None, layout: str, spec: PipelineSpec) -> MetaNetworks | None:
+    """As `load_components` would build them; None if their configuration is still to be downloaded.
+
+    Raises ConfigError if they cannot be built.
+    """
+    folder = _configuration(base_model, layout, spec)
+    if folder is None or not all((folder / name / "config.json").is_file() for name in ("unet", *spec.encoders)):
+        return None
+    try:
+        with quiet_libraries(), torch.device("meta"):
+            unet: Any = CLASSES["unet"]
+            unet = unet.from_config(unet.load_config(folder, subfolder="unet", local_files_only=True))
+            configs = {name: CLIPTextConfig.from_pretrained(folder, subfolder=name) for name in spec.encoders}
+            return MetaNetworks(unet, {name: CLASSES[name](config) for name, config in configs.items()})
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        reason = (str(error).splitlines() or [""])[0][:300]
+        raise ConfigError(
+            f"base_model: the model that {str(folder)!r} describes cannot be built: {type(error).__name__}: {reason}",
+            "Copy or download the model folder again.",
+        ) from error
+
+
+def _configuration(base_model: str | None, layout: str, spec: PipelineSpec) -> Path | None:
+    """The diffusers folder with the configuration of the model; None if it is not on this machine."""
+    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    if isinstance(base, Path) and base.is_dir():
+        return base
+    if isinstance(base, HubModel):
+        return base.cached_folder()
+    hub = None if layout else required_hub_model(str(base), layout, spec)
+    return Path(layout) if hub is None else hub.cached_folder()

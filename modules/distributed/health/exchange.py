@@ -1,0 +1,107 @@
+"""What the watchdogs tell each other through the store. A value that none of them can have written is ignored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import TypeVar
+
+from modules.distributed.health.diagnosis import RankSnapshot
+from modules.distributed.health.heartbeat import Heartbeat
+from modules.distributed.health.timed_store import TimedStore
+from modules.distributed.run_store import FaultLog, StoreFault, parse_value
+from modules.files import printable
+from modules.run.folder.failures import Failure
+
+_MAX_TRACEBACK_CHARS = 100_000
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """One rank's view; every method raises StoreTimeout or StoreClosed."""
+
+    def __init__(self, store: TimedStore, rank: int, world_size: int) -> None:
+        self._store = store
+        self._rank, self._world_size = rank, world_size
+        self._started: set[int] = set()
+        self._faults = FaultLog()
+
+    def has(self, flag: str) -> bool:
+        """Whether some rank has set `flag`."""
+        return self._readable(lambda: self._store.contains(flag), instead=False)
+
+    def set(self, flag: str) -> None:
+        """Set `flag` for all ranks."""
+        self._store.set(flag, "")
+
+    def clear(self, flag: str) -> None:
+        """Remove `flag`."""
+        self._store.delete(flag)
+
+    def send_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Publish this rank's heartbeat."""
+        self._store.set(f"heartbeat/{self._rank}", json.dumps(asdict(heartbeat)))
+
+    def heartbeats(self, ranks: Iterable[int]) -> dict[int, Heartbeat]:
+        """The last heartbeat of each of `ranks` that has sent one."""
+        self._started |= {rank for rank in ranks if rank not in self._started and self.has(f"heartbeat/{rank}")}
+        return self._read(Heartbeat, "heartbeat", sorted(self._started))
+
+    def send_snapshot(self, snapshot: RankSnapshot) -> None:
+        """Publish this rank's snapshot."""
+        self._store.set(f"snapshot/{self._rank}", json.dumps(asdict(snapshot)))
+
+    def snapshots(self, ranks: Iterable[int]) -> dict[int, RankSnapshot]:
+        """The last snapshot of each of `ranks` that has sent one."""
+        found = self._read(RankSnapshot, "snapshot", [rank for rank in ranks if self.has(f"snapshot/{rank}")])
+        return {rank: snapshot.made_printable() for rank, snapshot in found.items() if snapshot.rank == rank}
+
+    def failure(self) -> Failure | None:
+        """The failure that ended the run; None if there is none."""
+        if not self.has("failure"):
+            return None
+        return self._readable(lambda: self._failure(self._store.get("failure")), instead=None)
+
+    def publish(self, failure: Failure) -> Failure:
+        """Make `failure` the one that ended the run, unless there is one already; returns that one."""
+        text = json.dumps(asdict(failure))
+        try:
+            return self._failure(self._store.set_if_absent("failure", text))
+        except StoreFault as fault:
+            self._faults.ignore(fault)
+            self._store.set("failure", text)
+            return failure
+
+    def _failure(self, text: str) -> Failure:
+        failure = parse_value(Failure, text, "the failure")
+        if failure.rank >= self._world_size:
+            raise StoreFault(f"the failure in the store is of rank {failure.rank} of {self._world_size}.")
+        return replace(
+            failure,
+            host=printable(failure.host, 200),
+            kind=printable(failure.kind, 100),
+            message=printable(failure.message, 4000, lines=True),
+            advice=printable(failure.advice, 4000, lines=True),
+            traceback=printable(failure.traceback, _MAX_TRACEBACK_CHARS, lines=True),
+        )
+
+    def _read(self, kind: type[T], name: str, ranks: list[int]) -> dict[int, T]:
+        found: dict[int, T] = {}
+        for rank, value in zip(ranks, self._store.get_many([f"{name}/{rank}" for rank in ranks]), strict=True):
+            if isinstance(value, StoreFault):
+                self._faults.ignore(value)
+                continue
+            try:
+                found[rank] = parse_value(kind, value, f"the {name} of rank {rank}")
+            except StoreFault as fault:
+                self._faults.ignore(fault)
+        return found
+
+    def _readable(self, read: Callable[[], T], *, instead: T) -> T:
+        try:
+            return read()
+        except StoreFault as fault:
+            self._faults.ignore(fault)
+            return instead

@@ -1,0 +1,154 @@
+"""Paths in machine 0's config that exist on a joining machine: used only if a person there has allowed them.
+
+Machine 0 may be anybody who has sent a join line. Without this, `base_model: ~/.ssh` would make the joining machine
+read that folder and compare it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from modules.config import ConfigError, DataError, Section, TrainConfig
+from modules.files import FileFault, Record, printable, read_json, validate_record
+from modules.files.user_folder import user_config_folder
+
+VARIABLE: Final = "TANDEM_ALLOW"  # folders and files, separated as in PATH
+# Where a machine writes; it keeps its own, whatever machine 0's config says.
+OWN_FOLDERS: Final = ("runs_dir", "cache_dir")
+_MOST_REMEMBERED: Final = 500
+
+# All that machine 0 is told, so that it cannot find out what exists here.
+FOR_MACHINE_0: Final = "a path of the config is missing there, or not allowed (its terminal says which)"
+
+Ask = Callable[[str], bool]
+
+
+class AllowedPath(Record):
+    """One entry of allowed_paths.json."""
+
+    path: str
+    allowed: float = 0.0  # seconds since 1970
+
+
+class PathNotAllowed(ConfigError):
+    """A path of machine 0's config exists on this machine, and nobody here has allowed it."""
+
+
+class PathMissing(DataError):
+    """A folder of machine 0's config does not exist on this machine."""
+
+
+def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Sequence[str], ask: Ask | None) -> None:
+    """Raise PathNotAllowed for a path from machine 0 that exists here and that nobody here has allowed, PathMissing for
+    a folder of images that does not exist.
+
+    `own` are the names of the settings that this machine has chosen itself; `resume` is a backup to resume from;
+    `allow` are folders and files given here; `ask` puts a question to a person.
+    """
+    chosen = {*own, *OWN_FOLDERS}
+    named = [each for each in [*path_settings(config), ("resume", resume)] if each[0] not in chosen]
+    allowed = [Path(os.path.realpath(folder)) for folder in _allowed_folders(config, allow)]
+    for name, value in named:
+        found = _existing(value)
+        if found is None:
+            _require_folder(config, name, value)
+        elif not any(found.is_relative_to(folder) for folder in allowed):
+            if ask is None or not ask(f"{name}: {printable(found)}"):
+                raise _refusal(name, value, found)
+            _remember(found)
+            allowed.append(found)
+
+
+def path_settings(config: TrainConfig) -> list[tuple[str, str]]:
+    """(name, value) of every setting declared as a file or folder, and of every text in family_options.
+
+    What a family's options mean is known only to its file, so each of their texts counts that names something here.
+    """
+    return [*_paths_of(config, ""), *_texts(config.family_options, "family_options")]
+
+
+def _paths_of(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
+    for name, field in type(section).model_fields.items():
+        value, extra = getattr(section, name), field.json_schema_extra
+        items = enumerate(value) if isinstance(value, (tuple, list)) else [(None, value)]
+        for number, item in items:
+            path = f"{prefix}{name}" if number is None else f"{prefix}{name}.{number}"
+            if isinstance(item, Section):
+                yield from _paths_of(item, f"{path}.")
+            elif isinstance(item, str) and isinstance(extra, dict) and extra.get("picks") in ("file", "folder"):
+                yield path, item
+
+
+def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _texts(item, f"{path}.{name}")
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _texts(item, f"{path}.{number}")
+
+
+def _allowed_folders(config: TrainConfig, allow: Sequence[str]) -> Iterator[str]:
+    yield from (str(getattr(config, name)) for name in OWN_FOLDERS)
+    yield from (os.path.expanduser(folder) for folder in allow)
+    yield from (os.path.expanduser(each) for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each)
+    yield from (each.path for each in _remembered())
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
+    )
+    yield os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
+
+
+def _existing(value: str) -> Path | None:
+    """The real path that a value names on this machine; None if there is nothing, as for a hub name."""
+    if not value or "\0" in value:
+        return None
+    found = next((each for each in (value, os.path.expanduser(value)) if os.path.lexists(each)), None)
+    return None if found is None else Path(os.path.realpath(found))
+
+
+def _require_folder(config: TrainConfig, name: str, value: str) -> None:
+    """Raise PathMissing if the missing path is that of images in use; a missing model may be a hub name."""
+    group, _, rest = name.partition(".")
+    if group == "concepts" and config.concepts[int(rest.partition(".")[0])].enabled:
+        raise PathMissing(f"concepts: there is no folder {value!r} on this machine")
+
+
+def _refusal(name: str, value: str, found: Path) -> PathNotAllowed:
+    shown = printable(found)
+    where = "" if shown == value else f" (here {shown})"
+    return PathNotAllowed(
+        f"{name}: machine 0's config names {printable(value)!r}{where}, which nobody has allowed on this machine",
+        f"If the run may read it, join with --allow {shown} (or {VARIABLE}={shown}); or use your own with "
+        f"--set {name}=PATH",
+    )
+
+
+def _remember(path: Path) -> None:
+    entries = [each for each in _remembered() if each.path != str(path)]
+    entries.append(AllowedPath(path=str(path), allowed=time.time()))
+    file = _file()
+    with suppress(OSError):  # a home that cannot be written: the answer holds for this start
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(json.dumps([each.model_dump() for each in entries[-_MOST_REMEMBERED:]], indent=1), "utf-8")
+        partial.replace(file)
+
+
+def _remembered() -> list[AllowedPath]:
+    try:
+        return validate_record(list[AllowedPath], read_json(_file()))
+    except (OSError, FileFault):
+        return []
+
+
+def _file() -> Path:
+    return user_config_folder() / "allowed_paths.json"

@@ -1,0 +1,69 @@
+"""Where the join token comes from: the environment, a file or a prompt; never the command line, which `ps` shows."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, MutableMapping
+from getpass import getpass
+from pathlib import Path
+from typing import Final
+
+from modules.config import ConfigError
+from modules.files import FileFault, printable, read_text
+
+JOIN_TOKEN: Final = "TANDEM_JOIN_TOKEN"  # the name of a variable
+_MIN_CHARS: Final = 32  # 128 bits in hexadecimal
+_LARGEST_FILE: Final = 4096  # bytes
+_ADVICE: Final = "Omit it on machine 0 and Tandem generates one"
+_IN_ARGV: Final = (
+    f"Warning: every user of this machine can read --token (with ps); set {JOIN_TOKEN} instead, or use --token_file. "
+    "The next version refuses --token."
+)
+
+Echo = Callable[[str], None]
+
+
+def generate_token() -> str:
+    """A new token of 128 bits."""
+    return secrets.token_hex(16)
+
+
+def take_token(environment: MutableMapping[str, str]) -> str | None:
+    """The token in the environment, removed from there so that no process started later has it."""
+    return environment.pop(JOIN_TOKEN, None) or None
+
+
+def find_token(in_argv: str | None, file: str | None, in_environment: str | None, warn: Echo) -> str | None:
+    """The token that was given, None without one. Raises ConfigError if its file cannot be read."""
+    if in_argv is not None:
+        warn(_IN_ARGV)
+        return in_argv
+    return in_environment if file is None else _read_token_file(file)
+
+
+def ask_for_token() -> str | None:
+    """The token typed at a prompt that does not show it; None without a terminal."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return None
+    return getpass("The token of the run (in the line that machine 0 shows): ").strip() or None
+
+
+def check_token(token: str, advice: str = _ADVICE) -> None:
+    """Raise ConfigError, which does not repeat the token, for one that can be guessed or needs quotes in a shell."""
+    wanted = f"use at least {_MIN_CHARS} letters and digits, such as those of: openssl rand -hex 16"
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"the token contains characters other than plain letters and digits; {wanted}", advice)
+    if len(token) < _MIN_CHARS:
+        raise ConfigError(f"the token has {len(token)} characters; {wanted}", advice)
+
+
+def _read_token_file(file: str) -> str:
+    try:
+        text = sys.stdin.readline(_LARGEST_FILE) if file == "-" else read_text(Path(file), _LARGEST_FILE)
+    except (OSError, FileFault) as error:
+        reason = str(error) if isinstance(error, FileFault) else f"cannot be read: {error.strerror}"
+        raise ConfigError(
+            f"--token_file {printable(file)} {reason}", "Write the token alone into it; - means standard input"
+        ) from None
+    return text.strip()

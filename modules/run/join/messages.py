@@ -1,0 +1,46 @@
+"""What machine 0 sends to a joining machine, checked: it may be anybody who has sent a join line."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import Field, JsonValue
+
+from modules.files import FileFault, Record, validate_record
+from modules.run.join.channel import Message
+from modules.run.join.members import JoinError
+
+R = TypeVar("R", bound=Record)
+
+
+class Welcome(Record):
+    """What machine 0 tells a machine that it accepts."""
+
+    host: str
+    number: Annotated[int, Field(ge=1, lt=1 << 20)]
+    machines: Annotated[int, Field(ge=2, lt=1 << 20)]
+    config: dict[str, JsonValue]
+    run_name: str
+    nonce: str
+    family: str
+    notes: list[str] = Field(default_factory=list)
+
+
+class Start(Record):
+    """How all machines start their processes."""
+
+    counts: list[Annotated[int, Field(ge=1, le=1024)]]
+    port: Annotated[int, Field(ge=1, le=65_535)]
+    nonce: str
+    resume: Annotated[str, Field(pattern=r"^($|[^-])")] = ""
+    restarts_left: Annotated[int, Field(ge=0)] = 0
+
+
+def record(kind: type[R], message: Message) -> R:
+    """The message of machine 0, which may be anybody with a join line, as a record. Raises JoinError."""
+    try:
+        return validate_record(kind, message)
+    except FileFault as fault:
+        raise JoinError(
+            f"a message of machine 0 {fault}", "Install the same version of Tandem on both machines"
+        ) from None

@@ -1,0 +1,209 @@
+"""Starts a run on several machines, as machine 0: lets the others join, starts with all, restarts if one fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from modules.config import TandemError, TrainConfig
+from modules.run.console import show_secret
+from modules.run.exit_codes import FAILED, INTERRUPTED
+from modules.run.folder.events import EventLog
+from modules.run.folder.failures import record_failure, root_cause
+from modules.run.folder.run_folder import RunFolder
+from modules.run.join.join_line import write_join_line
+from modules.run.join.server import JoinServer
+from modules.run.join.session import StopRequested, raise_on_stop_signals
+from modules.run.launch.plan import LaunchPlan
+from modules.run.launch.restarts import resume_since
+from modules.run.supervise.outcome import outcome_message
+from modules.run.supervise.supervisor import Supervisor
+
+# Other machines take a while to notice a killed process; a failed run must end within 30 s overall.
+_COLLECT_REMOTE_S: Final = 10.0
+_RESUME: Final = "--resume"
+
+Echo = Callable[[str], None]
+
+
+class MachinesStart:
+    """The start of one run on several machines."""
+
+    def __init__(
+        self, config: TrainConfig, folder: RunFolder, echo: Echo, events: EventLog, extra_args: Sequence[str]
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._echo = echo
+        self._events = events
+        self._extra_args = list(extra_args)
+        self._started_at = time.time()
+        self._supervisor: Supervisor | None = None
+        self._has_started = False
+        self._printed: tuple[str, ...] = ()  # the notes of the plan
+
+    def run(self, plan: LaunchPlan, token: str | None) -> int:
+        """Run to the end; returns the exit code. Raises TandemError if a machine does not join."""
+        try:
+            server = JoinServer(
+                self._config,
+                self._folder.name,
+                self._report,
+                token=token,
+                resume=self._resume,
+                record=lambda failure: record_failure(self._folder, failure, keep_existing=True),
+            )
+        except TandemError as error:
+            self._record_end(error.kind, error.exit_code, error)
+            raise
+        try:
+            with raise_on_stop_signals():
+                joined = self._wait_for_machines(server, plan)
+        except StopRequested as stop:
+            return self._stopped(server, stop)
+        except TandemError as error:
+            server.close(error.message)
+            self._record_end(error.kind, error.exit_code, error)
+            raise
+        counts = " + ".join(map(str, joined.process_counts))
+        self._report(f"All {joined.num_nodes} machines have joined: {counts} processes.", [])
+        self._has_started = True  # later messages, of machines that rejoin, must not follow the `finished` event
+        print_plan(joined, self._echo, skip=self._printed)
+        try:
+            return self._train(server, joined)
+        except StopRequested as stop:
+            return self._stopped(server, stop)
+        finally:
+            ended = None if self._supervisor is None else self._supervisor.outcome
+            server.close("" if ended is None else outcome_message(ended, self._folder))
+
+    def _wait_for_machines(self, server: JoinServer, plan: LaunchPlan) -> LaunchPlan:
+        """Show how the other machines join, and wait for all of them; the plan with their processes."""
+        config = self._config
+        if plan.port == server.port:  # the join server has just taken the port that was free
+            plan = self._plan(config)
+        self._show_join_line(plan, server)
+        waiting = f"Waiting up to {config.startup_timeout_s} s ({server.summary()})."
+        self._echo(f"{waiting} Ctrl-C ends the wait.")
+        self._events.write("joining", message=waiting, missing=server.missing_numbers())
+        counts = server.wait(config.startup_timeout_s)
+        here = {"processes_per_node": (plan.processes_here, *(counts[number] for number in sorted(counts)))}
+        return self._plan(config.model_copy(update={**here, "world_size": None}))
+
+    def _train(self, server: JoinServer, plan: LaunchPlan) -> int:
+        """Train on all machines; after a failure, with restarts left, start again once all are ready."""
+        allowed = self._config.max_restarts if self._config.rendezvous == "elastic" else 0
+        counts = [count or 1 for count in plan.process_counts]
+        all_counts = self._config.model_copy(update={"processes_per_node": tuple(counts), "world_size": None})
+        for number in range(1, allowed + 2):
+            left = allowed + 1 - number
+            secret = server.start(counts, plan.port, resume=self._resume, restarts_left=left)
+            self._supervisor = Supervisor.from_plan(
+                plan,
+                self._folder,
+                lambda: server.wait_for_reports(_COLLECT_REMOTE_S, self._is_cause_known),
+                store_secret=secret,
+                may_restart=left > 0,
+            )
+            code = self._supervisor.run()
+            if not self._supervisor.can_restart:
+                break
+            self._supervisor.report_restart(number, allowed)
+            if not self._is_everybody_back(server):
+                self._supervisor.report()
+                break
+            self._set_resume(resume_since(self._started_at, self._resume, self._folder) or "")
+            plan = self._plan(all_counts)
+        return code
+
+    def _is_everybody_back(self, server: JoinServer) -> bool:
+        """Wait until every machine is ready to start again; whether it is, in time."""
+        self._echo(f"Waiting up to {self._config.startup_timeout_s} s for all machines ({server.summary()}).")
+        try:
+            with raise_on_stop_signals():
+                server.wait(self._config.startup_timeout_s, self._raise_if_stopped)
+        except TandemError as error:
+            self._echo(f"No restart: {error}")
+            return False
+        return True
+
+    def _raise_if_stopped(self) -> None:
+        """The window's Stop is a file, which nobody else reads between two starts."""
+        if (self._folder.commands_dir / "stop").exists():
+            raise StopRequested(INTERRUPTED)
+
+    def _stopped(self, server: JoinServer, stop: StopRequested) -> int:
+        self._echo(f"Stopped while waiting for machines ({server.summary()}).")
+        server.close("it was stopped while waiting for machines")
+        self._record_end("interrupted", stop.exit_code)
+        return stop.exit_code
+
+    def _report(self, message: str, missing: list[int]) -> None:
+        self._echo(message)
+        if not self._has_started:
+            self._events.write("joining", message=message, missing=missing)
+
+    def _show_join_line(self, plan: LaunchPlan, server: JoinServer) -> None:
+        config, echo = self._config, self._echo
+        if server.port != config.initial_port + 1:
+            echo(f"Note: machines join at port {server.port} instead of {config.initial_port + 1}, which is in use.")
+        self._printed = plan.reasons
+        for reason in plan.reasons:
+            echo(f"Note: {reason}.")
+        others = "the other machine" if plan.num_nodes == 2 else f"each of the {plan.num_nodes - 1} other machines"
+        join_line = plan.join_line(server.port, server.token)
+        write_join_line(self._folder, join_line)
+        file = self._folder.join_line_file
+        echo(
+            f"This is machine 0 of {plan.num_nodes}. Run the line in {file} on {others}, in Tandem's folder. Only you "
+            "can read it, because it contains the token."
+        )
+        show_secret(f"\n  {join_line}\n")  # a log is no place for it
+
+    def _plan(self, config: TrainConfig) -> LaunchPlan:
+        return plan_of(config, self._folder, self._extra_args)
+
+    @property
+    def _resume(self) -> str:
+        arguments = self._extra_args
+        return arguments[arguments.index(_RESUME) + 1] if _RESUME in arguments else ""
+
+    def _set_resume(self, resume: str) -> None:
+        if _RESUME in self._extra_args:
+            at = self._extra_args.index(_RESUME)
+            del self._extra_args[at : at + 2]
+        self._extra_args += [_RESUME, resume] if resume else []
+
+    def _is_cause_known(self) -> bool:
+        """Whether a primary failure has been recorded."""
+        cause = root_cause(self._folder)
+        return cause is not None and not cause.is_secondary
+
+    def _record_end(self, kind: str, exit_code: int, error: TandemError | None = None) -> None:
+        """Write the final events of a run that never started, for the window, and to free its name for another run."""
+        if error is not None:
+            self._events.write("error", rank=0, host="", kind=kind, message=error.message, advice=error.advice)
+        self._events.write("finished", reason="failed" if exit_code == FAILED else kind, exit_code=exit_code)
+
+
+def plan_of(
+    config: TrainConfig, folder: RunFolder, extra_args: Sequence[str], *, require_multi_gpu: bool = False
+) -> LaunchPlan:
+    """The plan of a run in its folder. Raises ConfigError if this machine cannot run it."""
+    return LaunchPlan.from_config(
+        config,
+        config_path=folder.config_file,
+        run_folder=folder.path,
+        extra_args=extra_args,
+        require_multi_gpu=require_multi_gpu,
+    )
+
+
+def print_plan(plan: LaunchPlan, echo: Echo, *, skip: Sequence[str] = ()) -> None:
+    """Print what differs from the config, and the variables."""
+    for reason in plan.reasons:
+        if reason not in skip:
+            echo(f"Note: {reason}.")
+    for sentence in plan.variables.describe():
+        echo(sentence)

@@ -1,0 +1,75 @@
+"""Only this user can read what the programs write, unless TANDEM_UMASK says otherwise; what exists is left alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.preferences import Preferences
+from modules.config import ConfigError, TrainConfig
+from modules.config.file_access import VARIABLE, set_file_access, umask_of
+from modules.config.trusted_code import trust_code
+from modules.run import RunFolder
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """The umask of most systems, and the previous one again afterwards."""
+    previous = os.umask(0o022)
+    yield
+    os.umask(previous)
+
+
+def modes(*files: Path) -> list[str]:
+    """The access rights, as `chmod` takes them."""
+    return [f"{file.stat().st_mode & 0o777:o}" for file in files]
+
+
+@pytest.mark.parametrize(
+    ("value", "folder", "file"),
+    [("", "700", "600"), ("007", "770", "660"), ("0022", "755", "644"), ("077", "700", "600")],
+)
+def test_new_files_are_private_and_existing_ones_stay(tmp_path: Path, value: str, folder: str, file: str) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    set_file_access({VARIABLE: value})
+    run = RunFolder.create(TrainConfig(runs_dir=str(shared), run_name="x"))
+    assert modes(shared, run.path, run.log_dir, run.config_file) == ["755", folder, folder, file]
+
+
+def test_an_old_run_folder_goes_on_as_it_is(tmp_path: Path) -> None:
+    RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="x"))
+    set_file_access({})
+    run = RunFolder.open(tmp_path, "x")
+    (run.log_dir / "new.txt").touch()
+    assert modes(run.path, run.log_dir, run.config_file, run.log_dir / "new.txt") == ["755", "755", "644", "600"]
+
+
+def test_preferences_and_allowed_code_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "home"))
+    monkeypatch.setenv("TANDEM_TRUST_CODE", "")
+    set_file_access({})
+    Preferences().save()
+    trust_code(b"x = 1\n", tmp_path / "x.py")
+    home = tmp_path / "home"
+    assert modes(home, *sorted(home.iterdir())) == ["700", "600", "600"]
+
+
+@pytest.mark.parametrize("value", ["rw", "8", "777", "700", "0o077", "-77"])
+def test_what_is_no_umask_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{VARIABLE} is '{value}'"):
+        set_file_access({VARIABLE: value})
+
+
+def test_a_shared_cache_of_another_program_stays_shared(tmp_path: Path) -> None:
+    for mode, umask in ((0o775, 0o002), (0o755, 0o022), (0o700, 0o077)):
+        folder = tmp_path / oct(mode)
+        folder.mkdir()
+        folder.chmod(mode)
+        assert umask_of(folder) == umask
+    assert umask_of(tmp_path / "missing") == -1, "the umask that all programs have"

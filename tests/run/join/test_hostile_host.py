@@ -1,0 +1,194 @@
+"""Machine 0 as an attacker: what its config may read and write on a machine that joins it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TandemError, TrainConfig, dump
+from modules.run.join import fingerprint
+from modules.run.join.allowed_paths import FOR_MACHINE_0, VARIABLE, check_paths, path_settings
+from modules.run.join.channel import ChannelClosed, Message, authenticate_client
+from modules.run.join.client import join_run
+from modules.run.join.join_line import JoinLine
+from modules.run.join.session import Session
+
+TOKEN = "0" * 32
+
+
+class HostileHost:
+    """Accepts one machine, sends it a welcome of its choice, and keeps all that it gets back."""
+
+    def __init__(self, welcome: Message) -> None:
+        self._welcome = welcome
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self.received: list[Message] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._server.accept()
+        session = Session(authenticate_client(connection, TOKEN, 10))
+        try:
+            session.expect("hello")
+            session.send("welcome", **self._welcome)
+            while True:
+                message = session.expect("ready", "leave", "listings")
+                self.received.append(message)
+                if message["type"] == "leave":
+                    return
+                if message["type"] == "listings":
+                    session.send("rejected", message="enough", advice="", kind="data", only_there=[])
+                else:
+                    session.send("request_listings", which=list(range(len(message["digests"]))))
+        except ChannelClosed:
+            return
+        finally:
+            session.close()
+
+    def result(self) -> str:
+        """All that the guest has sent after its hello."""
+        self._thread.join(20)
+        self._server.close()
+        return json.dumps(self.received)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The guest's home, where it joins, with a secret."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "id_of_me.png").write_bytes(b"x" * 4321)
+    (home / ".ssh" / "id_of_me.txt").write_text("a private word")
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(home / "settings"))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return home
+
+
+@pytest.fixture
+def attack(home: Path) -> Callable[..., tuple[str, str]]:
+    """Lets the guest join a host with this config; what it tells its user and the host."""
+
+    def attacked(
+        changes: dict[str, object], *, more: dict[str, object] | None = None, **line: object
+    ) -> tuple[str, str]:
+        config = {**dump(TrainConfig()), "num_nodes": 2, "enable_multi_gpu": True, **changes}
+        welcome = {"host": "zeus", "number": 1, "machines": 2, "config": config, "run_name": "x", "nonce": "n"}
+        host = HostileHost({**welcome, "family": str(config["family"]), "notes": [], **(more or {})})
+        ask = line.pop("ask", None)
+        with pytest.raises(TandemError) as refused:
+            join_run(JoinLine.parse(host.address, TOKEN, **line), lambda text: None, ask)  # type: ignore[arg-type]
+        return str(refused.value), host.result()
+
+    return attacked
+
+
+PATHS = {
+    "a model": {"base_model": "~/.ssh"},
+    "images": {"concepts": [{"path": "~/.ssh"}]},
+    "a LoRA": {"method": "lora", "lora_from": ".ssh/id_of_me.txt"},
+    "a family's option": {"family_options": {"layout": {"from": ["~/.ssh"]}}},
+    "a way round": {"base_model": "runs/../.ssh"},
+}
+
+
+@pytest.mark.parametrize("changes", PATHS.values(), ids=PATHS)
+def test_no_path_is_read_that_nobody_allowed(
+    attack: Callable[..., tuple[str, str]], home: Path, changes: dict[str, object]
+) -> None:
+    (home / "runs").mkdir()
+    told, sent = attack(changes)
+    assert "which nobody has allowed on this machine" in told
+    assert "--allow" in told
+    assert "id_of_me" not in sent
+    assert ".ssh" not in sent, "not even that it exists"
+    asked: list[str] = []
+    attack(changes, ask=lambda question: bool(asked.append(question)))
+    assert str(home / ".ssh") in asked[0]
+
+
+def test_missing_and_forbidden_folders_look_the_same_to_the_host(attack: Callable[..., tuple[str, str]]) -> None:
+    missing = attack({"concepts": [{"path": "/nowhere/at/all"}]})
+    forbidden = attack({"concepts": [{"path": "~/.ssh"}]})
+    assert "there is no folder '/nowhere/at/all'" in missing[0]
+    assert missing[1] == forbidden[1]
+    assert FOR_MACHINE_0 in missing[1]
+
+
+def test_the_guest_writes_only_below_its_own_folders(
+    attack: Callable[..., tuple[str, str]], home: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    folders = {"runs_dir": str(elsewhere / "runs"), "cache_dir": str(elsewhere / "cache")}
+    attack(folders)
+    assert not elsewhere.exists()
+    assert (home / "runs" / "x").is_dir()
+    told, _ = attack(folders, more={"run_name": "../../escape"})
+    assert "run_name" in told
+    assert not (home.parent / "escape").exists()
+
+
+def test_allowed_paths_are_asked_about_once(attack: Callable[..., tuple[str, str]], home: Path) -> None:
+    """And what is sent of them cannot be read, only compared."""
+    asked: list[str] = []
+
+    def yes(question: str) -> bool:
+        asked.append(question)
+        return True
+
+    changes = {"concepts": [{"path": "~/.ssh"}]}
+    _, sent = attack(changes, ask=yes)
+    assert asked == [f"concepts.0.path: {home / '.ssh'}"]
+    assert "listings" in sent
+    plain = fingerprint.data_listing(TrainConfig.model_validate(changes).concepts[0])
+    for name, value in plain.items():
+        assert name not in sent
+        assert f'"{value}"' not in sent
+    _, sent = attack(changes)
+    assert "listings" in sent, "the answer is remembered"
+    (home / "settings" / "allowed_paths.json").unlink()
+    for more in ({"allow": (str(home / ".ssh"),)}, {"settings": ("concepts.0.path=~/.ssh",)}):
+        assert "listings" in attack(changes, **more)[1]
+
+
+def test_every_declared_path_is_found() -> None:
+    config = TrainConfig.model_validate({"concepts": [{"path": "a"}, {"path": "b"}], "base_model": "c"})
+    found = dict(path_settings(config))
+    assert found == {
+        "base_model": "c", "concepts.0.path": "a", "concepts.1.path": "b", "runs_dir": "runs", "cache_dir": "cache",
+    }  # fmt: skip
+
+
+def test_a_backup_that_the_host_names_is_a_path_too(home: Path) -> None:
+    with pytest.raises(ConfigError, match="resume: machine 0's config names"):
+        check_paths(TrainConfig(), [], str(home / ".ssh"), (), None)
+
+
+FALSE_WELCOMES = {
+    "no config": {"config": [1]},
+    "a number": {"number": -1},
+    "escape codes": {"host": "\x1b]0;pwned\x07", "config": "x"},
+    "no family": {"family": None},
+}
+
+
+@pytest.mark.parametrize("more", FALSE_WELCOMES.values(), ids=FALSE_WELCOMES)
+def test_false_welcomes_are_one_sentence(attack: Callable[..., tuple[str, str]], more: dict[str, object]) -> None:
+    told, _ = attack({}, more=more)
+    assert "a message of machine 0 is wrong in" in told
+    assert "\x1b" not in told
+
+
+def test_a_family_file_that_differs_is_refused(attack: Callable[..., tuple[str, str]], home: Path) -> None:
+    (home / "mine.py").write_text("open('marker', 'w')")
+    told, _ = attack({"family": "mine.py"}, more={"family": "0123456789abcdef"})
+    assert "is not the same here as on zeus" in told
+    assert not (home / "marker").exists()

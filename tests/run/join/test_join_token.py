@@ -1,0 +1,112 @@
+"""Where the token comes from, and that no command line, log or event ever contains it."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from modules import ROOT
+from modules.config import ConfigError
+from modules.run.folder.run_folder import RunFolder
+from modules.run.join.join_line import read_join_line
+from modules.run.join.join_token import JOIN_TOKEN, check_token, find_token, generate_token, take_token
+from tests.conftest import draw_images
+from tests.ports import free_port
+from tests.runs import environment, tiny_config, train_command
+
+TOKEN = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    "token", ["", "short", "with a space in it" * 3, "ünïcödé-ünïcödé-ünïcödé-ünïcödé-ü", "0" * 31]
+)
+def test_weak_tokens_are_rejected(token: str) -> None:
+    with pytest.raises(ConfigError, match="at least 32") as refused:
+        check_token(token)
+    assert not token or token not in str(refused.value)
+    check_token(generate_token())
+
+
+def test_sources_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {JOIN_TOKEN: TOKEN, "OTHER": "x"}
+    assert take_token(variables) == TOKEN
+    assert variables == {"OTHER": "x"}, "no process started later has it"
+    said: list[str] = []
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert find_token(None, str(file), None, said.append) == TOKEN
+    assert find_token(None, None, "from the environment", said.append) == "from the environment"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{TOKEN}\nmore"))
+    assert find_token(None, "-", None, said.append) == TOKEN
+    assert said == []
+    assert find_token("old", None, None, said.append) == "old"
+    assert "every user of this machine can read --token" in said[0]
+    assert "old" not in said[0]
+    with pytest.raises(ConfigError, match=r"--token_file .*nowhere"):
+        find_token(None, str(tmp_path / "nowhere"), None, said.append)
+
+
+def test_no_command_line_and_no_file_has_the_token(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real join of two machines, here both on this one, with the line that machine 0 writes."""
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "settings"))
+    images = draw_images(tmp_path_factory.mktemp("few"), 6)
+    config = tiny_config(
+        images, tmp_path, num_nodes=2, processes_per_node=[1], enable_multi_gpu=True, max_steps=2,
+        master_addr="127.0.0.1", initial_port=free_port(),
+    )  # fmt: skip
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            for process in psutil.process_iter():
+                try:
+                    seen.update(process.cmdline())
+                except psutil.Error:
+                    continue
+            time.sleep(0.02)
+
+    output = (tmp_path / "console.txt").open("w+")
+    threading.Thread(target=watch, daemon=True).start()
+    first = subprocess.Popen(
+        train_command(config, tmp_path / "c.json"), env=environment(), stdout=output, stderr=output
+    )
+    try:
+        run_folder = RunFolder(Path(config.runs_dir) / str(config.run_name))
+        deadline = time.monotonic() + 60
+        while not (line := read_join_line(run_folder)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert run_folder.join_line_file.stat().st_mode & 0o077 == 0
+        token = line.partition("=")[2].split()[0]
+        assert line.startswith(f" {JOIN_TOKEN}="), "the space keeps it out of the shell's history"
+        assert len(token) == 32
+        own = shlex.join(["--set", f"runs_dir={tmp_path / 'there'}", "--set", f"cache_dir={tmp_path / 'there2'}"])
+        # sh reads the line from its standard input, as a terminal does
+        second = subprocess.run(
+            ["sh"], input=f"{line} {own} --allow {shlex.quote(str(images))}\n", text=True, cwd=ROOT, env=environment(),
+            capture_output=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert second.returncode == 0, second.stdout + second.stderr
+        assert first.wait(60) == 0
+    finally:
+        first.kill()
+        over.set()
+        output.seek(0)
+        printed = output.read()
+        output.close()
+    assert any("--join" in word for word in seen), "the watch has seen the second machine"
+    assert token not in "".join(seen)
+    assert token not in printed + second.stdout + second.stderr
+    files = [file for place in (run_folder.path, tmp_path / "there") for file in place.rglob("*") if file.is_file()]
+    assert len(files) > 10
+    assert [file for file in files if token.encode() in file.read_bytes()] == []

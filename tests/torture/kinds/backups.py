@@ -1,0 +1,104 @@
+"""Backups whose manifest fits the mutated files, loaded into a model and its optimizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.checkpoint import Backups, Position, find_damage, read_backup
+from modules.config import TrainConfig, dump
+from modules.config.io.text_formats import write_json
+from modules.distributed import Weights
+from modules.training.checkpoint_state import capture_state, plan_for, restore_state
+from modules.training.ema import Ema
+from modules.training.optimizers import GuardedStep, build_optimizer
+from modules.training.resume import check_unchanged
+from tests.torture.kind import Places
+from tests.torture.mutations import file_changed, file_replaced, json_changed, safetensors_changed
+
+
+class Fuzzer:
+    """See `Kind`."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        config = TrainConfig.model_validate({"family": "pixel_diffusion", "ema": True, "optimizer": {"name": "adamw"}})
+        parts = components(config)
+        for weight in parts.weights.local.values():
+            weight.grad = torch.ones_like(weight)
+        parts.guarded_step.optimizer.step()
+        position = Position(8, 1, 0, 41, 8, 2, 0.1, 0.2, 0.5, 1, {"model": "float32:0123"})
+        state = capture_state(parts, position)
+        self._config = config
+        self._good = Backups(places.seeds, keep=9).write(state, write_json(dump(config)))
+        self._resume(self._good)  # imports what is imported only then
+
+    def make(self, draw: Random) -> None:
+        folder = Path(shutil.copytree(self._good, self._places.case / "step-000001"))
+        names = sorted(file.name for file in folder.iterdir())
+        for name in draw.choices(names, k=draw.choice((1, 1, 1, 2))):
+            if draw.random() < 0.05:
+                file_replaced(folder / name, self._places.outside, draw)
+            else:
+                file_changed(folder / name, json_changed if name.endswith(".json") else safetensors_changed, draw)
+        if draw.random() < 0.9:
+            seal(folder)
+
+    def read(self) -> str:
+        folder = self._places.case / "step-000001"
+        newest, damaged = Backups(self._places.case, keep=1).newest_valid()
+        assert (newest is None) == (find_damage(folder) is not None)
+        if newest is None and damaged:
+            return damaged[0]
+        self._resume(folder)
+        return ""
+
+    def _resume(self, folder: Path) -> None:
+        state = read_backup(folder)
+        check_unchanged(self._config, state)
+        plan_for(self._config, 2, state)
+        parts = components(self._config)
+        shapes = {name: weight.shape for name, weight in parts.weights.local.items()}
+        restore_state(state, parts)
+        for name, weight in parts.weights.local.items():
+            assert weight.shape == shapes[name] == parts.ema.average[name].shape
+            weight.grad = torch.ones_like(weight)
+        parts.guarded_step.apply()
+
+
+def components(config: TrainConfig) -> Any:
+    """A small model with what of a trainer's components a backup holds."""
+    torch.manual_seed(0)
+    weights = Weights(nn.Sequential(nn.Linear(3, 5), nn.Conv2d(2, 2, 3)))
+    optimizer = build_optimizer(list(weights.local.values()), config)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    return SimpleNamespace(
+        config=config,
+        weights=weights,
+        ema=Ema(weights.local, config.ema_decay, weights.swap),
+        guarded_step=GuardedStep(optimizer, weights, scaler, config.max_grad_norm),
+        precision=SimpleNamespace(scaler=scaler),
+    )
+
+
+def seal(folder: Path) -> None:
+    """Write sizes and checksums of the present files into the manifest, if that still is one."""
+    if not (folder / "manifest.json").is_file() or (folder / "manifest.json").is_symlink():
+        return
+    with suppress(ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        for name in list(manifest["files"]):
+            file = folder / name
+            if file.is_file() and file.stat().st_size < 1 << 20 and not file.is_symlink():
+                data = file.read_bytes()
+                manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        (folder / "manifest.json").write_text(json.dumps(manifest))

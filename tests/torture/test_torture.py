@@ -1,0 +1,56 @@
+"""The fuzzers in short: some cases of every kind, and a proof that a fault would be found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.torture.kinds import KINDS
+from tests.torture.kinds.broken import EXPECTED
+from tests.torture.watch import Plan, Tally, run
+
+CASES = {"models": 4, "frames": 15, "runs": 15}
+OF_OTHERS = 30
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the harness measures memory in /proc")
+
+
+def described(tallies: list[Tally]) -> str:
+    return "\n".join(
+        f"{fault.kind}:{fault.number} {fault.result}: {fault.detail}" for t in tallies for fault in t.faults
+    )
+
+
+def test_mutants_of_every_kind_are_accepted_or_refused(tmp_path: Path) -> None:
+    plans = [Plan(kind, 0, CASES.get(kind, OF_OTHERS) - 1) for kind in KINDS]
+    tallies = run(plans, "ci", tmp_path)
+    assert not described(tallies)
+    assert {tally.kind: tally.cases for tally in tallies} == {plan.kind: plan.last + 1 for plan in plans}
+    refused, accepted = sum(tally.refused for tally in tallies), sum(tally.accepted for tally in tallies)
+    assert min(refused, accepted) > 50, "the mutants are all too damaged, or hardly changed"
+
+
+def test_every_fault_of_a_reader_is_found_and_named(tmp_path: Path) -> None:
+    (tally,) = run([Plan("broken", 0, max(EXPECTED))], "ci", tmp_path, hang_s=0.7)
+    found = {fault.number: fault.result for fault in tally.faults}
+    assert found == {number: result for number, result in EXPECTED.items() if result in ("crash", "hang")}
+    assert (tally.cases, tally.refused, tally.accepted) == (len(EXPECTED), 1, 2)
+    details = {fault.number: fault.detail for fault in tally.faults}
+    for number, part in {2: "a mistake", 3: "broken.py", 5: "written.txt", 6: "ended with 1", 7: "ZeroDivision",
+                         9: "os.system", 11: "MemoryError"}.items():  # fmt: skip
+        assert part in details[number]
+
+
+def test_a_case_is_a_function_of_seed_kind_and_number(tmp_path: Path) -> None:
+    for folder, plan in (
+        ("whole", Plan("captions", 0, 3)),
+        ("one", Plan("captions", 3, 3)),
+        ("other", Plan("captions", 2, 2)),
+    ):
+        run([plan], "ci", tmp_path / folder)
+    texts = [
+        {path.name: path.read_bytes() for path in sorted((tmp_path / folder / "case").rglob("*.txt")) if path.is_file()}
+        for folder in ("whole", "one", "other")
+    ]
+    assert texts[0] == texts[1] != texts[2]
