@@ -10,8 +10,7 @@ from torch import nn
 
 from modules.config import ConfigError, TrainConfig, resolve_config
 from modules.distributed import Group, RankEnv, check_unused_parameters
-from modules.distributed.fsdp import apply_fsdp
-from modules.distributed.fsdp import fsdp_units
+from modules.distributed.fsdp import apply_fsdp, fsdp_units
 from modules.distributed.process_group import process_group
 from tests.ports import free_port
 
