@@ -54,6 +54,7 @@ def test_sources_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         find_token(None, str(tmp_path / "nowhere"), None, said.append)
 
 
+@pytest.mark.slow
 def test_no_command_line_and_no_file_has_the_token(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
