@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,15 +11,16 @@ from modules import ROOT
 from modules.config import TrainConfig
 
 TIMEOUT_S = 120
-_COMMAND = (sys.executable, "-m", "modules.training.dry_run")
+_COMMAND = (sys.executable, "-P", "-m", "modules.training.dry_run")
 
 
 def dry_run(config: TrainConfig) -> list[str]:
     """Why the config cannot start, as sentences; slow. Nothing is written, and the hub is not contacted."""
+    places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(
-            _COMMAND,
-            cwd=ROOT,
+            _COMMAND,  # in the current folder, where relative paths start
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
             input=config.model_dump_json(),
             capture_output=True,
             encoding="utf-8",

@@ -47,7 +47,7 @@ def read_code(path: Path) -> bytes:
     try:
         return read_bytes(path, LARGEST_FILE)
     except FileNotFoundError:
-        raise ConfigError(f"family: there is no file {str(path)!r}.") from None
+        raise ConfigError(f"family: there is no file {str(path.absolute())!r}.") from None
     except (OSError, FileFault) as error:
         reason = str(error) if isinstance(error, FileFault) else f"cannot be read: {error.strerror}"
         raise ConfigError(f"family: {str(path)!r} {reason}.") from None

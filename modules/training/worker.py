@@ -172,10 +172,11 @@ def _trainer(
 ) -> GenericTrainer:
     """The trainer for the config's way of using several devices."""
     if isinstance(ranks, DistributedRanks):
-        group_trainer = DistributedTrainer
         if config.training_mode == "fully_sharded":
-            from modules.training.fully_sharded_trainer import FullyShardedTrainer as group_trainer  # takes a second
-        return group_trainer(config, folder, report, requests, ranks, backup)
+            from modules.training.fully_sharded_trainer import FullyShardedTrainer  # its import takes a second
+
+            return FullyShardedTrainer(config, folder, report, requests, ranks, backup)
+        return DistributedTrainer(config, folder, report, requests, ranks, backup)
     kind = DataParallelTrainer if config.training_mode == "data_parallel" else GenericTrainer
     return kind(config, folder, report, requests, ranks, backup)
 

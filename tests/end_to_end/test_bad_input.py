@@ -241,6 +241,7 @@ def test_a_saved_model_generates_and_wrong_folders_are_refused(
         "sample-00.png",
         "sample-01.png",
     ]
+    capsys.readouterr()
     assert sample.main([*argv[2:], "--prompt", "c", "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / "out" / "sample-02.png")]  # beside the others
     for arguments, message in (

@@ -9,11 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from app.dry_run import dry_run
+from app.family_declaration import load_declaration
 from app.monitor.tensorboard import TensorBoard
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, TrainConfig, save_config
 from modules.diffusion.hub.model import HubModel
 from modules.run import RunFolder
 from modules.run.supervise.supervisor import Supervisor
+from scripts import train
 from tests.runs import ROOT
 
 NAMES = ("app", "huggingface_hub", "json", "modules", "multiprocessing", "tensorboard", "torch")
@@ -74,3 +77,22 @@ def test_the_window(marker: Path) -> None:
     done = subprocess.run([str(ROOT / "start_ui.sh"), "--version"], capture_output=True, text=True, check=False)
     assert not marker.exists(), marker.read_text()
     assert done.stdout.startswith("Tandem ")
+
+
+def test_relative_paths_start_in_the_current_folder(
+    marker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path.cwd()
+    (folder / "images").mkdir()
+    (folder / "mine.py").write_text("from tests import tiny_family\nclass Mine(tiny_family.TinyFamily): ...\n")
+    settings = {"family": "mine.py", "concepts": [{"path": "images"}], "base_model": None, "device": "cpu"}
+    config = TrainConfig.model_validate(settings)
+    save_config(config, folder / "config.json")
+    assert load_declaration("mine.py").methods, "the window's form"
+    assert dry_run(config) == [], "the window's check"
+    assert train.main(["--config", str(folder / "config.json"), "--dry_run"]) == 0
+    (folder.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(folder.parent / "elsewhere")
+    assert train.main(["--config", str(folder / "config.json"), "--dry_run"]) == 2
+    assert f"there is no file '{folder.parent}/elsewhere/mine.py'" in capsys.readouterr().err
+    assert not marker.exists(), marker.read_text()

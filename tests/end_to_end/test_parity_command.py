@@ -1,4 +1,4 @@
-"""The real command with the real family: one, two and four processes train the same model."""
+"""The real command with the real family: one and two processes train the same model; tests/families has four."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ def trained(config: TrainConfig, place: Path, *flags: str) -> Run:
     return Run(RunFolder(Path(config.runs_dir) / str(config.run_name)))
 
 
-def test_one_two_and_four_processes_agree_after_fifty_steps(images: Path, tmp_path: Path) -> None:
+def test_one_and_two_processes_agree_after_fifty_steps(images: Path, tmp_path: Path) -> None:
     one = trained(tiny_config(images, tmp_path, run_name="one", **FAMILY), tmp_path)
-    two = trained(tiny_config(images, tmp_path, run_name="two", **FAMILY, world_size=2), tmp_path, "--multi_gpu")
-    four = {**FAMILY, "world_size": 4, "batch_size": 1, "gradient_accumulation_steps": 2}
-    many = trained(tiny_config(images, tmp_path, run_name="four", **four), tmp_path, "--multi_gpu", "--no_torchrun")
-    assert [run.events("started")[0]["world"] for run in (one, two, many)] == [1, 2, 4]
-    for other in (two, many):
-        assert len(other.losses) == 50
-        assert loss_difference(one.losses, other.losses) <= 1e-9
-        assert weight_difference(one.state, other.state) <= 1e-9
+    two = {**FAMILY, "world_size": 2, "batch_size": 2, "gradient_accumulation_steps": 2}
+    other = trained(tiny_config(images, tmp_path, run_name="two", **two), tmp_path, "--multi_gpu")
+    assert [run.events("started")[0]["world"] for run in (one, other)] == [1, 2]
+    assert len(other.losses) == 50
+    assert loss_difference(one.losses, other.losses) <= 1e-9
+    assert weight_difference(one.state, other.state) <= 1e-9
 
 
 def test_verify_parity_passes(images: Path, tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ class Sandbox:
             return
         if event == "open":
             path, _mode, flags = arguments
-            if isinstance(flags, int) and flags & _WRITES and isinstance(path, str | bytes | os.PathLike):
+            # a lock is opened for writing, and never written
+            is_lock = str(path).endswith(".lock") and isinstance(flags, int) and not flags & (os.O_CREAT | os.O_TRUNC)
+            if isinstance(flags, int) and flags & _WRITES and not is_lock:
                 self._check(event, path)
         elif event in _CHANGES:
             is_relative = event in _IN_FOLDER and arguments[-1] != -1  # shutil.rmtree, which is an event itself

@@ -28,6 +28,7 @@ _MAX_PENDING = 50_000
 _CHUNK_BYTES = 4 << 20
 # No event is nearly as long; a file without line ends must not be read into memory.
 _MAX_LINE_BYTES = 8 << 20
+_MAX_SKIPPED_BYTES = 64 << 20  # at once
 _HEAD_BYTES = 96  # of the first event, including its time
 
 
@@ -190,7 +191,8 @@ class EventReader:
         self._head = head
 
     def _read_lines(self, file: BinaryIO) -> bytes:
-        """The next complete lines; b"" at the end of the file."""
+        """The next complete lines; b"" at the end of the file, or after much of a line that is too long."""
+        first = self._offset
         while True:
             file.seek(self._offset)
             data = file.read(self._chunk_bytes)
@@ -201,7 +203,7 @@ class EventReader:
                 self._is_skipping = not whole
                 start = whole.find(b"\n") + 1
                 self._offset += len(whole) or len(data)
-                if whole[start:] or not data:
+                if whole[start:] or not data or self._offset - first > _MAX_SKIPPED_BYTES:
                     return whole[start:]
             elif not whole and len(data) >= _MAX_LINE_BYTES:
                 self._is_skipping = True

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from modules.config import ConfigError, TrainConfig
+from modules.files import read_text
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.channel import Channel, ChannelClosed, WrongToken, authenticate_to_server
 from modules.run.join.join_token import JOIN_TOKEN, check_token
@@ -90,7 +91,7 @@ def write_join_line(folder: RunFolder, line: str) -> None:
 def read_join_line(folder: RunFolder) -> str:
     """The join line of a run on several machines, until it ends; "" if there is none."""
     try:
-        return folder.join_line_file.read_text(encoding="utf-8").rstrip()
+        return read_text(folder.join_line_file, 64 << 10).rstrip()
     except (OSError, ValueError):
         return ""
 

@@ -194,3 +194,13 @@ def test_reader_detects_a_replaced_file(tmp_path: Path) -> None:
     path.write_text('{"type":"step","step":5,"t":2}\n')
     assert len(reader.new()) == 1
     assert reader.restarts == 2
+
+
+def test_an_endless_line_is_left_in_pieces(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b'{"type":"a"}\n')
+    with file.open("r+b") as opened:
+        opened.truncate(1 << 42)
+    reader = EventReader(file, chunk_bytes=1 << 20)
+    assert [event["type"] for event in reader.new()] == ["a"]
+    assert reader.new() == []

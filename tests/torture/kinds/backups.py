@@ -92,7 +92,8 @@ def components(config: TrainConfig) -> Any:
 
 def seal(folder: Path) -> None:
     """Write sizes and checksums of the present files into the manifest, if that still is one."""
-    if not (folder / "manifest.json").is_file() or (folder / "manifest.json").is_symlink():
+    file = folder / "manifest.json"
+    if not file.is_file() or file.is_symlink() or file.stat().st_size > 1 << 20:
         return
     with suppress(ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
         manifest = json.loads((folder / "manifest.json").read_text())
