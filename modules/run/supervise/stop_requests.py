@@ -45,7 +45,10 @@ class StopRequests:
 
     @contextmanager
     def handlers_installed(self) -> Iterator[None]:
-        """Record stop signals instead of dying of them; no effect outside the main thread."""
+        """Record stop signals instead of dying of them; no effect outside the main thread.
+
+        After a requested stop they stay ignored: the program is about to exit, with the code that says how it stopped.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -56,7 +59,7 @@ class StopRequests:
                 yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if self.stop_reason else handler)
 
     def handle(self, child: subprocess.Popen[bytes]) -> None:
         """Act on new signals: the first requests a stop, the second kills everything; repeated pauses are ignored."""

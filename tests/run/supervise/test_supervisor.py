@@ -62,12 +62,15 @@ def supervise(folder: RunFolder, *roles: str, grace_s: float = 2.0) -> int:
     return Supervisor(argv, folder, environment=environment, ranks=ranks, failure_grace_s=grace_s).run()
 
 
-def supervise_in_subprocess(folder: RunFolder, *argv: str, ranks: range = range(2)) -> subprocess.Popen[str]:
-    """The supervisor in a separate process, which can receive signals."""
+def supervise_in_subprocess(
+    folder: RunFolder, *argv: str, ranks: range = range(2), late_signal: int = 0
+) -> subprocess.Popen[str]:
+    """The supervisor in a separate process, which can receive signals; one of them after the run has ended."""
     code = (
-        "import sys; from pathlib import Path; from modules.run import RunFolder; "
+        "import signal, sys; from pathlib import Path; from modules.run import RunFolder; "
         "from modules.run.supervise.supervisor import Supervisor; "
-        f"sys.exit(Supervisor(sys.argv[2:], RunFolder(Path(sys.argv[1])), ranks={ranks!r}).run())"
+        f"code = Supervisor(sys.argv[2:], RunFolder(Path(sys.argv[1])), ranks={ranks!r}).run(); "
+        f"{late_signal} and signal.raise_signal({late_signal}); sys.exit(code)"
     )
     command = [sys.executable, "-c", code, str(folder.path), *argv]
     root = str(WORKER.parents[3])
@@ -196,7 +199,7 @@ def test_one_signal_stops_after_a_backup(
     # torchrun is used in one of the two cases; starting it takes seconds.
     alone = [sys.executable, str(WORKER), str(folder.path), "train_until_stopped"]
     argv = torchrun(folder, "train_until_stopped", "wait_for_finish") if number == signal.SIGINT else alone
-    process = supervise_in_subprocess(folder, *argv)
+    process = supervise_in_subprocess(folder, *argv, late_signal=signal.SIGTERM)
     wait_until_started(folder, 2 if number == signal.SIGINT else 1)
     # Like `timeout`: the same request twice, at once.
     process.send_signal(number)
