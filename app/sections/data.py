@@ -53,12 +53,12 @@ class Section(FormSection):
             ),
             1,
         ),
-        Card("Augmentation", ("horizontal_flip", "crop_jitter", "image_variations", "mask_suffix"), 1),
+        Card("Augmentation", ("horizontal_flip", "crop_jitter", "color_jitter", "image_variations", "mask_suffix"), 1),
     )
     cards = (
         Card("All images", ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0),
         Card("Masks", ("masked_training", "unmasked_weight", "normalize_masked_area_loss"), 0),
-        Card("Cache", ("cache_dir", "cache_only", "cache_batch_size"), 0),
+        Card("Cache", ("cache_dir", "cache_latents", "cache_only", "cache_batch_size"), 0),
         Card(
             "Data loading",
             ("loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last"),

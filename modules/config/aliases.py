@@ -41,7 +41,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "concepts.*.loss_weight": ("prior_loss_weight", "network_weight"),
     "resolution": ("image size", "train_resolution", "max_resolution", "pixel_area"),
     "aspect_ratio_bucketing": ("Keep aspect ratios", "enable_bucket", "bucketing", "no_bucket", "aspect_bucket"),
-    "cache_dir": ("cache_latents_to_disk", "latent_caching", "cache_latents", "cache_dir_vae", "workspace cache"),
+    "cache_dir": ("cache_latents_to_disk", "latent_caching", "cache_dir_vae", "workspace cache"),
     "cache_only": ("Only prepare the pictures", "only_cache"),
     "cache_batch_size": ("Prepared at once", "vae_batch_size", "latent batch size"),
     "validation_split": ("Validation share", "validation", "eval_dataset"),

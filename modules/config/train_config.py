@@ -70,6 +70,7 @@ class TrainConfig(
             *_sharding_rules(self),
             *_validation_rules(self),
             *_adapter_rules(self),
+            *_cache_rules(self),
         ]
         if rules:
             raise broken_rules(rules)
@@ -163,6 +164,12 @@ def _validation_rules(config: TrainConfig) -> _Rules:
         problem = "there are no validation images"
         missing.append(f"{problem}; set validation_split above 0 or mark a concept as validation")
     return [("early_stopping_patience", f"is {patience}, but {sentence}") for sentence in missing]
+
+
+def _cache_rules(config: TrainConfig) -> _Rules:
+    if config.cache_latents or not config.cache_only:
+        return []
+    return [("cache_only", "is true, but cache_latents is false, so there is nothing to cache; set one of them back")]
 
 
 def _adapter_rules(config: TrainConfig) -> _Rules:

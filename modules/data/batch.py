@@ -26,11 +26,32 @@ class SampleTransform(Protocol):
     """Turns one cached example into the tensors that `loss` needs; runs in loader workers, so it must be picklable and
     hold no model.
 
-    `cached` is what the family's `encode` returned for the example, tensors without a batch dimension; those returned
-    are stacked to [B, ...]. All randomness (noise, timestep) must come from `generator`, which is seeded per sample.
+    `cached` is what the family's `encode` or `example_transform` returned for the example, tensors without a batch
+    dimension; those returned are stacked to [B, ...]. All randomness (noise, timestep) must come from `generator`,
+    which is seeded per sample.
     """
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]: ...
+
+
+class ExampleTransform(Protocol):
+    """What `encode` is for images that are not cached: the tensors of an example that SampleTransform gets.
+
+    Runs in loader workers, so it must be picklable and hold no model.
+    """
+
+    def __call__(self, example: Example) -> dict[str, Tensor]: ...
+
+
+class SampleMixing(Protocol):
+    """Mixes a sample with another one of the same step and size, as mixup does; runs in loader workers.
+
+    `generator` is seeded by the step, equally for all its samples on all ranks.
+    """
+
+    def __call__(
+        self, sample: dict[str, Tensor], partner: dict[str, Tensor], generator: torch.Generator
+    ) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,8 @@ class MicroBatch:
     weights: tuple[float, ...]  # of the loss, one per sample; 0 for padding
     is_last_of_step: bool  # of this rank's micro-batches: the one that synchronises gradients and updates weights
     step_samples: int  # number of samples of the whole step over all ranks, without padding
+    partners: tuple[tuple[int, int], ...] = ()  # (row, seed) of the sample to mix each one with; empty without mixing
+    step_seed: int = 0  # of the mixing
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modules.data.cache.reader import CachedExamples
 from modules.data.index.index import Index
+from modules.data.loading.loader import Examples
 from modules.data.loading.order import Order
 
 _WIDTH = 30  # characters
@@ -43,17 +43,17 @@ class DatasetSummary:
         return [*lines, f"  and {len(rest)} more sizes with {sum(rest)} images"] if rest else lines
 
 
-def summarize_dataset(index: Index, cached: CachedExamples, order: Order) -> DatasetSummary:
+def summarize_dataset(index: Index, examples: Examples, order: Order) -> DatasetSummary:
     """The summary of a run's dataset."""
-    training = cached.usable & ~index.validation
+    training = examples.usable & ~index.validation
     names, counts = np.unique(index.bucket[training], return_counts=True)
     found = sorted(zip(counts.tolist(), names.tolist(), strict=True), reverse=True)
     return DatasetSummary(
         images=int(training.sum()),
-        validation_images=int((cached.usable & index.validation).sum()),
+        validation_images=int((examples.usable & index.validation).sum()),
         buckets={str(index.buckets[name]): count for count, name in found},
         effective_batch=order.global_batch_size,
         epoch_size=order.epoch_size,
         steps_per_epoch=order.steps_per_epoch,
-        problems=len(index.problems()) + len(cached.problems),
+        problems=len(index.problems()) + len(examples.problems),
     )

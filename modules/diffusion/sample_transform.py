@@ -16,6 +16,7 @@ from modules.diffusion.pixels import mask_loss_weights
 from modules.diffusion.text_encoders import TOKENS
 from modules.diffusion.timesteps import sample_timestep
 from modules.diffusion.token_chunks import PromptTokenizer
+from modules.diffusion.uncached_images import HOLE_PIXELS, IMAGE, LATENT_NOISE
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,18 @@ class LatentSampleTransform:
     tokenizer: PromptTokenizer
     uncached_encoders: tuple[str, ...]  # the text encoders that run in every step
     empty_caption: Mapping[str, Tensor]  # the cached encoders' embeddings of "", for dropped captions
+    latent_channels: int
+    pixels_per_latent: int
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
         """The tensors of one sample: latents and noise fp32 [4, h, w], timestep int64 [], alpha_bar fp32 []; for each
         encoder NAME.hidden [T, D] and NAME.pooled [P], or NAME.tokens int64 [N, 77]; if cached, sizes [6], and for
-        inpainting inpaint_mask [1, h, w] and masked_latents [4, h, w]; with a mask, loss weights
-        [1, h, w]."""
+        inpainting inpaint_mask [1, h, w] and masked_latents [4, h, w]; with a mask, loss weights [1, h, w]. Of an image
+        that is not cached, image uint8 [3, H, W], latent_noise [4, h, w] and hole_pixels stand for latents."""
         options = self.options
-        latents = sample_latents(cached, self.scaling_factor, generator)
-        noise = sample_noise(latents.shape, options.offset_noise, generator)
+        latents = self._latents(cached, generator)
+        shape = self._latent_shape(cached[IMAGE]) if IMAGE in cached else latents["latents"].shape
+        noise = sample_noise(shape, options.offset_noise, generator)
         timestep = sample_timestep(
             options.timestep_distribution,
             len(self.alphas_cumprod),
@@ -46,7 +50,7 @@ class LatentSampleTransform:
             options.max_timestep,
             generator,
         )
-        sample = {"latents": latents, "noise": noise, "timestep": timestep, "alpha_bar": self.alphas_cumprod[timestep]}
+        sample = {**latents, "noise": noise, "timestep": timestep, "alpha_bar": self.alphas_cumprod[timestep]}
         for encoder in self.uncached_encoders:
             sample[encoder + TOKENS] = self.tokenizer.input_ids(encoder, caption)
         if CAPTION_IDS in cached:
@@ -56,5 +60,19 @@ class LatentSampleTransform:
             sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
         if "hole" in cached:
             sample["inpaint_mask"] = cached["hole"].to(torch.float32)
-            sample["masked_latents"] = cached["kept"] * self.scaling_factor
-        return sample | {name: cached[name] for name in ("sizes",) if name in cached}
+            if "kept" in cached:
+                sample["masked_latents"] = cached["kept"] * self.scaling_factor
+        return sample | {name: cached[name] for name in ("sizes", HOLE_PIXELS) if name in cached}
+
+    def _latents(self, cached: dict[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Latents; of an image that is not cached, the image and the noise to sample its latents with."""
+        if IMAGE not in cached:
+            return {"latents": sample_latents(cached, self.scaling_factor, generator)}
+        image = cached[IMAGE]
+        if self.options.latents == "mode":
+            return {IMAGE: image}
+        return {IMAGE: image, LATENT_NOISE: torch.randn(self._latent_shape(image), generator=generator)}
+
+    def _latent_shape(self, image: Tensor) -> torch.Size:
+        height, width = image.shape[-2:]
+        return torch.Size((self.latent_channels, height // self.pixels_per_latent, width // self.pixels_per_latent))

@@ -6,10 +6,10 @@ import importlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
 
 import torch
 from PIL.Image import Image
@@ -20,7 +20,7 @@ from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
 from modules.config.family_files import family_names
 from modules.config.trusted_code import read_code, require_trusted
-from modules.data.batch import Batch, Example, SampleTransform
+from modules.data.batch import Batch, Example, ExampleTransform, SampleMixing, SampleTransform
 
 if TYPE_CHECKING:
     from modules.diffusion.hub.model import HubModel
@@ -39,6 +39,25 @@ class SampleRequest:
     seed: int
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """A batch of validation images: `losses` [B], and `counts`, tensors of any shape that are added over all batches
+    and ranks; samples of weight 0 are padding and must not be counted. Integers add up exactly for any number of ranks.
+    """
+
+    losses: Tensor
+    counts: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What the counts of a whole validation say."""
+
+    values: Mapping[str, float]  # such as accuracy
+    by_class: Mapping[str, float] = field(default_factory=dict)  # accuracy of each class
+    images: Mapping[str, Image] = field(default_factory=dict)  # title -> image, saved among the samples
+
+
 class NoOptions(Section):
     """For families without options of their own."""
 
@@ -49,6 +68,8 @@ class Family(ABC):
     Setup calls `load`, and `add_placeholder_token` for textual inversion. Each rank then encodes its share of the
     images (`fingerprint`, `encode_batch`) and calls `offload_frozen`. The loader's workers apply `sample_transform` to
     cached examples; every step calls `loss`. Between steps, `sample` generates images and `export` saves the model.
+
+    Images that are not cached (`image_cache`) pass `example_transform` in the workers instead of `encode_batch`.
     """
 
     Options: ClassVar[type[Section]] = NoOptions
@@ -61,6 +82,14 @@ class Family(ABC):
     # Submodule -> the prefixes of its keys in LoRA files, in diffusers' layout and in kohya's.
     adapter_prefixes: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
     single_file: ClassVar[bool] = False  # whether its folder can be written as one file in the original layout
+    # "optional": the setting `cache_latents` decides. "none": images are always decoded anew by the loader's workers.
+    image_cache: ClassVar[Literal["required", "optional", "none"]] = "required"
+    example_transform: ExampleTransform | None = None  # of images that are not cached; None: they are all cached
+    # Captions are class names; set-up gives those of the training images to `load`, as the family option `classes`.
+    learns_classes: ClassVar[bool] = False
+    classes: tuple[str, ...] = ()  # in the order of the model's outputs; a run cannot be resumed with others
+    validation_transform: SampleTransform | None = None  # of validation and test images; None: `sample_transform`
+    sample_mixing: SampleMixing | None = None  # of training samples
     encodes_captions: bool = False  # whether `encode` uses captions, so that the cache depends on them
 
     model: nn.Module  # the one module that is trained, wrapped, averaged and saved
@@ -136,6 +165,14 @@ class Family(ABC):
         Draw no random numbers here; dropout gets masks for each sample, on tensors of [B, ...] or of N rows for each
         sample, one sample after the other.
         """
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Losses of a validation batch, as `loss`, and the counts that `summarize` makes metrics of."""
+        return Evaluation(self.loss(batch))
+
+    def summarize(self, counts: Mapping[str, Tensor]) -> Metrics:
+        """The metrics of a validation, from the sum of the counts of all its batches on all ranks."""
+        return Metrics({})
 
     @abstractmethod
     def sample(self, request: SampleRequest) -> Image:

@@ -42,6 +42,7 @@ from modules.diffusion.sample_transform import LatentSampleTransform
 from modules.diffusion.schedule_note import schedule_note
 from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer
 from modules.diffusion.token_chunks import PromptTokenizer
+from modules.diffusion.uncached_images import IMAGE, LatentExample, encode_batch_images
 from modules.families._family import read_options, trained_submodules
 from modules.families._latent_sampling import LatentSampling
 
@@ -51,6 +52,7 @@ class LatentDiffusion(LatentSampling):
 
     Options = DiffusionOptions
     methods = ("fine_tune", "lora", "embedding")
+    image_cache = "optional"
     size_step = 64  # the autoencoder divides sides by 8, the UNet by up to 8 again
     single_file = True
     spec: ClassVar[PipelineSpec]
@@ -73,8 +75,13 @@ class LatentDiffusion(LatentSampling):
         self.model = DiffusionModel(components.unet, trained_encoders, tuple(encoders), self.encoding)
         self.encoders = {"vae": components.vae} | {n: e for n, e in encoders.items() if n not in trained}
         self._freeze(config)
-        self.cached_encoders = tuple(n for n in encoders if n in self.encoders) if has_fixed_captions(config) else ()
+        caches_captions = config.cache_latents and has_fixed_captions(config)
+        self.cached_encoders = tuple(n for n in encoders if n in self.encoders) if caches_captions else ()
         self.encodes_captions = bool(self.cached_encoders)
+        if not config.cache_latents:
+            self.example_transform = LatentExample(
+                self.masked, components.is_inpainting, self._pixels_per_latent(), type(self).size_conditioning
+            )
         self.sample_transform = self._make_sample_transform(config)
 
     @classmethod
@@ -162,7 +169,7 @@ class LatentDiffusion(LatentSampling):
 
     def loss(self, batch: Batch) -> Tensor:
         """Loss of the predicted epsilon or v for each sample, weighted by its noise level: [B]."""
-        tensors, options = batch.tensors, self.options
+        tensors, options = self._with_latents(batch.tensors), self.options
         x_0, epsilon, alpha_bar = tensors["latents"], tensors["noise"], tensors["alpha_bar"]
         x_t = noise.add_noise(x_0, epsilon, alpha_bar)
         if "inpaint_mask" in tensors:
@@ -204,9 +211,9 @@ class LatentDiffusion(LatentSampling):
         return self.model.blocks()
 
     def offload_frozen(self) -> None:
-        """With the option `offload_frozen`: all but the text encoders that run in every step."""
+        """With the option `offload_frozen`: all but the encoders that run in every step."""
         if self.options.offload_frozen:
-            for name in ("vae", *self.cached_encoders):
+            for name in () if self.example_transform is not None else ("vae", *self.cached_encoders):
                 self._encoder_on(name, torch.device("cpu"))
 
     def prompt_warnings(self, captions: Sequence[str]) -> list[str]:
@@ -245,11 +252,23 @@ class LatentDiffusion(LatentSampling):
             tokenizer=PromptTokenizer(components.tokenizers, options.chunks),
             uncached_encoders=tuple(name for name in components.encoders if name not in self.cached_encoders),
             empty_caption={},
+            latent_channels=components.latent_shape(self.size_step, self.size_step)[1],
+            pixels_per_latent=self._pixels_per_latent(),
         )
         if not (self.cached_encoders and config.caption_dropout > 0):
             return transform
         self.sample_transform = transform
         return replace(transform, empty_caption=self._encode_captions([""], 1)[""])
+
+    def _pixels_per_latent(self) -> int:
+        return self.size_step // self.components.latent_shape(self.size_step, self.size_step)[2]
+
+    def _with_latents(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a batch, with its images encoded if they are not cached."""
+        if IMAGE not in tensors:
+            return tensors
+        vae = cast(Any, self._encoder_on("vae", tensors[IMAGE].device))
+        return encode_batch_images(tensors, vae, self.options.latents, self.components.scaling_factor)
 
     def _encode_latents(self, pixels: Tensor, latents: Latents, size: int) -> dict[str, Tensor]:
         """The output of `encode_images` for pixels uint8 [B, 3, H, W], on the CPU."""

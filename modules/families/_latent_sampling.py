@@ -37,8 +37,9 @@ class LatentSampling(Family):
     prediction: Prediction
     zero_terminal_snr: bool
 
+    @staticmethod
     @abstractmethod
-    def size_conditioning(self, example: Example) -> dict[str, Tensor]:
+    def size_conditioning(example: Example) -> dict[str, Tensor]:
         """The UNet's size conditioning as `sizes` fp32 [6]; empty if it has none."""
 
     @torch.no_grad()

@@ -128,12 +128,25 @@ class PixelSampleTransform:
         return sample
 
 
+@dataclass(frozen=True)
+class PixelExample:
+    """Keeps the pixels of an example, and its mask if `masked`."""
+
+    masked: bool
+
+    def __call__(self, example: Example) -> dict[str, Tensor]:
+        """pixels uint8 [3, H, W]; with masked training also mask uint8 [1, H, W]."""
+        return {"pixels": example.pixels, **({"mask": mask_or_ones(example)} if self.masked else {})}
+
+
 class PixelDiffusion(Family):
     """Flow matching on pixels."""
 
     Options = PixelOptions
     methods = ("fine_tune", "lora")
+    image_cache = "optional"
     model: CaptionedUNet
+    example_transform: PixelExample
 
     def __init__(self, config: TrainConfig, options: PixelOptions, model: CaptionedUNet) -> None:
         self.options = options
@@ -141,6 +154,7 @@ class PixelDiffusion(Family):
         self.encoders: dict[str, nn.Module] = {}
         self.sample_transform = PixelSampleTransform(options, config.unmasked_weight, config.normalize_masked_area_loss)
         self.masked = config.masked_training
+        self.example_transform = PixelExample(self.masked)
 
     @classmethod
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
@@ -174,11 +188,8 @@ class PixelDiffusion(Family):
         return f"pixel_diffusion 1 masked={self.masked}"
 
     def encode(self, example: Example) -> dict[str, Tensor]:
-        """pixels uint8 [3, H, W]; with masked training also mask uint8 [1, H, W]."""
-        encoded = {"pixels": example.pixels}
-        if self.masked:
-            encoded["mask"] = mask_or_ones(example)
-        return encoded
+        """Pixels are cached as they are."""
+        return self.example_transform(example)
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean squared error of the velocity, fp32 [B]."""

@@ -28,6 +28,7 @@ class StableDiffusion(LatentDiffusion):
             return "stable-diffusion-v1"
         return f"stable-diffusion-v2-{'768-v' if self.prediction == 'v_prediction' else '512'}"
 
-    def size_conditioning(self, example: Example) -> dict[str, Tensor]:
+    @staticmethod
+    def size_conditioning(example: Example) -> dict[str, Tensor]:
         """None: this UNet has no size conditioning."""
         return {}

@@ -35,7 +35,8 @@ class StableDiffusionXL(LatentDiffusion):
         """As in the base class; caches of version 0.1 have crops of mirrored images counted from the other edge."""
         return f"{super().fingerprint()} crops=2"
 
-    def size_conditioning(self, example: Example) -> dict[str, Tensor]:
+    @staticmethod
+    def size_conditioning(example: Example) -> dict[str, Tensor]:
         """Original height and width, top and left of the crop, target height and width, in pixels (section 2.2)."""
         target = example.pixels.shape[-2:]
         return {"sizes": torch.tensor([*example.original_size, *example.crop, *target], dtype=torch.float32)}

@@ -11,7 +11,7 @@ from modules.importers.rules import Assignment, CombinedRule, UnsupportedValueEr
 
 BOTH_WEIGHTINGS = "the other trainer multiplies both weightings; Tandem has one at a time: debiased is used"
 BUCKETS = "Tandem derives its buckets from the resolution"
-CACHE = "Tandem always caches images"
+CACHE = "Tandem caches images, unless cache_latents is false"
 CAPTION_FILES = "write captions as .txt or metadata.jsonl: see docs/data.md"
 FIRST_SAMPLES = "the first samples are generated after one interval"
 FLOW = "for flow models, which Tandem does not support yet"

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from modules.files import printable
 from modules.files.images import open_image
 from modules.monitoring.straggler_monitor import RankStepTimes, StragglerMonitor
 from modules.monitoring.tensorboard import TensorBoardWriter
@@ -21,6 +23,7 @@ from modules.run import EventLog, Failure, exit_code_of
 
 log = logging.getLogger("tandem")
 
+_LOWEST_CLASSES = 5  # named after a validation
 RANKS_EVERY_S = 2.0  # at most one `ranks` event
 Reading: TypeAlias = Mapping[str, float | None]  # name with unit, for example cpu_percent -> value
 
@@ -52,7 +55,14 @@ class Report(Protocol):
     ) -> None: ...
     def sample(self, file: Path, prompt: str, step: int) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
-    def validation(self, name: str, loss: float, step: int) -> None: ...
+    def validation(
+        self,
+        name: str,
+        loss: float,
+        step: int,
+        metrics: Mapping[str, float] = ...,
+        by_class: Mapping[str, float] = ...,
+    ) -> None: ...
     def note(self, text: str) -> None: ...
     def warning(self, text: str) -> None: ...
     def waiting(self, rows: Sequence[Mapping[str, object]]) -> None: ...
@@ -151,12 +161,28 @@ class RunReport:
         """A backup is complete."""
         self._events.write("backup", path=str(folder.resolve()), step=step)
 
-    def validation(self, name: str, loss: float, step: int) -> None:
-        """The loss on held-out images with fixed noise and timesteps; `name` is "validation" or "test"."""
-        self._events.write("validation", set=name, loss=loss, step=step)
+    def validation(
+        self,
+        name: str,
+        loss: float,
+        step: int,
+        metrics: Mapping[str, float] = MappingProxyType({}),
+        by_class: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """The loss on held-out images with fixed noise and timesteps; `name` is "validation" or "test".
+
+        `metrics` are fractions from 0 to 1, such as accuracy; `by_class` is the accuracy of each class.
+        """
+        more = {key: dict(values) for key, values in (("metrics", metrics), ("classes", by_class)) if values}
+        self._events.write("validation", set=name, loss=loss, step=step, **more)
         if self._tensorboard is not None:
-            self._tensorboard.add_scalars({f"loss/{name}": loss}, step)
-        self.note(f"Step {step}: {name} loss {loss:.5f}.")
+            scalars = {f"{metric}/{name}": value for metric, value in metrics.items()}
+            self._tensorboard.add_scalars({f"loss/{name}": loss, **scalars}, step)
+        listed = "".join(f", {metric.replace('_', ' ')} {value:.2%}" for metric, value in metrics.items())
+        self.note(f"Step {step}: {name} loss {loss:.5f}{listed}.")
+        if by_class:
+            lowest = sorted(by_class.items(), key=lambda item: item[1])[:_LOWEST_CLASSES]
+            self.note(f"  lowest: {', '.join(f'{printable(name)} {value:.1%}' for name, value in lowest)}")
 
     def note(self, text: str) -> None:
         """A line for the terminal and the log."""

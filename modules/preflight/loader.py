@@ -13,12 +13,13 @@ from pathlib import Path
 
 from modules.config import Concept, DataError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES
+from modules.data.archives.cifar import is_archive, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import encode_batch_size
-from modules.data.cache.reader import CachedExamples
 from modules.data.index.build import build_index
 from modules.data.index.index import Index
-from modules.data.loading.loader import make_loader
+from modules.data.loading.loader import Examples, make_loader
+from modules.data.loading.on_the_fly import OnTheFlyExamples
 from modules.data.loading.order import make_order
 from modules.families._family import Family
 from modules.preflight.cells import hosts_of
@@ -26,7 +27,8 @@ from modules.preflight.coordinator import Answer, Context, Coordinator
 from modules.preflight.disk import existing_parent
 from modules.run.join.fingerprint import data_listing
 from modules.run.preflight_report.report import Cell
-from modules.training.model_setup import load_family
+from modules.training.class_labels import label_concepts, with_classes
+from modules.training.model_setup import caches_images, check_available, load_family
 
 _IMAGES = 32
 _CHUNK = 8
@@ -40,14 +42,19 @@ def measure_loader(context: Context) -> Answer:
     with tempfile.TemporaryDirectory(
         prefix=".tandem-preflight-", dir=existing_parent(context.folders["cache_dir"])
     ) as folder:
-        config = _small_config(context.config, Path(folder))
-        family = load_family(config)
+        config, kind = _small_config(context.config, Path(folder)), check_available(context.config)
+        config = label_concepts(config) if kind.learns_classes else config
+        index = build_index(config, config.seed, kind.size_step, Path(config.cache_dir))
+        family = load_family(with_classes(config, index) if kind.learns_classes else config)
         family.device = context.device
-        index = build_index(config, config.seed, family.size_step, Path(config.cache_dir))
-        cached, encoded_per_s = _encode(config, family, index, context.timeout_s / 3)
+        if caches_images(type(family), config):
+            examples, encoded_per_s = _encode(config, family, index, context.timeout_s / 3)
+        else:
+            assert family.example_transform is not None
+            examples, encoded_per_s = OnTheFlyExamples(index, config, family.example_transform), 0.0
         return {
             "encoded_per_s": encoded_per_s,
-            "loaded_per_s": _load(config, family, index, cached, context.timeout_s / 6),
+            "loaded_per_s": _load(config, family, index, examples, context.timeout_s / 6),
         }
 
 
@@ -70,10 +77,8 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
             sum(float(str(a[name])) for a in good.values()) for name in ("loaded_per_s", "encoded_per_s")
         )
         least = f" (rank {slowest} {float(str(good[slowest]['loaded_per_s'])):.0f})" if len(good) > 1 else ""
-        value = (
-            f"{loaded:.0f} samples/s{least} with loader_workers={context.config.loader_workers}; new images are "
-            f"encoded once, at {encoded:.0f} images/s"
-        )
+        caching = f"new images are encoded once, at {encoded:.0f} images/s" if encoded else "images are not cached"
+        value = f"{loaded:.0f} samples/s{least} with loader_workers={context.config.loader_workers}; {caching}"
         yield Cell("loader", f"{len(good)} rank{'s' if len(good) > 1 else ''}", "green", value)
 
 
@@ -82,10 +87,20 @@ def _small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     concepts = [concept for concept in config.concepts if concept.enabled and concept.kind == "train"]
     if not concepts:
         raise DataError("concepts: none has images to train on.")
+    concepts = [_unpacked(concept, Path(config.cache_dir)) for concept in concepts]
     shares = [_copied(c, folder / str(number), _IMAGES // len(concepts) or 1) for number, c in enumerate(concepts)]
     return config.model_copy(
         update={"concepts": tuple(shares), "cache_dir": str(folder / "cache"), "validation_split": 0.0}
     )
+
+
+def _unpacked(concept: Concept, cache_dir: Path) -> Concept:
+    if not is_archive(concept.path):
+        return concept
+    found = unpacked_concept(concept, cache_dir)
+    if not Path(found.path).is_dir():
+        raise DataError(f"concepts: {concept.path!r} is an archive that is not unpacked yet; start a run once.")
+    return found
 
 
 def _copied(concept: Concept, target: Path, count: int) -> Concept:
@@ -100,7 +115,7 @@ def _copied(concept: Concept, target: Path, count: int) -> Concept:
     return concept.model_copy(update={"path": str(target), "repeats": _REPEATS})
 
 
-def _encode(config: TrainConfig, family: Family, index: Index, seconds: float) -> tuple[CachedExamples, float]:
+def _encode(config: TrainConfig, family: Family, index: Index, seconds: float) -> tuple[Examples, float]:
     """Fill the small cache for about `seconds`; returns its contents and the images encoded per second."""
     cache = Cache(Path(config.cache_dir), family.fingerprint(), index, config, family.encodes_captions)
     size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
@@ -113,10 +128,10 @@ def _encode(config: TrainConfig, family: Family, index: Index, seconds: float) -
     return cache.load(), done / (time.perf_counter() - started)
 
 
-def _load(config: TrainConfig, family: Family, index: Index, cached: CachedExamples, seconds: float) -> float:
+def _load(config: TrainConfig, family: Family, index: Index, examples: Examples, seconds: float) -> float:
     """Samples per second that the loader delivers once its workers have started."""
-    order = make_order(index, config, config.seed, cached.usable, config.batch_size)
-    loading = make_loader(config, index, cached, order, family.sample_transform, batch_size=config.batch_size)
+    order = make_order(index, config, config.seed, examples.usable, config.batch_size)
+    loading = make_loader(config, index, examples, order, family.sample_transform, batch_size=config.batch_size)
     try:
         batches = loading.epoch(0)
         next(batches, None)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
+from modules.data.archives.cifar import is_archive
 from modules.data.index.build import check_concepts
 from modules.families._family import family_class
 from modules.training.methods.lora import check_lora_targets
@@ -41,9 +42,13 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
 
 
 def _data_problems(config: TrainConfig) -> list[TandemError]:
-    missing = [concept.path for concept in config.concepts if concept.enabled and not os.path.isdir(concept.path)]
+    missing = [concept.path for concept in config.concepts if concept.enabled and not _is_there(concept.path)]
     folders = [DataError(f"concepts: there is no folder {path!r}.") for path in dict.fromkeys(missing)]
     return [*_raised(lambda: check_concepts(config)), *folders]
+
+
+def _is_there(path: str) -> bool:
+    return os.path.isdir(path) or is_archive(path)
 
 
 def _raised(check: Callable[[], object]) -> list[TandemError]:

@@ -8,25 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config import TrainConfig
+from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
-from modules.data.cache.reader import CachedExamples
 from modules.data.index.build import build_index
 from modules.data.index.index import Index, index_path, load_index
 from modules.data.index.problems import write_problems
 from modules.data.index.scan import concept_root
-from modules.data.loading.loader import Loader, make_loader
+from modules.data.loading.loader import Examples, Loader, make_loader
+from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
 from modules.data.loading.order import Order, StepSamples, make_order, validation_steps
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
 from modules.monitoring import Report
+from modules.training.class_labels import label_concepts, with_classes
 from modules.training.dataset_consistency import (
     check_same_images,
     check_same_index_file,
     check_same_view,
     report_unshared_cache,
 )
+from modules.training.model_setup import caches_images
 from modules.training.precision import Precision
 
 _REPORT_EVERY_S = 0.5
@@ -37,7 +40,7 @@ class Dataset:
     """Everything the training loop needs to know about the images."""
 
     index: Index
-    cached: CachedExamples
+    examples: Examples
     order: Order
     loader: Loader
     validation: list[StepSamples]
@@ -61,22 +64,28 @@ def prepare_dataset(
     Raises DataError if nothing is usable, and whatever `check_stop` raises while images are encoded.
     `equal_micro_batches`: every rank gets the same number of micro-batches per step.
     """
-    progress = _ProgressReport(report, check_stop)
+    progress = ProgressReport(report, check_stop)
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
     report_unshared_cache(groups, ranks, report)
 
-    index = _update_index(config, family, groups, ranks, progress)
+    index = update_index(config, type(family), groups, ranks, progress)
     precision.benchmark_convolutions(len(index.buckets))
-    fingerprint = cache_fingerprint(family, precision)
-    cached = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report)
-    order = make_order(index, config, config.seed, cached.usable, global_batch_size)
-    _report_dataset(config, family, index, cached, order, ranks, report, problems_file)
+    examples: Examples
+    if caches_images(type(family), config):
+        fingerprint = cache_fingerprint(family, precision)
+        examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report)
+    else:
+        examples = _on_the_fly(index, config, family, groups, ranks)
+    order = make_order(index, config, config.seed, examples.usable, global_batch_size)
+    _report_dataset(config, family, index, examples, order, ranks, report, problems_file)
     loader = make_loader(
         config,
         index,
-        cached,
+        examples,
         order,
         family.sample_transform,
+        family.validation_transform,
+        family.sample_mixing,
         batch_size=config.batch_size,
         rank=ranks.rank,
         world_size=ranks.world_size,
@@ -84,10 +93,10 @@ def prepare_dataset(
         equal_counts=equal_micro_batches,
     )
     validation, test = (
-        validation_steps(index, config.concepts, config.seed, cached.usable, global_batch_size, test=test)
+        validation_steps(index, config.concepts, config.seed, examples.usable, global_batch_size, test=test)
         for test in (False, True)
     )
-    return Dataset(index, cached, order, loader, validation, test)
+    return Dataset(index, examples, order, loader, validation, test)
 
 
 def cache_fingerprint(family: Family, precision: Precision) -> str:
@@ -95,18 +104,51 @@ def cache_fingerprint(family: Family, precision: Precision) -> str:
     return f"{family.fingerprint()} tf32" if precision.tf32 and family.encoders else family.fingerprint()
 
 
-def _update_index(
-    config: TrainConfig, family: Family, groups: SharedFolderGroups, ranks: RankGroup, progress: _ProgressReport
+def resolve_data(
+    config: TrainConfig, kind: type[Family], ranks: RankGroup, report: Report, check_stop: Callable[[], None]
+) -> TrainConfig:
+    """What the family and its data are prepared with: archives are unpacked, and classes are found if it learns them.
+
+    Called by every rank. Raises DataError if an archive is damaged, or not each image has one class.
+    """
+    progress = ProgressReport(report, check_stop)
+    config = _unpack_archives(config, ranks, progress)
+    if not kind.learns_classes:
+        return config
+    config = label_concepts(config)
+    groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
+    return with_classes(config, update_index(config, kind, groups, ranks, progress))
+
+
+def _unpack_archives(config: TrainConfig, ranks: RankGroup, progress: ProgressReport) -> TrainConfig:
+    """The first rank at each cache folder unpacks."""
+    cache_dir = Path(config.cache_dir)
+    archives = {concept.path for concept in config.concepts if concept.enabled and is_archive(concept.path)}
+    if not any(ranks.gather("archives", "found" if archives else "")):
+        return config
+    groups = ranks.shared_folder_groups("cache_dir", cache_dir)
+
+    def unpack_all() -> None:
+        for path in sorted(archives) if groups.is_first_in_group else ():
+            unpack(path, cache_dir, progress.callback("unpacking", 1))
+
+    ranks.run_on_all("archives", unpack_all)
+    concepts = (unpacked_concept(c, cache_dir) if c.path in archives else c for c in config.concepts)
+    return config.model_copy(update={"concepts": tuple(concepts)})
+
+
+def update_index(
+    config: TrainConfig, kind: type[Family], groups: SharedFolderGroups, ranks: RankGroup, progress: ProgressReport
 ) -> Index:
     """The first rank at each cache folder brings the index up to date, then all map it."""
     cache_dir = Path(config.cache_dir)
 
-    file = index_path(config, config.seed, family.size_step, cache_dir)
+    file = index_path(config, config.seed, kind.size_step, cache_dir)
     check_same_index_file(file, [concept_root(concept) for concept in config.concepts], groups, ranks)
 
     def update() -> None:
         if groups.is_first_in_group:
-            build_index(config, config.seed, family.size_step, cache_dir, progress.callback("indexing", 1))
+            build_index(config, config.seed, kind.size_step, cache_dir, progress.callback("indexing", 1))
 
     ranks.run_on_all("index", update)
     return load_index(file)
@@ -119,9 +161,9 @@ def _fill_cache(
     fingerprint: str,
     groups: SharedFolderGroups,
     ranks: RankGroup,
-    progress: _ProgressReport,
+    progress: ProgressReport,
     report: Report,
-) -> CachedExamples:
+) -> Examples:
     """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
     cache = Cache(Path(config.cache_dir), fingerprint, index, config, family.encodes_captions)
     size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
@@ -147,20 +189,32 @@ def _fill_cache(
     return cached
 
 
+def _on_the_fly(
+    index: Index, config: TrainConfig, family: Family, groups: SharedFolderGroups, ranks: RankGroup
+) -> Examples:
+    assert family.example_transform is not None, "a family with image_cache optional or none has one"
+    examples = OnTheFlyExamples(index, config, family.example_transform)
+    if groups.is_shared_by_all:
+        check_same_view(index, examples.usable, ranks)
+    else:
+        check_same_images(index, file_hashes(index), ranks)
+    return examples
+
+
 def _report_dataset(
     config: TrainConfig,
     family: Family,
     index: Index,
-    cached: CachedExamples,
+    examples: Examples,
     order: Order,
     ranks: RankGroup,
     report: Report,
     problems_file: Path,
 ) -> None:
     """Log the summary of the dataset, and warn about captions and unusable files."""
-    problems = [*index.problems(), *cached.problems]
+    problems = [*index.problems(), *examples.problems]
     ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
-    for line in summarize_dataset(index, cached, order).lines():
+    for line in summarize_dataset(index, examples, order).lines():
         report.note(line)
     prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
     captions = [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
@@ -176,7 +230,7 @@ def _report_dataset(
         report.warning(f"{count}, for example {problems[0].line()}. All are listed in {problems_file}.")
 
 
-class _ProgressReport:
+class ProgressReport:
     """Reports counted progress at most twice a second, and checks whether the run should stop."""
 
     def __init__(self, report: Report, check_stop: Callable[[], None]) -> None:

@@ -48,10 +48,35 @@ def check_available(config: TrainConfig) -> type[Family]:
         )
     for path, sentence in unsupported_resolution(config.resolution, config.family, kind.size_step):
         raise ConfigError(f"{path} {sentence}.")
+    _check_image_cache(kind, config)
     check_submodules(kind, config)
     check_lora_from(config)
     check_installed(config)
     return kind
+
+
+def _check_image_cache(kind: type[Family], config: TrainConfig) -> None:
+    if not config.cache_latents and kind.image_cache == "required":
+        raise ConfigError(
+            f"cache_latents is false, but the family {config.family!r} can only be trained on cached images; set it to "
+            "true."
+        )
+    if config.cache_only and kind.image_cache == "none":
+        raise ConfigError(f"cache_only is true, but the family {config.family!r} caches no images; set it to false.")
+    jittered = [number for number, concept in enumerate(config.concepts) if concept.enabled and concept.color_jitter]
+    if jittered and caches_images(kind, config):
+        raise ConfigError(
+            f"concepts.{jittered[0]}.color_jitter is {config.concepts[jittered[0]].color_jitter}, but the family "
+            f"{config.family!r} trains on cached images, whose colours do not change.",
+            "Set color_jitter to 0."
+            if kind.image_cache == "required"
+            else "Set cache_latents to false, or color_jitter to 0.",
+        )
+
+
+def caches_images(kind: type[Family], config: TrainConfig) -> bool:
+    """Whether a run encodes its images once, instead of decoding them each time they are sampled."""
+    return kind.image_cache == "required" or (kind.image_cache == "optional" and config.cache_latents)
 
 
 def prepare_model(family: Family, config: TrainConfig, precision: Precision) -> None:

@@ -21,7 +21,7 @@ from modules.training.methods.lora_from import read_lora_from, structure_digest
 from modules.training.plan import InitialModel
 from modules.training.submodules import trained_names
 
-LORA_FROM = "lora_from"  # among the digests of an InitialModel
+LORA_FROM, CLASSES = "lora_from", "classes"  # among the digests of an InitialModel
 PREDICTION = "prediction type"
 HASHED_NUMBERS = 64  # of each tensor
 
@@ -64,6 +64,15 @@ def check_initial_model(family: Family, config: TrainConfig, previous: InitialMo
         digests[PREDICTION] = f"{PREDICTION}:{predicted}"  # which a base model's scheduler says, not its weights
     if config.lora_from is not None:
         digests[LORA_FROM] = structure_digest(read_lora_from(family, config, adapter_names(family)))
+    if family.classes:
+        digests[CLASSES] = hashlib.sha256("\0".join(family.classes).encode()).hexdigest()
+    if previous.digests and previous.digests.get(CLASSES) != digests.get(CLASSES):
+        raise ResumeError(
+            f"resume: the images now have {len(family.classes)} classes, which are not those that this run started "
+            "with, in number, names or order.",
+            "Restore the names of the classes, or start a new run under another run_name with this one's model as "
+            "base_model.",
+        )
     if previous.digests and previous.digests.get(LORA_FROM) != digests.get(LORA_FROM):
         raise ResumeError(
             f"resume: lora_from is {config.lora_from!r}, whose layers, ranks and alphas are not those that this run "

@@ -14,7 +14,7 @@ from modules.distributed import RankGroup, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
 from modules.run import RunFolder
-from modules.training.dataset import Dataset, prepare_dataset
+from modules.training.dataset import Dataset, prepare_dataset, resolve_data
 from modules.training.ema import Ema
 from modules.training.fetch_base_model import fetch_base_model
 from modules.training.model_setup import check_available, load_family, prepare_model
@@ -78,8 +78,10 @@ def build_components(
 ) -> Components:
     """Everything, ready for a backup to be restored into. Raises TandemError if config or data cannot be used."""
     precision = choose_precision(config, ranks, parallelism)
-    fetch_base_model(check_available(config), config, ranks, report, check_stop)
-    family = load_family(config)
+    kind = check_available(config)
+    fetch_base_model(kind, config, ranks, report, check_stop)
+    data_config = resolve_data(config, kind, ranks, report, check_stop)
+    family = load_family(data_config)
     plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
     requests = sample_requests(config, family.size_step)
     for warning in family.prompt_warnings([text for each in requests for text in (each.prompt, each.negative_prompt)]):
@@ -87,7 +89,7 @@ def build_components(
     prepare_model(family, config, precision)
     family.device = ranks.device
     data = prepare_dataset(
-        config,
+        data_config,
         family,
         precision,
         plan.global_batch_size,

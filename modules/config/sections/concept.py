@@ -82,12 +82,14 @@ class Concept(Section):
         help="Also use the images in subfolders of this folder.",
         resume="warn",
     )
-    caption_source: Literal["auto", "txt", "file_name", "folder_name", "metadata", "none"] = setting(
+    caption_source: Literal["auto", "txt", "file_name", "folder_name", "metadata", "label", "none"] = setting(
         "auto",
         title="Caption source",
         help="txt: a text file next to each image with the same name. file_name or folder_name: that name is the "
-        "caption. metadata: metadata.jsonl or metadata.csv in the folder. none: no captions. auto: an image's entry "
-        "in the metadata, else its text file; the file name only if the folder has neither.",
+        "caption. metadata: metadata.jsonl or metadata.csv in the folder. label: their column `label` or `class`, for "
+        "image classifiers. none: no captions. auto: an image's entry in the metadata, else its text file; the file "
+        "name only if the folder has neither. With auto, image classifiers take the label, or without metadata the "
+        "folder's name.",
         resume="warn",
     )
     caption_lines: CaptionLines = setting(
@@ -163,6 +165,15 @@ class Concept(Section):
         title="Random crop",
         help="If an image must be cropped, the crop is placed at random instead of in the centre, so that every part "
         "of it is seen.",
+        resume="warn",
+    )
+    color_jitter: float = setting(
+        0.0,
+        title="Colour jitter",
+        help="Brightness, contrast and saturation are multiplied by random factors each time an image is seen: 0.2 "
+        "means from 0.8 to 1.2. Only for images that are not cached (cache_latents off, or an image classifier).",
+        ge=0,
+        le=1,
         resume="warn",
     )
     image_variations: int = setting(

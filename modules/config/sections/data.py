@@ -44,12 +44,22 @@ class DataSettings(Section):
         picks="folder",
         min_length=1,
     )
+    cache_latents: bool = setting(
+        True,
+        title="Cache encoded images",
+        help="On: each image is encoded once, before training. Off: every image is decoded, cropped, mirrored and, "
+        "with colour jitter, coloured anew each time it is trained on, so no two epochs see the same; an autoencoder "
+        "then runs in every step, which takes time and GPU memory. Image classifiers never cache.",
+        advanced=True,
+        resume="warn",
+    )
     cache_only: bool = setting(
         False,
         title="Cache only (no training)",
         help="Fills the cache and exits without training, for example on a cheaper machine; the run that trains "
         "later starts at once.",
         advanced=True,
+        depends_on="cache_latents",
     )
     cache_batch_size: int | None = setting(
         None,
@@ -59,6 +69,7 @@ class DataSettings(Section):
         "resolution 512 and 1 at 1024; on a CPU 1, which is as fast.",
         unit="images",
         advanced=True,
+        depends_on="cache_latents",
         ge=1,
         le=256,
     )

@@ -15,6 +15,7 @@ from torch import Tensor
 from modules.config import DataError
 from modules.data.cache.shards import checksum
 from modules.data.index.problems import Problem
+from modules.data.rng import SampleRng
 
 Entry: TypeAlias = dict[str, Tensor]
 
@@ -55,6 +56,10 @@ class CachedExamples:
     def __getstate__(self) -> dict[str, object]:
         # Without what this process has read: memory maps cannot be pickled, and copies would cost memory.
         return {**self.__dict__, "_reader": _ShardReader(self._reader.memory_bytes)}
+
+    def sample(self, row: int, rng: SampleRng | None) -> Entry:
+        """The tensors of a random view of a usable row, or without `rng` those of its first; do not modify them."""
+        return self.read(row, 0 if rng is None else rng.integer(int(self.views[row])))
 
     def read(self, row: int, view: int) -> Entry:
         """The tensors that `encode` returned for a view of a usable row; they are shared, so do not modify them.

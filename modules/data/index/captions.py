@@ -7,6 +7,7 @@ import io
 import json
 import posixpath
 import re
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeAlias
@@ -20,6 +21,8 @@ from modules.files import FileFault, decode_json, open_regular, read_text
 Metadata: TypeAlias = dict[str, tuple[str, ...]]
 
 _TEXT_KEYS = ("text", "caption", "prompt")
+_METADATA_SOURCES = ("auto", "metadata", "label")
+_LABEL_KEYS = ("label", "class")
 _MAX_CAPTION_FILE_BYTES = 1 << 20
 _MAX_METADATA_BYTES = 512 << 20  # a line of text for each of a million images
 _MAX_FAULTS = 20  # listed of one metadata file
@@ -62,7 +65,7 @@ class Captions:
     @property
     def origin(self) -> str:
         """Everything captions depend on apart from each image's caption file; if it is unchanged, so are they."""
-        metadata = self._scan.metadata if self._source in ("auto", "metadata") else []
+        metadata = self._scan.metadata if self._source in _METADATA_SOURCES else []
         files = [self._concept.caption_lines, *self._concept.caption_extensions]
         return json.dumps([self._source, metadata, files])
 
@@ -75,7 +78,7 @@ class Captions:
         if self._source == "folder_name":
             folder = posixpath.basename(posixpath.dirname(relative_path)) or Path(self._scan.root).name
             return _with_state((_from_name(folder),))
-        if self._source in ("auto", "metadata"):
+        if self._source in _METADATA_SOURCES:
             entry = self._entries().get(relative_path)
             if entry is not None:
                 return _with_state(entry)
@@ -85,7 +88,7 @@ class Captions:
 
     def read_metadata(self) -> None:
         """Read the metadata files now, so that `problems` includes theirs."""
-        if self._source in ("auto", "metadata"):
+        if self._source in _METADATA_SOURCES:
             self._entries()
 
     def _read_text(self, relative_path: str) -> tuple[tuple[str, ...], CaptionState]:
@@ -104,8 +107,9 @@ class Captions:
     def _entries(self) -> Metadata:
         if self._metadata is None:
             self._metadata = {}
+            keys = _LABEL_KEYS if self._source == "label" else _TEXT_KEYS
             for relative, _ in self._scan.metadata:  # a file deeper in the tree comes later and overrides
-                self._metadata |= _read_metadata(self._scan.root, relative, self.problems)
+                self._metadata |= _read_metadata(self._scan.root, relative, keys, self.problems)
         return self._metadata
 
 
@@ -134,7 +138,7 @@ def _one_line(text: str) -> str:
     return " ".join(filter(None, (line.strip() for line in re.split("[\r\n]", text))))
 
 
-def _read_metadata(root: str, relative: str, problems: list[Problem]) -> Metadata:
+def _read_metadata(root: str, relative: str, keys: Sequence[str], problems: list[Problem]) -> Metadata:
     path = Path(root, relative)
     try:
         text = read_text(path, _MAX_METADATA_BYTES)
@@ -153,7 +157,7 @@ def _read_metadata(root: str, relative: str, problems: list[Problem]) -> Metadat
             unnamed += 1
             continue
         key = posixpath.normpath(posixpath.join(posixpath.dirname(relative), name.replace("\\", "/")))
-        entries[key] = _texts(record)
+        entries[key] = _texts(record, keys)
     if unnamed:
         problems.append(Problem(str(path), f"{unnamed} entries have no `file_name`; they were ignored"))
     return entries
@@ -184,8 +188,10 @@ def _json_records(text: str, path: Path, problems: list[Problem]) -> list[dict[s
     return records
 
 
-def _texts(record: dict[str, object]) -> tuple[str, ...]:
-    value = next((record[key] for key in _TEXT_KEYS if key in record), None)
+def _texts(record: dict[str, object], keys: Sequence[str]) -> tuple[str, ...]:
+    value = next((record[key] for key in keys if key in record), None)
+    if isinstance(value, int) and keys is _LABEL_KEYS:
+        value = str(value)
     texts = value if isinstance(value, list) else [value]
     # JSON can contain a lone surrogate, which neither tokenizers nor files accept.
     return tuple(_one_line(t.encode("utf-8", "replace").decode()) for t in texts if isinstance(t, str))

@@ -18,6 +18,7 @@ import numpy as np
 
 from modules.config import DataError, TandemError, validate
 from modules.config.sections.data import DataSettings
+from modules.data.archives.cifar import is_archive, unpacked_concept
 from modules.data.index.buckets import assign_buckets, make_buckets
 from modules.data.index.captions import CaptionState, unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
@@ -40,6 +41,13 @@ def survey(settings: DataSettings, size_step: int = 8) -> Iterator[Record]:
     buckets = make_buckets(settings.resolution, size_step, settings.aspect_ratio_bucketing)
     counts = np.zeros(len(buckets), dtype=np.int64)
     for number, concept in enumerate(settings.concepts):
+        if is_archive(concept.path):
+            unpacked = unpacked_concept(concept, Path(settings.cache_dir))
+            if not os.path.isdir(unpacked.path):
+                error = f"{concept.path!r} is an archive; its images are unpacked when a run starts"
+                yield {"type": "concept", "concept": number, "pictures": 0, "error": error}
+                continue
+            concept = unpacked
         try:
             scan = scan_concept(concept, settings.masked_training)
         except DataError as error:

@@ -7,17 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, Self, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from modules.config import Concept, TandemError, TrainingError
 from modules.config.sections.data import DataSettings
-from modules.data.batch import Batch, MicroBatch, SampleTransform
-from modules.data.cache.reader import MEMORY_BYTES, CachedExamples
+from modules.data.batch import Batch, MicroBatch, SampleMixing, SampleTransform
+from modules.data.cache.reader import MEMORY_BYTES
 from modules.data.index.index import Index
+from modules.data.index.problems import Problem
 from modules.data.loading.caption_augmentation import augment_caption
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.order import Order, StepSamples
@@ -25,7 +28,7 @@ from modules.data.loading.packed_batch import PackedBatch
 from modules.data.loading.worker_signals import ignore_foreign_sigterm
 from modules.data.rng import SampleRng
 
-SplitStep: TypeAlias = Callable[[StepSamples], list[MicroBatch]]  # into the micro-batches of one rank
+SplitStep: TypeAlias = Callable[..., list[MicroBatch]]  # into the micro-batches of one rank
 Received: TypeAlias = "Batch | PackedBatch | _WorkerError"
 Loading: TypeAlias = "DataLoader[Received]"
 
@@ -36,19 +39,36 @@ class LoaderWorkerDied(TrainingError):
     kind = "loader"
 
 
+class Examples(Protocol):
+    """Where the loader gets examples from: the cache, or the image files themselves."""
+
+    problems: list[Problem]  # of the rows that are not usable
+    usable: NDArray[np.bool_]  # [rows]
+
+    def with_memory(self, memory_bytes: int) -> Self:
+        """The same examples, keeping at most this much (bytes) of what was read in memory."""
+
+    def sample(self, row: int, rng: SampleRng | None) -> dict[str, Tensor]:
+        """What SampleTransform gets of a usable row: a view drawn from `rng`, without it the one for validation."""
+
+
 class MicroBatchDataset(Dataset["Received"]):
-    """Maps a MicroBatch to its Batch. Validation rows always use view 0 and their first caption."""
+    """Maps a MicroBatch to its Batch. Validation rows always use the same view and their first caption."""
 
     def __init__(
         self,
         concepts: Sequence[Concept],
         caption_dropout: float,
         index: Index,
-        cached: CachedExamples,
+        examples: Examples,
         transform: SampleTransform,
+        validation_transform: SampleTransform | None = None,
+        mixing: SampleMixing | None = None,
     ) -> None:
         self._concepts, self._caption_dropout = concepts, caption_dropout
-        self._index, self._cached, self._transform = index, cached, transform
+        self._index, self._examples, self._transform = index, examples, transform
+        self._validation_transform = validation_transform or transform
+        self._mixing = mixing
 
     def __getitem__(self, micro_batch: MicroBatch) -> Received:
         # torch re-raises a worker's error from its text alone; returned as a value, it arrives unchanged.
@@ -63,6 +83,8 @@ class MicroBatchDataset(Dataset["Received"]):
         generator = torch.Generator()
         rows_and_seeds = zip(micro_batch.rows, micro_batch.seeds, strict=True)
         samples = [self._sample(row, seed, generator) for row, seed in rows_and_seeds]
+        if self._mixing is not None and micro_batch.partners:
+            samples = self._mixed(self._mixing, samples, micro_batch, generator)
         return Batch(
             tensors={name: torch.stack([sample[name] for sample in samples]) for name in samples[0]},
             ids=torch.tensor(micro_batch.rows, dtype=torch.int64),
@@ -72,24 +94,46 @@ class MicroBatchDataset(Dataset["Received"]):
             step_samples=micro_batch.step_samples,
         )
 
+    def _mixed(
+        self,
+        mixing: SampleMixing,
+        samples: list[dict[str, Tensor]],
+        micro_batch: MicroBatch,
+        generator: torch.Generator,
+    ) -> list[dict[str, Tensor]]:
+        """The samples mixed with their partners; a partner that another rank or micro-batch has is read here, too."""
+        read = dict(zip(micro_batch.seeds, samples, strict=True))
+        mixed = []
+        for sample, (row, seed) in zip(samples, micro_batch.partners, strict=True):
+            partner = read.get(seed) or self._sample(row, seed, generator)
+            generator.manual_seed(micro_batch.step_seed)
+            mixed.append(mixing(sample, partner, generator))
+        return mixed
+
     def _sample(self, row: int, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
         concept = self._concepts[self._index.concept[row]]
         captions = self._index.captions(row)
         if self._index.validation[row]:
-            view, caption = 0, concept.prompt_prefix + captions[0]
+            example, caption = self._examples.sample(row, None), concept.prompt_prefix + captions[0]
+            transform = self._validation_transform
         else:
+            transform = self._transform
             rng = SampleRng(seed)
-            view = rng.integer(int(self._cached.views[row]))
+            example = self._examples.sample(row, rng)
             caption = augment_caption(captions, concept, self._caption_dropout, rng)
         generator.manual_seed(seed)
-        return self._transform(self._cached.read(row, view), caption, generator)
+        return transform(example, caption, generator)
 
 
 class Loader:
     """Batches of one rank. Touches no global random state; its errors are TandemErrors."""
 
-    def __init__(self, settings: DataSettings, data: MicroBatchDataset, order: Order, split_step: SplitStep) -> None:
-        self._settings, self._data, self._order, self._split_step = settings, data, order, split_step
+    def __init__(
+        self, settings: DataSettings, data: MicroBatchDataset, order: Order, split_step: SplitStep, mixes: bool = False
+    ) -> None:
+        self._settings, self._data, self._order = settings, data, order
+        self._split_step = split_step
+        self._split_training_step = partial(split_step, mixes=True) if mixes else split_step
         self._sampler = _MicroBatchSampler()
         self._training = _data_loader(settings, data, self._sampler, keep_workers=settings.persistent_workers)
 
@@ -100,7 +144,7 @@ class Loader:
         """
         order = self._order
         steps = (order.step(epoch, step) for step in range(first_step, order.steps_per_epoch))
-        self._sampler.pending = chain.from_iterable(map(self._split_step, steps))
+        self._sampler.pending = chain.from_iterable(map(self._split_training_step, steps))
         return _received(self._training)
 
     def validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
@@ -121,9 +165,11 @@ class Loader:
 def make_loader(
     settings: DataSettings,
     index: Index,
-    cached: CachedExamples,
+    examples: Examples,
     order: Order,
     transform: SampleTransform,
+    validation_transform: SampleTransform | None = None,
+    mixing: SampleMixing | None = None,
     *,
     batch_size: int,
     rank: int = 0,
@@ -133,8 +179,10 @@ def make_loader(
 ) -> Loader:
     """The loader of one rank; for the last five arguments see `micro_batches`."""
     memory_bytes = MEMORY_BYTES // max(1, settings.loader_workers)
-    cached = cached.with_memory(memory_bytes)
-    data = MicroBatchDataset(settings.concepts, settings.caption_dropout, index, cached, transform)
+    examples = examples.with_memory(memory_bytes)
+    data = MicroBatchDataset(
+        settings.concepts, settings.caption_dropout, index, examples, transform, validation_transform, mixing
+    )
     split_step = partial(
         micro_batches,
         buckets=index.bucket,
@@ -144,7 +192,7 @@ def make_loader(
         min_micro_batches=min_micro_batches,
         equal_counts=equal_counts,
     )
-    return Loader(settings, data, order, split_step)
+    return Loader(settings, data, order, split_step, mixes=mixing is not None)
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     ),
     Unsupported("fp8_base*", common.NO_QUANTISATION),
     Unsupported("no_half_vae sdxl_no_half_vae disable_mmap_load_safetensors mem_eff_save", "Tandem decides"),
-    Unsupported("cache_latents* skip_cache_check", "Tandem always caches images in cache_dir"),
+    Unsupported("cache_latents* skip_cache_check", common.CACHE),
     Unsupported(
         "cache_text_encoder_outputs* *_cache_text_encoder_outputs*",
         "Tandem does so automatically if no text encoder is trained",

@@ -84,6 +84,8 @@ def data_listing(concept: Concept, progress: Callable[[int], None] = lambda coun
     `progress` is called with the number of files so far, every 1000. Raises DataError if the folder does not exist.
     """
     root = Path(os.path.expanduser(concept.path))
+    if root.is_file():
+        return {root.name: str(root.stat().st_size)}  # an archive
     if not root.is_dir():
         raise DataError(f"concepts: there is no folder {concept.path!r} on this machine")
     found: Listing = {}

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from typing import TypeAlias
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from modules.data.batch import Batch
 from modules.data.loading.order import StepSamples
 from modules.distributed import HostCopy
+from modules.families._family import Metrics
+from modules.monitoring import save_image
 from modules.training.actions.action import Action, ActionContext, inference_model, leave_if_sharded
 from modules.training.memory_guard import is_out_of_memory, release_memory
+
+Counts: TypeAlias = "dict[str, Tensor]"  # of `Family.evaluate`
 
 
 def _compute(context: ActionContext) -> Generator[None, None, None]:
@@ -30,8 +36,9 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> flo
     None, and a warning, if a single sample does not fit into a rank's memory.
     """
     context.report.phase(name)
+    counts: Counts = {}
     with inference_model(context.components):
-        loss_sum, own_samples = _local_sums(context, steps)
+        loss_sum, own_samples = _local_sums(context, steps, counts)
     loss, samples = context.ranks.all_reduce(loss_sum), context.ranks.all_reduce(own_samples)
     if math.isnan(samples):
         failed = context.ranks.gather(f"{name} out of memory", "failed" if math.isnan(own_samples) else "")
@@ -41,13 +48,51 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> flo
             "is left out and training continues. Try precision bf16 or a lower resolution."
         )
         return None
-    context.report.validation(name, loss / samples, context.position.step)
+    _report(context, name, loss / samples, counts)
     return loss / samples
 
 
+def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> None:
+    """Add the counts of all ranks, and report what they say; rank 0 saves the images."""
+    by_rank = (
+        context.ranks.gather_bytes(
+            f"{name} counts", save({key: count.cpu().contiguous() for key, count in counts.items()})
+        )
+        if counts
+        else []
+    )
+    total: Counts = {}
+    for data in by_rank:
+        _add(total, load(data))
+    metrics = context.components.family.summarize(total) if total else Metrics({})
+    context.report.validation(name, loss, context.position.step, metrics.values, metrics.by_class)
+    if counts:
+        context.ranks.run_on_rank0(f"{name} images", lambda: _save_images(context, name, metrics))
+
+
+def _save_images(context: ActionContext, name: str, metrics: Metrics) -> None:
+    """step-NNNNNN-SET-TITLE.png among the samples."""
+    step, folder = context.position.step, context.components.folder.samples_dir
+    for title, image in metrics.images.items():
+        file = folder / f"step-{step:06d}-{name}-{title.replace(' ', '-')}.png"
+        prompt = f"{title} ({name})"
+        try:
+            save_image(image, file, {"prompt": prompt, "step": step})
+        except OSError as error:
+            context.report.warning(f"The {title} at step {step} could not be written: {error}. Training continues.")
+        else:
+            context.report.sample(file, prompt, step)
+
+
+def _add(total: Counts, more: Mapping[str, Tensor]) -> None:
+    for name, count in more.items():
+        total[name] = total[name] + count if name in total else count
+
+
 @torch.no_grad()
-def _local_sums(context: ActionContext, steps: list[StepSamples]) -> tuple[float, float]:
-    """This rank's weighted sum of losses and number of samples, which is NaN if not even one fits into memory.
+def _local_sums(context: ActionContext, steps: list[StepSamples], counts: Counts) -> tuple[float, float]:
+    """This rank's weighted sum of losses and number of samples, which is NaN if not even one fits into memory; what
+    the family counts is added to `counts`.
 
     Both stay on the device until the end, so that it never waits for the host. A sample keeps its noise and timestep
     from one validation to the next, so the losses can be compared.
@@ -62,7 +107,7 @@ def _local_sums(context: ActionContext, steps: list[StepSamples]) -> tuple[float
         batch = batch.to(components.device, components.precision.weights)
         part = None
         while samples and part is None:
-            part = _loss_sum(context, batch, samples)
+            part = _loss_sum(context, batch, samples, counts)
             samples = samples // 2 if part is None else samples
         loss_sum += 0.0 if part is None else part
         count += (batch.weights > 0).sum() if samples else math.nan  # padding has the weight 0
@@ -71,15 +116,17 @@ def _local_sums(context: ActionContext, steps: list[StepSamples]) -> tuple[float
     return total, number
 
 
-def _loss_sum(context: ActionContext, batch: Batch, samples: int) -> Tensor | None:
+def _loss_sum(context: ActionContext, batch: Batch, samples: int, counts: Counts) -> Tensor | None:
     """The weighted sum fp64 [] of the batch's losses, `samples` at a time; None if memory ran out."""
     components = context.components
     try:
-        total = torch.zeros((), dtype=torch.float64, device=components.device)
+        total, counted = torch.zeros((), dtype=torch.float64, device=components.device), dict[str, Tensor]()
         for piece in batch.split(samples):
             with components.precision.autocast():
-                losses = components.family.loss(piece)
-            total += (losses * piece.weights).sum()
+                evaluation = components.family.evaluate(piece)
+            total += (evaluation.losses * piece.weights).sum()
+            _add(counted, evaluation.counts)
+        _add(counts, counted)
         return total
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -1,0 +1,1 @@
+"""What image classifiers are built from: networks, augmentation in loader workers, mixing, confusion counts."""

@@ -1,0 +1,127 @@
+"""Examples that are not cached: an image is read, decoded, cropped and augmented each time it is sampled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from modules.config import Concept, DataError
+from modules.config.sections.data import DataSettings
+from modules.data.batch import ExampleTransform
+from modules.data.cache.crops import Crop, compute_crops, crop_example
+from modules.data.index.images import (
+    IMAGE_ERRORS,
+    decode_image,
+    decode_mask,
+    describe_image_error,
+    suppress_pillow_warnings,
+)
+from modules.data.index.index import Index
+from modules.data.index.problems import Problem
+from modules.data.index.scan import mask_path
+from modules.data.rng import SampleRng, UInt64Array, hash_bytes, hash_uint64
+from modules.files import open_regular
+
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, of red, green and blue
+
+
+class OnTheFlyExamples:
+    """The examples of an index, straight from its files; all are usable until one turns out to be damaged."""
+
+    def __init__(self, index: Index, settings: DataSettings, transform: ExampleTransform) -> None:
+        self.problems: list[Problem] = []
+        self.usable: NDArray[np.bool_] = np.ones(len(index), dtype=np.bool_)
+        self._index, self._transform = index, transform
+        self._concepts, self._masked = settings.concepts, settings.masked_training
+
+    def with_memory(self, memory_bytes: int) -> Self:
+        """Nothing is kept in memory: the operating system keeps the files that it has room for."""
+        return self
+
+    def sample(self, row: int, rng: SampleRng | None) -> dict[str, Tensor]:
+        """The tensors of a row with crop, mirroring and colours drawn from `rng`; without it the centre, unchanged.
+
+        Raises DataError if its file cannot be decoded, or is not the one that was indexed.
+        """
+        concept = self._concepts[self._index.concept[row]]
+        crop = self._crop(row, concept, rng)
+        try:
+            with suppress_pillow_warnings():
+                image, mask = self._decode(row, concept, crop)
+        except IMAGE_ERRORS as error:
+            raise DataError(
+                f"{self._index.file(row)!r} cannot be trained on ({describe_image_error(error)}). Images that are not "
+                "cached are decoded during training.",
+                "Remove or replace that file, then --resume latest.",
+            ) from error
+        captions = tuple(concept.prompt_prefix + caption for caption in self._index.captions(row))
+        original = int(self._index.height[row]), int(self._index.width[row])
+        example = crop_example(image, mask, self._masked, captions, original, crop)
+        if rng is not None and concept.color_jitter > 0:
+            example = replace(example, pixels=jitter_colors(example.pixels, concept.color_jitter, rng))
+        return self._transform(example)
+
+    def _crop(self, row: int, concept: Concept, rng: SampleRng | None) -> Crop:
+        height, width, top, left = self._centre_crops[row].tolist()
+        bucket = self._index.buckets[self._index.bucket[row]]
+        if rng is not None and concept.crop_jitter:
+            top, left = rng.integer(height - bucket.height + 1), rng.integer(width - bucket.width + 1)
+        flipped = rng is not None and concept.horizontal_flip and rng.integer(2) == 1
+        return Crop((height, width), top, left, bucket, flipped)
+
+    @cached_property
+    def _centre_crops(self) -> NDArray[np.int32]:
+        """int32 [rows, 4]: `compute_crops`, once in each process that needs it."""
+        index = self._index
+        sizes = np.array([(b.height, b.width) for b in index.buckets], dtype=np.int32)[index.bucket]
+        return compute_crops(index.width, index.height, sizes, index.path_hash, 0)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_centre_crops"}
+
+    def _decode(self, row: int, concept: Concept, crop: Crop) -> tuple[Image.Image, Image.Image | None]:
+        index, path = self._index, self._index.file(row)
+        size = int(index.width[row]), int(index.height[row])
+        image = decode_image(_read(path, int(index.size[row])), size, min_size=(crop.resized[1], crop.resized[0]))
+        if not self._masked or not index.has_mask(row):
+            return image, None
+        return image, decode_mask(_read(mask_path(path, concept), int(index.mask_file[row, 0])))
+
+
+def jitter_colors(pixels: Tensor, strength: float, rng: SampleRng) -> Tensor:
+    """uint8 [3, H, W] with brightness, contrast and saturation, in this order, times factors from 1 - `strength` to
+    1 + `strength`."""
+    brightness, contrast, saturation = (1 + strength * (2 * rng.uniform() - 1) for _ in range(3))
+    image = pixels.to(torch.float32) * brightness
+    mean_grey = _grey(image).mean()
+    image = mean_grey + contrast * (image - mean_grey)
+    grey = _grey(image)
+    return (grey + saturation * (image - grey)).round().clamp(0, 255).to(torch.uint8)
+
+
+def file_hashes(index: Index) -> UInt64Array:
+    """uint64 [rows]: a hash of each row's path, file size, caption and use, for machines to compare."""
+    captions = np.array([hash_bytes(text) for text in index.caption_texts.unpack()], dtype=np.uint64)
+    use = index.concept.astype(np.int64) * 2 + index.validation
+    return hash_uint64(index.path_hash, use, index.size, captions)
+
+
+def _read(path: str, size: int) -> bytes:
+    with open_regular(path) as file:
+        data = file.read(size + 1)
+    if len(data) != size:
+        raise ValueError("the file has changed since the run was started")
+    return data
+
+
+def _grey(image: Tensor) -> Tensor:
+    """[1, H, W] of [3, H, W]."""
+    weights = torch.tensor(_LUMA).view(3, 1, 1)
+    return (image * weights).sum(dim=0, keepdim=True)

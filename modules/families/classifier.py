@@ -1,0 +1,310 @@
+"""Image classifier: says which of the given classes an image shows; classes are the captions of the training images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Self, cast
+
+import torch
+from PIL import Image
+from pydantic import JsonValue
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from modules.classification import confusion
+from modules.classification.augment import MAX_MAGNITUDE, Augmentation, Labels, keep_pixels
+from modules.classification.mixing import MAX_ALPHA, Mixing
+from modules.classification.networks import build_network, check_network, head_name, normalization
+from modules.classification.resnet import ResidualBlock
+from modules.config import ConfigError, Section, TrainConfig, setting
+from modules.data.batch import Batch, Example
+from modules.families._family import Evaluation, Family, Metrics, SampleRequest, read_options
+from modules.files import FileFault, read_json
+
+MODEL_NAME = "TandemClassifier"
+ARCHITECTURE_OPTIONS = frozenset({"network", "norm", "width"})  # fixed once a model is trained
+
+
+class ClassifierOptions(Section):
+    """`family_options` of this family."""
+
+    network: str = setting(
+        "cifar_resnet20",
+        title="Network",
+        help="cifar_resnet20, 32, 44, 56 or 110: residual networks for small images. Any other name is a model of "
+        "timm, such as resnet50 or vit_small_patch16_224, if that package is installed.",
+        min_length=1,
+        resume="fixed",
+    )
+    width: int = setting(
+        16,
+        ge=4,
+        le=1024,
+        title="Width (channels)",
+        help="Channels of the first stage of a cifar_resnet. Twice the width takes about four times as long.",
+        resume="fixed",
+    )
+    norm: Literal["batch", "group"] = setting(
+        "batch",
+        title="Normalisation",
+        help="Of a cifar_resnet. batch: BatchNorm, whose result depends on batch_size. group: GroupNorm, which is the "
+        "same for any batch_size and number of GPUs.",
+        resume="fixed",
+    )
+    pretrained: bool = setting(
+        False,
+        title="Pretrained weights",
+        help="Start from timm's weights for this network, which are downloaded once.",
+        resume="fixed",
+    )
+    classes: str = setting(
+        "",
+        title="Classes",
+        help="Names of the classes, one per line, in the order of the network's outputs. Empty: those of the training "
+        "images, sorted.",
+        advanced=True,
+        picks="long_text",
+        resume="fixed",
+    )
+    crop_padding: int = setting(
+        0,
+        ge=0,
+        le=256,
+        title="Random crop with padding",
+        help="Pads each training image by this much on all sides and crops it to its size at random; 4 is usual for "
+        "images of 32 pixels.",
+        unit="pixels",
+        resume="warn",
+    )
+    rand_augment: int = setting(
+        0,
+        ge=0,
+        le=8,
+        title="RandAugment operations",
+        help="How many random operations (rotation, shear, shift, contrast and others) change each training image; 2 "
+        "is usual, 0 none.",
+        resume="warn",
+    )
+    rand_augment_magnitude: float = setting(
+        5.0,
+        ge=0,
+        le=MAX_MAGNITUDE,
+        title="RandAugment magnitude",
+        help="How strong these operations are, from 0 to 10.",
+        depends_on="rand_augment",
+        resume="warn",
+    )
+    random_erasing: float = setting(
+        0.0,
+        ge=0,
+        le=1,
+        title="Random erasing",
+        help="Probability of covering a random rectangle of a training image with noise; 0.25 is usual.",
+        resume="warn",
+    )
+    mixup: float = setting(
+        0.0,
+        ge=0,
+        le=MAX_ALPHA,
+        title="Mixup alpha",
+        help="Blends each training image with another of its step; the larger, the more evenly. 0.2 is usual, 0 off.",
+        resume="warn",
+    )
+    cutmix: float = setting(
+        0.0,
+        ge=0,
+        le=MAX_ALPHA,
+        title="CutMix alpha",
+        help="Replaces a rectangle of each training image by that of another one of its step. 1 is usual, 0 off. "
+        "Together with mixup, each step uses one of the two.",
+        resume="warn",
+    )
+    label_smoothing: float = setting(
+        0.0,
+        ge=0,
+        lt=1,
+        title="Label smoothing",
+        help="This part of each label is spread over all classes, which makes the model less certain; 0.1 is usual. "
+        "Validation does without it.",
+        resume="warn",
+    )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The lines of `classes` that are not empty."""
+        return tuple(name.strip() for name in self.classes.split("\n") if name.strip())
+
+
+class Classifier(Family):
+    """Cross-entropy on class labels."""
+
+    Options = ClassifierOptions
+    image_cache = "none"
+    learns_classes = True
+
+    def __init__(self, options: ClassifierOptions, model: nn.Module) -> None:
+        self.options, self.model, self.classes = options, model, options.class_names
+        self.encoders: dict[str, nn.Module] = {}
+        self.normalization = normalization(model)
+        self.example_transform = keep_pixels
+        labels = Labels({name: number for number, name in enumerate(self.classes)})
+        self.validation_transform = labels
+        self.sample_transform = Augmentation(
+            labels,
+            options.rand_augment,
+            options.rand_augment_magnitude,
+            options.crop_padding,
+            options.random_erasing,
+        )
+        if options.mixup or options.cutmix:
+            self.sample_mixing = Mixing(options.mixup, options.cutmix)
+
+    @classmethod
+    def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
+        """Nothing; see Family for the errors."""
+        _check_settings(config)
+        check_network(_resolve_options(config).network)
+        return []
+
+    @classmethod
+    def load(cls, config: TrainConfig) -> Self:
+        """From `base_model`, a folder written by `export`, or new; if its classes are others, with a new last layer."""
+        _check_settings(config)
+        options = _resolve_options(config)
+        if not options.class_names:
+            raise ConfigError("family_options.classes is empty, and there are no images to take them from.")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model = build_network(
+                options.network, len(options.class_names), options.norm, options.width, pretrained=options.pretrained
+            )
+        if config.base_model is not None:
+            _load_weights(model, options, Path(config.base_model))
+        return cls(options, model)
+
+    def fingerprint(self) -> str:
+        """Nothing is cached."""
+        return "classifier"
+
+    def encode(self, example: Example) -> dict[str, Tensor]:
+        """Pixels as they are."""
+        return keep_pixels(example)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy [B]; of mixed samples, that of both labels by their shares."""
+        logits, tensors = self._logits(batch), batch.tensors
+        losses = self._cross_entropy(logits, tensors["label"])
+        if "share" not in tensors:
+            return losses
+        share = tensors["share"].to(losses.dtype)
+        return share * losses + (1 - share) * self._cross_entropy(logits, tensors["other_label"])
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Cross-entropy without label smoothing, and confusion counts."""
+        logits, labels = self._logits(batch), batch.tensors["label"]
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+        return Evaluation(losses, confusion.count(logits, labels, batch.weights > 0))
+
+    def summarize(self, counts: Mapping[str, Tensor]) -> Metrics:
+        """Accuracies, those of the classes, and the confusion matrix."""
+        values, by_class = confusion.accuracies(counts)
+        named = {name: value for name, value in zip(self.classes, by_class, strict=True) if value == value}
+        images = {}
+        if "matrix" in counts:
+            images["confusion matrix"] = confusion.draw_matrix(counts["matrix"], self.classes)
+        return Metrics(values, named, images)
+
+    def sample(self, request: SampleRequest) -> Image.Image:
+        """A classifier has no images to show; `load` refuses samples."""
+        raise ConfigError("samples: an image classifier generates no images; leave samples empty.")
+
+    def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
+        """model.safetensors, and the options in config.json."""
+        tensors = {name: value.detach().to("cpu").contiguous() for name, value in state.items()}
+        save_file(tensors, folder / "model.safetensors")
+        config = {"_class_name": MODEL_NAME, "classes": self.classes, "options": self.options.model_dump()}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """The residual blocks of a cifar_resnet; another network as a whole."""
+        return [module for module in self.model.modules() if isinstance(module, ResidualBlock)] or [self.model]
+
+    def _logits(self, batch: Batch) -> Tensor:
+        """[B, classes], at least fp32."""
+        weights = next(self.model.parameters())
+        mean, std = (torch.tensor(value).to(weights).view(3, 1, 1) for value in self.normalization)
+        logits: Tensor = self.model((batch.tensors["pixels"].to(weights.dtype) - mean) / std)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.options.label_smoothing)
+
+
+def _check_settings(config: TrainConfig) -> None:
+    """Captions are class names, so nothing may change them; and there are no prompts."""
+    for name, value in (("caption_dropout", config.caption_dropout), ("masked_training", config.masked_training)):
+        if value:
+            raise ConfigError(
+                f"{name} is {json.dumps(value)}, which an image classifier has no use for; switch it off."
+            )
+    for number, concept in enumerate(config.concepts):
+        for name in ("prompt_prefix", "tag_shuffle", "tag_dropout"):
+            if concept.enabled and (value := getattr(concept, name)):
+                raise ConfigError(
+                    f"concepts.{number}.{name} is {json.dumps(value)}, but a classifier's captions are the names of "
+                    "its classes; leave it at its default."
+                )
+    if any(sample.enabled for sample in config.samples):
+        raise ConfigError("samples: an image classifier generates no images; leave samples empty.")
+
+
+def _resolve_options(config: TrainConfig) -> ClassifierOptions:
+    """The options of the config; those of the architecture come from the base model."""
+    given: Mapping[str, JsonValue] = config.family_options
+    if config.base_model is None:
+        return read_options(ClassifierOptions, given)
+    trained = _options_of(Path(config.base_model))
+    for name in ARCHITECTURE_OPTIONS & given.keys() & trained.keys():
+        if given[name] != trained[name]:
+            raise ConfigError(
+                f"family_options.{name} is {given[name]!r}, but the model in base_model has {trained[name]!r}.",
+                f"Omit family_options.{name} to continue with that model.",
+            )
+    kept = {name: trained[name] for name in ARCHITECTURE_OPTIONS & trained.keys()}
+    if not given.get("classes"):
+        kept["classes"] = trained.get("classes", "")
+    return read_options(ClassifierOptions, {**given, **kept, "pretrained": False})
+
+
+def _options_of(folder: Path) -> Mapping[str, JsonValue]:
+    try:
+        config = read_json(folder / "config.json")
+        if not isinstance(config, dict) or config.get("_class_name") != MODEL_NAME:
+            raise FileFault("is not that of an image classifier")
+        options = config.get("options")
+        if not isinstance(options, dict):
+            raise FileFault("has no options")
+    except (OSError, FileFault) as error:
+        reason = f"its config.json {error}" if isinstance(error, FileFault) else str(error)
+        raise ConfigError(
+            f"base_model: {str(folder)!r} is not a saved classifier ({reason}).",
+            "Give the model folder of an earlier run of this family.",
+        ) from error
+    return cast("dict[str, JsonValue]", options)
+
+
+def _load_weights(model: nn.Module, options: ClassifierOptions, folder: Path) -> None:
+    head = head_name(options.network, model)
+    keeps_head = read_options(ClassifierOptions, _options_of(folder)).class_names == options.class_names
+    try:
+        state = load_file(folder / "model.safetensors")
+        if not keeps_head:
+            fresh = {name: value for name, value in model.state_dict().items() if name.startswith(f"{head}.")}
+            state = {**state, **fresh}
+        model.load_state_dict(state)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error
