@@ -54,19 +54,14 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> flo
 
 def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> None:
     """Add the counts of all ranks, and report what they say; rank 0 saves the images."""
-    by_rank = (
-        context.ranks.gather_bytes(
-            f"{name} counts", save({key: count.cpu().contiguous() for key, count in counts.items()})
-        )
-        if counts
-        else []
-    )
+    has_counts = context.ranks.all_reduce(float(len(counts))) > 0  # a rank without samples has none itself
+    own = save({key: count.cpu().contiguous() for key, count in counts.items()})
     total: Counts = {}
-    for data in by_rank:
+    for data in context.ranks.gather_bytes(f"{name} counts", own) if has_counts else []:
         _add(total, load(data))
     metrics = context.components.family.summarize(total) if total else Metrics({})
     context.report.validation(name, loss, context.position.step, metrics.values, metrics.by_class)
-    if counts:
+    if has_counts:
         context.ranks.run_on_rank0(f"{name} images", lambda: _save_images(context, name, metrics))
 
 
