@@ -197,17 +197,15 @@ def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
 
 
 def token_of(config: TrainConfig, options: argparse.Namespace, in_environment: str | None) -> str | None:
-    """The token of a run on several machines, if one was given; a machine that needs one asks for it."""
-    is_one = config.num_nodes == 1
-    token = find_token(options.token, options.token_file, None if is_one else in_environment, warn)
-    return ask_for_token() if token is None and not is_one and config.node_rank > 0 else token
+    """The token of a run on several machines, if one was given."""
+    return find_token(options.token, options.token_file, None if config.num_nodes == 1 else in_environment, warn)
 
 
 def start(config: TrainConfig, options: argparse.Namespace) -> int:
     """Create or open the run folder, start the processes and supervise them."""
     check_start(config, require_multi_gpu=options.require_multi_gpu, token=options.token)
     if config.num_nodes > 1 and config.node_rank > 0:
-        return join_run(join_line_from_config(config, options.token), echo)
+        return join_run(join_line_from_config(config, options.token or ask_for_token()), echo)
     if options.resume is not None:
         return resume(config, options)
     folder = RunFolder.create(config) if options.start_in is None else RunFolder(Path(options.start_in))

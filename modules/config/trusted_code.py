@@ -99,7 +99,7 @@ def allow_family(family: str, *, trust: bool, ask: Callable[[str], bool] | None)
 def describe_code(path: Path, code: bytes) -> str:
     """Which file would run: for the question whether it may."""
     digest = hashlib.sha256(code).hexdigest()
-    return f"{printable(path.absolute())} ({len(code.splitlines())} lines, SHA-256 {digest[:16]}...)"
+    return f"{printable(path.absolute(), mask=False)} ({len(code.splitlines())} lines, SHA-256 {digest[:16]}...)"
 
 
 def _remembered() -> list[AllowedCode]:

@@ -119,10 +119,6 @@ class RunStore:
         """Add to a counter, which has no code; its value now."""
         return self._store.add(self._prefix + key, amount)
 
-    def delete_key(self, key: str) -> None:
-        """Remove `key` if it exists."""
-        self._store.delete_key(self._prefix + key)
-
     def announce_secret(self, rank: int) -> None:
         """Let every rank see whether this one has the same secret, which does not reveal it."""
         self._store.set(f"{_ANNOUNCED}/{rank}", self._announcement)

@@ -23,7 +23,9 @@ _ENDS_AS_SECRET = re.compile(rf"(?i){_SECRET_NAME}$")
 _SECRETS = (
     re.compile(r"(?<=://)()[^\s/?#'\"<>]{1,500}(?=@)"),  # user:password of a URL
     re.compile(r"(?i)([?&][\w-]{0,40}(?:token|signature|sig|credential|password|secret|key)=)[^\s&'\"<>]+"),
-    re.compile(r"\b((?:hf|api_org|github_pat|gh[opsu]|glpat|sk)[_-])[A-Za-z0-9_]{20,}"),  # as services hand them out
+    # As services hand them out: no underscores but digits or mixed case, unlike names of files and models.
+    re.compile(r"\b((?:hf|api_org|gh[opsu]|sk)[_-])(?=[a-zA-Z]{0,99}\d|[A-Z]{0,99}[a-z]{1,99}[A-Z])[A-Za-z0-9]{30,}"),
+    re.compile(r"\b(github_pat_|glpat-)[\w-]{20,}"),
     re.compile(r"(?i)(\bbearer\s)[\w.~+/=-]{16,}"),
     re.compile(
         rf"(?i)({_SECRET_NAME}(?:['\"]?=['\"]?|['\"]\s{{0,9}}:\s{{0,9}}['\"]))[^\s'\",;&]+"
@@ -31,13 +33,14 @@ _SECRETS = (
 )
 
 
-def printable(text: object, limit: int = 2000, *, lines: bool = False) -> str:
+def printable(text: object, limit: int = 2000, *, lines: bool = False, mask: bool = True) -> str:
     """`text` with control characters as escapes such as \\x1b, of at most `limit` characters.
 
     Line ends and tabs stay only with `lines`; lone surrogates, which no terminal can write, become escapes, too.
-    Passwords and access tokens are masked.
+    Passwords and access tokens are masked, unless `mask` is False: where a person is asked about the text itself.
     """
-    shown = mask_secrets(str(text)[: 2 * limit + 1000])
+    shown = str(text)[: 2 * limit + 1000]
+    shown = mask_secrets(shown) if mask else shown
     shown = shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
     shown = _UNPRINTABLE.sub(_escape, shown)
     if not lines:

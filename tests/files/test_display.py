@@ -37,6 +37,9 @@ PLAIN_TEXTS = (
     "me@host:/data, keep_tokens=2, embedding_token=<my-cat>, max_token_length=225",
     "a secret: the password is wrong; token count 77",
     "/data/hf_home/sk_learn/gho_images",
+    "/data/hf_stable_diffusion_xl_base_with_refiner/x",
+    "sk_portraits_of_people_v2_large_batch",
+    "hf_stablediffusionxlbasewithrefinermodel",
     "https://host/x?page=2#y@z",
 )
 

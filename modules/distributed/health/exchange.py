@@ -14,6 +14,7 @@ from modules.distributed.run_store import FaultLog, StoreFault, parse_value
 from modules.files import printable
 from modules.run.folder.failures import Failure
 
+_SET, _CLEARED = "set", ""
 _MAX_TRACEBACK_CHARS = 100_000
 
 T = TypeVar("T")
@@ -29,16 +30,16 @@ class Exchange:
         self._faults = FaultLog()
 
     def has(self, flag: str) -> bool:
-        """Whether some rank has set `flag`."""
-        return self._readable(lambda: self._store.contains(flag), instead=False)
+        """Whether some rank has set `flag` and none has cleared it since."""
+        return self._readable(lambda: self._store.contains(flag) and self._store.get(flag) != _CLEARED, instead=False)
 
     def set(self, flag: str) -> None:
         """Set `flag` for all ranks."""
-        self._store.set(flag, "")
+        self._store.set(flag, _SET)
 
     def clear(self, flag: str) -> None:
-        """Remove `flag`."""
-        self._store.delete(flag)
+        """Take `flag` back. The key stays: a rank that reads a key while it is removed waits for it."""
+        self._store.set(flag, _CLEARED)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Publish this rank's heartbeat."""

@@ -42,10 +42,6 @@ class TimedStore:
         """Set `key`."""
         self._call(lambda: self._store.set(key, value))
 
-    def delete(self, key: str) -> None:
-        """Remove `key` if it is set."""
-        self._call(lambda: self._store.delete_key(key))
-
     def contains(self, key: str) -> bool:
         """Whether a rank has set `key`."""
         return self._call(lambda: self._store.has(key))

@@ -139,6 +139,7 @@ def test_a_snapshot_is_asked_for_and_no_longer(store: TCPStore) -> None:
         assert store.check(["snapshot/5"]), "rank 5 does not judge and does not wait"
     for dog in (dogs[4], dogs[0]):
         dog._check_ranks()
+    assert store.check(["snapshots"]), "a rank that reads a key while it is removed waits for it until it is set again"
     store.delete_key("snapshot/5")
     dogs[5]._check_ranks()
     assert not store.check(["snapshot/5"])
