@@ -45,7 +45,10 @@ class WrongToken(Exception):
 
 
 class Channel:
-    """One end of an authenticated connection; `send` may be called by several threads, `receive` by one."""
+    """One end of an authenticated connection; `send` may be called by several threads, `receive` by one.
+
+    `heard_at` is when anything last arrived, in seconds of time.monotonic().
+    """
 
     def __init__(self, connection: socket.socket, key_out: bytes, key_in: bytes) -> None:
         connection.settimeout(_SEND_TIMEOUT_S)
@@ -54,23 +57,36 @@ class Channel:
         self._sent = self._received = 0
         self._buffer = b""
         self._lock = threading.Lock()
+        self.heard_at = time.monotonic()
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Send a message. Raises ChannelClosed."""
+        """Send a message. Raises ChannelClosed, and from then on for every message; what arrives can still be received.
+
+        Part of the message may have been sent, so that none can follow: the peer gets the end of the connection.
+        """
         packed = zlib.compress(json.dumps(message).encode("ascii"))
         with self._lock:
             proof = _sign(self._key_out, struct.pack(">Q", self._sent), packed)
-            self._sent += 1
-            _send(self._connection, proof + packed)
+            try:
+                _send(self._connection, proof + packed)
+                self._sent += 1
+            except BaseException:  # StopRequested, too
+                with suppress(OSError):
+                    self._connection.shutdown(socket.SHUT_WR)
+                raise
 
     def receive(self, within_s: float) -> Message | None:
-        """The next message; None if there was none in time. Raises ChannelClosed, also for a forged message."""
+        """The next message; None if there was none in time. Raises ChannelClosed, also for a forged message.
+
+        With 0 s, only what has already arrived is read.
+        """
         deadline = time.monotonic() + within_s
         frame = self._next_frame()
         while frame is None:
             if not _wait_readable(self._connection, deadline - time.monotonic()):
                 return None
             self._buffer += _receive_some(self._connection)
+            self.heard_at = time.monotonic()
             frame = self._next_frame()
         proof, packed = frame[:_PROOF_BYTES], frame[_PROOF_BYTES:]
         if not hmac.compare_digest(proof, _sign(self._key_in, struct.pack(">Q", self._received), packed)):
@@ -170,10 +186,8 @@ def _unpack(packed: bytes) -> Message:
 
 
 def _wait_readable(connection: socket.socket, within_s: float) -> bool:
-    if within_s <= 0:
-        return False
     try:
-        return bool(select.select([connection], [], [], within_s)[0])
+        return bool(select.select([connection], [], [], max(within_s, 0.0))[0])
     except (OSError, ValueError) as error:  # closed by another thread
         raise ChannelClosed("the connection was closed") from error
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig, override, validate
@@ -15,7 +13,7 @@ from modules.config.trusted_code import allow_family
 from modules.files import printable
 from modules.machine import hostname
 from modules.run.exit_codes import INTERRUPTED, PAUSED, TERMINATED
-from modules.run.folder.failures import Failure, read_failures
+from modules.run.folder.failures import Failure
 from modules.run.folder.resume import LATEST
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.allowed_paths import (
@@ -44,12 +42,12 @@ from modules.run.join.local_settings import ALLOW_DIFFERENCES, check_local_setti
 from modules.run.join.members import JoinError
 from modules.run.join.messages import Start, Welcome, record
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
+from modules.run.join.while_training import send_failure, while_training
 from modules.run.launch.plan import LaunchPlan
 from modules.run.supervise.supervisor import Supervisor
 
 Echo = Callable[[str], None]
 
-_POLL_EVERY_S: Final = 0.3
 # Machine 0 knows the cause of a failed run only after its own part has ended.
 _OUTCOME_TIMEOUT_S: Final = 30.0
 _ERROR_OF_KIND: Final[dict[str, type[TandemError]]] = {"config": ConfigError, "data": DataError}
@@ -133,7 +131,7 @@ class JoinClient:
             store_secret=derive_key(self._join_line.token, "store", self._start.nonce),
             may_restart=self._start.restarts_left > 0,
         )
-        with self._forwarding_failures():
+        with while_training(self._session, self._folder, self._ranks):
             return self._supervisor.run()
 
     def wait_for_restart(self, code: int) -> LaunchPlan | None:
@@ -157,39 +155,12 @@ class JoinClient:
             self._session.send("leave", reason=reason)
         self._session.close()
 
-    @contextmanager
-    def _forwarding_failures(self) -> Iterator[None]:
-        """Inside the block every failure on this machine is sent at once to machine 0, which may not see this disk."""
-        is_over = threading.Event()
-        sent: set[tuple[int, float]] = set()
-
-        def forward() -> None:
-            while not is_over.wait(_POLL_EVERY_S):
-                for failure in read_failures(self._folder):
-                    if failure.rank in ranks and (failure.rank, failure.time) not in sent:
-                        sent.add((failure.rank, failure.time))
-                        with suppress(ChannelClosed):
-                            self._send_failure(failure)
-
-        ranks = self._ranks
-        thread = threading.Thread(target=forward, name="failures", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
-
-    def _send_failure(self, failure: Failure) -> None:
-        content = {**asdict(failure), "age_s": time.time() - failure.time}
-        self._session.send("failure", **content)
-
     def _finish(self, code: int) -> LaunchPlan | None:
         """Report how this machine's part ended; the plan of the next start, unless the run is over."""
         outcome = self._supervisor.outcome
         failure = None if outcome is None else outcome.failure
         if failure is not None and failure.rank in self._ranks:
-            self._send_failure(failure)
+            send_failure(self._session, failure)
         is_possible = self._start.restarts_left > 0 and code not in {INTERRUPTED, TERMINATED, PAUSED}
         if failure is not None or is_possible:
             self._session.send("finished")

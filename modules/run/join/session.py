@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -16,6 +17,9 @@ from modules.run.supervise.signals import termination_signals
 
 PING_EVERY_S: Final = 2.0
 TIMEOUT_S: Final = 12.0
+# What `drain` takes at once and keeps, so that a peer that never stops sending takes neither time nor memory.
+_MOST_DRAINED: Final = 10_000
+_MOST_KEPT: Final = 8
 
 
 class StopRequested(BaseException):
@@ -30,11 +34,15 @@ class StopRequested(BaseException):
 
 
 class Session:
-    """One end of a channel; a separate thread sends pings, however long the work takes."""
+    """One end of a channel; a separate thread sends pings, however long the work takes.
+
+    Only one thread at a time may receive: by `expect`, `receive` or `drain`.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._received_at = time.monotonic()
+        self._kept: deque[Message] = deque()
+        self._end: ChannelClosed | None = None  # as found by `drain`
         self._closing = threading.Event()
         threading.Thread(target=self._ping, name="ping", daemon=True).start()
 
@@ -51,13 +59,31 @@ class Session:
 
     def receive(self, within_s: float) -> Message | None:
         """The next message other than a ping; None if there was none in time. Raises ChannelClosed."""
+        if self._kept:
+            return self._kept.popleft()
+        if self._end is not None:
+            raise self._end
         message = self._channel.receive(within_s)
-        if message is None:
-            if time.monotonic() - self._received_at > TIMEOUT_S:
-                raise ChannelClosed(f"no message for {TIMEOUT_S:.0f} s")
-            return None
-        self._received_at = time.monotonic()
-        return None if message.get("type") == "ping" else message
+        if message is None and time.monotonic() - self._channel.heard_at > TIMEOUT_S:
+            raise ChannelClosed(f"no message for {TIMEOUT_S:.0f} s")
+        return None if message is None or message["type"] == "ping" else message
+
+    def drain(self) -> None:
+        """Read what has arrived, without waiting; `receive` returns it later, and raises if the channel has closed.
+
+        Called often while nobody receives, as the peer's pings would fill the connection within hours.
+        """
+        try:
+            for _ in range(_MOST_DRAINED):
+                if self._end is not None or len(self._kept) >= _MOST_KEPT:
+                    return
+                message = self._channel.receive(0)
+                if message is None:
+                    return
+                if message["type"] != "ping":
+                    self._kept.append(message)
+        except ChannelClosed as end:
+            self._end = end
 
     def close(self) -> None:
         """Close the channel."""
