@@ -103,13 +103,23 @@ def unwrap_optional(annotation: Any) -> Any:
 
 def _texts(value: Any) -> Iterator[str]:
     """The texts of a value that is validated at once; groups inside lists have validators of their own."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)):
         yield from (item for item in value if isinstance(item, str))
-    elif isinstance(value, dict):  # such as family_options
-        for name, item in value.items():
-            yield from (text for text in (name, item) if isinstance(text, str))
+    else:
+        yield from _nested_texts(value)
+
+
+def _nested_texts(value: Any) -> Iterator[str]:
+    """A text, or every name and text at any depth of a dict such as family_options."""
+    remaining = [value]
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            remaining += [*item, *item.values()]
+        elif isinstance(item, (list, tuple)):
+            remaining += item
 
 
 def _numbers(value: Any, annotation: Any) -> Any:

@@ -53,6 +53,8 @@ def write(folder: Path, name: str, text: str | bytes) -> Path:
         ("a.yaml", 'lora_patterns: [a, "b\\nc"]\n'.replace("lora_patterns", "lora_targets"), ["lora_targets"]),
         ("a.yaml", 'samples:\n- prompt: "a\\x1b[2Jb"\n', ["samples.0.prompt is", "control character \\x1b"]),
         ("a.yaml", '"a\\e[2Jb": 1\n', ["not a known setting"]),
+        ("a.yaml", 'family_options: {a: [{b: {"c\\e[2J": 1}}]}\n', ["family_options is", "control character \\x1b"]),
+        ("a.yaml", 'family_options: {a: {b: [["c\\e[2J"]]}}\n', ["family_options is", "control character \\x1b"]),
         ("a.yaml", "[" * 1500, ["nested too deeply"]),
         ("a.yaml", "seed: " + "9" * 5000, ["seed is", "whole number"]),
         ("a.yaml", "seed: \x01\n", ["cannot be read"]),
@@ -191,7 +193,7 @@ def test_lone_surrogates_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_lone_surrogates_cannot_be_saved(tmp_path: Path) -> None:
-    config = TrainConfig.model_validate({"family_options": {"text": ["\ud800"]}})
+    config = TrainConfig().model_copy(update={"family_options": {"text": ["\ud800"]}})
     with pytest.raises(ConfigError, match="lone surrogate"):
         save_config(config, tmp_path / "c.json")
     assert list(tmp_path.iterdir()) == []

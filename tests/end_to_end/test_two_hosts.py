@@ -120,8 +120,9 @@ def run_of(config: TrainConfig) -> Run:
 
 
 def words(place: Path, line: str, *more: str) -> list[str]:
-    """The command of a join line: `env` sets its variable. The folders of this test may be read."""
-    return ["env", f"TANDEM_ALLOW={tempfile.gettempdir()}", *shlex.split(line), *own_folders(place), *more]
+    """The command of a join line: `env` sets its variable. The folders and families of this test may be read."""
+    allowed = os.pathsep.join([tempfile.gettempdir(), str(ROOT / "tests")])
+    return ["env", f"TANDEM_ALLOW={allowed}", *shlex.split(line), *own_folders(place), *more]
 
 
 def own_folders(place: Path) -> list[str]:

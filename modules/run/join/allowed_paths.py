@@ -41,12 +41,12 @@ class PathNotAllowed(ConfigError):
 
 
 class PathMissing(DataError):
-    """A folder of machine 0's config does not exist on this machine."""
+    """A folder or family file of machine 0's config does not exist on this machine."""
 
 
 def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Sequence[str], ask: Ask | None) -> None:
     """Raise PathNotAllowed for a path from machine 0 that exists here and that nobody here has allowed, PathMissing for
-    a folder of images that does not exist.
+    a folder of images or a family file that does not exist. Only then may anything at these paths be read.
 
     `own` are the names of the settings that this machine has chosen itself; `resume` is a backup to resume from;
     `allow` are folders and files given here; `ask` puts a question to a person.
@@ -57,20 +57,22 @@ def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Seq
     for name, value in named:
         found = _existing(value)
         if found is None:
-            _require_folder(config, name, value)
+            _require_file_or_folder(config, name, value)
         elif not any(found.is_relative_to(folder) for folder in allowed):
-            if ask is None or not ask(f"{name}: {printable(found)}"):
+            if ask is None or not ask(f"{printable(name)}: {_shown(found)}"):
                 raise _refusal(name, value, found)
             _remember(found)
             allowed.append(found)
 
 
 def path_settings(config: TrainConfig) -> list[tuple[str, str]]:
-    """(name, value) of every setting declared as a file or folder, and of every text in family_options.
+    """(name, value) of every setting declared as a file or folder, of a family file, and of texts in family_options.
 
     What a family's options mean is known only to its file, so each of their texts counts that names something here.
     """
-    return [*_paths_of(config, ""), *_texts(config.family_options, "family_options")]
+    is_file = config.family.endswith(".py") or Path(config.family).suffix == ".py"
+    family = [("family", config.family)] if is_file else []
+    return [*family, *_paths_of(config, ""), *_texts(config.family_options, "family_options")]
 
 
 def _paths_of(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
@@ -111,25 +113,36 @@ def _existing(value: str) -> Path | None:
     """The real path that a value names on this machine; None if there is nothing, as for a hub name."""
     if not value or "\0" in value:
         return None
-    found = next((each for each in (value, os.path.expanduser(value)) if os.path.lexists(each)), None)
+    # as a Path, without a slash after a file's name: whoever opens the value may leave it out, too
+    found = next((each for each in (Path(value), Path(os.path.expanduser(value))) if os.path.lexists(each)), None)
     return None if found is None else Path(os.path.realpath(found))
 
 
-def _require_folder(config: TrainConfig, name: str, value: str) -> None:
-    """Raise PathMissing if the missing path is that of images in use; a missing model may be a hub name."""
+def _require_file_or_folder(config: TrainConfig, name: str, value: str) -> None:
+    """Raise PathMissing if the missing path is that of images in use or of the family; a model may be a hub name."""
+    if name == "family":
+        raise PathMissing(
+            f"family: there is no file {value!r} on this machine",
+            "Copy the family's file from machine 0; if it is in another place here, use --set family=FILE",
+        )
     group, _, rest = name.partition(".")
     if group == "concepts" and config.concepts[int(rest.partition(".")[0])].enabled:
         raise PathMissing(f"concepts: there is no folder {value!r} on this machine")
 
 
 def _refusal(name: str, value: str, found: Path) -> PathNotAllowed:
-    shown = printable(found)
+    shown, name = _shown(found), printable(name)
     where = "" if shown == value else f" (here {shown})"
     return PathNotAllowed(
         f"{name}: machine 0's config names {printable(value)!r}{where}, which nobody has allowed on this machine",
         f"If the run may read it, join with --allow {shown} (or {VARIABLE}={shown}); or use your own with "
         f"--set {name}=PATH",
     )
+
+
+def _shown(path: Path) -> str:
+    """The whole path as a person decides about it: what looks like a password belongs to it."""
+    return printable(path, 5000, mask=False)
 
 
 def _remember(path: Path) -> None:

@@ -116,7 +116,10 @@ class JoinClient:
             raise
 
     def train(self, plan: LaunchPlan) -> int:
-        """Start this machine's processes and supervise them to the end."""
+        """Start this machine's processes and supervise them to the end.
+
+        Raises StopRequested if they failed, could start again, and a signal was received instead.
+        """
         counts = " + ".join(map(str, plan.process_counts))
         self._ranks = plan.ranks()
         self._echo(f"All machines have joined: {counts} processes; on this machine {_describe_ranks(plan.ranks())}.")
@@ -132,7 +135,10 @@ class JoinClient:
             may_restart=self._start.restarts_left > 0,
         )
         with while_training(self._session, self._folder, self._ranks):
-            return self._supervisor.run()
+            code = self._supervisor.run()
+        if self._supervisor.restart_was_stopped:
+            raise StopRequested(code)  # machine 0 would wait for this machine
+        return code
 
     def wait_for_restart(self, code: int) -> LaunchPlan | None:
         """Report how this machine's part ended; the plan of the next start, or None at the end of the run."""
@@ -209,8 +215,8 @@ class JoinClient:
             f"{self._host} has accepted the token; this is machine {self._config.node_rank} of {welcome.machines}, "
             f"for the run {printable(welcome.run_name, 200)!r}."
         )
-        self._check_family(welcome)
         self._check_paths("")
+        self._check_family(welcome)
         for note in welcome.notes:
             self._echo(f"Note: {printable(note)}.")
         processes = LaunchPlan.from_config(self._config, config_path="config.json").processes_here
@@ -242,6 +248,8 @@ class JoinClient:
     def _check_paths(self, resume: str) -> None:
         """Raise TandemError unless a person here has allowed each path that machine 0 names."""
         own = [assignment.partition("=")[0].strip().removeprefix("--") for assignment in self._join_line.settings]
+        if self._join_line.trust_code:
+            own.append("family")
         if self._join_line.config is not None:
             own += [name for name, _ in path_settings(self._config)]
         check_paths(self._config, own, resume, self._join_line.allow, self._ask)

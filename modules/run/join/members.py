@@ -82,14 +82,18 @@ class Members:
             return {number: state.processes for number, state in self._states.items() if state.processes is not None}
 
     def wait_until_complete(self, machines: int, within_s: float, check: Callable[[], None]) -> bool:
-        """Wait until every machine is ready and none runs; `check` is called ten times a second and may raise."""
+        """Wait until every machine is ready and none runs.
+
+        `check` is called at least once, and ten times a second, and may raise.
+        """
         deadline = time.monotonic() + within_s
+        check()
         while len(self.counts()) < machines - 1 or self.is_report_missing():
-            check()
             if time.monotonic() > deadline:
                 return False
             with self._changed:
                 self._changed.wait(0.1)
+            check()
         return True
 
     def wait_until_empty(self, within_s: float) -> None:

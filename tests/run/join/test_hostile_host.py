@@ -65,7 +65,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "id_of_me.png").write_bytes(b"x" * 4321)
-    (home / ".ssh" / "id_of_me.txt").write_text("a private word")
+    for name in ("id_of_me.txt", "id_of_me.py"):
+        (home / ".ssh" / name).write_text("a private word")
     monkeypatch.chdir(home)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TANDEM_CONFIG_DIR", str(home / "settings"))
@@ -97,6 +98,9 @@ PATHS = {
     "a LoRA": {"method": "lora", "lora_from": ".ssh/id_of_me.txt"},
     "a family's option": {"family_options": {"layout": {"from": ["~/.ssh"]}}},
     "a way round": {"base_model": "runs/../.ssh"},
+    "a file as if it were a folder": {"base_model": ".ssh/id_of_me.txt/"},
+    "a family": {"family": ".ssh/id_of_me.py"},
+    "a family as if it were a folder": {"family": ".ssh/id_of_me.py/"},
 }
 
 
@@ -115,12 +119,33 @@ def test_no_path_is_read_that_nobody_allowed(
     assert str(home / ".ssh") in asked[0]
 
 
-def test_missing_and_forbidden_folders_look_the_same_to_the_host(attack: Callable[..., tuple[str, str]]) -> None:
+def test_missing_and_forbidden_paths_look_the_same_to_the_host(
+    attack: Callable[..., tuple[str, str]], home: Path
+) -> None:
     missing = attack({"concepts": [{"path": "/nowhere/at/all"}]})
     forbidden = attack({"concepts": [{"path": "~/.ssh"}]})
     assert "there is no folder '/nowhere/at/all'" in missing[0]
     assert missing[1] == forbidden[1]
     assert FOR_MACHINE_0 in missing[1]
+    for guess in ("0123456789abcdef", fingerprint._text_hash(home / ".ssh" / "id_of_me.py")):
+        told, sent = attack({"family": ".ssh/id_of_me.py"}, more={"family": guess})
+        assert "which nobody has allowed on this machine" in told, "before anything of it is read"
+        assert sent == missing[1]
+    told, sent = attack({"family": "/nowhere/at/all.py"})
+    assert "there is no file '/nowhere/at/all.py'" in told
+    assert sent == missing[1]
+
+
+def test_questions_show_names_and_paths_as_they_are(attack: Callable[..., tuple[str, str]], home: Path) -> None:
+    """The names inside family_options are machine 0's, too; an access token in a path belongs to the path."""
+    folder = home / f"hf_{'a' * 30}\x1b[2J"
+    folder.mkdir()
+    asked: list[str] = []
+    config = TrainConfig.model_construct(family_options={"x": {"\x1b[2Jy": str(folder)}})
+    with pytest.raises(ConfigError) as refused:
+        check_paths(config, [], "", (), lambda question: bool(asked.append(question)))
+    assert asked == [f"family_options.x.\\x1b[2Jy: {home}/hf_{'a' * 30}\\x1b[2J"]
+    assert "\x1b" not in str(refused.value)
 
 
 def test_the_guest_writes_only_below_its_own_folders(
@@ -189,6 +214,10 @@ def test_false_welcomes_are_one_sentence(attack: Callable[..., tuple[str, str]],
 
 def test_a_family_file_that_differs_is_refused(attack: Callable[..., tuple[str, str]], home: Path) -> None:
     (home / "mine.py").write_text("open('marker', 'w')")
-    told, _ = attack({"family": "mine.py"}, more={"family": "0123456789abcdef"})
-    assert "is not the same here as on zeus" in told
+    ways: list[dict[str, object]] = [
+        {"settings": ("family=mine.py",)}, {"allow": ("mine.py",)}, {"trust_code": True},
+    ]  # fmt: skip
+    for way in ways:
+        told, _ = attack({"family": "mine.py"}, more={"family": "0123456789abcdef"}, **way)
+        assert "is not the same here as on zeus" in told
     assert not (home / "marker").exists()

@@ -493,6 +493,13 @@ def test_numbered_machine_needs_the_token() -> None:
     assert (made.host, made.port, made.config) == ("zeus", 12356, config)
 
 
+def test_a_stop_ends_the_wait_even_if_every_machine_is_ready() -> None:
+    """Such as the stop file, written while the last machine joined."""
+    checked: list[int] = []
+    assert Members(1).wait_until_complete(1, 0, lambda: checked.append(1))
+    assert checked
+
+
 def test_members_summary() -> None:
     members = Members(5)
     assert members.summary() == "joined: none; missing: machines 1, 2, 3 and 4"
