@@ -42,7 +42,7 @@ from modules.run.launch.rank_env import RankEnv, read_rank_env
 from modules.run.launch.slurm_environment import check_gpus_of_step
 from modules.run.launch.store_secret import NO_SECRET, store_secret
 from modules.run.start import check_start, start_run
-from modules.run.supervise.signals import block_pause_signal, ignore_termination_signals
+from modules.run.supervise.signals import block_pause_signal, ignore_signals_after_stop, ignore_termination_signals
 
 # Flags that --dry_run repeats in the commands it shows.
 REPEATED_FLAGS = (
@@ -54,6 +54,8 @@ REPEATED_FLAGS = (
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and train; returns one of the exit codes listed in README.md."""
     block_pause_signal()
+    if arguments is None:  # as a program
+        ignore_signals_after_stop()
     token = take_token(os.environ)
     options = parser().parse_args(arguments)
     if options.run_folder is None and (code := previous_fatal_exit_code()) is not None:

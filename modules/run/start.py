@@ -66,7 +66,8 @@ def _start_single_machine(
     print_plan(plan, echo)
     supervisor = Supervisor.from_plan(plan, folder)
     code = supervisor.run()
-    if plan.world_size == 1 or require_multi_gpu or not _failed_to_form_group(supervisor.outcome):
+    may_train_alone = plan.world_size != 1 and not require_multi_gpu and not supervisor.is_stopped
+    if not may_train_alone or not _failed_to_form_group(supervisor.outcome):
         return code
     echo("Note: the processes could not form a group (see above), so one device trains instead.")
     single = config.model_copy(update={"training_mode": "single", "world_size": None, "processes_per_node": None})

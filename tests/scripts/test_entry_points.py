@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from modules import ROOT, __version__
+from modules.run.supervise import signals
+from scripts import train
 
 SCRIPTS = ROOT / "scripts"
 COMMANDS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
@@ -58,6 +61,16 @@ def test_a_python_without_the_packages_gets_a_hint(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+def test_only_a_program_ignores_signals_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_IGNORES_AFTER_STOP", threading.Event())
+    arguments = ["--config", str(tmp_path / "missing.json")]
+    assert train.main(arguments) == 2
+    assert not signals.ignores_signals_after_stop()
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    assert train.main() == 2
+    assert signals.ignores_signals_after_stop()
+
+
 def test_ctrl_c_before_machine_0_has_answered(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPTS / "train.py"), "--join", "127.0.0.1:9", "--token", "0" * 32]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as joining:

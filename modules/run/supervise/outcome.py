@@ -17,7 +17,7 @@ from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
 
-_CODE_OF_STOP: Final = {STOP_INTERRUPTED: INTERRUPTED, STOP_TERMINATED: TERMINATED, STOP_PAUSED: PAUSED}
+CODE_OF_STOP: Final = {STOP_INTERRUPTED: INTERRUPTED, STOP_TERMINATED: TERMINATED, STOP_PAUSED: PAUSED}
 _KINDS_BEFORE_START: Final = frozenset({"config", "resume", "data"})
 _CODE_KINDS: Final = {exit_code_of(kind): kind for kind in ("config", "data", "interrupted", "terminated")}
 # A process with one of these exit codes is the root cause. SIGABRT is missing on purpose: NCCL's watchdog aborts a
@@ -56,10 +56,10 @@ def decide_outcome(evidence: RunEvidence) -> RunOutcome:
     """Trust the run's own last event first, then recorded failures, then torchrun, then the bare exit code."""
     phase = _last_phase(evidence.events) or (STARTING if 0 in evidence.ranks else "")
     if evidence.was_forced:
-        return RunOutcome(_CODE_OF_STOP.get(evidence.stop_reason, FAILED), None, phase)
+        return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FAILED), None, phase)
     reported = reported_exit_code(evidence.events)
     if reported is None and evidence.returncode == 0 and not _vanished(evidence):
-        return RunOutcome(_CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)
+        return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)
     if reported in {FINISHED, INTERRUPTED, PAUSED, TERMINATED}:
         return RunOutcome(reported, None, phase)
     failure = _root_failure(evidence)

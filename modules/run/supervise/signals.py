@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 # Windows has no such signal; no signal has number 0.
 PAUSE_SIGNAL: Final[int] = getattr(signal, "SIGUSR1", 0)
+_IGNORES_AFTER_STOP = threading.Event()
 
 
 def termination_signals() -> list[signal.Signals]:
@@ -32,6 +34,16 @@ def ignore_termination_signals() -> None:
     """Keep the exit code of a run that has ended, should a signal arrive while Python shuts down."""
     for number in termination_signals():
         signal.signal(number, signal.SIG_IGN)
+
+
+def ignore_signals_after_stop() -> None:
+    """For a program that ends with its run: from the end of a stopped run on, signals do not change its exit code."""
+    _IGNORES_AFTER_STOP.set()
+
+
+def ignores_signals_after_stop() -> bool:
+    """Whether this process is such a program."""
+    return _IGNORES_AFTER_STOP.is_set()
 
 
 def block_pause_signal() -> None:

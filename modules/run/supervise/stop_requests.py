@@ -15,7 +15,12 @@ from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERM
 from modules.run.folder.run_folder import RunFolder
 from modules.run.launch.plan import TORCHRUN
 from modules.run.supervise.process_tree import ProcessTree, signal_children
-from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, termination_signals
+from modules.run.supervise.signals import (
+    PAUSE_SIGNAL,
+    ignores_signals_after_stop,
+    pause_signal_unblocked,
+    termination_signals,
+)
 
 # `timeout` and some shells deliver one request twice; a person takes longer to press Ctrl-C again.
 _SAME_REQUEST_S = 0.3
@@ -47,7 +52,7 @@ class StopRequests:
     def handlers_installed(self) -> Iterator[None]:
         """Record stop signals instead of dying of them; no effect outside the main thread.
 
-        After a requested stop they stay ignored: the program is about to exit, with the code that says how it stopped.
+        Of a program that asked for it (`ignore_signals_after_stop`) they stay ignored after a requested stop.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -58,8 +63,9 @@ class StopRequests:
             with pause_signal_unblocked():
                 yield
         finally:
+            ignored = bool(self.stop_reason) and ignores_signals_after_stop()
             for number, handler in before.items():
-                signal.signal(number, signal.SIG_IGN if self.stop_reason else handler)
+                signal.signal(number, signal.SIG_IGN if ignored else handler)
 
     def handle(self, child: subprocess.Popen[bytes]) -> None:
         """Act on new signals: the first requests a stop, the second kills everything; repeated pauses are ignored."""
@@ -74,6 +80,13 @@ class StopRequests:
             elif at - self._requested_at > _SAME_REQUEST_S:
                 self.was_forced = True
                 self._tree.kill()
+
+    def take_late(self) -> None:
+        """Count signals since the end of the processes, which no `handle` has seen, as a requested stop."""
+        late = self._received[self._handled :]
+        self._handled += len(late)
+        if late and not self.stop_reason:
+            self.stop_reason = _REASONS.get(late[0][0], STOP_TERMINATED)
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
         self._received.append((number, time.monotonic()))

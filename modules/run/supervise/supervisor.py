@@ -27,7 +27,14 @@ from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
-from modules.run.supervise.outcome import RunEvidence, RunOutcome, decide_outcome, outcome_message, reported_exit_code
+from modules.run.supervise.outcome import (
+    CODE_OF_STOP,
+    RunEvidence,
+    RunOutcome,
+    decide_outcome,
+    outcome_message,
+    reported_exit_code,
+)
 from modules.run.supervise.process_tree import ProcessTree
 from modules.run.supervise.restart_tracker import RestartTracker
 from modules.run.supervise.signals import pause_signal_blocked
@@ -78,6 +85,7 @@ class Supervisor:
         self._finish_grace_s = finish_grace_s
         self._alone_grace_s = alone_grace_s
         self.outcome: RunOutcome | None = None
+        self.restart_was_stopped = False  # by a signal after a failure
         self._tree = ProcessTree()
         self._restarts = RestartTracker(self._tree, argv)
         self._guard = FolderGuard(folder)
@@ -149,6 +157,7 @@ class Supervisor:
                 self._collect_remote_failures()
             self.outcome = self._decide_outcome(child.returncode)
             release_reserve(self._folder, self._ranks)
+            self._prevent_restart_after_stop(self.outcome)
             if not self.can_restart:
                 self.report()
         return self.outcome.exit_code
@@ -158,15 +167,29 @@ class Supervisor:
         """Whether the run has failed in a way that the caller may overcome by starting again; it is not reported."""
         outcome = self.outcome
         is_failure = outcome is not None and outcome.failure is not None and not is_fatal(outcome.exit_code)
-        return self._may_restart and is_failure and not self._requests.stop_reason
+        return self._may_restart and is_failure and not self.is_stopped
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has requested a stop."""
+        return bool(self._requests.stop_reason)
+
+    def _prevent_restart_after_stop(self, outcome: RunOutcome) -> None:
+        """If a signal has come since the processes ended, a run that could start again ends as a stopped one."""
+        could_restart = self.can_restart
+        self._requests.take_late()
+        if could_restart and self.is_stopped:
+            self.restart_was_stopped = True
+            self.outcome = RunOutcome(CODE_OF_STOP[self._requests.stop_reason], None, outcome.phase)
+            cause = _cause(outcome.failure)
+            warn(f"Stopped as requested instead of starting again: {cause} Continue with --resume latest.")
 
     def report_restart(self, number: int, allowed: int) -> None:
         """Say that all machines start again, and why, instead of `report`."""
         self._warn_of_restart(None if self.outcome is None else self.outcome.failure, number, allowed)
 
     def _warn_of_restart(self, failure: Failure | None, number: int, allowed: int) -> None:
-        cause = f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
-        self._warn(f"Restart {number} of {allowed} from the newest backup, because {cause}")
+        self._warn(f"Restart {number} of {allowed} from the newest backup, because {_cause(failure)}")
 
     def _clear_last_start(self) -> None:
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
@@ -321,9 +344,14 @@ class Supervisor:
         if failure is not None and not is_reported:
             log.write("error", **failure.event_fields())
         if not is_finished:
-            reason = "failed" if failure else self._requests.stop_reason or "finished"
+            stop_reason = self._requests.stop_reason if outcome.exit_code else ""  # a signal may come after the end
+            reason = "failed" if failure else stop_reason or "finished"
             log.write("finished", reason=reason, exit_code=outcome.exit_code)
         log.close()
+
+
+def _cause(failure: Failure | None) -> str:
+    return f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
 
 
 def _launcher_name(argv: Sequence[str]) -> str:

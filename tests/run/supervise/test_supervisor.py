@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +69,8 @@ def supervise_in_subprocess(
     """The supervisor in a separate process, which can receive signals; one of them after the run has ended."""
     code = (
         "import signal, sys; from pathlib import Path; from modules.run import RunFolder; "
-        "from modules.run.supervise.supervisor import Supervisor; "
+        "from modules.run.supervise.signals import ignore_signals_after_stop; "
+        "from modules.run.supervise.supervisor import Supervisor; ignore_signals_after_stop(); "
         f"code = Supervisor(sys.argv[2:], RunFolder(Path(sys.argv[1])), ranks={ranks!r}).run(); "
         f"{late_signal} and signal.raise_signal({late_signal}); sys.exit(code)"
     )
@@ -243,6 +245,40 @@ def test_training_survives_a_killed_supervisor(folder: RunFolder) -> None:
     request_command(folder, "stop", "interrupted")
     training.wait(timeout=10)
     assert last_finished(folder)["exit_code"] == 130
+
+
+@pytest.mark.parametrize(("child", "may_restart", "exit_code"), [(1, True, 130), (1, False, 3), (2, True, 2)])
+def test_a_signal_after_the_failure_prevents_a_restart(
+    folder: RunFolder, capfd: pytest.CaptureFixture[str], child: int, may_restart: bool, exit_code: int
+) -> None:
+    argv = [sys.executable, "-c", f"raise SystemExit({child})"]
+    supervisor = Supervisor(
+        argv, folder, collect_remote_failures=lambda: signal.raise_signal(signal.SIGINT), may_restart=may_restart
+    )
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert supervisor.run() == exit_code
+        assert signal.getsignal(signal.SIGINT) is before, "a program started later would inherit it"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not supervisor.can_restart
+    assert last_finished(folder) | {
+        "exit_code": exit_code,
+        "reason": "interrupted" if exit_code == 130 else "failed",
+    } == (last_finished(folder))
+    assert ("Stopped as requested" in capfd.readouterr().err) == (exit_code == 130)
+
+
+def test_handlers_are_as_before_after_a_requested_stop(folder: RunFolder) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    stop = threading.Thread(target=lambda: (wait_until_started(folder, 1), os.kill(os.getpid(), signal.SIGTERM)))
+    stop.start()
+    try:
+        assert Supervisor([sys.executable, str(WORKER), str(folder.path), "train_until_stopped"], folder).run() == 143
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        stop.join()
 
 
 def test_unwritable_folder_error(folder: RunFolder) -> None:
