@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterable, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from modules.config import ConfigError, ResumeError, TrainConfig
 from modules.distributed import HostCopy, Weights
 from modules.files import printable
+from modules.run.folder.error_help import explain_exception
 
 
 def check_installed(config: TrainConfig) -> None:
@@ -79,7 +81,7 @@ class GuardedStep:
         set_aside = self._set_aside(frozen)
         norm = torch.zeros((), device=self._parameters[0].device)
         if not (frozen and all(frozen)):
-            norm = self._first_step() if self.is_restored else self._clip_and_step()
+            norm = self._clip_and_step()
         for parameter, gradient in set_aside:
             parameter.grad = gradient
         self._weights.clear_gradients()
@@ -98,20 +100,22 @@ class GuardedStep:
             parameter.grad = None
         return taken
 
-    def _first_step(self) -> Tensor:
-        """The first step with a restored state, which only the optimizer itself knows to be complete."""
+    def _first_step(self, norm: Tensor, on_host: HostCopy | None) -> None:
+        """`_step` with a restored state, which only the optimizer itself knows to be complete.
+
+        Raises ResumeError, unless another fault shows only here: memory ran out, a peer was lost, the GPU failed.
+        """
         try:
-            norm = self._clip_and_step()
-        except torch.OutOfMemoryError:
-            raise
+            self._step(norm, on_host)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            if isinstance(error, dist.DistError) or explain_exception(error, training=True).kind != "error":
+                raise
             reason = printable(f"{type(error).__name__}: {error}", 200)
             raise ResumeError(
                 f"resume: the optimizer cannot continue from the state in the backup ({reason}).",
                 "The backup is damaged or from another version; use an older one, or start a new run from its weights.",
             ) from error
         self.is_restored = False
-        return norm
 
     def _clip_and_step(self) -> Tensor:
         self._scaler.unscale_(self.optimizer)
@@ -120,6 +124,15 @@ class GuardedStep:
         on_host = None if self._on_device else HostCopy(norm)  # on its way while the gradients are clipped
         if self._max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
+        if self.is_restored:
+            self._first_step(norm, on_host)
+        else:
+            self._step(norm, on_host)
+        self._scaler.update()
+        return norm
+
+    def _step(self, norm: Tensor, on_host: HostCopy | None) -> None:
+        """A step of the optimizer, unless the norm is not finite."""
         if on_host is not None:
             if math.isfinite(on_host.read()[0]):
                 self.optimizer.step()
@@ -129,8 +142,6 @@ class GuardedStep:
             self._scaler.step(self.optimizer)
         else:
             self._step_on_device(norm)
-        self._scaler.update()
-        return norm
 
     def _step_on_device(self, norm: Tensor) -> None:
         found_inf = (~torch.isfinite(norm)).to(torch.float32)

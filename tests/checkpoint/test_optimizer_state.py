@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
 
@@ -174,6 +175,33 @@ def test_a_state_of_another_size_never_reaches_a_fused_kernel(key: str) -> None:
 def test_an_incomplete_state_from_a_backup_is_one_sentence(change: str, value: str | None) -> None:
     with pytest.raises(ResumeError, match="the optimizer cannot continue from the state in the backup"):
         restored(change, value).apply()
+
+
+@pytest.mark.parametrize("place", ["norm", "step"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"),
+        dist.DistBackendError("a collective failed"),
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        torch.OutOfMemoryError("CUDA out of memory."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_faults_of_the_machine_in_the_first_step_stay_what_they_are(
+    monkeypatch: pytest.MonkeyPatch, place: str, error: RuntimeError
+) -> None:
+    def fail(*_: object) -> torch.Tensor:
+        raise error
+
+    step = restored("0.weight/exp_avg", torch.zeros(8, 3, 3, 3))
+    if place == "norm":  # as the norm's sum over the shards of all ranks
+        monkeypatch.setattr(Weights, "total_norm", fail)
+    else:
+        step.optimizer.register_step_pre_hook(fail)
+    with pytest.raises(type(error)) as raised:
+        step.apply()
+    assert raised.value is error
 
 
 def test_faults_of_later_steps_stay_what_they_are() -> None:
