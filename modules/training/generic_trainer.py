@@ -198,11 +198,10 @@ class GenericTrainer:
     def after_step(self) -> Outcome | None:
         """Sync with the other ranks now and then, run the actions that are due, and say whether the run ends here."""
         requested = self.sync_metrics(self.requests.poll()) if self.metrics.sync_is_due else {}
-        due = [
-            action
-            for action in ACTIONS
-            if is_due(action.interval(self.config), self.previous, self.progress) or requested.get(action.name)
-        ]
+        due = self.due_actions(requested)
+        if BACKUP in due and self.components.precision.scaler.is_enabled():
+            requested = self.settle_loss_scale(requested)
+            due = self.due_actions(requested)
         for action in due:
             self.run_action(action, tolerate_os_errors=True)
         if due:
@@ -237,6 +236,24 @@ class GenericTrainer:
             # all ranks learn of these steps here, and have to keep one scale
             self.components.guarded_step.undo_backoff(sum(record.out_of_memory for record in records))
         return sums
+
+    def due_actions(self, requested: Mapping[str, float]) -> list[Action]:
+        """The actions to run after this step, the same on all ranks."""
+        return [
+            action
+            for action in ACTIONS
+            if is_due(action.interval(self.config), self.previous, self.progress) or requested.get(action.name)
+        ]
+
+    def settle_loss_scale(self, requested: Mapping[str, float]) -> Mapping[str, float]:
+        """Read the metrics of all steps, so that the loss scale is the one that a backup at this step has to hold.
+
+        Returns the requests of all ranks: `requested` and those that were still on their way.
+        """
+        while self.metrics.pending:
+            sums = self.sync_metrics({}, flush=True)
+            requested = {name: value + requested.get(name, 0.0) for name, value in sums.items()}
+        return requested
 
     def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
         """Run an action, at most once per step. Raises OSError if a file cannot be written, or only warns of it."""

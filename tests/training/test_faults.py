@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from modules.checkpoint import read_backup
 from modules.config import TrainConfig
 from modules.training.memory_probe import optimizer_state_like
 from modules.training.optimizers import build_optimizer
@@ -113,9 +114,11 @@ def test_a_step_that_cannot_be_completed_ends_the_run_with_what_to_set(pair: dic
 
 def test_out_of_memory_alone_halves_until_it_fits(images: Path, tmp_path: Path) -> None:
     faults = {"faults": ["out_of_memory:0:2", "out_of_memory:0:6"]}
-    code, run = train_alone(tiny_config(images, tmp_path, max_steps=8, family_options=faults, precision="fp16"))
+    kept = {"backup_every": "1 step", "backups_kept": 9}
+    code, run = train_alone(tiny_config(images, tmp_path, max_steps=8, family_options=faults, precision="fp16", **kept))
     assert code == 0
-    assert run.state.scaler["scale"] == 65536, "it is for overflow, which this was not"
+    scales = [read_backup(backup).scaler["scale"] for backup in sorted(run.folder.backup_dir.glob("step-*"))]
+    assert scales == 8 * [65536], "a lower scale is for overflow, which this was not"
     assert "at most 1 sample." in run.warnings
     assert "lack of memory so far: 2." in run.warnings
     assert "not finite" not in run.warnings
