@@ -75,8 +75,7 @@ class MachinesStart:
         except StopRequested as stop:
             return self._stopped(server, stop)
         finally:
-            ended = None if self._supervisor is None else self._supervisor.outcome
-            server.close("" if ended is None else outcome_message(ended, self._folder))
+            server.close(self._how_it_ended())
 
     def _wait_for_machines(self, server: JoinServer, plan: LaunchPlan) -> LaunchPlan:
         """Show how the other machines join, and wait for all of them; the plan with their processes."""
@@ -138,6 +137,14 @@ class MachinesStart:
         server.close("it was stopped while waiting for machines")
         self._record_end("interrupted", stop.exit_code)
         return stop.exit_code
+
+    def _how_it_ended(self) -> str:
+        """What the other machines are told at the end; empty without a failure."""
+        if self._supervisor is None or self._supervisor.outcome is None:
+            return ""
+        if self._supervisor.restart_was_stopped:
+            return "it was stopped instead of starting again"
+        return outcome_message(self._supervisor.outcome, self._folder)
 
     def _report(self, message: str, missing: list[int]) -> None:
         self._echo(message)
