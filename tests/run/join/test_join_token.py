@@ -91,10 +91,11 @@ def test_no_command_line_and_no_file_has_the_token(
         token = line.partition("=")[2].split()[0]
         assert line.startswith(f" {JOIN_TOKEN}="), "the space keeps it out of the shell's history"
         assert len(token) == 32
-        own = shlex.join(["--set", f"runs_dir={tmp_path / 'there'}", "--set", f"cache_dir={tmp_path / 'there2'}"])
+        folders = ["--set", f"runs_dir={tmp_path / 'there'}", "--set", f"cache_dir={tmp_path / 'there2'}"]
+        own = shlex.join([*folders, "--allow", str(images), "--allow", str(ROOT / "tests")])
         # sh reads the line from its standard input, as a terminal does
         second = subprocess.run(
-            ["sh"], input=f"{line} {own} --allow {shlex.quote(str(images))}\n", text=True, cwd=ROOT, env=environment(),
+            ["sh"], input=f"{line} {own}\n", text=True, cwd=ROOT, env=environment(),
             capture_output=True, timeout=300, check=False,
         )  # fmt: skip
         assert second.returncode == 0, second.stdout + second.stderr
