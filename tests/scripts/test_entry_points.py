@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from modules import ROOT, __version__
+from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.supervise import signals
 from scripts import train
 
@@ -72,8 +74,9 @@ def test_only_a_program_ignores_signals_after_a_stop(tmp_path: Path, monkeypatch
 
 
 def test_ctrl_c_before_machine_0_has_answered(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPTS / "train.py"), "--join", "127.0.0.1:9", "--token", "0" * 32]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as joining:
+    command = [sys.executable, str(SCRIPTS / "train.py"), "--join", "127.0.0.1:9"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, encoding="utf-8", env=os.environ | {JOIN_TOKEN: "0" * 32}, **pipes) as joining:
         assert joining.stdout is not None
         assert joining.stdout.readline() == "Joining the run at 127.0.0.1:9 ...\n"
         joining.send_signal(signal.SIGINT)
@@ -82,13 +85,14 @@ def test_ctrl_c_before_machine_0_has_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
-def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
-    pipe = tmp_path / "config.json"
-    os.mkfifo(pipe)  # reading it blocks
-    command = [sys.executable, str(SCRIPTS / "train.py"), "--config", str(pipe)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # opening the pipe continues once the program reads
-    with subprocess.Popen(command, encoding="utf-8", **pipes) as starting, pipe.open("w"):
-        starting.send_signal(signal.SIGINT)
-        output, error = starting.communicate(timeout=60)
-    assert (starting.returncode, output, error) == (130, "", "Stopped.\n")
+def test_ctrl_c_before_training_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def readline(self, _size: int | None = -1) -> str:
+            signal.raise_signal(signal.SIGINT)
+            return ""
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert train.main(["--join", "127.0.0.1:9", "--token_file", "-"]) == 130
+    assert capsys.readouterr().err == "Stopped.\n"
