@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -129,7 +129,7 @@ def test_commands_for_two_machines_work_when_pasted(
     shared_driver.settle()
     first, join, *_, batch = opened.commands
     assert "#SBATCH --nodes=2" in batch.text
-    copied = shell(join.text, place)
+    copied = shell(join.text, place, images)
     try:
         done = subprocess.run(
             ["sh", "-c", first.text],
@@ -152,14 +152,19 @@ def with_free_port(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"initial_port": free_port()})
 
 
-def shell(command: str, place: Path) -> subprocess.Popen[str]:
+def shell(command: str, place: Path, images: Path) -> subprocess.Popen[str]:
     """The join line as pasted on the other machine, with its own run and cache folders."""
     root = Path(__file__).resolve().parents[2]
     own = f"--set runs_dir='{place}/other runs' --set cache_dir='{place}/other cache'"
     line = f"cd '{root}' && {command.replace('.venv/bin/python', 'python', 1)} {own}"
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    allowed = os.pathsep.join((str(images), str(root / "tests")))
     return subprocess.Popen(
-        ["sh", "-c", line], env=environment(PATH=path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ["sh", "-c", line],
+        env=environment(PATH=path, TANDEM_ALLOW=allowed),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -227,7 +232,7 @@ def test_train_on_two_machines_with_the_copied_join_line(
     line = window.clipboard_get()
     assert line == card.line.get()
     assert window.state_.join_token in line
-    joined = shell(f"{line} --allow {shlex.quote(str(images))}", place)
+    joined = shell(line, place, images)
     try:
         driver.wait(lambda: window.state_.run.status().kind == "finished", "the end")
         assert joined.wait(timeout=60) == 0
