@@ -34,7 +34,7 @@ def test_the_window_opens_in_the_folder_it_is_started_in(tmp_path: Path) -> None
     root.mkdir()
     done = start(root, "--config", "my own.yaml")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["/", str(root), "-m", "app", "--config", "my own.yaml"]
+    assert done.stdout.splitlines() == ["/", str(root), "-P", "-m", "app", "--config", "my own.yaml"]
 
 
 def test_failed_setup_ends_it(tmp_path: Path) -> None:
