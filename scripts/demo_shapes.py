@@ -1,12 +1,14 @@
 """The shapes, colours and backgrounds of the demo, and how an image of them is drawn.
 
-make_demo_data.py draws them, check_demo.py recognises them.
+make_demo_data.py and make_class_data.py draw them, check_demo.py recognises them.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
@@ -100,3 +102,14 @@ OUTLINES: dict[str, tuple[Point, ...]] = {
     "square": _polygon(4, math.sqrt(0.5), math.pi / 4),
     "triangle": _polygon(3, 0.7, -math.pi / 2),
 }
+
+
+def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
+    """The type of a command line argument: a number of images within these bounds."""
+
+    def convert(text: str) -> int:
+        if not (text.isdigit() and lowest <= int(text) <= highest):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {lowest} to {highest}")
+        return int(text)
+
+    return convert

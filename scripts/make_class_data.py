@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.demo_shapes import BACKGROUNDS, COLOURS, OUTLINES, Scene, draw_image, reach
+from scripts.demo_shapes import BACKGROUNDS, COLOURS, OUTLINES, Scene, draw_image, reach, whole_number
 
 STAMP = "made_by_make_class_data.json"  # written last: a folder that has it is complete
 SIDE = 36  # pixels
@@ -28,7 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 2 if the folder cannot be written."""
     parser = argparse.ArgumentParser(description="Draw coloured shapes in class folders, for the classifier demo.")
     parser.add_argument("folder", nargs="?", default="data/classes", type=Path)
-    parser.add_argument("--count", default=100, type=_count, help="training images of each class, 5 to 9999")
+    parser.add_argument(
+        "--count", default=100, type=whole_number(TEST_PART, 9999), help="training images of each class"
+    )
     parser.add_argument("--seed", default=0, type=int)
     given = parser.parse_args(arguments)
     try:
@@ -38,12 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print(f"{given.folder}: {len(CLASSES)} classes" + ("" if made else " (already there)"))
     return 0
-
-
-def _count(text: str) -> int:
-    if not (text.isdigit() and TEST_PART <= int(text) <= 9999):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {TEST_PART} to 9999")
-    return int(text)
 
 
 def make_class_data(folder: Path, *, count: int = 100, seed: int = 0) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.demo_shapes import HELD_OUT, SIZES, draw_image, reach, scenes
+from scripts.demo_shapes import HELD_OUT, SIZES, draw_image, reach, scenes, whole_number
 
 STAMP = "made_by_make_demo_data.json"  # written last: a folder that has it is complete
 
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 2 if the folder cannot be written."""
     parser = argparse.ArgumentParser(description="Draw captioned images of coloured shapes for the demo.")
     parser.add_argument("folder", nargs="?", default="data/demo", type=Path)
-    parser.add_argument("--count", default=1200, type=_count, help="number of images, 1 to 99999")
+    parser.add_argument("--count", default=1200, type=whole_number(1, 99_999), help="number of images, 1 to 99999")
     parser.add_argument("--seed", default=0, type=int)
     given = parser.parse_args(arguments)
     try:
@@ -33,12 +33,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print(f"{given.folder}: {given.count} images" + ("" if made else " (already there)"))
     return 0
-
-
-def _count(text: str) -> int:
-    if not (text.isdigit() and 1 <= int(text) <= 99_999):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 99999")
-    return int(text)
 
 
 def make_demo_data(folder: Path, *, count: int = 1200, seed: int = 0) -> bool:

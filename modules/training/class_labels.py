@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 
 from modules.config import Concept, DataError, TrainConfig
 from modules.data.index.index import Index
 from modules.data.index.scan import METADATA_NAMES, concept_root
+from modules.distributed.formatting import first_names
 
 _SHOWN = 3
 
@@ -31,10 +31,10 @@ def with_classes(config: TrainConfig, index: Index) -> TrainConfig:
     known = set(classes)
     unknown = [row for row, names in enumerate(labels) if names[0] not in known]
     if unknown:
-        names = sorted({labels[row][0] for row in unknown})
+        names = [repr(name) for name in sorted({labels[row][0] for row in unknown})]
         origin = "family_options.classes does not list" if given else "no training image has"
         raise DataError(
-            f"{_count(len(unknown), 'image')} of classes that {origin}: {_some(map(repr, names))}, such as "
+            f"{_count(len(unknown), 'image')} of classes that {origin}: {first_names(names, _SHOWN)}, such as "
             f"{index.file(unknown[0])!r}.",
             "Name the classes alike in all folders.",
         )
@@ -72,8 +72,3 @@ def _check_labels(index: Index, labels: list[tuple[str, ...]]) -> None:
 
 def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")

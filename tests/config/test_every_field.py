@@ -106,6 +106,8 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")
     data["lora_targets"], data["embedding_token"] = "all", "<new>"  # not every text is a pattern or a word
     data["embedding_init"] = data["embedding_init"].strip() or "cat"
+    if not data["cache_latents"]:
+        data["cache_only"] = False
     if data["warmup_steps"]:
         data["warmup_fraction"] = 0.0
     if data["optimizer"].get("momentum") == 0:

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,14 +26,15 @@ SUPERVISE = (
     "import sys; from pathlib import Path; from modules.run import RunFolder; "
     "from modules.run.supervise.supervisor import Supervisor; "
     "ranks = range(int(sys.argv[2]), int(sys.argv[3])); "
-    "sys.exit(Supervisor(sys.argv[4:], RunFolder(Path(sys.argv[1])), ranks=ranks).run())"
+    "folder = RunFolder(Path(sys.argv[1])); "
+    f"sys.exit(Supervisor(sys.argv[4:], folder, ranks=ranks, store_secret='{'0' * 32}').run())"
 )
 GUARD_S = 120.0
 
 Fault = Callable[[Host, Host], None]
 
 
-def outcomes(images: Path, place: Path, faults: list[str], inject: Fault | None) -> Iterator[tuple[str, int, str, Run]]:
+def outcomes(images: Path, place: Path, faults: list[str], inject: Fault | None) -> list[tuple[str, int, str, Run]]:
     """Rank 0 on alpha, ranks 1 and 2 on beta, each with its own run folder; name, exit code, output and run."""
     with two_hosts() as hosts:
         processes, runs, first = [], [], 0
@@ -59,10 +60,10 @@ def outcomes(images: Path, place: Path, faults: list[str], inject: Fault | None)
             runs.append(Run(folder))
             first += count
         wait_for_end_of_one(processes, runs[0], lambda: inject(*hosts) if inject else None)
-        for host, process, run in zip(hosts, processes, runs, strict=True):
-            output, _ = process.communicate(timeout=GUARD_S)
-            yield host.name, process.returncode, output, run
+        outputs = [process.communicate(timeout=GUARD_S)[0] for process in processes]
         assert [host.processes() for host in hosts] == [[], []]
+    ended = zip(hosts, processes, outputs, runs, strict=True)
+    return [(host.name, process.returncode, output, run) for host, process, output, run in ended]
 
 
 def wait_for_end_of_one(processes: list[subprocess.Popen[str]], run: Run, inject: Callable[[], None]) -> None:

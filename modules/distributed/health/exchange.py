@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TypeVar
 
 from modules.distributed.health.diagnosis import RankSnapshot
 from modules.distributed.health.heartbeat import Heartbeat
 from modules.distributed.health.timed_store import TimedStore
 from modules.distributed.run_store import FaultLog, StoreFault, parse_value
-from modules.files import printable
 from modules.run.folder.failures import Failure
 
 _SET, _CLEARED = "set", ""
-_MAX_TRACEBACK_CHARS = 100_000
 
 T = TypeVar("T")
 
@@ -79,14 +77,7 @@ class Exchange:
         failure = parse_value(Failure, text, "the failure")
         if failure.rank >= self._world_size:
             raise StoreFault(f"the failure in the store is of rank {failure.rank} of {self._world_size}.")
-        return replace(
-            failure,
-            host=printable(failure.host, 200),
-            kind=printable(failure.kind, 100),
-            message=printable(failure.message, 4000, lines=True),
-            advice=printable(failure.advice, 4000, lines=True),
-            traceback=printable(failure.traceback, _MAX_TRACEBACK_CHARS, lines=True),
-        )
+        return failure.made_printable()
 
     def _read(self, kind: type[T], name: str, ranks: list[int]) -> dict[int, T]:
         found: dict[int, T] = {}

@@ -23,6 +23,7 @@ from modules.run.folder.run_folder import RunFolder
 
 # Larger than the longest traceback.
 _RESERVED_BYTES: Final = 1 << 16
+_MAX_TEXT, _MAX_TRACEBACK = 4000, 100_000  # characters
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,17 @@ class Failure:
         explanation = explain_exception(error, training=training)
         message, advice, stack = map(mask_secrets, (explanation.message, explanation.advice, traceback))
         return cls(rank, hostname(), explanation.kind, message, advice, stack)
+
+    def made_printable(self) -> Self:
+        """This failure, of another process or machine, with texts that are safe to show."""
+        return replace(
+            self,
+            host=printable(self.host, 200),
+            kind=printable(self.kind, 100),
+            message=printable(self.message, _MAX_TEXT, lines=True),
+            advice=printable(self.advice, _MAX_TEXT, lines=True),
+            traceback=printable(self.traceback, _MAX_TRACEBACK, lines=True),
+        )
 
     def event_fields(self) -> dict[str, object]:
         """The fields of the `error` event."""
@@ -129,16 +141,9 @@ def read_failures(folder: RunFolder) -> list[Failure]:
 
 def _read_failure(path: Path) -> Failure | None:
     try:
-        data = validate_record(Failure, read_json(path))
+        return validate_record(Failure, read_json(path)).made_printable()
     except (OSError, FileFault):
         return None
-    return replace(
-        data,
-        host=printable(data.host, 200),
-        kind=printable(data.kind, 100),
-        message=printable(data.message, 4000, lines=True),
-        advice=printable(data.advice, 4000, lines=True),
-    )
 
 
 def record_start_failure(folder: RunFolder, error: TandemError) -> None:

@@ -26,7 +26,6 @@ from modules.run.join.session import Session
 
 _SHOWN = 3
 _MAX_PROCESSES = 1024
-_MAX_TEXT, _MAX_TRACEBACK = 4000, 100_000  # characters
 _MAX_AGE_S = 3600.0
 
 
@@ -92,16 +91,8 @@ def failure_of(message: Message, ranks: range, host: str) -> Failure:
     if type(rank) is not int or rank not in ranks:
         raise ValueError(f"a failure of rank {printable(rank, 40)}, which is not its own")
     age_s = min(max(0.0, float(message["age_s"])), _MAX_AGE_S)
-    texts = {name: str(message[name]) for name in ("kind", "message", "advice")}
-    return Failure(
-        rank,
-        host,
-        printable(texts["kind"], 100),
-        printable(texts["message"], _MAX_TEXT, lines=True),
-        printable(texts["advice"], _MAX_TEXT, lines=True),
-        printable(message["traceback"], _MAX_TRACEBACK, lines=True),
-        time.time() - age_s,
-    )
+    texts = {name: str(message[name]) for name in ("kind", "message", "advice", "traceback")}
+    return Failure(rank, host, **texts, time=time.time() - age_s).made_printable()
 
 
 def process_count(given: object) -> int:

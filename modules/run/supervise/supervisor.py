@@ -26,6 +26,7 @@ from modules.run.folder.run_lock import supervisor_lock
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
+from modules.run.supervise.end_of_run import cause_of_restart, resume_hint, write_last_events
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.supervise.outcome import (
     CODE_OF_STOP,
@@ -181,7 +182,7 @@ class Supervisor:
         if could_restart and self.is_stopped:
             self.restart_was_stopped = True
             self.outcome = RunOutcome(CODE_OF_STOP[self._requests.stop_reason], None, outcome.phase)
-            cause = _cause(outcome.failure)
+            cause = cause_of_restart(outcome.failure)
             warn(f"Stopped as requested instead of starting again: {cause} Continue with --resume latest.")
 
     def report_restart(self, number: int, allowed: int) -> None:
@@ -189,7 +190,7 @@ class Supervisor:
         self._warn_of_restart(None if self.outcome is None else self.outcome.failure, number, allowed)
 
     def _warn_of_restart(self, failure: Failure | None, number: int, allowed: int) -> None:
-        self._warn(f"Restart {number} of {allowed} from the newest backup, because {_cause(failure)}")
+        self._warn(f"Restart {number} of {allowed} from the newest backup, because {cause_of_restart(failure)}")
 
     def _clear_last_start(self) -> None:
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
@@ -320,38 +321,11 @@ class Supervisor:
         outcome = self.outcome
         assert outcome is not None, "the run has not ended"
         if 0 in self._ranks:
-            self._complete_events(outcome)
+            write_last_events(self._folder, self._events, outcome, self._requests.stop_reason)
         if message := outcome_message(outcome, self._folder):
             warn(message)
         elif self._requests.was_forced:
-            warn(f"Stopped at once, without a backup; {self._resume_hint()}")
-
-    def _resume_hint(self) -> str:
-        if 0 in self._ranks and not any(self._folder.backup_dir.glob("step-*")):
-            return "there is none yet, so --resume latest starts at the first step."
-        return "--resume latest continues from the last one."
-
-    def _complete_events(self, outcome: RunOutcome) -> None:
-        failure = outcome.failure
-        errors = [event for event in self._events if event["type"] == "error"]
-        is_reported = failure is None or (
-            bool(errors) and (errors[-1].get("rank"), errors[-1].get("kind")) == (failure.rank, failure.kind)
-        )
-        is_finished = reported_exit_code(self._events) is not None
-        if is_reported and is_finished:
-            return
-        log = EventLog(self._folder.events_file)
-        if failure is not None and not is_reported:
-            log.write("error", **failure.event_fields())
-        if not is_finished:
-            stop_reason = self._requests.stop_reason if outcome.exit_code else ""  # a signal may come after the end
-            reason = "failed" if failure else stop_reason or "finished"
-            log.write("finished", reason=reason, exit_code=outcome.exit_code)
-        log.close()
-
-
-def _cause(failure: Failure | None) -> str:
-    return f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
+            warn(f"Stopped at once, without a backup; {resume_hint(self._folder, self._ranks)}")
 
 
 def _launcher_name(argv: Sequence[str]) -> str:

@@ -1,0 +1,42 @@
+"""What the supervisor writes and says of a run whose processes have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modules.run.folder.events import Event, EventLog
+from modules.run.folder.failures import Failure
+from modules.run.folder.run_folder import RunFolder
+from modules.run.supervise.outcome import RunOutcome, reported_exit_code
+
+
+def write_last_events(folder: RunFolder, events: Sequence[Event], outcome: RunOutcome, stop_reason: str) -> None:
+    """Write the `error` and `finished` events that a dead rank 0 could not write; `events` are those that it wrote."""
+    failure = outcome.failure
+    errors = [event for event in events if event["type"] == "error"]
+    is_reported = failure is None or (
+        bool(errors) and (errors[-1].get("rank"), errors[-1].get("kind")) == (failure.rank, failure.kind)
+    )
+    is_finished = reported_exit_code(events) is not None
+    if is_reported and is_finished:
+        return
+    log = EventLog(folder.events_file)
+    if failure is not None and not is_reported:
+        log.write("error", **failure.event_fields())
+    if not is_finished:
+        requested = stop_reason if outcome.exit_code else ""  # a signal may come after the end
+        reason = "failed" if failure else requested or "finished"
+        log.write("finished", reason=reason, exit_code=outcome.exit_code)
+    log.close()
+
+
+def cause_of_restart(failure: Failure | None) -> str:
+    """The failure in a sentence's end."""
+    return f"rank {failure.rank} on {failure.host} failed: {failure.message}" if failure else "a rank failed."
+
+
+def resume_hint(folder: RunFolder, ranks: range) -> str:
+    """What --resume latest does after a stop without a backup; only the machine of rank 0 can see the backups."""
+    if 0 in ranks and not any(folder.backup_dir.glob("step-*")):
+        return "there is none yet, so --resume latest starts at the first step."
+    return "--resume latest continues from the last one."
