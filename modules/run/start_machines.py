@@ -13,6 +13,8 @@ from modules.run.folder.events import EventLog
 from modules.run.folder.failures import record_failure, root_cause
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.join_line import write_join_line
+from modules.run.join.join_token import generate_token
+from modules.run.join.same_run import prove_run
 from modules.run.join.server import JoinServer
 from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.launch.plan import LaunchPlan
@@ -45,12 +47,14 @@ class MachinesStart:
 
     def run(self, plan: LaunchPlan, token: str | None) -> int:
         """Run to the end; returns the exit code. Raises TandemError if a machine does not join."""
+        token = token or generate_token()
         try:
             server = JoinServer(
                 self._config,
                 self._folder.name,
                 self._report,
                 token=token,
+                folder_proofs=prove_run(self._folder, token),
                 resume=self._resume,
                 record=lambda failure: record_failure(self._folder, failure, keep_existing=True),
             )

@@ -6,6 +6,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from modules.files import FileFault, read_bytes
 from modules.run.exit_codes import BAD_CONFIG, NO_DATA
 from modules.run.folder.events import read_events
 from modules.run.folder.run_folder import RunFolder
@@ -17,8 +18,8 @@ class FolderGuard:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._config = b""
-        with suppress(OSError):
-            self._config = folder.config_file.read_bytes()
+        with suppress(OSError, FileFault):
+            self._config = read_bytes(folder.config_file)
 
     def restore(self) -> bool:
         """Recreate the folder and its config if it is gone; returns whether it was."""
@@ -37,7 +38,7 @@ def remove_unstarted_run(folder: RunFolder) -> None:
     """Remove the folder of an unnamed run rejected at startup, unless it holds more than logs already printed."""
     events = read_events(folder.events_file)
     codes = [event.get("exit_code") for event in events if event["type"] == "finished"]
-    own = {folder.config_file, folder.events_file}
+    own = {folder.config_file, folder.events_file, folder.join_keys_file}
     kept = [path for path in folder.path.rglob("*") if path.is_file() and path not in own and not _is_log(folder, path)]
     has_started = any(event["type"] == "started" for event in events)
     if codes and codes[-1] in (BAD_CONFIG, NO_DATA) and not has_started and not kept:

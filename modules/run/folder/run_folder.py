@@ -89,6 +89,11 @@ class RunFolder:
         """The line with which other machines join; readable only by this user, because it contains the token."""
         return self.log_dir / "join_line.txt"
 
+    @property
+    def join_keys_file(self) -> Path:
+        """Keys of the starts on several machines, by which a joining machine recognises its folder of this run."""
+        return self.path / "join_keys.json"
+
     def log_file(self, rank: int) -> Path:
         """The log of one rank."""
         return self.log_dir / f"rank-{rank}.txt"

@@ -15,7 +15,6 @@ from modules.machine import hostname
 from modules.run.exit_codes import INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.failures import Failure
 from modules.run.folder.resume import LATEST
-from modules.run.folder.run_folder import RunFolder
 from modules.run.join.allowed_paths import (
     FOR_MACHINE_0,
     OWN_FOLDERS,
@@ -41,6 +40,7 @@ from modules.run.join.keys import derive_key
 from modules.run.join.local_settings import ALLOW_DIFFERENCES, check_local_settings, shared_settings
 from modules.run.join.members import JoinError
 from modules.run.join.messages import Start, Welcome, record
+from modules.run.join.same_run import own_folder
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
 from modules.run.join.while_training import send_failure, while_training
 from modules.run.launch.plan import LaunchPlan
@@ -220,7 +220,7 @@ class JoinClient:
         for note in welcome.notes:
             self._echo(f"Note: {printable(note)}.")
         processes = LaunchPlan.from_config(self._config, config_path="config.json").processes_here
-        self._folder = RunFolder.for_machine(self._config, welcome.run_name)
+        self._folder = own_folder(self._config, welcome.run_name, join_line.token, welcome.folder_proofs)
         self._echo(f"Run folder: {self._folder.path}")
         self._compare_data(processes)
 

@@ -24,6 +24,7 @@ class Welcome(Record):
     nonce: str
     family: str
     notes: list[str] = Field(default_factory=list)
+    folder_proofs: list[str] = Field(default_factory=list)
 
 
 class Start(Record):

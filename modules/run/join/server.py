@@ -17,7 +17,6 @@ from modules.run.folder.failures import Failure
 from modules.run.join.channel import ChannelClosed, Message, WrongToken, authenticate_client, listen
 from modules.run.join.checks import JoinRejected, check_dataset, check_software, failure_of, process_count
 from modules.run.join.fingerprint import Listing, all_listings, family_identity
-from modules.run.join.join_token import generate_token
 from modules.run.join.keys import derive_key
 from modules.run.join.members import JoinError, Members, RemoteMachine
 from modules.run.join.session import Session
@@ -41,17 +40,20 @@ class JoinServer:
         run_name: str,
         report: Report,
         *,
-        token: str | None = None,
+        token: str,
+        folder_proofs: Sequence[str] = (),
         resume: str = "",
         record: Callable[[Failure], None] = lambda failure: None,
     ) -> None:
         """Start listening; `resume` is this run's --resume, if any, `record` receives failures of other machines.
 
-        `report` receives each message and the numbers of the missing machines. Raises JoinError if no port is free.
+        `report` receives each message and the numbers of the missing machines; `folder_proofs` are those of
+        `prove_run`. Raises JoinError if no port is free.
         """
-        self.token = token or generate_token()
+        self.token = token
         self._config = config
         self._run_name = run_name
+        self._folder_proofs = list(folder_proofs)
         self._report_message = report
         self._resume = resume  # what the next start resumes
         self._record = record
@@ -260,6 +262,7 @@ class JoinServer:
             nonce=nonce,
             family=family_identity(self._config),
             notes=list(notes),
+            folder_proofs=self._folder_proofs,
         )
         ready = session.expect("ready", "leave")
         if ready["type"] == "leave":

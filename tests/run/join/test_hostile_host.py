@@ -24,8 +24,9 @@ TOKEN = "0" * 32
 class HostileHost:
     """Accepts one machine, sends it a welcome of its choice, and keeps all that it gets back."""
 
-    def __init__(self, welcome: Message) -> None:
+    def __init__(self, welcome: Message, token: str = TOKEN) -> None:
         self._welcome = welcome
+        self._token = token
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
         self.received: list[Message] = []
@@ -34,7 +35,7 @@ class HostileHost:
 
     def _serve(self) -> None:
         connection, _ = self._server.accept()
-        session = Session(authenticate_client(connection, TOKEN, 10))
+        session = Session(authenticate_client(connection, self._token, 10))
         try:
             session.expect("hello")
             session.send("welcome", **self._welcome)
@@ -79,14 +80,14 @@ def attack(home: Path) -> Callable[..., tuple[str, str]]:
     """Lets the guest join a host with this config; what it tells its user and the host."""
 
     def attacked(
-        changes: dict[str, object], *, more: dict[str, object] | None = None, **line: object
+        changes: dict[str, object], *, more: dict[str, object] | None = None, token: str = TOKEN, **line: object
     ) -> tuple[str, str]:
         config = {**dump(TrainConfig()), "num_nodes": 2, "enable_multi_gpu": True, **changes}
         welcome = {"host": "zeus", "number": 1, "machines": 2, "config": config, "run_name": "x", "nonce": "n"}
-        host = HostileHost({**welcome, "family": str(config["family"]), "notes": [], **(more or {})})
+        host = HostileHost({**welcome, "family": str(config["family"]), "notes": [], **(more or {})}, token)
         ask = line.pop("ask", None)
         with pytest.raises(TandemError) as refused:
-            join_run(JoinLine.parse(host.address, TOKEN, **line), lambda text: None, ask)  # type: ignore[arg-type]
+            join_run(JoinLine.parse(host.address, token, **line), lambda text: None, ask)  # type: ignore[arg-type]
         return str(refused.value), host.result()
 
     return attacked
@@ -159,6 +160,27 @@ def test_the_guest_writes_only_below_its_own_folders(
     told, _ = attack(folders, more={"run_name": "../../escape"})
     assert "run_name" in told
     assert not (home.parent / "escape").exists()
+
+
+def test_the_guests_other_runs_are_left_alone(attack: Callable[..., tuple[str, str]], home: Path) -> None:
+    """Machine 0 names the run, so its name may be that of a run of the guest, which it has joined or made itself."""
+    attack({}, more={"run_name": "joined"}, token="1" * 32)
+    (home / "runs" / "own" / "backup").mkdir(parents=True)
+    (home / "runs" / "own" / "config.json").write_text("{}")
+    before = contents(home / "runs")
+    for name in ("own", "joined"):
+        for proofs in ([], ["0" * 64], ["x", ""]):
+            told, sent = attack({}, more={"run_name": name, "folder_proofs": proofs}, token="2" * 32)
+            assert f"machine 0's run is named '{name}', but the folder" in told
+            assert FOR_MACHINE_0 in sent
+    assert contents(home / "runs") == before
+    (home / "runs" / "joined" / "join_keys.json").write_text('["not a key"]')
+    assert "belongs to another run" in attack({}, more={"run_name": "joined"}, token="1" * 32)[0]
+
+
+def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Every file of a folder, and when it was written."""
+    return {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()}
 
 
 def test_allowed_paths_are_asked_about_once(attack: Callable[..., tuple[str, str]], home: Path) -> None:

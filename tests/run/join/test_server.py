@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from modules.config import ConfigError, DataError, TrainConfig
+from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.run.folder.events import read_events
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
@@ -27,6 +27,7 @@ from modules.run.join.channel import ChannelClosed, WrongToken, authenticate_to_
 from modules.run.join.client import join_run
 from modules.run.join.fingerprint import all_listings, code_listing, digest, package_listing
 from modules.run.join.join_line import JoinLine, connect, join_line_from_config
+from modules.run.join.join_token import generate_token
 from modules.run.join.keys import derive_key
 from modules.run.join.local_settings import shared_settings
 from modules.run.join.members import JoinError, Members, RemoteMachine
@@ -54,7 +55,7 @@ class Harness:
         self.config = config
         self.said: list[str] = []
         self.missing: list[list[int]] = []
-        self.server = JoinServer(config, "x", self._report, record=record)
+        self.server = JoinServer(config, "x", self._report, token=generate_token(), record=record)
         self._ends = ExitStack()
 
     def _report(self, message: str, missing: list[int]) -> None:
@@ -456,6 +457,41 @@ def test_rendezvous_port_differs_from_join_port(monkeypatch: pytest.MonkeyPatch,
     assert "token" not in folder.events_file.read_text()
     assert finished["type"] == "finished"
     assert not folder.join_line_file.exists(), "the wait is over"
+
+
+def test_every_start_of_a_run_is_joined_in_the_same_folder(
+    monkeypatch: pytest.MonkeyPatch, images: Path, tmp_path: Path
+) -> None:
+    """Each has another token; a run that only has the same name is refused."""
+    said: list[str] = []
+    wait = JoinServer.wait
+
+    def guest(port: int, token: str) -> None:
+        try:
+            more = {"settings": (f"runs_dir={tmp_path / 'there'}",), "allow": (str(images),)}
+            join_run(JoinLine.parse(f"127.0.0.1:{port}", token, **more), lambda line: None)
+        except TandemError as error:
+            said.append(str(error))
+
+    def joined(self: JoinServer, within_s: float) -> dict[int, int]:
+        def check() -> None:
+            if not joining.is_alive():
+                raise session_module.StopRequested(130)
+
+        joining = threading.Thread(target=guest, args=(self.port, self.token))
+        joining.start()
+        wait(self, 30, check)
+        raise session_module.StopRequested(130)
+
+    monkeypatch.setattr(JoinServer, "wait", joined)
+    made = {"num_nodes": 2, "enable_multi_gpu": True, "run_name": "x", "concepts": [{"path": str(images)}]}
+    for number, expected in enumerate(("it was stopped", "it was stopped", "belongs to another run")):
+        place = tmp_path / ("another" if number == 2 else "here")
+        config = TrainConfig.model_validate({**made, "runs_dir": str(place), "initial_port": free_port()})
+        folder = RunFolder.open(place, "x") if number == 1 else RunFolder.create(config)
+        assert start_run(config, folder, lambda line: None) == 130
+        assert expected in said[-1]
+    assert len(said) == 3
 
 
 def test_connection_limit_per_address() -> None:
