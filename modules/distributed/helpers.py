@@ -49,5 +49,5 @@ def main_process_first(work: Callable[[], None]) -> None:
     if is_main_process():
         work()
         store.set(done, "done")
-    while not store.has(done):
+    while store.find(done) is None:
         time.sleep(POLL_EVERY_S)

@@ -75,13 +75,9 @@ class RunStore:
         """The value of `key`, waiting for it as long as the store's timeout. Raises StoreFault if it is forged."""
         return self._open(key, self._store.get(self._prefix + key))
 
-    def has(self, key: str) -> bool:
-        """Whether a rank has set `key`. Raises StoreFault if somebody else has."""
-        if not self.check([key]):
-            return False
-        if self._secret is not None:
-            self.get(key)
-        return True
+    def find(self, key: str) -> bytes | None:
+        """The value of `key`, None if it is not set. Raises StoreFault if it is forged."""
+        return self.get(key) if self.check([key]) else None
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all `keys` exist, whoever has set them."""

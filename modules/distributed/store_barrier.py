@@ -34,8 +34,7 @@ class StoreBarrier:
 
     def cancel_reason(self) -> str:
         """The reason for which a rank cancelled the current barrier; empty if none has."""
-        key = self._decision_key
-        decision = self._store.get(key).decode(errors="replace") if self._store.has(key) else ""
+        decision = (self._store.find(self._decision_key) or b"").decode(errors="replace")
         return "" if decision == _COMPLETED else decision
 
     def run_on_rank0(self, name: str, work: Callable[[], None]) -> None:
@@ -46,6 +45,7 @@ class StoreBarrier:
             self._store.set(f"{key}/0", "done")
         else:
             self._wait_for(0, key, name)
+            self._store.get(f"{key}/0")  # raises if it is forged
         self._complete()
 
     def run_on_all(self, name: str, work: Callable[[], None]) -> None:
@@ -56,17 +56,16 @@ class StoreBarrier:
 
     def gather(self, name: str, text: str) -> list[str]:
         """The texts of all ranks, by rank."""
-        key = self._next_key(name)
-        self._arrive(key, name, text)
-        texts = self._store.multi_get([f"{key}/{rank}" for rank in range(self.world_size)])
-        return [text.decode(errors="replace") for text in texts]
+        return self._arrive(self._next_key(name), name, text)
 
-    def _arrive(self, key: str, name: str, text: str) -> None:
-        """Publish `text` and wait until every rank has."""
+    def _arrive(self, key: str, name: str, text: str) -> list[str]:
+        """Publish `text` and wait until every rank has; the texts of all."""
         self._store.set(f"{key}/{self.rank}", text)
         for rank in range(self.world_size):
             self._wait_for(rank, key, name)
+        texts = self._store.multi_get([f"{key}/{rank}" for rank in range(self.world_size)])  # raises if one is forged
         self._complete()
+        return [text.decode(errors="replace") for text in texts]
 
     @property
     def _decision_key(self) -> str:
@@ -86,8 +85,9 @@ class StoreBarrier:
         return f"barrier/{self._round}/{name}"
 
     def _wait_for(self, rank: int, key: str, name: str) -> None:
+        """Wait until there is a text of `rank`, whoever has written it."""
         with self._watchdog.waiting(f"rank {rank} ({name})", rank):
-            while not self._store.has(f"{key}/{rank}"):
+            while not self._store.check([f"{key}/{rank}"]):
                 self.on_wait()
                 self._watchdog.check()
                 time.sleep(POLL_EVERY_S)

@@ -102,9 +102,9 @@ class Coordinator:
         deadline = now + _GRACE_S if failed else max(started + limit_s, now + _GRACE_S + (now - started))
         while waiting and time.monotonic() < deadline:
             for rank in list(waiting):
-                key = f"answer/{rank}/{self._asked[rank]}"
-                if self.store.contains(key):
-                    answers[rank] = parse_value(Answer, self.store.get(key), f"the answer of rank {rank}")
+                text = self.store.find(f"answer/{rank}/{self._asked[rank]}")
+                if text is not None:
+                    answers[rank] = parse_value(Answer, text, f"the answer of rank {rank}")
                     waiting.remove(rank)
             if waiting:
                 time.sleep(_POLL_EVERY_S)
@@ -124,9 +124,9 @@ def answer_tasks(store: TimedStore, context: Context, tasks: Mapping[str, Task],
     """
     rank, number, deadline = context.own.rank, 1, time.monotonic() + timeout_s
     while True:
-        key = f"task/{rank}/{number}"
-        if store.contains(key):
-            order = parse_value(_Order, store.get(key), "the task")
+        text = store.find(f"task/{rank}/{number}")
+        if text is not None:
+            order = parse_value(_Order, text, "the task")
             task, arguments = order.task, order.arguments
             answer = {} if task == _END else run_task(tasks, context, task, arguments)
             store.set(f"answer/{rank}/{number}", json.dumps(answer))

@@ -50,7 +50,8 @@ def test_what_a_rank_writes_is_read_by_ranks_with_the_same_secret(raw: TCPStore)
     ours, theirs = RunStore(raw, SECRET).within("a"), RunStore(raw, SECRET).within("a").clone()
     ours.set("k", "é")
     assert theirs.get("k").decode() == "é"
-    assert theirs.has("k")
+    assert theirs.find("k") == ours.get("k")
+    assert theirs.find("another") is None
     assert not RunStore(raw, OTHER).within("a").check(["k"])
     assert theirs.set_if_absent("k", "later").decode() == "é"
     assert theirs.set_if_absent("new", "first") == b"first"
@@ -64,7 +65,7 @@ def test_a_stranger_who_knows_the_names_is_refused(raw: TCPStore, forged: bytes)
     (key,) = raw.list_keys()  # type: ignore[attr-defined]
     prefix = key.removesuffix("other")
     raw.set(prefix + "k", forged.decode())
-    for read in (lambda: ours.get("k"), lambda: ours.has("k"), lambda: ours.set_if_absent("k", "mine")):
+    for read in (lambda: ours.get("k"), lambda: ours.find("k"), lambda: ours.set_if_absent("k", "mine")):
         with pytest.raises(StoreFault, match="'k' in the store was not written by a rank of this run"):
             read()
     raw.set(prefix + "k", raw.get(prefix + "other").decode())  # a genuine value under another name

@@ -76,10 +76,10 @@ class Readings:
 
     def _readings_of(self, store: TimedStore, first: int) -> dict[int, Reading]:
         """What the first rank of another host has sent; {} before it has."""
-        if not store.contains(f"readings/{first}"):
+        text = store.find(f"readings/{first}")
+        if text is None:
             return {}
-        what = f"the readings of rank {first}"
-        sent = parse_value(dict[str, dict[str, float | None]], store.get(f"readings/{first}"), what)
+        sent = parse_value(dict[str, dict[str, float | None]], text, f"the readings of rank {first}")
         return {rank: sent[str(rank)] for rank in self._ranks_of[first] if str(rank) in sent}
 
 

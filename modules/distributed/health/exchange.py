@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import TypeVar
 
 from modules.distributed.health.diagnosis import RankSnapshot
@@ -29,7 +30,7 @@ class Exchange:
 
     def has(self, flag: str) -> bool:
         """Whether some rank has set `flag` and none has cleared it since."""
-        return self._readable(lambda: self._store.contains(flag) and self._store.get(flag) != _CLEARED, instead=False)
+        return self._readable(lambda: self._store.find(flag) not in (None, _CLEARED), instead=False)
 
     def set(self, flag: str) -> None:
         """Set `flag` for all ranks."""
@@ -54,14 +55,22 @@ class Exchange:
 
     def snapshots(self, ranks: Iterable[int]) -> dict[int, RankSnapshot]:
         """The last snapshot of each of `ranks` that has sent one."""
-        found = self._read(RankSnapshot, "snapshot", [rank for rank in ranks if self.has(f"snapshot/{rank}")])
-        return {rank: snapshot.made_printable() for rank, snapshot in found.items() if snapshot.rank == rank}
+        found = {rank: self._readable(partial(self._snapshot, rank), instead=None) for rank in ranks}
+        return {rank: snapshot for rank, snapshot in found.items() if snapshot is not None}
+
+    def _snapshot(self, rank: int) -> RankSnapshot | None:
+        text = self._store.find(f"snapshot/{rank}")
+        snapshot = None if text is None else parse_value(RankSnapshot, text, f"the snapshot of rank {rank}")
+        return None if snapshot is None or snapshot.rank != rank else snapshot.made_printable()
 
     def failure(self) -> Failure | None:
         """The failure that ended the run; None if there is none."""
-        if not self.has("failure"):
-            return None
-        return self._readable(lambda: self._failure(self._store.get("failure")), instead=None)
+
+        def read() -> Failure | None:
+            text = self._store.find("failure")
+            return None if text is None else self._failure(text)
+
+        return self._readable(read, instead=None)
 
     def publish(self, failure: Failure) -> Failure:
         """Make `failure` the one that ended the run, unless there is one already; returns that one."""

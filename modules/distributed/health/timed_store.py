@@ -42,13 +42,10 @@ class TimedStore:
         """Set `key`."""
         self._call(lambda: self._store.set(key, value))
 
-    def contains(self, key: str) -> bool:
-        """Whether a rank has set `key`."""
-        return self._call(lambda: self._store.has(key))
-
-    def get(self, key: str) -> str:
-        """The value of a key that has been set."""
-        return self._call(lambda: self._store.get(key)).decode(errors="replace")
+    def find(self, key: str) -> str | None:
+        """The value of `key`; None if it is not set."""
+        value = self._call(lambda: self._store.find(key))
+        return None if value is None else value.decode(errors="replace")
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | StoreFault]:
         """The values of keys that have all been set, or what is wrong with them."""

@@ -235,10 +235,10 @@ class _Secrets:
 def _wait_for_welcome(store: RunStore, rank_env: RankEnv, nonce: str, deadline: _Deadline, secrets: _Secrets) -> str:
     """The prefix of this attempt, as rank 0 sends it to this process."""
     key = f"welcome/{nonce}"
-    while not store.has(key):
+    while (welcome := store.find(key)) is None:
         secrets.check()
         deadline.tick(lambda: find_missing_ranks(_registered(store, rank_env), rank_env.world_size), silent=False)
-    return parse_value(_Nonce, store.get(key), "the welcome of rank 0")
+    return parse_value(_Nonce, welcome, "the welcome of rank 0")
 
 
 def _wait_for_all(
@@ -255,8 +255,8 @@ def _wait_for_all(
         if rank_env.rank == 0:
             _welcome_new(store, attempt, rank_env.world_size, answered)
             secrets.check()
-        elif ours.has("gave_up"):
-            raise rendezvous_timeout(ours.get("gave_up").decode(errors="replace"), deadline.timeout_s)
+        elif (known := ours.find("gave_up")) is not None:
+            raise rendezvous_timeout(known.decode(errors="replace"), deadline.timeout_s)
         try:
             deadline.tick(find_missing, silent=rank_env.rank != 0)
         except GroupError:

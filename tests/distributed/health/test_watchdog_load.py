@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 import torch
 from torch._C._distributed_c10d import Store, TCPStore
 
 from modules.distributed.health import heartbeat_monitor
+from modules.distributed.health.diagnosis import RankSnapshot
 from modules.distributed.health.duties import judging_ranks, watched_ranks
+from modules.distributed.health.exchange import Exchange
+from modules.distributed.health.timed_store import TimedStore
 from modules.distributed.health.watchdog import Watchdog
 from modules.distributed.process_group import Group
 from modules.distributed.run_store import RunStore
 from modules.distributed.startup.rendezvous import Member
+from modules.distributed.store_barrier import StoreBarrier
+from modules.run import Failure
 from modules.run.launch.rank_env import RankEnv
 from tests.ports import free_port
+
+T = TypeVar("T")
 
 RANKS, PER_MACHINE = 256, 8
 MACHINES = RANKS // PER_MACHINE
@@ -41,7 +49,8 @@ class CountingStore:
     def __getattr__(self, name: str) -> Any:
         def request(keys: Any, *others: object) -> Any:
             self._counts["requests"] += 1
-            self._counts["keys"] += len(keys) if isinstance(keys, list) else 1
+            for count in ("keys", name):
+                self._counts[count] += len(keys) if isinstance(keys, list) else 1
             return getattr(self._store, name)(keys, *others)
 
         return request
@@ -94,6 +103,38 @@ def test_the_load_of_256_ranks(store: TCPStore) -> None:
     assert counts["keys"] == ROUNDS * (3 * RANKS + (watchers - 2) * PER_MACHINE + 2 * RANKS + 2)
     assert counts["keys"] / ROUNDS < RANKS * RANKS / 30  # every rank used to read every rank's heartbeat
     assert all(dog._failure is None for dog in dogs)
+    for dog in dogs:
+        dog._store.close()
+
+
+def test_each_value_is_fetched_once(store: TCPStore) -> None:
+    """Authentication needs the value itself, which is not to be fetched for that alone."""
+    members = [member(rank, "m") for rank in range(3)]
+    dogs = [Watchdog(group_of(members, rank, store)) for rank in range(3)]
+    counts: list[Counter[str]] = [Counter() for _ in dogs]
+    shared = [RunStore(cast("Store", CountingStore(store, each).clone()), "s" * 32) for each in counts]
+    barriers = [StoreBarrier(shared[rank], rank, 3, dogs[rank]) for rank in range(3)]
+
+    def fetched(act: Callable[[StoreBarrier], T]) -> tuple[int, list[T]]:
+        for each in counts:
+            each.clear()
+        with ThreadPoolExecutor(3) as ranks:
+            results = list(ranks.map(act, barriers))
+        return sum(each["get"] + each["multi_get"] for each in counts), results
+
+    assert fetched(lambda each: each.gather("names", f"é{each.rank}")) == (9, [["é0", "é1", "é2"]] * 3)
+    assert fetched(lambda each: each.run_on_all("index", lambda: None))[0] == 9
+    assert fetched(lambda each: each.run_on_rank0("save", lambda: None))[0] == 2
+    assert fetched(lambda each: each.cancel_reason()) == (3, ["", "", ""])
+    counts[0].clear()
+    exchange = Exchange(TimedStore(shared[0], 5.0), 0, 3)
+    exchange.publish(Failure(1, "beta", "error", "m", "a", ""))
+    exchange.set("snapshots")
+    exchange.send_snapshot(RankSnapshot(0, "alpha", 5, "", "", 9.0, "", (), (), ""))
+    assert exchange.failure() is not None
+    assert exchange.has("snapshots")
+    assert exchange.snapshots([0, 1]).keys() == {0}
+    assert counts[0]["get"] + counts[0]["multi_get"] == 3
     for dog in dogs:
         dog._store.close()
 
