@@ -176,8 +176,8 @@ def _environment(job: SlurmJob, request: SlurmRequest) -> list[str]:
             "# Where rank 0 listens. The port depends on the job ID, so that jobs on the same node do not collide.",
             _default("MASTER_ADDR", first),
             _default("MASTER_PORT", f"$(({base_port(job.config.initial_port)} + SLURM_JOB_ID % 1000))"),
-            "# What the ranks authenticate each other with: new in each start, only in the environment of the job.",
-            _default(STORE_SECRET, r"$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')"),
+            "# What the ranks authenticate each other with: new in each start, whatever sbatch has handed on.",
+            f"export {STORE_SECRET}=\"$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')\"",
         ]
         if job.layout.nodes == 1:
             lines += [

@@ -132,9 +132,12 @@ def test_each_start_of_a_job_makes_its_own_secret() -> None:
         subprocess.run(
             ["bash", "-c", f"{line}\n{shlex.join(shown)}"], capture_output=True, text=True, check=True, env=environment
         ).stdout.strip()
-        for environment in ({"PATH": os.environ["PATH"]},) * 2
+        for environment in (
+            {"PATH": os.environ["PATH"]},
+            *({"PATH": os.environ["PATH"], "TANDEM_STORE_SECRET": "f" * 32},) * 2,
+        )
     ]
-    assert len({*made}) == 2
+    assert len({*made, "f" * 32}) == 4, "also if sbatch has handed on the submitter's"
     assert all(re.fullmatch("[0-9a-f]{32}", secret) for secret in made)
 
 
