@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from modules.files import FileFault, open_for_writing, printable, read_bytes
 from modules.machine import find_free_port
 from modules.run import RunFolder
 
@@ -45,7 +47,7 @@ class TensorBoard:
         try:
             port = find_free_port(_FIRST_PORT)
             self._log = folder.log_dir / "tensorboard.txt"
-            with self._log.open("wb") as log:
+            with os.fdopen(open_for_writing(self._log), "wb") as log:
                 self._process = subprocess.Popen(
                     [
                         sys.executable, "-P", "-m", "tensorboard.main", "--logdir", str(folder.path.parent),
@@ -94,8 +96,9 @@ class TensorBoard:
             self._owner.after(_POLL_MS, lambda: self._poll(port))
 
     def _last_log_line(self) -> str:
-        with suppress(OSError):
+        with suppress(OSError, FileFault):
             if self._log is not None:
-                lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-                return lines[-1][:200] if lines else ""
+                text = read_bytes(self._log).decode(errors="replace")
+                lines = [line for line in text.splitlines() if line.strip()]
+                return printable(lines[-1], 200) if lines else ""
         return ""

@@ -19,6 +19,7 @@ from app.runs.join_prompt import JoinPrompt, join_prompt_of
 from app.runs.status import READING, STARTING, Status, read_liveness, status_of
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig, load_config
+from modules.files import open_for_writing
 from modules.run import LaunchPlan, RunFolder, request_command
 from modules.run.folder.pidfile import write_pidfile
 from modules.run.folder.run_folder import not_writable_error
@@ -71,7 +72,7 @@ def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subpr
         folder.log_dir.mkdir(parents=True, exist_ok=True)
         (folder.commands_dir / "stop").unlink(missing_ok=True)
         folder.start_failure_file.unlink(missing_ok=True)
-        with folder.console_file.open("wb") as console:
+        with os.fdopen(open_for_writing(folder.console_file), "wb") as console:
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from app.widgets.table import table
 from app.windows.dialog import Dialog
 from modules import ROOT
 from modules.config import save_config
+from modules.files import FileFault, read_bytes, read_text
 from modules.run.preflight_report.report import PreflightReport
 
 SCRIPT = ROOT / "scripts" / "preflight.py"
@@ -111,7 +112,10 @@ class PreflightWindow:
             self._dialog.window.after(_POLL_MS, self._poll)
             return
         self._child = None
-        output = self._log().read_text("utf-8", errors="replace").strip()
+        try:
+            output = read_bytes(self._log()).decode(errors="replace").strip()
+        except (OSError, FileFault) as error:
+            output = f"The output of the check {error}."
         self.button.configure(state="normal")
         if self.report is None:
             self._show_status(output.splitlines()[-1] if output else "The check terminated unexpectedly.", theme.BAD)
@@ -123,8 +127,8 @@ class PreflightWindow:
 
     def _update_table(self) -> None:
         try:
-            report = PreflightReport.parse(self._result.read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, TypeError):
+            report = PreflightReport.parse(read_text(self._result))
+        except (OSError, FileFault):
             return
         shown = len(self.table.get_children())
         for number, cell in enumerate(report.cells[shown:], start=shown):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from modules.checkpoint.optimizer_state import OptimizerState, Plain
 from modules.config import ResumeError
-from modules.files import FileFault, Record, printable, read_bytes, read_json, validate_record
+from modules.files import FileFault, Record, file_size, open_regular, printable, read_bytes, read_json, validate_record
 
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -128,11 +128,13 @@ def find_damage(folder: Path) -> str | None:
         return str(error)
     for name, entry in manifest.files.items():
         path = folder / name
-        if not path.is_file():
-            return f"{folder} is damaged: {name} is missing."
         try:
-            if path.stat().st_size != entry.size or file_sha256(path) != entry.sha256:
+            if file_size(path) != entry.size or file_sha256(path) != entry.sha256:
                 return f"{folder} is damaged: the checksum of {name} does not match."
+        except FileNotFoundError:
+            return f"{folder} is damaged: {name} is missing."
+        except FileFault as fault:
+            return f"{folder} is damaged: {name} {fault}."
         except OSError as error:
             return f"{folder} is damaged: {name} cannot be read ({error.strerror})."
     return None
@@ -165,8 +167,8 @@ def _read(folder: Path) -> TrainingState:
 
 
 def file_sha256(path: Path) -> str:
-    """In hexadecimal digits; raises OSError."""
-    with path.open("rb") as file:
+    """In hexadecimal digits; raises OSError or FileFault."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

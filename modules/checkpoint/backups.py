@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from modules.checkpoint.backup_files import (
     read_manifest,
 )
 from modules.config import ResumeError
+from modules.files import remove_tree
 
 PARTIAL = ".partial-"
 REPLACED = f"{PARTIAL}former-"
@@ -43,7 +43,7 @@ class Backups:
         """
         final = self._folder / f"step-{state.position.step:06d}"
         partial = self._folder / f"{PARTIAL}{final.name}"
-        shutil.rmtree(partial, ignore_errors=True)
+        remove_tree(partial)
         self._restore_replaced()
         try:
             partial.mkdir(parents=True)
@@ -53,7 +53,7 @@ class Backups:
             partial.rename(final)
             _sync(self._folder)
         except (OSError, SafetensorError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_tree(partial)
             if isinstance(error, SafetensorError):  # safetensors raises its own error if the disk is full
                 raise OSError(f"{partial}: {error}") from error
             raise
@@ -88,9 +88,9 @@ class Backups:
 
     def _rotate(self) -> None:
         for folder in self._complete()[: -self._keep]:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
         for leftover in self._folder.glob(f"{PARTIAL}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            remove_tree(leftover)
 
 
 def _number(folder: Path) -> int:

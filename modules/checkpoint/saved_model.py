@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +10,7 @@ from typing import Any
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.sections.adapters import AdapterSettings
-from modules.files import read_json
+from modules.files import read_json, remove_tree
 
 INFO_FILE = "tandem.json"
 
@@ -29,7 +28,7 @@ def save_model(
     Raises OSError if the disk is full or the folder is not writable; the old model then stays.
     """
     partial, replaced = folder.with_name(f".partial-{folder.name}"), folder.with_name(f".former-{folder.name}")
-    shutil.rmtree(partial, ignore_errors=True)
+    remove_tree(partial)
     partial.mkdir(parents=True)
     try:
         export(partial)
@@ -44,13 +43,13 @@ def save_model(
         }
         (partial / INFO_FILE).write_text(json.dumps(info, indent=2), "utf-8")
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        remove_tree(partial)
         raise
-    shutil.rmtree(replaced, ignore_errors=True)
+    remove_tree(replaced)
     if folder.exists():
         folder.rename(replaced)
     partial.rename(folder)
-    shutil.rmtree(replaced, ignore_errors=True)
+    remove_tree(replaced)
 
 
 def _adapter(config: TrainConfig) -> dict[str, object]:

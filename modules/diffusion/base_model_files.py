@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from safetensors import SafetensorError, safe_open
 from modules.config import ConfigError
 from modules.diffusion.hub.files import INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
-from modules.files import FileFault, file_size, read_json
+from modules.files import FileFault, file_size, printable, read_json
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
 SAFETENSORS_HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
 _SMALL_FILE_LIMIT = 64 << 20  # bytes; a tokenizer's are a few MB
+_MOST_LAYERS = 1000  # of a block; the largest published models have some dozens
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
 
@@ -53,7 +54,7 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
 def check_folder(folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
     """Raises ConfigError unless `folder` is a complete diffusers pipeline of one of these classes."""
     check_pipeline_class(folder, pipelines, str(folder))
-    _check_small_files(folder, [folder / component for component in components], "base_model")
+    check_small_files(folder, [folder / component for component in components], "base_model")
     for component in components:
         if component == "scheduler" or component.startswith("tokenizer"):
             _check_json_files(folder, component, "base_model")
@@ -64,7 +65,7 @@ def check_folder(folder: Path, pipelines: Collection[str], components: Collectio
 def check_layout(folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
     """Raises ConfigError unless `folder` has the configuration of such a pipeline; weights are not needed."""
     check_pipeline_class(folder, pipelines, str(folder), "family_options.layout")
-    _check_small_files(folder, sorted(each for each in folder.iterdir() if each.is_dir()), "family_options.layout")
+    check_small_files(folder, sorted(each for each in folder.iterdir() if each.is_dir()), "family_options.layout")
     for component in components:
         _check_json_files(folder, component, "family_options.layout")
 
@@ -99,8 +100,8 @@ def pipeline_class(folder: Path) -> str:
     return name
 
 
-def _check_small_files(folder: Path, subfolders: Collection[Path], option: str) -> None:
-    """Raises ConfigError if a library could not read a text file of the model, or would wait for it for ever."""
+def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -> None:
+    """Raises ConfigError if a library could not read a text file of the model, or would be busy with it for ever."""
     files = sorted(file for subfolder in subfolders for kind in ("*.json", "*.txt") for file in subfolder.glob(kind))
     for file in files:
         try:
@@ -108,13 +109,28 @@ def _check_small_files(folder: Path, subfolders: Collection[Path], option: str) 
                 weight_map(file)
             elif file.suffix == ".txt":
                 file_size(file)
-            elif not isinstance(read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):
+            elif not isinstance(content := read_json(file, _SMALL_FILE_LIMIT, only_finite=False), dict):
                 raise FileFault("is not a JSON object")
+            elif file.name == "config.json":
+                check_layer_counts(content)
         except (OSError, FileFault) as error:
             raise ConfigError(
                 f"{option}: in the model {str(folder)!r} {file.relative_to(folder)} {_reason(error)}.",
                 "Copy or download the model folder again.",
             ) from error
+
+
+def check_layer_counts(config: Mapping[str, object]) -> None:
+    """Raises FileFault if a network of this config has so many layers that building it would not end."""
+    for name, value in config.items():
+        if "layers" in name and _largest(value) > _MOST_LAYERS:
+            raise FileFault(f"has {printable(name, 60)} {printable(value, 60)}; the most is {_MOST_LAYERS}")
+
+
+def _largest(value: object) -> float:
+    if isinstance(value, list):
+        return max(map(_largest, value), default=0)
+    return value if isinstance(value, int | float) else 0
 
 
 def _reason(error: OSError | FileFault) -> str:

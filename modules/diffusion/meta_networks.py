@@ -34,6 +34,7 @@ def meta_networks(base_model: str | None, layout: str, spec: PipelineSpec) -> Me
     folder = _configuration(base_model, layout, spec)
     if folder is None or not all((folder / name / "config.json").is_file() for name in ("unet", *spec.encoders)):
         return None
+    base_model_files.check_small_files(folder, [folder / name for name in ("unet", *spec.encoders)], "base_model")
     try:
         with quiet_libraries(), torch.device("meta"):
             unet: Any = CLASSES["unet"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from modules.config import TrainingError
 from modules.distributed.run_store import RunStore, parse_value
-from modules.files import printable
+from modules.files import open_regular, printable, remove_tree
 
 _CHUNK_BYTES = 16 << 20
 PARTIAL = ".partial-"
@@ -67,7 +66,7 @@ def _listed(text: bytes, names: Collection[str], sender: int) -> dict[str, int]:
 def _read(folder: Path, files: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
     """(file name, its next bytes as a uint8 tensor [at most _CHUNK_BYTES])."""
     for name, size in files.items():
-        with (folder / name).open("rb") as file:
+        with open_regular(folder / name) as file:
             for chunk in _chunks(size):
                 if file.readinto(chunk.numpy().data) != len(chunk):
                     raise OSError(f"{folder / name} was truncated while it was sent")
@@ -87,7 +86,7 @@ class _FolderWriter:
         self._error: OSError | None = None
         if target is not None:
             self._partial = target.with_name(f"{PARTIAL}{target.name}")
-            shutil.rmtree(self._partial, ignore_errors=True)
+            remove_tree(self._partial)
 
     def add(self, name: str, chunk: Tensor) -> None:
         """Append the next bytes of a file; `chunk` is uint8 [N]."""
@@ -105,8 +104,8 @@ class _FolderWriter:
         if self._target is None:
             return
         if self._error is not None:
-            shutil.rmtree(self._partial, ignore_errors=True)
+            remove_tree(self._partial)
             raise self._error
         if self._target.exists():
-            shutil.rmtree(self._target)
+            remove_tree(self._target)
         self._partial.rename(self._target)

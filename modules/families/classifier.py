@@ -23,7 +23,7 @@ from modules.classification.resnet import ResidualBlock
 from modules.config import ConfigError, Section, TrainConfig, setting
 from modules.data.batch import Batch, Example
 from modules.families._family import Evaluation, Family, Metrics, SampleRequest, read_options
-from modules.files import FileFault, read_json
+from modules.files import FileFault, file_size, read_json
 
 MODEL_NAME = "TandemClassifier"
 ARCHITECTURE_OPTIONS = frozenset({"network", "norm", "width"})  # fixed once a model is trained
@@ -301,10 +301,11 @@ def _load_weights(model: nn.Module, options: ClassifierOptions, folder: Path) ->
     head = head_name(options.network, model)
     keeps_head = read_options(ClassifierOptions, _options_of(folder)).class_names == options.class_names
     try:
+        file_size(folder / "model.safetensors")  # raises for what is no file
         state = load_file(folder / "model.safetensors")
         if not keeps_head:
             fresh = {name: value for name, value in model.state_dict().items() if name.startswith(f"{head}.")}
             state = {**state, **fresh}
         model.load_state_dict(state)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, FileFault, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error

@@ -13,6 +13,7 @@ from modules.files.reading import (
     read_text,
 )
 from modules.files.records import Record, validate_record
+from modules.files.writing import open_for_writing, remove_tree
 
 __all__ = [
     "FileFault",
@@ -23,11 +24,13 @@ __all__ = [
     "is_plain_name",
     "is_secret_name",
     "mask_secrets",
+    "open_for_writing",
     "open_regular",
     "printable",
     "read_bytes",
     "read_json",
     "read_lines",
     "read_text",
+    "remove_tree",
     "validate_record",
 ]

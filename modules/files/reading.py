@@ -129,17 +129,17 @@ def _require_regular(mode: int) -> None:
 
 
 def _deeper_than(data: object, limit: int) -> bool:
-    level = [data]
-    for _ in range(limit + 1):
+    level = [data] if isinstance(data, (dict, list)) else []
+    for _ in range(limit):
         level = [
             item
             for parent in level
-            if isinstance(parent, (dict, list))
             for item in (parent.values() if isinstance(parent, dict) else cast("list[object]", parent))
+            if isinstance(item, (dict, list))
         ]
         if not level:
             return False
-    return True
+    return bool(level)
 
 
 def _finite(text: str) -> float:

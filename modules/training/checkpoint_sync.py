@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from modules.checkpoint import (
 )
 from modules.config import ResumeError
 from modules.distributed import RankGroup
-from modules.files import FileFault, Record, decode_json, validate_record
+from modules.files import FileFault, Record, decode_json, remove_tree, validate_record
 from modules.run import RunFolder
 
 RECEIVED = "received"  # in the run folder, while a backup from another machine is read
@@ -56,7 +55,7 @@ def load_checkpoint(backup: Path | None, folder: RunFolder, ranks: RankGroup) ->
     state = _read(backup if has_it[groups.rank] else received, newest)
     ranks.gather("backup read", "")
     if target is not None:
-        shutil.rmtree(folder.path / RECEIVED, ignore_errors=True)
+        remove_tree(folder.path / RECEIVED)
     return state
 
 

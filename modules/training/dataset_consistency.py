@@ -17,7 +17,7 @@ from modules.config import ConfigError, DataError
 from modules.data.index.index import Index
 from modules.data.rng import UInt64Array
 from modules.distributed import RankGroup, SharedFolderGroups
-from modules.files import FileFault, decode_json, printable
+from modules.files import FileFault, decode_json, open_regular, printable
 from modules.machine import hostname
 from modules.monitoring import Report
 
@@ -63,7 +63,7 @@ def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -
     while.
     """
     digest = hashlib.sha256(usable.tobytes())
-    with index.path.open("rb") as file:
+    with open_regular(index.path) as file:
         digest.update(hashlib.file_digest(file, "sha256").digest())
     gathered = ranks.gather("view", json.dumps([digest.hexdigest(), hostname(), len(index)]))
     seen = [_sent(tuple[str, str, int], text, rank) for rank, text in enumerate(gathered)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,6 +116,25 @@ def test_a_half_written_backup_is_not_taken_for_one(tmp_path: Path) -> None:
     assert backups.newest_valid()[0] == tmp_path / "step-000001"
     backups.write(state_at(2), "{}")
     assert not half.exists()
+
+
+@pytest.mark.timeout(60)
+def test_what_lies_in_the_place_of_a_backup_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "manifest.json").mkdir(parents=True)
+    backups = tmp_path / "backup"
+    backups.mkdir()
+    for name in (".partial-x", "step-000003", ".partial-step-000002", "step-000002"):
+        os.mkfifo(backups / name)
+    (backups / ".partial-y").symlink_to(tmp_path / "kept")
+    (backups / ".partial-step-000001").symlink_to(tmp_path / "kept")
+    for step in (1, 2):
+        assert find_damage(Backups(backups, keep=1).write(state_at(step), "{}")) is None
+    assert [path.name for path in backups.iterdir()] == ["step-000002"]
+    assert (tmp_path / "kept" / "manifest.json").is_dir()
+    weights = backups / "step-000002" / "weights.safetensors"
+    weights.unlink()
+    os.mkfifo(weights)
+    assert "weights.safetensors is a named pipe" in str(find_damage(weights.parent))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -125,6 +126,11 @@ def test_a_saved_model_is_loaded_and_gets_a_new_head_for_other_classes(alone: Ru
     assert torch.equal(other.model.state_dict()["conv.weight"], loaded["conv.weight"])
     with pytest.raises(ConfigError, match=r"width is 8, but the model in base_model has 4"):
         Classifier.load(TrainConfig.model_validate({**settings, "family_options": {"width": 8, "classes": "x\ny"}}))
+    shutil.copytree(saved, place / "pipe")
+    (place / "pipe" / "model.safetensors").unlink()
+    os.mkfifo(place / "pipe" / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"is damaged .is a named pipe"):
+        Classifier.load(TrainConfig.model_validate({**settings, "base_model": str(place / "pipe")}))
     (place / "empty").mkdir()
     with pytest.raises(ConfigError, match="is not a saved classifier"):
         Classifier.load(TrainConfig.model_validate({**settings, "base_model": str(place / "empty")}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -266,6 +267,7 @@ def test_wrong_options_are_told_in_a_sentence(options: dict[str, object], senten
         tiny(family_options=options)
 
 
+@pytest.mark.timeout(60)
 def test_wrong_base_models_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"base_model: .* is not a model folder"):
         tiny(base_model=str(tmp_path / "nothing"))
@@ -277,6 +279,14 @@ def test_wrong_base_models_are_one_sentence(tmp_path: Path) -> None:
         PixelDiffusion.load(TrainConfig(base_model=str(tmp_path), family_options={"width": 16}))
     (tmp_path / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"torn")
     with pytest.raises(ConfigError, match="is damaged"):
+        PixelDiffusion.load(TrainConfig(base_model=str(tmp_path)))
+    config = tmp_path / "unet" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"layers_per_block": [2, 10**9]}))
+    with pytest.raises(ConfigError, match=r"config.json has layers_per_block \[2, 1000000000\]; the most is 1000"):
+        PixelDiffusion.load(TrainConfig(base_model=str(tmp_path)))
+    config.unlink()
+    os.mkfifo(config)
+    with pytest.raises(ConfigError, match=r"config.json is a named pipe"):
         PixelDiffusion.load(TrainConfig(base_model=str(tmp_path)))
 
 

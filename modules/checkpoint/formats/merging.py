@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,17 +13,14 @@ from torch import Tensor
 
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type, original_architecture
+from modules.checkpoint.formats.folder_copy import copy_without_weights
 from modules.checkpoint.formats.lora import read_adapter
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
 from modules.checkpoint.formats.original_names import ComponentConfig, OriginalName
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
-from modules.checkpoint.formats.single_file import (
-    WEIGHT_FILES,
-    architecture_of,
-    copy_without_weights,
-    name_mappers,
-)
+from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers
 from modules.config import ConfigError
+from modules.files import remove_tree
 
 _ADVICE: Final = "Use the base model that it was trained on, or one of the same architecture."
 _MERGED_FROM: Final = "modelspec.merged_from"
@@ -86,7 +82,7 @@ def merge_into_folder(
         raise ConfigError(f"{str(source)!r} contains a {model.pipeline}; --merge takes Stable Diffusion 1, 2 and XL.")
     found = [(merge, read_adapter(merge.file, prefixes(architecture))) for merge in merges]
     partial_folder = out.with_name(f".partial-{out.name}")
-    shutil.rmtree(partial_folder, ignore_errors=True)
+    remove_tree(partial_folder)
     try:
         copy_without_weights(source, partial_folder)
         merged: set[int] = set()
@@ -108,7 +104,7 @@ def merge_into_folder(
                     _require(merge.file, adapter, None)
         partial_folder.rename(out)
     except BaseException:
-        shutil.rmtree(partial_folder, ignore_errors=True)
+        remove_tree(partial_folder)
         raise
 
 

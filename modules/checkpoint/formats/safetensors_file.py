@@ -22,6 +22,7 @@ from torch import Tensor
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
 from modules.diffusion.hub.files import PICKLES
+from modules.files import open_regular
 
 HASH_KEY: Final = "modelspec.hash_sha256"
 
@@ -223,7 +224,7 @@ def _check_file(path: Path) -> None:
         raise ConfigError(f"{str(path)!r} is a folder; give a .safetensors file.")
     if not path.is_file():
         raise ConfigError(f"There is no file {str(path)!r}.")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(9)
     if not start:
         raise ConfigError(f"{str(path)!r} is empty.", "Copy or download it again.")

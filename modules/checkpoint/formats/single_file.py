@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -21,6 +19,7 @@ from modules.checkpoint.formats.diffusers_folder import (
     read_json_object,
 )
 from modules.checkpoint.formats.file_types import original_architecture
+from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT, copy_without_weights
 from modules.checkpoint.formats.original_names import (
     NameMapper,
     OriginalName,
@@ -31,7 +30,9 @@ from modules.checkpoint.formats.original_names import (
 )
 from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
+from modules.diffusion.base_model_files import check_layer_counts
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
+from modules.files import remove_tree
 
 _PIPELINES: Final = ("Pipeline", "Img2ImgPipeline", "InpaintPipeline")
 _SD: Final = frozenset(f"StableDiffusion{name}" for name in _PIPELINES)
@@ -42,10 +43,6 @@ WEIGHT_FILES: Final = {
     "text_encoder": "model.safetensors",
     "text_encoder_2": "model.safetensors",
 }
-_OMITTED: Final = ("safety_checker", "feature_extractor", "image_encoder")  # not part of a single file
-_NOT_COPIED: Final = (
-    ".safetensors", ".bin", ".ckpt", ".pt", ".msgpack", ".onnx", ".pb", ".index.json", ".md", ".png",
-)  # fmt: skip
 # Stable Diffusion 2 never uses OpenCLIP's last layer, so diffusers leaves it out; other tools expect it.
 _NUM_LAYERS_WITHOUT_LAST: Final = 23
 _DISPLAY_NAMES: Final = {
@@ -95,7 +92,7 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
     model = read_diffusers_folder(layout)
     _require_same_architecture(file, model)
     partial_folder = folder.with_name(f".partial-{folder.name}")
-    shutil.rmtree(partial_folder, ignore_errors=True)
+    remove_tree(partial_folder)
     try:
         copy_without_weights(layout, partial_folder)
         with SafetensorsFile(file) as source:
@@ -105,7 +102,7 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
                 write_safetensors(partial_folder / component / WEIGHT_FILES[component], tensors, {})
         partial_folder.rename(folder)
     except BaseException:
-        shutil.rmtree(partial_folder, ignore_errors=True)
+        remove_tree(partial_folder)
         raise
 
 
@@ -244,15 +241,23 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
     from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-    config = dict(layout.components[component])
+    config = dict(layout.components.get(component, {}))
     module: torch.nn.Module
-    with torch.device("meta"):
-        if component in ("unet", "vae"):
-            model_class = UNet2DConditionModel if component == "unet" else AutoencoderKL
-            module = model_class.from_config(config)
-        else:
-            text_class = CLIPTextModel if component == "text_encoder" else CLIPTextModelWithProjection
-            module = text_class(CLIPTextConfig.from_dict(config))
+    try:
+        check_layer_counts(config)
+        with torch.device("meta"):
+            if component in ("unet", "vae"):
+                model_class = UNet2DConditionModel if component == "unet" else AutoencoderKL
+                module = model_class.from_config(config)
+            else:
+                text_class = CLIPTextModel if component == "text_encoder" else CLIPTextModelWithProjection
+                module = text_class(CLIPTextConfig.from_dict(config))
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        reason = (str(error).splitlines() or [""])[0][:300]
+        raise ConfigError(
+            f"{component}/config.json in {str(layout.folder)!r} describes no network: {type(error).__name__}: {reason}",
+            WHOLE_LAYOUT,
+        ) from error
     names = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     if component in ("unet", "vae"):
         return names
@@ -270,26 +275,3 @@ def _copy_schedule(source: SafetensorsFile, scheduler_file: Path) -> None:
         return
     scheduler = declared.apply(read_json_object(scheduler_file))
     scheduler_file.write_text(json.dumps(scheduler, indent=2) + "\n", encoding="utf-8")
-
-
-def copy_without_weights(layout: Path, folder: Path) -> None:
-    """The configuration of the diffusers folder `layout`: its small files, without components that are not trained."""
-    _copy_small_files(layout, folder)
-    _remove_omitted_components(folder / "model_index.json")
-
-
-def _copy_small_files(layout: Path, folder: Path) -> None:
-    """All but weights, omitted components and hidden files. Raises OSError at the first file that fails."""
-    for directory, subfolders, files in os.walk(layout, followlinks=True):
-        subfolders[:] = [name for name in subfolders if name not in _OMITTED and not name.startswith(".")]
-        target = folder / Path(directory).relative_to(layout)
-        target.mkdir(parents=True)
-        for name in files:
-            if not name.endswith(_NOT_COPIED) and not name.startswith("."):
-                shutil.copy(Path(directory) / name, target / name)
-
-
-def _remove_omitted_components(index_file: Path) -> None:
-    index = read_json_object(index_file)
-    index.update({name: [None, None] for name in _OMITTED if name in index})
-    index_file.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from PIL import Image
 from modules.config import Concept, ConfigError, DataError
 from modules.data.archives.numpy_pickle import read_pickled_data
 from modules.data.index.index import ProgressCallback, no_progress
-from modules.files import FileFault, open_regular, read_bytes
+from modules.files import FileFault, open_regular, read_bytes, remove_tree
 
 SIDE = 32  # pixels
 _PIXELS = 3 * SIDE**2
@@ -98,12 +97,12 @@ def unpack(path: str | Path, cache_dir: Path, progress: ProgressCallback = no_pr
             for label, pixels in _images(version, files[name](), len(classes))
         )
         unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
+        remove_tree(unfinished)
         try:
             _write(unfinished, images, classes, progress)
             unfinished.rename(target)
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            remove_tree(unfinished)
     except (FileFault, tarfile.TarError, EOFError) as fault:
         reason = str(fault) if isinstance(fault, FileFault) else f"is damaged ({fault})"
         raise DataError(f"concepts: {str(path)!r} {reason}.", "Download the archive again.") from fault

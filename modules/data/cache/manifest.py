@@ -6,12 +6,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from modules.files import FileFault, file_size, open_regular, printable, validate_record
 
 MANIFEST_NAME = "index.jsonl"
 SHARD_PATTERN = r"\d{6}\.safetensors"
+_LINE_BYTES = 64 << 20  # a flush lists 64 images, or what could not be used within 30 s
 
-FileRecord: TypeAlias = tuple[str, int, int, str]  # absolute path, size, mtime_ns, sha256 of the content in hex
+Hex: TypeAlias = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,64}$")]
+FileRecord: TypeAlias = tuple[str, int, int, Hex]  # absolute path, size, mtime_ns, sha256 of the content
 BadFile: TypeAlias = tuple[str, list[int], str, bool]  # absolute path, stamps of image and mask, reason, permanent
 
 
@@ -19,10 +25,10 @@ BadFile: TypeAlias = tuple[str, list[int], str, bool]  # absolute path, stamps o
 class ManifestLine:
     """What one flush adds; JSON in the file, so the names are part of the format."""
 
-    shard: str = ""  # file name; "" if no view was encoded
+    shard: Annotated[str, Field(pattern=rf"^({SHARD_PATTERN})?$")] = ""  # file name; "" if no view was encoded
     shard_bytes: int = 0
-    keys: list[str] = field(default_factory=list)  # of the entries of the shard, in order
-    checksums: list[int] = field(default_factory=list)
+    keys: list[Hex] = field(default_factory=list)  # of the entries of the shard, in order
+    checksums: list[Annotated[int, Field(ge=0, lt=1 << 32)]] = field(default_factory=list)
     files: list[FileRecord] = field(default_factory=list)
     bad: list[BadFile] = field(default_factory=list)
 
@@ -36,16 +42,24 @@ class ManifestLine:
 
 
 def read_lines(folder: Path) -> Iterator[ManifestLine]:
-    """The lines of one rank's manifest; a torn one, left by a killed run, is skipped."""
+    """The lines of one rank's manifest; a torn one, left by a killed run, and what is no such line are skipped."""
     try:
-        content = (folder / MANIFEST_NAME).read_bytes()
-    except OSError:
+        with open_regular(folder / MANIFEST_NAME) as file:
+            while text := file.readline(_LINE_BYTES):
+                if len(text) == _LINE_BYTES:
+                    return  # no manifest
+                if (line := _parse(text)) is not None:
+                    yield line
+    except (OSError, FileFault):
         return
-    for line in content.split(b"\n"):
-        try:
-            yield ManifestLine(**json.loads(line))
-        except (ValueError, TypeError, RecursionError):
-            continue
+
+
+def _parse(text: bytes) -> ManifestLine | None:
+    try:
+        line = validate_record(ManifestLine, json.loads(text))  # not decode_json, which takes twice as long
+    except (ValueError, RecursionError):
+        return None
+    return line if len(line.keys) == len(line.checksums) else None
 
 
 class CacheManifest:
@@ -67,7 +81,7 @@ class CacheManifest:
         for path, size, mtime_ns, content in line.files:
             self.contents[path, size, mtime_ns] = bytes.fromhex(content)
         for path, stamps, reason, permanent in line.bad:
-            self.bad[path, tuple(stamps)] = (reason, permanent)
+            self.bad[path, tuple(stamps)] = (printable(reason, 500), permanent)
         if line.shard and sizes.get(line.shard) == line.shard_bytes:
             number = len(self.shards)
             self.shards.append(folder / line.shard)
@@ -76,7 +90,12 @@ class CacheManifest:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
+    """The sizes of the shards in a folder."""
+    sizes = {}
     try:
-        return {path.name: path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors"}
-    except OSError:
+        for path in folder.iterdir():
+            if path.suffix == ".safetensors":
+                sizes[path.name] = file_size(path)
+    except (OSError, FileFault):
         return {}
+    return sizes

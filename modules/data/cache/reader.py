@@ -16,6 +16,7 @@ from modules.config import DataError
 from modules.data.cache.shards import checksum
 from modules.data.index.problems import Problem
 from modules.data.rng import SampleRng
+from modules.files import file_size
 
 Entry: TypeAlias = dict[str, Tensor]
 
@@ -77,7 +78,7 @@ class CachedExamples:
         path = self._shards[self._slots.shard[slot]]
         try:
             entry = self._reader.read(path, int(self._slots.position[slot]))
-        except (OSError, SafetensorError, KeyError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise _damaged(path, str(error)) from error
         if not self._checked[slot]:
             if checksum(entry) != self._slots.checksum[slot]:
@@ -129,6 +130,7 @@ class _TensorFile(Protocol):
 
 class _OpenShard:
     def __init__(self, path: Path) -> None:
+        file_size(path)  # raises for what is no file
         self._file = cast(_TensorFile, safe_open(path, framework="pt"))
         self._names: dict[int, list[str]] = {}
         for key in self._file.keys():  # noqa: SIM118 - not a dict

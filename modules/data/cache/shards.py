@@ -20,6 +20,7 @@ from torch import Tensor
 
 from modules.config import ConfigError, TandemError
 from modules.data.cache.manifest import MANIFEST_NAME, SHARD_PATTERN, BadFile, FileRecord, ManifestLine, read_lines
+from modules.files import open_for_writing
 
 Entry: TypeAlias = dict[str, Tensor]
 
@@ -151,7 +152,7 @@ def _remove_leftovers(folder: Path) -> int:
 
 
 def _append(path: Path, line: str) -> None:
-    with open(path, "ab+") as file:
+    with os.fdopen(open_for_writing(path, append=True), "ab+") as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             # A torn last line must not swallow this one.
@@ -173,7 +174,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _lock(folder: Path, warn: Callable[[str], None]) -> int:
     """A file descriptor that holds the folder's lock until it is closed or the process dies."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = open_for_writing(folder / "lock", append=True)
     try:
         if sys.platform == "win32":
             import msvcrt

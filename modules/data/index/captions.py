@@ -120,7 +120,7 @@ def pack_captions(captions: tuple[str, ...]) -> bytes:
 
 def unpack_captions(packed: bytes) -> tuple[str, ...]:
     """The result of `pack_captions`; ("",) if it is empty."""
-    return tuple(caption.replace("\r", "\n") for caption in packed.decode("utf-8").split("\n"))
+    return tuple(caption.replace("\r", "\n") for caption in packed.decode("utf-8", "replace").split("\n"))
 
 
 def _with_state(captions: tuple[str, ...]) -> tuple[tuple[str, ...], CaptionState]:

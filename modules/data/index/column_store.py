@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from modules.files import FileFault, decode_json, file_size, open_regular
+
 Column: TypeAlias = NDArray[np.generic]
 
 _DTYPES = {"U8": np.uint8, "U64": np.uint64, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
 _HEADER_KEY = "tandem"
+_LARGEST_HEADER = 256 << 20  # bytes; an index lists its problems there
 
 
 def write_columns(path: Path, columns: Mapping[str, Column], header: str) -> None:
@@ -38,29 +40,34 @@ def write_columns(path: Path, columns: Mapping[str, Column], header: str) -> Non
 
 def map_columns(path: Path) -> tuple[dict[str, Column], str]:
     """The columns (read-only) and header text that `write_columns` stored. Raises OSError, or ValueError if damaged."""
-    size = path.stat().st_size
+    size = file_size(path)
     if size < 8:
         raise ValueError("too short")
     content = np.memmap(path, dtype=np.uint8, mode="r")
     start = 8 + int.from_bytes(content[:8].tobytes(), "little")
-    if start > size:
+    if start > min(size, _LARGEST_HEADER):
         raise ValueError("the header is cut off")
-    entries = json.loads(content[8:start].tobytes())
-    header = entries.pop("__metadata__", {}).get(_HEADER_KEY, "")
-    columns = {}
-    for name, entry in entries.items():
-        first, last = entry["data_offsets"]
-        if start + last > size:
-            raise ValueError(f"column {name} is cut off")
-        dtype = _DTYPES[entry["dtype"]]
-        columns[name] = np.frombuffer(content[start + first : start + last], dtype).reshape(entry["shape"])
-    return columns, header
+    try:
+        entries = dict(decode_json(content[8:start].tobytes()))  # type: ignore[call-overload]
+        header = str(entries.pop("__metadata__", {}).get(_HEADER_KEY, ""))
+        return {str(name): _column(content[start:], entry) for name, entry in entries.items()}, header
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"the header is wrong: {type(error).__name__} {error}") from error
+
+
+def _column(data: Column, entry: Mapping[str, Any]) -> Column:
+    first, last = entry["data_offsets"]
+    if not 0 <= first <= last <= len(data):
+        raise ValueError("a column is cut off")
+    column: Column = np.frombuffer(data[first:last], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return column
 
 
 def _has_content(path: Path, data: bytes) -> bool:
     try:
-        return path.stat().st_size == len(data) and path.read_bytes() == data
-    except OSError:
+        with open_regular(path) as file:
+            return os.fstat(file.fileno()).st_size == len(data) and file.read() == data
+    except (OSError, FileFault):
         return False
 
 

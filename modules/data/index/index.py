@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -20,6 +20,7 @@ from modules.data.index.captions import CaptionState, unpack_captions
 from modules.data.index.column_store import Column, StringColumn, map_columns
 from modules.data.index.problems import Problem
 from modules.data.index.scan import concept_root
+from modules.files import FileFault, decode_json, validate_record
 
 FORMAT = 1
 ProgressCallback: TypeAlias = Callable[[int, int], None]  # (done, total)
@@ -45,15 +46,11 @@ class IndexHeader:
 
     @classmethod
     def parse(cls, text: str) -> IndexHeader:
-        """The header of a `dump`. Raises ValueError, KeyError or TypeError if the text is not one."""
-        data = json.loads(text)
-        return cls(
-            roots=tuple(data["roots"]),
-            origins=tuple(data["origins"]),
-            buckets=tuple(Bucket(**bucket) for bucket in data["buckets"]),
-            problems=tuple(Problem(**problem) for problem in data["problems"]),
-            files_seen=data["files_seen"],
-        )
+        """The header of a `dump`. Raises FileFault if the text is not one."""
+        header = validate_record(cls, decode_json(text))
+        if len(header.origins) != len(header.roots):
+            raise FileFault("has other origins than roots")
+        return header
 
 
 class Index:
@@ -143,13 +140,53 @@ def load_index(path: Path) -> Index:
     """Memory-map the stored index. Raises DataError if it is missing or damaged."""
     try:
         columns, header = map_columns(path)
-        return Index(path, columns, IndexHeader.parse(header))
+        parsed = IndexHeader.parse(header)
+        _check(columns, parsed)
+        return Index(path, columns, parsed)
     except OSError as error:
         raise DataError(f"The index {str(path)!r} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise DataError(
             f"The index {str(path)!r} is damaged ({error}).", "Delete it; the next start builds it again."
         ) from error
+
+
+_PER_ROW = {
+    **dict.fromkeys(("concept", "width", "height", "bucket"), (np.int32, ())),
+    **dict.fromkeys(("size", "mtime_ns"), (np.int64, ())),
+    **dict.fromkeys(("caption_file", "mask_file"), (np.int64, (2,))),
+    "mask_size": (np.int32, (2,)),
+    "validation": (np.bool_, ()),
+    "path_hash": (np.uint64, ()),
+    "caption_state": (np.uint8, ()),
+}
+
+
+def _check(columns: Mapping[str, Column], header: IndexHeader) -> None:
+    """Raises ValueError unless these are the columns of one table; a cache folder may come from somebody else."""
+    rows = len(columns["concept"]) if "concept" in columns and columns["concept"].ndim else 0
+    for name, (dtype, shape) in _PER_ROW.items():
+        if name not in columns or columns[name].dtype != dtype or columns[name].shape != (rows, *shape):
+            raise ValueError(f"its column {name} has another type or length")
+    for name in ("path", "caption"):
+        blob, starts = columns.get(f"{name}_blob"), columns.get(f"{name}_starts")
+        if blob is None or starts is None or blob.dtype != np.uint8 or starts.dtype != np.uint64:
+            raise ValueError(f"its column {name} has another type or length")
+        if blob.ndim != 1 or starts.shape != (rows + 1,) or starts[0] != 0 or starts[-1] != len(blob):
+            raise ValueError(f"its column {name} has another type or length")
+        if _falls(starts):
+            raise ValueError(f"the texts of its column {name} overlap")
+    limits = {"concept": len(header.roots), "bucket": len(header.buckets), "caption_state": len(CaptionState)}
+    for name, limit in limits.items():
+        if rows and not 0 <= int(columns[name].min()) <= int(columns[name].max()) < limit:
+            raise ValueError(f"its column {name} has a number out of range")
+    if rows and (min(int(columns[name].min()) for name in ("width", "height")) < 1 or _falls(columns["concept"])):
+        raise ValueError("its rows are not those of an index")
+
+
+def _falls(column: Column) -> bool:
+    numbers = cast("NDArray[np.int64]", column)
+    return bool((numbers[1:] < numbers[:-1]).any())
 
 
 def _string_column(columns: dict[str, Column], name: str) -> StringColumn:

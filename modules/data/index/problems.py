@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from modules.files import open_for_writing
 
 
 @dataclass(frozen=True)
@@ -26,4 +29,5 @@ def write_problems(problems: Iterable[Problem], path: Path) -> None:
     if not lines:
         path.unlink(missing_ok=True)
         return
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with os.fdopen(open_for_writing(path), "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")

@@ -24,7 +24,7 @@ from modules.data.index.captions import CaptionState, unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.index import no_progress
 from modules.data.index.scan import scan_concept
-from modules.files import FileFault, open_regular
+from modules.files import FileFault, decode_json, open_regular, read_text
 
 Record = dict[str, object]
 
@@ -78,8 +78,11 @@ def main(arguments: Sequence[str]) -> int:
         print("usage: python -m modules.data.index.survey FILE|- [SIZE_STEP]", file=sys.stderr)
         return 2
     try:
-        text = sys.stdin.read() if arguments[0] == "-" else Path(arguments[0]).read_text("utf-8")
-        config = validate(json.loads(text), "survey")
+        text = sys.stdin.read() if arguments[0] == "-" else read_text(arguments[0])
+        data = decode_json(text)
+        if not isinstance(data, dict):
+            raise FileFault("is no group of settings")
+        config = validate(data, "survey")
     except (OSError, ValueError, TandemError) as error:
         print(json.dumps({"type": "error", "message": str(error)}))
         print(f"survey: {error}", file=sys.stderr)

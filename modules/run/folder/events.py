@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from modules.files import FileFault, mask_secrets, open_regular
+from modules.files import FileFault, mask_secrets, open_for_writing, open_regular
 
 PROTOCOL_VERSION: Final = 1
 Event = dict[str, object]
@@ -222,7 +222,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def _open(path: Path, *, repair: bool) -> int:
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    file = open_for_writing(path, append=True)
     size = os.fstat(file).st_size
     if repair and size:
         os.lseek(file, size - 1, os.SEEK_SET)

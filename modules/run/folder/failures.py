@@ -15,7 +15,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field
 
 from modules.config import TandemError
-from modules.files import FileFault, mask_secrets, printable, read_json, validate_record
+from modules.files import FileFault, mask_secrets, open_for_writing, printable, read_json, validate_record
 from modules.machine import hostname
 from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
 from modules.run.folder.rank_log import rank_lines
@@ -94,8 +94,8 @@ def record_failure(folder: RunFolder, failure: Failure, *, keep_existing: bool =
 
 def create_reserve(folder: RunFolder, rank: int) -> None:
     """Reserve disk space for this rank's failure, in case the disk is full by then."""
-    with suppress(OSError):
-        _reserve_file(folder, rank).write_bytes(os.urandom(_RESERVED_BYTES))  # a file system may not store zeros
+    with suppress(OSError), os.fdopen(open_for_writing(_reserve_file(folder, rank)), "wb") as file:
+        file.write(os.urandom(_RESERVED_BYTES))  # a file system may not store zeros
 
 
 def release_reserve(folder: RunFolder, ranks: Iterable[int]) -> None:
@@ -124,7 +124,8 @@ def _use_reserve(folder: RunFolder, rank: int, text: str) -> bool:
 
 def _append_traceback(folder: RunFolder, failure: Failure) -> None:
     if failure.traceback:
-        with folder.log_file(failure.rank).open("a", encoding="utf-8", errors="backslashreplace") as log:
+        descriptor = open_for_writing(folder.log_file(failure.rank), append=True)
+        with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(rank_lines(failure.rank, failure.traceback, failure.time))
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import psutil
 from pydantic import Field
 
-from modules.files import FileFault, Record, read_json, validate_record
+from modules.files import FileFault, Record, open_for_writing, read_json, validate_record
 from modules.machine import hostname
 from modules.run.folder.run_folder import RunFolder
 
@@ -44,7 +44,8 @@ def pidfile_held(folder: RunFolder) -> Iterator[None]:
     write_pidfile(folder, os.getpid())
     with ExitStack() as held:
         with suppress(OSError):  # open as long as this process works here, which `find_launcher` looks for
-            held.enter_context((folder.log_dir / "launcher.lock").open("ab"))
+            lock = open_for_writing(folder.log_dir / "launcher.lock", append=True)
+            held.enter_context(os.fdopen(lock, "ab"))
         try:
             yield
         finally:

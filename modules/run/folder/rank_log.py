@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from contextlib import suppress
+from io import TextIOWrapper
+from typing import cast
 
-from modules.files import mask_secrets
+from modules.files import mask_secrets, open_for_writing
 from modules.run.folder.run_folder import RunFolder
 
 
@@ -19,6 +22,11 @@ class RankLog(logging.FileHandler):
         self.setLevel(level)
         self.setFormatter(_RankFormatter(rank))
         self._has_warned = False
+
+    def _open(self) -> TextIOWrapper:
+        """As the standard handler opens the file, but never a link or a pipe."""
+        descriptor = open_for_writing(self.baseFilename, append=True)
+        return cast(TextIOWrapper, os.fdopen(descriptor, self.mode, encoding=self.encoding, errors=self.errors))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record; unlike the standard handler, tolerate a file that cannot be opened."""

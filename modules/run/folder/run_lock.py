@@ -6,6 +6,7 @@ supervisor that is killed, the second keeps two simultaneous starts apart.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from modules.config import ResumeError
+from modules.files import open_for_writing
 from modules.run.folder.run_folder import RunFolder
 
 
@@ -22,7 +24,7 @@ def training_lock(folder: RunFolder) -> Iterator[None]:
     """Hold the training lock; does nothing if the file system has no locks or another process holds it."""
     file: IO[bytes] | None = None
     with suppress(OSError):
-        file = _lock_file(folder).open("ab")
+        file = _open(_lock_file(folder))
         _lock_with_retries(file)
     try:
         yield
@@ -37,7 +39,7 @@ def supervisor_lock(folder: RunFolder) -> Iterator[None]:
     try:
         # Machines that share the disk each have a supervisor.
         number = f"-{folder.machine}" if folder.machine else ""
-        file = (folder.log_dir / f"supervisor{number}.lock").open("ab")
+        file = _open(folder.log_dir / f"supervisor{number}.lock")
     except OSError:
         yield  # an unwritable folder is reported elsewhere
         return
@@ -82,6 +84,10 @@ def _still_training(folder: RunFolder) -> ResumeError:
 
 def _lock_file(folder: RunFolder) -> Path:
     return folder.log_dir / "training.lock"
+
+
+def _open(path: Path) -> IO[bytes]:
+    return os.fdopen(open_for_writing(path, append=True), "ab")
 
 
 def _lock_with_retries(file: IO[bytes]) -> None:

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from modules.files import FileFault, read_text
 from modules.run.exit_codes import BAD_CONFIG, NO_DATA
 
 _FATAL: Final = frozenset({BAD_CONFIG, NO_DATA})
@@ -24,8 +25,8 @@ def previous_fatal_exit_code() -> int | None:
     """The fatal exit code that another process of the same torchrun has reported; None if there is none."""
     marker = _marker_file()
     try:
-        text = "" if marker is None else marker.read_text()
-    except OSError:
+        text = "" if marker is None else read_text(marker, 100)
+    except (OSError, FileFault):
         return None
     return int(text) if text.isdecimal() else None
 

@@ -7,8 +7,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
+from modules.files import decode_json, validate_record
 from modules.run.exit_codes import FAILED, FINISHED
 
 Colour = Literal["green", "yellow", "red", "grey"]
@@ -73,13 +74,8 @@ class PreflightReport:
 
     @classmethod
     def parse(cls, text: str) -> PreflightReport:
-        """Parse the output of `dump`. Raises ValueError, KeyError or TypeError if it is invalid."""
-        data = json.loads(text)
-        cells = tuple(Cell(**cell) for cell in data["cells"])
-        if any(cell.colour not in get_args(Colour) for cell in cells):
-            raise ValueError("a cell has an unknown colour")
-        matrices = tuple((str(title), tuple(rows)) for title, rows in data["matrices"])
-        return cls(data["title"], cells, matrices, complete=bool(data["complete"]))
+        """Parse the output of `dump`. Raises FileFault if it is none."""
+        return validate_record(cls, decode_json(text))
 
     def save(self, path: Path) -> None:
         """Write `dump` atomically."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig
+from modules.files import FileFault, read_bytes, read_text
 from modules.machine import find_free_port, hostname
 from modules.run.exit_codes import FAILED, FINISHED
 from modules.run.join.keys import STORE_SECRET
@@ -30,6 +31,7 @@ _POLL_EVERY_S = 0.1
 _EXIT_GRACE_S = 15.0
 # A check of hundreds of pairs reports nothing for minutes.
 _MAX_SILENCE_S = 600.0
+_LARGEST_LOG: Final = 64 << 20  # bytes
 
 
 def start_preflight(
@@ -132,7 +134,10 @@ def _completed(report: PreflightReport | None, codes: Mapping[int, int | None], 
 
 
 def _describe_exit(code: int | None, log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    try:
+        lines = read_bytes(log, _LARGEST_LOG).decode(errors="replace").split("\n")
+    except (OSError, FileFault) as error:
+        lines = [f"its output {error}"]
     last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if code is not None and code < 0:
         return f"was killed (signal {signal.Signals(-code).name})"
@@ -141,8 +146,8 @@ def _describe_exit(code: int | None, log: Path) -> str:
 
 def _read(result: Path) -> PreflightReport | None:
     try:
-        return PreflightReport.parse(result.read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError):
+        return PreflightReport.parse(read_text(result))
+    except (OSError, FileFault):
         return None
 
 

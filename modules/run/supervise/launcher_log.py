@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from modules.files import FileFault, open_regular
+from modules.files import FileFault, open_for_writing, open_regular
 
 # All that depends on torchrun's wording (2.13); without a match the diagnosis is only less precise.
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
@@ -63,7 +64,7 @@ class LauncherLogFile:
 
     def open(self, first_line: str) -> BinaryIO:
         """Start a new part, headed by `first_line`; raises OSError."""
-        log = self._path.open("ab")
+        log = os.fdopen(open_for_writing(self._path, append=True), "ab")
         self._start = self._read_to = log.tell()
         log.write(f"{first_line}\n".encode())
         log.flush()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,48 @@ def test_file_with_other_shapes_is_rejected(sd: Path, sdxl: Path, tmp_path: Path
     with pytest.raises(ConfigError, match=r"is a Stable Diffusion 1 model, but the layout '.*' is a .* XL model"):
         write_diffusers_folder(file, sdxl, tmp_path / "again", torch.float32)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda layout: _set(layout / "text_encoder", "num_hidden_layers", 10**9), "num_hidden_layers 1000000000; the"),
+        (lambda layout: _set(layout / "unet", "layers_per_block", [[10**9]]), r"layers_per_block \[\[1000000000\]\]"),
+        (lambda layout: _set(layout / "vae", "block_out_channels", "x"), "vae/config.json .* describes no network"),
+        (lambda layout: (layout / "tokenizer" / "x.json").symlink_to("/dev/zero"), "x.json' is a device"),
+        (lambda layout: os.mkfifo(layout / "tokenizer" / "x.txt"), "x.txt' is a named pipe"),
+        (lambda layout: os.truncate(layout / "unet" / "config.json", 1 << 40), r"config.json .*it is larger"),
+    ],
+)
+def test_a_layout_of_somebody_else_is_refused_in_time(
+    sd: Path, tmp_path: Path, change: Callable[[Path], object], sentence: str
+) -> None:
+    file, layout = tmp_path / "model.safetensors", shutil.copytree(sd, tmp_path / "layout")
+    write_single_file(sd, file, torch.float32, {})
+    change(layout)
+    with pytest.raises(ConfigError, match=sentence):
+        write_diffusers_folder(file, layout, tmp_path / "again", torch.float32)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["layout", "model.safetensors"]
+
+
+def test_of_a_layout_only_its_components_are_copied(sd: Path, tmp_path: Path) -> None:
+    file, layout = tmp_path / "model.safetensors", shutil.copytree(sd, tmp_path / "layout")
+    write_single_file(sd, file, torch.float32, {})
+    (tmp_path / "private.txt").write_text("private")
+    (layout / "more").mkdir()
+    (layout / "more" / "x.txt").write_text("x")
+    (layout / "all").symlink_to(tmp_path)
+    (layout / "unet" / "again").symlink_to("..")
+    (layout / "tokenizer" / "id_rsa").symlink_to(tmp_path / "private.txt")
+    write_diffusers_folder(file, layout, tmp_path / "again", torch.float32)
+    expected = {path.relative_to(sd) for path in sd.rglob("*")}
+    assert {path.relative_to(tmp_path / "again") for path in (tmp_path / "again").rglob("*")} == expected
+
+
+def _set(component: Path, name: str, value: object) -> None:
+    config = json.loads((component / "config.json").read_text())
+    (component / "config.json").write_text(json.dumps(config | {name: value}))
 
 
 def test_weights_may_lie_in_several_files(sd: Path, tmp_path: Path) -> None:

@@ -247,6 +247,47 @@ def test_torn_lines_and_leftovers_are_skipped(folder: Path, tmp_path: Path, monk
     assert fill(config, index)[1] == 0
 
 
+def test_a_manifest_of_somebody_else_is_skipped_line_by_line(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c")
+    index = indexed(config)
+    fill(config, index)
+    good = json.loads((tmp_path / "c/rank-0/index.jsonl").read_text())
+    other = tmp_path / "c/rank-1"
+    other.mkdir()
+    lines = [
+        {**good, "shard": ["x"]}, {**good, "shard": "../rank-0/000000.safetensors"}, {**good, "keys": ["xyz"]},
+        {**good, "checksums": good["checksums"][1:]}, {**good, "checksums": [1 << 40] * 10},
+        {**good, "files": [["a", 1, 2, "no hex"]]}, {**good, "files": [[["a"], 1, 2, "00"]]}, {**good, "files": [7]},
+        {**good, "bad": [["a", 3, "why", True]]}, {**good, "bad": [["a", [1], {}, True]]}, {**good, "keys": None},
+    ]  # fmt: skip
+    nested = "[" * 100_000
+    (other / "index.jsonl").write_text("\n".join([*map(json.dumps, lines), nested, '{"files": [NaN]}', ""]))
+    assert list(read_lines(other)) == []
+    cached, count = fill(config, index)
+    assert count == 0
+    assert cached.usable.all()
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_file_in_a_cache_folder_is_not_waited_for(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c")
+    index = indexed(config)
+    cached, _ = fill(config, index)
+    line = json.loads((tmp_path / "c/rank-0/index.jsonl").read_text())
+    for name in ("rank-1", "rank-2", "rank-3"):
+        (tmp_path / "c" / name).mkdir()
+    os.mkfifo(tmp_path / "c/rank-1/index.jsonl")
+    os.mkfifo(tmp_path / "c/rank-2/000000.safetensors")
+    (tmp_path / "c/rank-2/index.jsonl").write_text(json.dumps({**line, "shard_bytes": 0}) + "\n")
+    with (tmp_path / "c/rank-3/index.jsonl").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    assert fill(config, index)[1] == 0
+    (tmp_path / "c/rank-0/000000.safetensors").unlink()
+    os.mkfifo(tmp_path / "c/rank-0/000000.safetensors")
+    with pytest.raises(DataError, match="a named pipe"):
+        cached.read(0, 0)
+
+
 def test_failing_encode_raises_and_keeps_what_was_done(folder: Path, tmp_path: Path) -> None:
     config = config_for(folder, cache=tmp_path / "c")
     index = indexed(config)

@@ -6,10 +6,13 @@ import copy
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from modules.config import DataError, TandemError
 from modules.data.index import concept_rows
+from modules.data.index.column_store import Column, map_columns
 from modules.data.index.index import load_index
 from modules.data.index.problems import write_problems
 from tests.data.helpers import config_for, index_of, write_image
@@ -203,6 +206,42 @@ def test_damaged_index_is_rebuilt(tmp_path: Path) -> None:
         assert names(index_of(config, tmp_path / "c")) == ["a.png"]
     with pytest.raises(DataError, match="cannot be read"):
         load_index(tmp_path / "nothing")
+
+
+@pytest.mark.timeout(60)
+def test_an_index_of_somebody_else_is_rebuilt(tmp_path: Path) -> None:
+    write_image(tmp_path / "d/a.png")
+    write_image(tmp_path / "d/b.png")
+    config = config_for(tmp_path / "d", cache=tmp_path / "c")
+    path = index_of(config, tmp_path / "c").path
+    columns, header = map_columns(path)
+    columns = {name: column.copy() for name, column in columns.items()}
+    changes: list[dict[str, Column]] = [
+        {"concept": np.array([0, 7], np.int32)}, {"concept": np.array([0], np.int32)}, {"bucket": columns["size"]},
+        {"bucket": np.array([0, -1], np.int32)}, {"path_starts": np.array([0, 9, 1 << 63], np.uint64)},
+        {"path_starts": np.array([9, 0, 10], np.uint64)}, {"caption_state": np.array([0, 99], np.uint8)},
+        {"width": np.array([0, 40], np.int32)}, {"concept": np.zeros((2, 0), np.int32)}, {"mask_file": columns["size"]},
+    ]  # fmt: skip
+    files = [save({**columns, **change}, {"tandem": header}) for change in changes]
+    headers = ["[" * 100_000, "[]", "null", '{"roots": 3}', header.replace('"origins": [', '"origins": ["x", ')]
+    files += [save(columns, {"tandem": text}) for text in headers]
+    for raw in ("[1]", '{"a": 1}', '{"a": {"dtype": "U8", "shape": [1' + "0" * 400 + '], "data_offsets": [0, 1]}}',
+                '{"a": {"dtype": "U8", "shape": [0], "data_offsets": [-5, -5]}}', "[" * 100_000):  # fmt: skip
+        files.append(len(raw).to_bytes(8, "little") + raw.encode() + b"12345678")
+    for data in files:
+        path.write_bytes(data)
+        with pytest.raises(DataError, match="damaged"):
+            load_index(path)
+    with path.open("wb") as sparse:
+        sparse.write((1 << 33).to_bytes(8, "little"))
+        sparse.truncate(1 << 34)
+    with pytest.raises(DataError, match="damaged"):
+        load_index(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match="a named pipe"):
+        load_index(path)
+    assert names(index_of(config, tmp_path / "c")) == ["a.png", "b.png"]
 
 
 def test_validation_split_depends_on_seed_and_path(tmp_path: Path) -> None:
