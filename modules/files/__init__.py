@@ -1,6 +1,6 @@
 """Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
 
-from modules.files.display import control_character, is_secret_name, mask_secrets, printable
+from modules.files.display import MASK, control_character, is_secret_name, mask_secrets, printable
 from modules.files.reading import (
     FileFault,
     decode_json,
@@ -16,6 +16,7 @@ from modules.files.records import Record, validate_record
 from modules.files.writing import open_for_writing, remove_tree
 
 __all__ = [
+    "MASK",
     "FileFault",
     "Record",
     "control_character",

@@ -13,7 +13,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LINE_ENDS = re.compile("[\n\t]")
 
-_MASK = "***"
+MASK = "***"  # in place of a secret
 _SECRET_NAME = (
     r"(?:password|passwd|secret|api[_-]?key|access[_-]?key|credentials"
     r"|(?:hf|hub|hugging[_-]?face|auth|access|bearer|api|wandb|github)[_-]?token)"
@@ -22,6 +22,8 @@ _ENDS_AS_SECRET = re.compile(rf"(?i){_SECRET_NAME}$")
 # What is masked, each with the group to keep before the mask. Bounded, so that a long text takes linear time.
 _SECRETS = (
     re.compile(r"(?<=://)()[^\s/?#'\"<>]{1,500}(?=@)"),  # user:password of a URL
+    # the same of one that was taken for a path
+    re.compile(r"(?i)\b((?:https?|ftps?|wss?|ssh|git|socks\w{0,2}):[/\\]{1,4})[^\s/\\?#'\"<>]{1,500}(?=@)"),
     re.compile(r"(?i)([?&][\w-]{0,40}(?:token|signature|sig|credential|password|secret|key)=)[^\s&'\"<>]+"),
     # As services hand them out: no underscores but digits or mixed case, unlike names of files and models.
     re.compile(r"\b((?:hf|api_org|gh[opsu]|sk)[_-])(?=[a-zA-Z]{0,99}\d|[A-Z]{0,99}[a-z]{1,99}[A-Z])[A-Za-z0-9]{30,}"),
@@ -51,7 +53,7 @@ def printable(text: object, limit: int = 2000, *, lines: bool = False, mask: boo
 def mask_secrets(text: str) -> str:
     """`text` with *** for passwords in URLs, access tokens, and what is assigned to a name such as `api_key`."""
     for pattern in _SECRETS:
-        text = pattern.sub(rf"\g<1>{_MASK}", text)
+        text = pattern.sub(rf"\g<1>{MASK}", text)
     return text
 
 

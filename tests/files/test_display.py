@@ -22,6 +22,10 @@ TOKEN = "hf_" + "aBcD1234" * 4
 SECRET_TEXTS = (
     f"https://me:{TOKEN[3:]}@host/x",
     f"socks5h://{TOKEN[3:]}@proxy:1080",
+    f"/work/runs/https:/me:{TOKEN[3:]}@host/x.png",
+    f"https:/{TOKEN[3:]}@host",
+    f"https:\\me:{TOKEN[3:]}@host\\x",
+    f"HTTPS:\\\\\\\\me:{TOKEN[3:]}@host",
     f"the token {TOKEN} of the hub",
     f"https://cdn/x?Expires=1&X-Amz-Signature={TOKEN[3:]}&b=2",
     f"HF_TOKEN={TOKEN[3:]} python train.py",
@@ -41,6 +45,7 @@ PLAIN_TEXTS = (
     "sk_portraits_of_people_v2_large_batch",
     "hf_stablediffusionxlbasewithrefinermodel",
     "https://host/x?page=2#y@z",
+    "https:/host/x@2, host:/data@2, C:\\https\\a@b",
 )
 
 
@@ -68,6 +73,7 @@ def test_no_log_event_or_report_holds_them(tmp_path: Path, capsys: pytest.Captur
     Supervisor(["true", url], folder, environment={"HTTPS_PROXY": url}).run()
     events = EventLog(folder.events_file)
     events.write("warning", message=f"no connection to {url}", proxies=[{"https": url}], file=Path(TOKEN))
+    events.write("sample", file=Path(url).resolve(), path=str(Path(url)), more={url: 1, "hf_token": TOKEN[3:]})
     events.close()
     handler = start_rank_log(folder, 0)
     logging.getLogger("hub").warning("retrying %s", url)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from modules.files import FileFault, mask_secrets, open_for_writing, open_regular
+from modules.files import MASK, FileFault, is_secret_name, mask_secrets, open_for_writing, open_regular
 
 PROTOCOL_VERSION: Final = 1
 Event = dict[str, object]
@@ -238,7 +238,10 @@ def _clean(value: object) -> object:
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, dict):
-        return {str(key): _clean(item) for key, item in value.items()}
+        return {
+            mask_secrets(str(key)): MASK if is_secret_name(str(key)) and item else _clean(item)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_clean(item) for item in value]
     return value
