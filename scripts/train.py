@@ -29,7 +29,7 @@ from modules.run.console import echo, warn
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder.failures import record_start_failure
 from modules.run.folder.folder_guard import remove_unstarted_run
-from modules.run.folder.resume import LATEST, backup_at, check_resume, folder_to_resume, newest_run
+from modules.run.folder.resume import LATEST, backup_at, check_resume, folder_to_resume, former_config, newest_run
 from modules.run.folder.run_folder import check_run_name_free
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.join.client import join_run
@@ -224,7 +224,7 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
     check_not_training(folder)
     extra = ["--resume", options.resume]
     with supervisor_lock(folder):  # before the config changes: another start may be about to read it
-        previous = folder.config_file.read_bytes()
+        previous = former_config(folder)
         save_config(config, folder.config_file)
         echo(f"Run folder: {folder.path}")
         code = start_run(

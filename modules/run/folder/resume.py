@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from modules.config import ResumeError, TrainConfig
+from modules.files import FileFault, read_bytes
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.folder.run_lock import check_not_training
 
@@ -47,6 +48,14 @@ def backup_at(resume: str) -> Path:
     if os.path.isdir(Path(resume) / "backup"):
         raise ResumeError(f"resume: {resume!r} is a run folder, not one of its backups", _EXAMPLE)
     return Path(resume)
+
+
+def former_config(folder: RunFolder) -> bytes:
+    """The content of the run's config, to restore if a new one is refused. Raises ResumeError, or OSError."""
+    try:
+        return read_bytes(folder.config_file)
+    except FileFault as fault:
+        raise ResumeError(f"resume: {str(folder.config_file)!r} {fault}.", "Resume another run.") from None
 
 
 def _open_idle(runs_dir: str | Path, name: str) -> RunFolder:

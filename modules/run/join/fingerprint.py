@@ -20,6 +20,7 @@ from typing import Final
 from modules import ROOT
 from modules.config import Concept, DataError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
+from modules.files import FileFault, read_bytes
 
 Listing = dict[str, str]  # name -> hash, size or version
 
@@ -30,6 +31,7 @@ _SHOWN: Final = 3
 _HASH_CHARS: Final = 16
 _KEYED_CHARS: Final = 32
 _MAX_HASHED_BYTES: Final = 1 << 20
+_LARGEST_TEXT: Final = 1 << 30  # bytes; metadata of a million images has some hundred MB
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,9 @@ def _model_file(file: os.DirEntry[str] | Path) -> str:
 
 
 def _text_hash(file: str | os.PathLike[str]) -> str:
-    """A hash of the content, ignoring line endings."""
-    with open(file, "rb") as opened:
-        return hashlib.sha256(opened.read().replace(b"\r\n", b"\n")).hexdigest()[:_HASH_CHARS]
+    """A hash of the content, ignoring line endings; of a file that is too large to be used, its size."""
+    try:
+        text = read_bytes(os.fspath(file), _LARGEST_TEXT).replace(b"\r\n", b"\n")
+        return hashlib.sha256(text).hexdigest()[:_HASH_CHARS]
+    except FileFault as fault:
+        return f"{fault}: {os.stat(file).st_size}"

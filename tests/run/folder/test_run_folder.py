@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import ConfigError, TrainConfig, load_config
+from modules.config import ConfigError, ResumeError, TrainConfig, load_config
 from modules.config.run_names import sanitize_run_name
 from modules.run import RunFolder
 from modules.run.folder.events import EventLog
+from modules.run.folder.folder_guard import FolderGuard
+from modules.run.folder.resume import former_config
+from modules.run.launch.fatal_startup import previous_fatal_exit_code
+from modules.run.preflight_report.start import _read
 
 
 def config(tmp_path: Path, **settings: object) -> TrainConfig:
@@ -31,6 +35,30 @@ def test_runs_without_a_name_never_collide(tmp_path: Path) -> None:
     folders = [RunFolder.create(config(tmp_path, family="/some/where/my family.py")) for _ in range(3)]
     assert len({folder.path for folder in folders}) == 3
     assert all(folder.name.startswith("my_family-2") for folder in folders)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "huge"])
+def test_what_is_no_small_file_is_neither_waited_for_nor_read_whole(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "runs" / "x")
+    folder.make_directories()
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "started" / "attempt_0" / "0" / "error.json"))
+    (tmp_path / "started").mkdir()
+    for file in (folder.config_file, tmp_path / "started" / "refused", folder.log_dir / "report.json"):
+        if kind == "pipe":
+            os.mkfifo(file)
+        else:
+            file.touch()
+            os.truncate(file, 1 << 40)
+    with pytest.raises(ResumeError, match=r"resume: .*config.json' is (a named pipe|larger)"):
+        former_config(folder)
+    guard = FolderGuard(folder)
+    folder.log_dir.rename(tmp_path / "log")
+    assert guard.restore() is False
+    assert previous_fatal_exit_code() is None
+    assert _read(tmp_path / "log" / "report.json") is None
 
 
 def test_existing_run_error_suggests_solutions(tmp_path: Path) -> None:

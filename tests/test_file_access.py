@@ -1,0 +1,109 @@
+"""Files that may be foreign are opened by modules/files alone: elsewhere only by the places that are listed here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.runs import ROOT
+
+OWN = "written by this process or program, in a new folder or under a name of its own"
+CHECKED = "by a library, after modules/files has found a regular file"
+# file -> (uses, why they may be there)
+ALLOWED = {
+    "app/monitor/export.py": (["open"], "a new file, which then replaces the one that the user named"),
+    "app/toolkit.py": (["shutil.copyfile"], "of the installed customtkinter"),
+    "app/windows/preflight.py": (["open"], OWN),
+    "modules/checkpoint/backup_files.py": (["load_file"], CHECKED),
+    "modules/checkpoint/backups.py": (["os.open"], "a folder, to sync it"),
+    "modules/checkpoint/formats/safetensors_file.py": (["open", "safe_open"], f"{OWN}; {CHECKED}"),
+    "modules/config/io/files.py": (["open"], OWN),
+    "modules/data/archives/cifar.py": (["tarfile.open"], "on what modules/files has opened"),
+    "modules/data/cache/reader.py": (["safe_open"], CHECKED),
+    "modules/data/cache/shards.py": (["open", "os.open"], f"{OWN}; a folder, to sync it"),
+    "modules/data/index/column_store.py": (["np.memmap", "open"], f"{CHECKED}; {OWN}"),
+    "modules/diffusion/base_model_files.py": (["safe_open"], CHECKED),
+    "modules/distributed/file_transfer.py": (["open"], OWN),
+    "modules/families/classifier.py": (["load_file"], CHECKED),
+    "modules/files/images.py": (["Image.open"], "on what this package has opened"),
+    "modules/files/reading.py": (["os.open"], "the one reader"),
+    "modules/files/writing.py": (["os.open", "shutil.rmtree"], "the one place for writing into foreign folders"),
+    "modules/machine/host.py": (["read_text"], "of the system: /proc and cgroups"),
+    "modules/machine/torch_build.py": (["read_text"], "of the installed torch"),
+    "modules/preflight/disk.py": (["open"], OWN),
+    "modules/preflight/loader.py": (["shutil.copyfile"], "of regular files, to a folder of its own"),
+    "modules/run/console.py": (["os.open"], "/dev/null"),
+    "modules/run/folder/failures.py": (["open"], "opened for reading and writing, a pipe raises"),
+    "modules/run/folder/folder_guard.py": (["shutil.rmtree"], "of a folder that is no link"),
+    "modules/run/folder/run_lock.py": (["open"], "opened for reading and writing, a pipe raises"),
+    "modules/run/join/join_line.py": (["os.open"], "a new file"),
+    "modules/run/preflight_report/start.py": (["open"], OWN),
+    "scripts/common.py": (["read_text"], "pages of Tandem's own documentation"),
+    "scripts/gpu_check.py": (["open"], OWN),
+    "scripts/import_config.py": (["os.open"], "/dev/null"),
+    "scripts/install.py": (["open", "read_bytes", "read_text", "shutil.copyfile", "shutil.rmtree"], "its own"),
+    "scripts/make_class_data.py": (["read_text", "shutil.rmtree"], "a folder that the script made"),
+    "scripts/make_demo_data.py": (["read_text", "shutil.rmtree"], "a folder that the script made"),
+    "scripts/submit_slurm.py": (["shutil.rmtree"], "a folder that it has just made"),
+}  # fmt: skip
+_FUNCTIONS = {
+    "open", "safe_open", "load_file", "os.open", "io.open", "codecs.open", "json.load", "tomllib.load", "np.load",
+    "np.memmap", "np.fromfile", "np.loadtxt", "tarfile.open", "zipfile.ZipFile", "gzip.open", "mmap.mmap",
+    "linecache.getlines", "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree", "shutil.rmtree",
+    "Image.open", "sqlite3.connect",
+}  # fmt: skip
+_MODE = re.compile(r"[rwxabt+]{1,4}")
+
+
+def direct_uses(source: str) -> list[str]:
+    """What opens a file, copies one, or removes a folder, without modules/files."""
+    return sorted({name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) for name in _used(node)})
+
+
+def _used(call: ast.Call) -> Iterator[str]:
+    name = ast.unparse(call.func)
+    if name in _FUNCTIONS:
+        yield name
+    elif isinstance(call.func, ast.Attribute):
+        receiver = ast.unparse(call.func.value)
+        if call.func.attr in ("read_text", "read_bytes") and receiver != "files":  # the package itself
+            yield call.func.attr
+        elif call.func.attr == "open" and receiver != "self" and _is_mode(call):
+            yield "open"
+
+
+def _is_mode(call: ast.Call) -> bool:
+    """Whether these are the arguments of Path.open: none, or a mode."""
+    given = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "mode")]
+    if not given:
+        return not call.keywords or any(word.arg in ("encoding", "buffering") for word in call.keywords)
+    return all(isinstance(each, ast.Constant) and _MODE.fullmatch(str(each.value)) is not None for each in given)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("with open(path) as file:\n    file.read()", ["open"]),
+        ("Path(name).read_text('utf-8')", ["read_text"]),
+        ("(folder / 'x').open('rb')", ["open"]),
+        ("path.open(encoding='utf-8')", ["open"]),
+        ("path.open(mode='w')", ["open"]),
+        ("def f():\n    return json.load(open_regular(x))", ["json.load"]),
+        ("np.load(x), np.memmap(x)", ["np.load", "np.memmap"]),
+        ("shutil.rmtree(x)\nshutil.copy(a, b)", ["shutil.copy", "shutil.rmtree"]),
+        ("RunFolder.open(runs_dir, name)\nself.open()\nbrowser.open(file)", []),
+        ("read_text(path)\nfiles.read_text(path)\njson.loads(x)\nopen_regular(path)", []),
+    ],
+)
+def test_the_search_itself(source: str, found: list[str]) -> None:
+    assert direct_uses(source) == found
+
+
+def test_files_are_opened_by_modules_files() -> None:
+    """Use open_regular, read_text, read_json, file_size, open_for_writing or remove_tree of modules.files instead."""
+    files = sorted(file for folder in ("modules", "app", "scripts") for file in (ROOT / folder).rglob("*.py"))
+    uses = {file.relative_to(ROOT).as_posix(): direct_uses(file.read_text("utf-8")) for file in files}
+    assert {file: found for file, found in uses.items() if found} == {file: uses for file, (uses, _) in ALLOWED.items()}
