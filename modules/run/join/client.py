@@ -263,8 +263,11 @@ class JoinClient:
     def _plan(self, message: Message) -> LaunchPlan:
         """The plan shared by all machines, with the process counts and port from machine 0."""
         start = self._start = record(Start, message)
-        if self._config.node_rank >= len(start.counts):
-            raise JoinError(f"{self._host} has sent no number of processes for this machine")
+        if len(start.counts) != self._config.num_nodes:
+            raise JoinError(
+                f"{self._host} has sent the numbers of processes of {len(start.counts)} machines, but num_nodes is "
+                f"{self._config.num_nodes}"
+            )
         if start.resume and start.resume != LATEST:
             self._check_paths(start.resume)
         shared = {"processes_per_node": tuple(start.counts), "world_size": None, "initial_port": start.port}
@@ -302,7 +305,7 @@ class JoinClient:
         """The listings that machine 0 asks for, as HMACs."""
         numbers = which if isinstance(which, list) else []
         known = [each for each in numbers if type(each) is int and 0 <= each < len(self._listings)]
-        return [keyed_listing(self._listings[number], self._key) for number in known]
+        return [keyed_listing(self._listings[number], self._key) for number in dict.fromkeys(known)]
 
     def _report_files(self, hidden: object) -> None:
         """Name the files that only this machine has, of which machine 0 knows only HMACs."""

@@ -24,8 +24,8 @@ TOKEN = "0" * 32
 class HostileHost:
     """Accepts one machine, sends it a welcome of its choice, and keeps all that it gets back."""
 
-    def __init__(self, welcome: Message, token: str = TOKEN) -> None:
-        self._welcome = welcome
+    def __init__(self, welcome: Message, token: str = TOKEN, start: Message | None = None) -> None:
+        self._welcome, self._start = welcome, start
         self._token = token
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
@@ -47,7 +47,9 @@ class HostileHost:
                 if message["type"] == "listings":
                     session.send("rejected", message="enough", advice="", kind="data", only_there=[])
                 else:
-                    session.send("request_listings", which=list(range(len(message["digests"]))))
+                    if self._start:
+                        session.send("start", **self._start)
+                    session.send("request_listings", which=[*range(len(message["digests"])), 7, -1, "0"] * 3)
         except ChannelClosed:
             return
         finally:
@@ -80,11 +82,16 @@ def attack(home: Path) -> Callable[..., tuple[str, str]]:
     """Lets the guest join a host with this config; what it tells its user and the host."""
 
     def attacked(
-        changes: dict[str, object], *, more: dict[str, object] | None = None, token: str = TOKEN, **line: object
+        changes: dict[str, object],
+        *,
+        more: dict[str, object] | None = None,
+        start: Message | None = None,
+        token: str = TOKEN,
+        **line: object,
     ) -> tuple[str, str]:
         config = {**dump(TrainConfig()), "num_nodes": 2, "enable_multi_gpu": True, **changes}
         welcome = {"host": "zeus", "number": 1, "machines": 2, "config": config, "run_name": "x", "nonce": "n"}
-        host = HostileHost({**welcome, "family": str(config["family"]), "notes": [], **(more or {})}, token)
+        host = HostileHost({**welcome, "family": str(config["family"]), "notes": [], **(more or {})}, token, start)
         ask = line.pop("ask", None)
         with pytest.raises(TandemError) as refused:
             join_run(JoinLine.parse(host.address, token, **line), lambda text: None, ask)  # type: ignore[arg-type]
@@ -194,7 +201,7 @@ def test_allowed_paths_are_asked_about_once(attack: Callable[..., tuple[str, str
     changes = {"concepts": [{"path": "~/.ssh"}]}
     _, sent = attack(changes, ask=yes)
     assert asked == [f"concepts.0.path: {home / '.ssh'}"]
-    assert "listings" in sent
+    assert len(json.loads(sent)[1]["listings"]) == 2, "each once, however often it is asked for"
     plain = fingerprint.data_listing(TrainConfig.model_validate(changes).concepts[0])
     for name, value in plain.items():
         assert name not in sent
@@ -232,6 +239,12 @@ def test_false_welcomes_are_one_sentence(attack: Callable[..., tuple[str, str]],
     told, _ = attack({}, more=more)
     assert "a message of machine 0 is wrong in" in told
     assert "\x1b" not in told
+
+
+@pytest.mark.parametrize("counts", [[], [1], [1] * 3, [1] * 4])
+def test_a_start_of_other_machines_is_refused(attack: Callable[..., tuple[str, str]], counts: list[int]) -> None:
+    told, _ = attack({}, start={"counts": counts, "port": 1024, "nonce": "n"})
+    assert f"has sent the numbers of processes of {len(counts)} machines, but num_nodes is 2" in told
 
 
 def test_a_family_file_that_differs_is_refused(attack: Callable[..., tuple[str, str]], home: Path) -> None:

@@ -14,6 +14,7 @@ KINDS = {
     "metadata": "metadata.jsonl and metadata.csv",
     "runs": "run folders: resume, list, choice of the backup",
     "backups": "backups, with a manifest that fits",
+    "caches": "cache folders: the index, the manifests and the shards",
     "store": "what other ranks put into the store",
     "loras": "LoRA files and embeddings",
     "images": "PNG, JPEG, WebP and BMP, and masks",
