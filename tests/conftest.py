@@ -14,7 +14,6 @@ from PIL import Image, ImageDraw
 from xdist.scheduler import LoadFileScheduling
 
 from modules.config import trusted_code
-from modules.run.launch.rank_env import RankEnv
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -91,11 +90,13 @@ class FilesAndGroups(LoadFileScheduling):
 
 
 @pytest.fixture(autouse=True)
-def no_rank_env() -> Iterator[None]:
-    """A test that joins a group in this process leaves its rank in the environment; the next one would use it."""
+def same_environment() -> Iterator[None]:
+    """A test that joins a group in this process sets variables (its rank, the network interface) for the next one."""
+    before = dict(os.environ)
     yield
-    for name in RankEnv(0, 0, 1, "", 0).environment():
-        os.environ.pop(name, None)
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

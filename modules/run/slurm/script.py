@@ -178,6 +178,7 @@ def _environment(job: SlurmJob, request: SlurmRequest) -> list[str]:
             _default("MASTER_PORT", f"$(({base_port(job.config.initial_port)} + SLURM_JOB_ID % 1000))"),
             "# What the ranks authenticate each other with: new in each start, whatever sbatch has handed on.",
             f"export {STORE_SECRET}=\"$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')\"",
+            f': "${{{STORE_SECRET}:?is empty: od or tr is missing on this node}}"',
         ]
         if job.layout.nodes == 1:
             lines += [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,12 +126,12 @@ def test_no_folder_leaves_its_line() -> None:
 
 
 def test_each_start_of_a_job_makes_its_own_secret() -> None:
-    (line,) = [line for line in script(SlurmRequest(8)).splitlines() if "TANDEM_STORE_SECRET" in line]
+    lines = "\n".join(line for line in script(SlurmRequest(8)).splitlines() if "TANDEM_STORE_SECRET" in line)
     assert "TANDEM_STORE_SECRET" not in script(SlurmRequest(1))
     shown = [sys.executable, "-c", "import os; print(os.environ['TANDEM_STORE_SECRET'])"]
     made = [
         subprocess.run(
-            ["bash", "-c", f"{line}\n{shlex.join(shown)}"], capture_output=True, text=True, check=True, env=environment
+            ["bash", "-c", f"{lines}\n{shlex.join(shown)}"], capture_output=True, text=True, check=True, env=environment
         ).stdout.strip()
         for environment in (
             {"PATH": os.environ["PATH"]},
@@ -139,6 +140,13 @@ def test_each_start_of_a_job_makes_its_own_secret() -> None:
     ]
     assert len({*made, "f" * 32}) == 4, "also if sbatch has handed on the submitter's"
     assert all(re.fullmatch("[0-9a-f]{32}", secret) for secret in made)
+    without_od = {"PATH": "", "TANDEM_STORE_SECRET": "f" * 32}
+    bare = subprocess.run(
+        [str(shutil.which("bash")), "-c", f"{lines}\necho started"], capture_output=True, text=True, env=without_od
+    )
+    assert bare.returncode != 0
+    assert bare.stdout == ""
+    assert "TANDEM_STORE_SECRET: is empty" in bare.stderr
 
 
 def test_rendezvous_on_the_first_node() -> None:
