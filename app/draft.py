@@ -26,6 +26,7 @@ from modules.config import (
 )
 from modules.config.io.files import read_data
 from modules.config.io.text_formats import Data
+from modules.run.folder.links import refuse_linked_config
 
 HISTORY = 500
 MERGE_EDITS_S = 1.5  # keystrokes in one field within this time are undone together
@@ -167,6 +168,7 @@ class Draft:
 
     def save(self, file: Path) -> None:
         """Write the draft. Raises ConfigError if it is invalid or the file cannot be written."""
+        refuse_linked_config(file)
         save_config(self._valid(), file)
         self.file = file
         self._saved = self._as_saved()

@@ -14,9 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from modules.config import ConfigError
 from modules.files import FileFault, open_for_writing, printable, read_bytes
 from modules.machine import find_free_port
 from modules.run import RunFolder
+from modules.run.folder.links import refuse_links
 
 _FIRST_PORT: Final = 6006
 _POLL_MS: Final = 300
@@ -45,6 +47,7 @@ class TensorBoard:
             self.open_browser()
             return
         try:
+            refuse_links(folder.path)
             port = find_free_port(_FIRST_PORT)
             self._log = folder.log_dir / "tensorboard.txt"
             with os.fdopen(open_for_writing(self._log), "wb") as log:
@@ -55,7 +58,7 @@ class TensorBoard:
                     ],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ConfigError) as error:
             self._report(f"TensorBoard did not start: {error}")
             return
         self.url = f"http://127.0.0.1:{port}/"

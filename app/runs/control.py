@@ -61,7 +61,7 @@ def next_free_name(folder: RunFolder) -> str:
 
 
 def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subprocess.Popen[bytes]:
-    """Start training in an existing run folder, detached from the window. Raises ConfigError (full disk).
+    """Start training in an existing run folder, detached from the window. Raises ConfigError (full disk, a link in it).
 
     `token` is the secret with which other machines join; without it a multi-machine run generates one.
     """
@@ -69,7 +69,7 @@ def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subpr
     argv += ["--resume", "latest"] if resume else []
     detached = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)) | int(getattr(subprocess, "DETACHED_PROCESS", 0))
     try:
-        folder.log_dir.mkdir(parents=True, exist_ok=True)
+        folder.make_directories()
         (folder.commands_dir / "stop").unlink(missing_ok=True)
         folder.start_failure_file.unlink(missing_ok=True)
         with os.fdopen(open_for_writing(folder.console_file), "wb") as console:

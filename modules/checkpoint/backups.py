@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from modules.checkpoint.backup_files import (
     read_manifest,
 )
 from modules.config import ResumeError
-from modules.files import remove_tree
+from modules.files import is_link, remove_tree
 
 PARTIAL = ".partial-"
 REPLACED = f"{PARTIAL}former-"
@@ -39,8 +40,10 @@ class Backups:
     def write(self, state: TrainingState, config_json: str) -> Path:
         """Write a backup of `state`, then remove the oldest beyond `keep`. Returns its folder.
 
-        Raises OSError (disk full, no permission); a partial backup is removed and older ones stay untouched.
+        Raises OSError (disk full, no permission, a link); a partial backup is removed and older ones stay untouched.
         """
+        if is_link(self._folder):
+            raise OSError(errno.ELOOP, "is a link to another folder", str(self._folder))
         final = self._folder / f"step-{state.position.step:06d}"
         partial = self._folder / f"{PARTIAL}{final.name}"
         remove_tree(partial)
@@ -80,6 +83,8 @@ class Backups:
 
     def _restore_replaced(self) -> None:
         """Put back a backup if the process was killed between the two renames of its replacement."""
+        if is_link(self._folder):
+            return
         for replaced in self._folder.glob(f"{REPLACED}*"):
             final = self._folder / replaced.name.removeprefix(REPLACED)
             if not final.exists():

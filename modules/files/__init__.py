@@ -1,6 +1,7 @@
 """Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
 
 from modules.files.display import MASK, control_character, is_secret_name, mask_secrets, printable
+from modules.files.links import find_link, is_link
 from modules.files.reading import (
     FileFault,
     decode_json,
@@ -22,6 +23,8 @@ __all__ = [
     "control_character",
     "decode_json",
     "file_size",
+    "find_link",
+    "is_link",
     "is_plain_name",
     "is_secret_name",
     "mask_secrets",

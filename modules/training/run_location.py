@@ -12,6 +12,7 @@ from modules.distributed import RankEnv, RunStore, parse_value
 from modules.files import Record
 from modules.monitoring import Report
 from modules.run import RunFolder
+from modules.run.folder.links import refuse_links
 from modules.run.folder.resume import LATEST, folder_to_resume
 from modules.run.launch.restarts import folder_of_previous_start, remember_run_folder
 
@@ -37,6 +38,7 @@ def shared_run_folder(config: TrainConfig, rank_env: RankEnv, store: RunStore, r
     if not sent.path:
         raise ConfigError(sent.refusal, sent.advice)
     _check_sent(Path(sent.path), config, resume)
+    refuse_links(Path(sent.path))  # another machine may have another folder at this path
     return RunFolder(Path(sent.path))
 
 

@@ -111,7 +111,7 @@ def read_text(path: Path, limit: int = LARGEST_CONFIG) -> str:
 def _write_atomically(target: Path, text: str) -> None:
     partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
     try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
+        with os.fdopen(files.open_for_writing(partial), "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

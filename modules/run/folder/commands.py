@@ -1,11 +1,12 @@
 """Commands to a running training: a file in the run folder's commands/, named after the command."""
 
+import errno
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.files import FileFault, open_regular, printable
+from modules.files import FileFault, is_link, open_for_writing, open_regular, printable
 from modules.run.folder.run_folder import RunFolder
 
 # `stop`, and the actions that modules/training/actions lets be requested.
@@ -74,18 +75,30 @@ class SilentCommands:
 
 
 def request_command(folder: RunFolder, name: str, reason: str = "") -> None:
-    """Send a command to a run. Raises ValueError for an unknown name, OSError if the folder is not writable."""
+    """Send a command to a run.
+
+    Raises ValueError for an unknown name, OSError if the folder is a link or not writable.
+    """
     if name not in COMMAND_NAMES:
         raise ValueError(f"command is {name!r}; use one of {', '.join(COMMAND_NAMES)}")
+    _check_no_link(folder.commands_dir)
     folder.commands_dir.mkdir(parents=True, exist_ok=True)
     # Renamed into place, so that the run never reads a partial reason.
     temporary = folder.commands_dir / f".{name}-{os.getpid()}"
-    temporary.write_text(reason, encoding="utf-8")
+    with os.fdopen(open_for_writing(temporary), "w", encoding="utf-8") as file:
+        file.write(reason)
     temporary.replace(folder.commands_dir / name)
 
 
 def clear_commands(folder: RunFolder) -> None:
-    """Delete commands left over from an earlier start. Raises OSError if the folder is read-only."""
+    """Delete commands left over from an earlier start. Raises OSError if the folder is a link or read-only."""
+    _check_no_link(folder.commands_dir)
     for name in COMMAND_NAMES:
         path: Path = folder.commands_dir / name
         path.unlink(missing_ok=True)
+
+
+def _check_no_link(directory: Path) -> None:
+    """Raise OSError if the folder leads to another one."""
+    if is_link(directory):
+        raise OSError(errno.ELOOP, "is a link to another folder", str(directory))

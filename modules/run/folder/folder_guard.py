@@ -6,6 +6,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from modules.config import ConfigError
 from modules.files import FileFault, read_bytes
 from modules.run.exit_codes import BAD_CONFIG, NO_DATA
 from modules.run.folder.events import read_events
@@ -29,7 +30,7 @@ class FolderGuard:
         try:
             folder.make_directories()
             folder.config_file.write_bytes(self._config)
-        except OSError:
+        except (OSError, ConfigError):
             return False  # the whole disk is gone, perhaps temporarily
         return True
 

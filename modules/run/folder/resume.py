@@ -7,6 +7,7 @@ from pathlib import Path
 
 from modules.config import ResumeError, TrainConfig
 from modules.files import FileFault, read_bytes
+from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.folder.run_lock import check_not_training
 
@@ -42,11 +43,17 @@ def check_resume(config: TrainConfig, resume: str) -> None:
 
 
 def backup_at(resume: str) -> Path:
-    """The backup folder that --resume names. Raises ResumeError if it is not a backup."""
+    """The backup folder that --resume names.
+
+    Raises ResumeError if it is not a backup, ConfigError if its run folder has links.
+    """
     if not resume or not os.path.isdir(resume) or not any(Path(resume).glob("*.json")):
         raise ResumeError(f"resume: there is no backup at {resume!r}", _EXAMPLE)
     if os.path.isdir(Path(resume) / "backup"):
         raise ResumeError(f"resume: {resume!r} is a run folder, not one of its backups", _EXAMPLE)
+    named = RunFolder(Path(os.path.abspath(resume)).parent.parent)
+    if named.config_file.is_file():  # with a link in it, the backup would be that of another run
+        refuse_links(named.path)
     return Path(resume)
 
 

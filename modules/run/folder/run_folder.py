@@ -9,6 +9,7 @@ from typing import Final, Self
 from modules.config import ConfigError, TrainConfig, save_config
 from modules.config.run_names import ALLOWED, sanitize_run_name
 from modules.files import open_regular
+from modules.run.folder.links import refuse_links
 
 CONFIG_FILE_NAME: Final = "config.json"
 _MOST_WITHOUT_TRAINING: Final = 4 << 20  # bytes of events; a start that ends before its first step writes a few lines
@@ -104,7 +105,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: TrainConfig) -> Self:
-        """Create the folder of a new run. Raises ConfigError for an invalid or taken name or an unwritable folder."""
+        """Create the folder of a new run.
+
+        Raises ConfigError for an invalid or taken name, an unwritable folder, or one with links.
+        """
         runs_dir = Path(config.runs_dir)
         if config.run_name is not None:
             check_run_name(config.run_name)
@@ -121,7 +125,7 @@ class RunFolder:
 
     @classmethod
     def for_machine(cls, config: TrainConfig, run_name: str) -> Self:
-        """The folder of a joined machine, created if missing. Raises ConfigError if it is not writable."""
+        """The folder of a joined machine, created if missing. Raises ConfigError if it is not writable or has links."""
         check_run_name(run_name)
         folder = cls(Path(config.runs_dir) / run_name, config.node_rank)
         try:
@@ -133,7 +137,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, runs_dir: str | Path, run_name: str) -> Self:
-        """The folder of an existing run. Raises ConfigError, naming the newest runs, if it does not exist."""
+        """The folder of an existing run. Raises ConfigError if it is missing, not writable or has links."""
         check_run_name(run_name)
         folder = cls(Path(runs_dir) / run_name)
         if not folder.config_file.is_file():
@@ -145,7 +149,8 @@ class RunFolder:
         return folder
 
     def make_directories(self) -> None:
-        """Create the folder and its subfolders if missing; raises OSError."""
+        """Create the folder and its subfolders if missing; raises OSError, and ConfigError if it has links."""
+        refuse_links(self.path)
         for directory in (self.commands_dir, self.samples_dir, self.backup_dir, self.log_dir):
             directory.mkdir(parents=True, exist_ok=True)
 
