@@ -10,6 +10,7 @@ from typing import Self
 
 from app.widgets.theme import SCALES
 from modules.files import FileFault, read_json
+from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 
 RECENT_FILES = 10
@@ -51,7 +52,7 @@ class Preferences:
         target = file or preferences_file()
         partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(target.parent)  # which holds what the user has allowed, too
             partial.write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False), encoding="utf-8")
             os.replace(partial, target)
         except (OSError, ValueError):

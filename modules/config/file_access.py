@@ -20,10 +20,15 @@ def set_file_access(environ: Mapping[str, str] = os.environ) -> None:
     """Give the files and folders that this process and its children create no rights for others.
 
     Called once by each program. TANDEM_UMASK=007 lets the group in, for a team that shares runs and caches. Rights of
-    what exists stay as they are. Raises ConfigError for a value that is no umask.
+    what exists stay as they are. Raises ConfigError for a value that is no umask or lets others write.
     """
     text = environ.get(VARIABLE, "").strip()
     umask = int(text, 8) if _OCTAL.fullmatch(text) else _PRIVATE
+    if _OCTAL.fullmatch(text) and not umask & stat.S_IWOTH:
+        raise ConfigError(
+            f"{VARIABLE} is {text!r}, which would let every user of this computer change your runs",
+            "Use 007 to share them with your group, or 002 to let others read them, too",
+        )
     if text and (not _OCTAL.fullmatch(text) or umask & stat.S_IRWXU):
         raise ConfigError(
             f"{VARIABLE} is {text!r}; it must be a umask that leaves you all rights, such as 077, 027 or 007",

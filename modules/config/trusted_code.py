@@ -7,7 +7,6 @@ allowed is remembered by its SHA-256, for this user; a changed file is asked abo
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
@@ -18,7 +17,8 @@ from typing import Annotated
 from pydantic import Field
 
 from modules.config.errors import ConfigError
-from modules.files import FileFault, Record, printable, read_bytes, read_json, validate_record
+from modules.files import FileFault, Record, printable, read_bytes, validate_record
+from modules.files.private import NotPrivate, read_private_json, write_private_json
 from modules.files.user_folder import user_config_folder
 
 # The hashes allowed for this process and those that it starts, separated by commas; "any" allows every file, for
@@ -68,7 +68,7 @@ def trust_code(code: bytes, path: Path) -> None:
     entries = [each for each in _remembered() if each.sha256 != found]
     entries.append(AllowedCode(sha256=found, file=str(path.absolute()), allowed=time.time()))
     with suppress(OSError):  # a home that cannot be written: the variable holds for this start
-        _write([each.model_dump() for each in entries[-_MOST_REMEMBERED:]])
+        write_private_json(_file(), [each.model_dump() for each in entries[-_MOST_REMEMBERED:]])
 
 
 def require_trusted(path: Path, code: bytes) -> None:
@@ -77,7 +77,7 @@ def require_trusted(path: Path, code: bytes) -> None:
         return
     raise CodeNotTrusted(
         f"family is the Python file {str(path)!r}, which runs only after you have allowed it; it may do anything that "
-        "you can do on this computer",
+        f"you can do on this computer{_ignored()}",
         "Read it; then start once with --trust_code, or allow it in the window",
     )
 
@@ -99,22 +99,27 @@ def allow_family(family: str, *, trust: bool, ask: Callable[[str], bool] | None)
 def describe_code(path: Path, code: bytes) -> str:
     """Which file would run: for the question whether it may."""
     digest = hashlib.sha256(code).hexdigest()
-    return f"{printable(path.absolute(), mask=False)} ({len(code.splitlines())} lines, SHA-256 {digest[:16]}...)"
+    lines = len(code.splitlines())
+    size = f"{lines} line{'s' * (lines != 1)}"
+    return f"{printable(path.absolute(), mask=False)} ({size}, SHA-256 {digest[:16]}...{_ignored()})"
 
 
 def _remembered() -> list[AllowedCode]:
     try:
-        return validate_record(list[AllowedCode], read_json(_file()))
+        return validate_record(list[AllowedCode], read_private_json(_file()))
     except (OSError, FileFault):
         return []
 
 
-def _write(entries: list[dict[str, object]]) -> None:
-    file = _file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(entries, indent=1), encoding="utf-8")
-    partial.replace(file)
+def _ignored() -> str:
+    """Why what was allowed earlier does not count, as the end of a sentence; "" if it does."""
+    try:
+        read_private_json(_file())
+    except NotPrivate as fault:
+        return f"; {fault}"
+    except (OSError, FileFault):
+        pass
+    return ""
 
 
 def _file() -> Path:

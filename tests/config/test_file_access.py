@@ -11,8 +11,10 @@ import pytest
 from app.preferences import Preferences
 from modules.config import ConfigError, TrainConfig
 from modules.config.file_access import VARIABLE, set_file_access, umask_of
-from modules.config.trusted_code import trust_code
+from modules.config.trusted_code import describe_code, is_trusted, require_trusted, trust_code
 from modules.run import RunFolder
+from modules.run.join import allowed_paths
+from modules.run.join.same_run import prove_run
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
 
@@ -73,3 +75,68 @@ def test_a_shared_cache_of_another_program_stays_shared(tmp_path: Path) -> None:
         folder.chmod(mode)
         assert umask_of(folder) == umask
     assert umask_of(tmp_path / "missing") == -1, "the umask that all programs have"
+
+
+@pytest.mark.parametrize("value", ["", "007", "002"])
+def test_what_the_user_has_allowed_is_private_whatever_is_shared(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who could write these files could allow code, and paths, in the name of this user."""
+    home = tmp_path / "home" / ".config" / "tandem"
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(home))
+    monkeypatch.setenv("TANDEM_TRUST_CODE", "")
+    set_file_access({VARIABLE: value})
+    Preferences().save()
+    trust_code(b"x = 1\n", tmp_path / "x.py")
+    allowed_paths._remember(tmp_path)
+    assert modes(home.parent.parent, home.parent, home) == ["700"] * 3
+    assert modes(home / "trusted_code.json", home / "allowed_paths.json") == ["600"] * 2
+    prove_run(RunFolder.create(TrainConfig(runs_dir=str(tmp_path / "runs"), run_name="x")), "0" * 32)
+    shared = {"": "600", "007": "660", "002": "660"}[value]  # of the run, but never for all users
+    assert modes(tmp_path / "runs" / "x" / "join_keys.json") == [shared]
+
+
+def test_what_others_could_have_allowed_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, file = tmp_path / "home", tmp_path / "x.py"
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(home))
+    config = TrainConfig.model_validate({"base_model": str(tmp_path)})
+    for path, mode in ((home / "trusted_code.json", 0o620), (home / "allowed_paths.json", 0o602), (home, 0o770)):
+        monkeypatch.setenv("TANDEM_TRUST_CODE", "")
+        trust_code(b"x", file)
+        monkeypatch.setenv("TANDEM_TRUST_CODE", "")
+        allowed_paths._remember(tmp_path)
+        require_trusted(file, b"x")
+        allowed_paths.check_paths(config, [], "", [], None)
+        path.chmod(mode)
+        told = []
+        for check in (
+            lambda: require_trusted(file, b"x"),
+            lambda: allowed_paths.check_paths(config, [], "", [], None),
+        ):
+            try:
+                check()
+            except ConfigError as error:
+                told.append(str(error))
+        assert len(told) == (2 if path == home else 1)
+        assert all(f"{path} is ignored, because other users can write it: chmod go-w {path}" in each for each in told)
+    assert "is ignored" in describe_code(file, b"x")
+    trust_code(b"x", file)
+    assert modes(home) == ["750"], "the folder is mended with the next answer"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_what_belongs_to_another_user_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "home"))
+    monkeypatch.setenv("TANDEM_TRUST_CODE", "")
+    trust_code(b"x", tmp_path / "x.py")
+    monkeypatch.setenv("TANDEM_TRUST_CODE", "")
+    assert is_trusted(b"x")
+    os.chown(tmp_path / "home" / "trusted_code.json", 12345, -1)
+    with pytest.raises(ConfigError, match="is ignored, because it belongs to another user"):
+        require_trusted(tmp_path / "x.py", b"x")
+
+
+@pytest.mark.parametrize("value", ["000", "020", "0005"])
+def test_a_umask_by_which_all_users_could_write_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{VARIABLE} is '{value}', which would let every user"):
+        set_file_access({VARIABLE: value})

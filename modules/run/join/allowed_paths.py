@@ -6,7 +6,6 @@ read that folder and compare it.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import ConfigError, DataError, Section, TrainConfig
-from modules.files import FileFault, Record, printable, read_json, validate_record
+from modules.files import FileFault, Record, printable, validate_record
+from modules.files.private import NotPrivate, read_private_json, write_private_json
 from modules.files.user_folder import user_config_folder
 
 VARIABLE: Final = "TANDEM_ALLOW"  # folders and files, separated as in PATH
@@ -59,7 +59,7 @@ def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Seq
         if found is None:
             _require_file_or_folder(config, name, value)
         elif not any(found.is_relative_to(folder) for folder in allowed):
-            if ask is None or not ask(f"{printable(name)}: {_shown(found)}"):
+            if ask is None or not ask(f"{printable(name)}: {_shown(found)}{_ignored()}"):
                 raise _refusal(name, value, found)
             _remember(found)
             allowed.append(found)
@@ -134,7 +134,8 @@ def _refusal(name: str, value: str, found: Path) -> PathNotAllowed:
     shown, name = _shown(found), printable(name)
     where = "" if shown == value else f" (here {shown})"
     return PathNotAllowed(
-        f"{name}: machine 0's config names {printable(value)!r}{where}, which nobody has allowed on this machine",
+        f"{name}: machine 0's config names {printable(value)!r}{where}, which nobody has allowed on this machine"
+        f"{_ignored()}",
         f"If the run may read it, join with --allow {shown} (or {VARIABLE}={shown}); or use your own with "
         f"--set {name}=PATH",
     )
@@ -148,19 +149,26 @@ def _shown(path: Path) -> str:
 def _remember(path: Path) -> None:
     entries = [each for each in _remembered() if each.path != str(path)]
     entries.append(AllowedPath(path=str(path), allowed=time.time()))
-    file = _file()
     with suppress(OSError):  # a home that cannot be written: the answer holds for this start
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps([each.model_dump() for each in entries[-_MOST_REMEMBERED:]], indent=1), "utf-8")
-        partial.replace(file)
+        write_private_json(_file(), [each.model_dump() for each in entries[-_MOST_REMEMBERED:]])
 
 
 def _remembered() -> list[AllowedPath]:
     try:
-        return validate_record(list[AllowedPath], read_json(_file()))
+        return validate_record(list[AllowedPath], read_private_json(_file()))
     except (OSError, FileFault):
         return []
+
+
+def _ignored() -> str:
+    """Why what was allowed earlier does not count, as the end of a sentence; "" if it does."""
+    try:
+        read_private_json(_file())
+    except NotPrivate as fault:
+        return f"; {fault}"
+    except (OSError, FileFault):
+        pass
+    return ""
 
 
 def _file() -> Path:

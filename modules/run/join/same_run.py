@@ -18,6 +18,7 @@ from pydantic import Field
 
 from modules.config import TrainConfig
 from modules.files import FileFault, read_json, validate_record
+from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder, check_run_name, not_writable_error
 from modules.run.join.allowed_paths import PathNotAllowed
 from modules.run.join.keys import derive_key
@@ -41,7 +42,7 @@ def own_folder(config: TrainConfig, run_name: str, token: str, proofs: Sequence[
     """The folder of a joined machine, created if missing.
 
     Raises PathNotAllowed for a folder with files that no start of this run has left here, ConfigError if it is not
-    writable.
+    writable or has links.
     """
     check_run_name(run_name)
     folder = RunFolder(Path(config.runs_dir) / run_name)
@@ -55,6 +56,7 @@ def own_folder(config: TrainConfig, run_name: str, token: str, proofs: Sequence[
                 "If that is wrong, or the folder is no longer needed, move it away: machine 0 sends what the run "
                 "resumes from. Or join with --set runs_dir=FOLDER",
             )
+        refuse_links(folder.path)
         folder.path.mkdir(parents=True, exist_ok=True)
         _add(folder, key)
     except OSError as error:
@@ -95,7 +97,9 @@ def _add(folder: RunFolder, key: str) -> list[str]:
     file = folder.join_keys_file
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(json.dumps(keys), "utf-8")
+        # as the run folder for a group that shares it, but never for all users: who has a key can pass for the run
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660), "w", encoding="utf-8") as opened:
+            opened.write(json.dumps(keys))
         partial.replace(file)
     finally:
         with suppress(OSError):

@@ -1,0 +1,65 @@
+"""Files by which this user allows something: only this user can write them, whatever the umask.
+
+What others could have written is not believed, as with StrictModes of OpenSSH (https://man.openbsd.org/sshd_config).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from modules.files.reading import FileFault, decode_json, open_regular
+
+_LIMIT = 8 << 20  # bytes
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class NotPrivate(FileFault):
+    """Somebody else may have written the file: a whole sentence, with what to do."""
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder, and the missing ones above it, for this user alone. Raises OSError."""
+    if folder.is_dir():
+        return
+    make_private_folder(folder.parent)
+    folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)  # parents=True gives others rights
+
+
+def write_private_json(file: Path, data: object) -> None:
+    """Write a file that only this user can read, in a folder that only this user can write. Raises OSError."""
+    make_private_folder(file.parent)
+    found = file.parent.stat()
+    if os.name == "posix" and found.st_uid == os.geteuid() and _is_loose(found):
+        file.parent.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(json.dumps(data, indent=1))
+    partial.replace(file)
+
+
+def read_private_json(file: Path) -> object:
+    """The data of such a file; raises OSError, FileFault, and NotPrivate if others could have written it."""
+    with open_regular(file) as opened:
+        if os.name == "posix":
+            for path, found in ((file, os.fstat(opened.fileno())), (file.parent, file.parent.stat())):
+                _check_private(path, found)
+        data = opened.read(_LIMIT + 1)
+    if len(data) > _LIMIT:
+        raise FileFault("is too large")
+    return decode_json(data)
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        raise NotPrivate(f"{path} is ignored, because it belongs to another user: remove it")
+    if _is_loose(found):
+        raise NotPrivate(f"{path} is ignored, because other users can write it: chmod go-w {path}")
+
+
+def _is_loose(found: os.stat_result) -> bool:
+    """Whether others can write or replace it; in a folder as /tmp, they cannot replace what is not theirs."""
+    return bool(found.st_mode & _OTHERS_WRITE) and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX)
