@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from modules.config import Concept, DataError
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.data.index.images import UNSUPPORTED_SUFFIXES
+from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl")  # if both name an image, the later one wins
+_NEIGHBOURS = 1000  # images that a metadata file may lie beside, if it is a link
 Stamp: TypeAlias = tuple[int, int]  # size in bytes, mtime in ns
 NO_FILE: Stamp = (-1, -1)
 
@@ -87,6 +89,7 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         if concept.include_subfolders:
             pending.extend(reversed(below))
     scan.sort()
+    _refuse_foreign_metadata(scan)
     return scan
 
 
@@ -130,6 +133,18 @@ def _scan_folder(
     return subfolders
 
 
+def _refuse_foreign_metadata(scan: FolderScan) -> None:
+    images = [os.path.join(scan.root, os.fsdecode(path)) for path in scan.paths[:_NEIGHBOURS]]
+    kept = []
+    for relative, stamp in scan.metadata:
+        path = os.path.join(scan.root, relative)
+        if is_foreign_link(path, scan.root, images):
+            scan.problems.append(Problem(path, f"not read: it {describe_foreign_link(path)}"))
+        else:
+            kept.append((relative, stamp))
+    scan.metadata = kept
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
@@ -155,6 +170,11 @@ def _add_image(
     except OSError as error:
         scan.problems.append(Problem(entry.path, f"skipped: {error.strerror}"))
         scan.other_files["unreadable"] += 1
+        return
+    if mask is not None and is_foreign_link(mask.path, scan.root, [entry.path]):
+        what = f"skipped: its mask {mask.name} {describe_foreign_link(mask.path)}"
+        scan.problems.append(Problem(entry.path, what))
+        scan.other_files["with a foreign mask"] += 1
         return
     scan.paths.append(os.fsencode(relative))
     scan.flat_stamps.extend((status.st_size, status.st_mtime_ns))
