@@ -39,6 +39,9 @@ class Fuzzer:
                 folder.backup_dir / f"step-{steps[0]:06d}", folder.backup_dir / f".partial-former-step-{9:06d}"
             )
 
+        # what a mutant's links lead to: a whole run, in which something may be written or removed
+        shutil.copytree(places.seeds / "runs" / "a", places.outside / "run", dirs_exist_ok=True)
+
     def make(self, draw: Random) -> None:
         runs = Path(shutil.copytree(self._places.seeds / "runs", self._places.case / "runs"))
         for _ in range(draw.choice((1, 1, 2, 3))):
@@ -54,11 +57,17 @@ class Fuzzer:
             elif chosen < 0.9:  # a folder that leads elsewhere
                 with suppress(OSError):
                     path.rename(path.with_name(f".was-{path.name}"))
-                    path.symlink_to(draw.choice((self._places.outside / "folder", Path(".."), Path("/"), path)))
+                    path.symlink_to(draw.choice((*self._elsewhere(path), Path(".."), Path("/"), path)))
             else:
                 with suppress(OSError):
                     os.mkdir(path.with_name(draw.choice(_NAMES)))
         (self._places.case / "name").write_text(draw.choice(("a", "b", "")))
+
+    def _elsewhere(self, path: Path) -> tuple[Path, ...]:
+        """What has the same name in a run outside, and a folder of something else."""
+        run = self._places.outside / "run"
+        same = next((each for each in sorted(run.rglob("*")) if each.name == path.name), run)
+        return same, same, self._places.outside / "folder"
 
     def read(self) -> str:
         runs = self._places.case / "runs"
