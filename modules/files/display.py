@@ -38,11 +38,13 @@ _SECRETS = (
 def printable(text: object, limit: int = 2000, *, lines: bool = False, mask: bool = True) -> str:
     """`text` with control characters as escapes such as \\x1b, of at most `limit` characters.
 
-    Line ends and tabs stay only with `lines`; lone surrogates, which no terminal can write, become escapes, too.
-    Passwords and access tokens are masked, unless `mask` is False: where a person is asked about the text itself.
+    Line ends and tabs stay only with `lines`, those of Windows as \\n; lone surrogates, which no terminal can write,
+    become escapes, too. Passwords and access tokens are masked, unless `mask` is False: where a person is asked about
+    the text itself.
     """
     shown = str(text)[: 2 * limit + 1000]
     shown = mask_secrets(shown) if mask else shown
+    shown = shown.replace("\r\n", "\n") if lines else shown
     shown = shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
     shown = _UNPRINTABLE.sub(_escape, shown)
     if not lines:

@@ -9,8 +9,7 @@ from typing import NoReturn, Protocol
 
 from tqdm import tqdm
 
-from modules.files import mask_secrets
-from modules.run.console import discard_stdout, escape_unencodable
+from modules.run.console import discard_stdout, printable_on
 from modules.run.format_progress import format_progress
 
 LINE_EVERY_S = 15.0  # at most, in a file or pipe
@@ -52,7 +51,7 @@ class ClosableTerminal:
 
     def line(self, text: str) -> None:
         """Forwarded."""
-        self._show(lambda: self._inner.line(escape_unencodable(mask_secrets(text), sys.stdout)))
+        self._show(lambda: self._inner.line(printable_on(sys.stdout, text)))
 
     def close(self) -> None:
         """Forwarded."""

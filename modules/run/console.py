@@ -1,19 +1,24 @@
-"""Console output that survives a closed reader (`| head`, a closed terminal): the run continues silently."""
+"""Console output that survives a closed reader (`| head`, a closed terminal): the run continues silently.
+
+All of it may quote the name of an image or another machine, which no terminal may obey.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import Final, TextIO
 
-from modules.files import mask_secrets
+from modules.files import printable
+
+LONGEST_TEXT: Final = 1 << 20  # characters that are written at once, to a terminal or a log
 
 
 def echo(text: str) -> None:
     """Write a line to standard output, with passwords masked; discard all output once nobody reads it."""
     try:
-        _write_line(sys.stdout, mask_secrets(text))
+        _write_line(sys.stdout, text)
     except (OSError, ValueError):
         discard_stdout()
 
@@ -23,7 +28,7 @@ def show_secret(text: str) -> bool:
     try:
         if sys.stdout is None or not sys.stdout.isatty():
             return False
-        _write_line(sys.stdout, text)
+        _write_line(sys.stdout, text, mask=False)
     except (OSError, ValueError):
         discard_stdout()
     return True
@@ -40,15 +45,15 @@ def discard_stdout() -> None:
 def warn(text: str) -> None:
     """Write a line to standard error, with passwords masked; ignore a closed one."""
     with suppress(OSError, ValueError):
-        _write_line(sys.stderr, mask_secrets(text))
+        _write_line(sys.stderr, text)
 
 
-def _write_line(stream: TextIO, text: str) -> None:
-    stream.write(f"{escape_unencodable(text, stream)}\n")
+def _write_line(stream: TextIO, text: str, *, mask: bool = True) -> None:
+    stream.write(f"{printable_on(stream, text, mask=mask)}\n")
     stream.flush()
 
 
-def escape_unencodable(text: str, stream: TextIO) -> str:
-    """`text` with \\x or \\u escapes for characters that the stream's encoding lacks, e.g. undecodable file names."""
+def printable_on(stream: TextIO, text: str, *, mask: bool = True) -> str:
+    """`printable` lines, with escapes also for characters that the stream's encoding lacks."""
     encoding = stream.encoding or "utf-8"  # None for an in-memory stream
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+    return printable(text, LONGEST_TEXT, lines=True, mask=mask).encode(encoding, "backslashreplace").decode(encoding)

@@ -95,3 +95,16 @@ def test_no_log_event_or_report_holds_them(tmp_path: Path, capsys: pytest.Captur
     warnings = [event["message"] for event in read_events(folder.events_file) if event["type"] == "warning"]
     assert warnings == ["no connection to https://***@host/x"]
     assert "cannot reach https://***@host/x" in read_failures(folder)[0].message
+
+
+def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    """A log line may quote the name of an image, and a traceback the text of a file."""
+    folder = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="x"))
+    handler = start_rank_log(folder, 0)
+    logging.getLogger("data").warning("bad\x1b[2J.png\x85rank 1 ends\r\nin two lines")
+    stop_rank_log(handler)
+    record_failure(folder, Failure.from_exception(OSError("x"), rank=0, traceback="Traceback\n  x\x1b[2J"))
+    lines = folder.log_file(0).read_bytes().decode().split("\n")
+    assert [line.partition(" rank 0 ")[2] for line in lines] == [
+        "WARNING data: bad\\x1b[2J.png\\x85rank 1 ends", "in two lines", "Traceback", "  x\\x1b[2J", "",
+    ]  # fmt: skip

@@ -10,8 +10,9 @@ import termios
 
 import pytest
 
-from modules.monitoring.terminal import PlainTerminal
+from modules.monitoring.terminal import PlainTerminal, open_terminal
 from modules.monitoring.throughput import Throughput
+from modules.run.console import echo, warn
 from modules.run.format_progress import BYTES, format_progress
 from tests.runs import ROOT, environment
 
@@ -47,23 +48,28 @@ def test_counts_and_bytes_are_formatted_by_size() -> None:
     assert format_progress(3, 9, BYTES) == "3 of 9 bytes"
 
 
+def read_all(terminal: int) -> str:
+    """All that was written to a pseudo-terminal whose other side has been closed, or will be."""
+    output = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # raised on Linux when the other side is closed
+            break
+        if not part:
+            break
+        output += part
+    os.close(terminal)
+    return output.decode()
+
+
 @pytest.mark.slow
 def test_terminal_shows_one_bar_with_notes_above_it() -> None:
     outer, inner = pty.openpty()
     termios.tcsetwinsize(inner, (24, 100))
     program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=inner, env=environment(), cwd=ROOT)
     os.close(inner)
-    output = b""
-    while True:
-        try:
-            part = os.read(outer, 4096)
-        except OSError:  # raised on Linux when the other side is closed
-            break
-        if not part:
-            break
-        output += part
-    os.close(outer)
-    text = output.decode()
+    text = read_all(outer)
     assert program.wait(60) == 0, text
     assert "caching: 2 of 2" in text
     assert "10/10 steps" in text
@@ -94,3 +100,29 @@ def test_closed_output_does_not_end_the_run() -> None:
     os.close(write)
     assert done.returncode == 0, done.stderr
     assert done.stderr == b""
+
+
+def test_a_terminal_shows_texts_and_obeys_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of an image may hold an escape code; the bar and the counter still rewrite their line."""
+    outer, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (24, 100))
+    with os.fdopen(inner, "w", encoding="utf-8") as screen:
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setattr(sys, "stderr", screen)
+        terminal = open_terminal()
+        terminal.phase("caching", 1, 2)
+        terminal.line("before\x1b[2J\r.png")
+        terminal.start(0, 2)
+        terminal.line("line\x1b]0;x\x07.png:\n  in two lines")
+        echo("echo\x9b2J.png:\r\n  in two lines")
+        warn("warn\x1b[2J.png")
+        terminal.close()
+        monkeypatch.undo()
+    shown = read_all(outer)
+    assert "before\\x1b[2J\\r.png" in shown
+    assert "line\\x1b]0;x\\x07.png:\r\n  in two lines" in shown
+    assert "echo\\x9b2J.png:\r\n  in two lines" in shown
+    assert "warn\\x1b[2J.png" in shown
+    assert not [code for code in ("\x1b[2J", "\x1b]", "\x07", "\x9b") if code in shown]
+    assert shown.startswith("\rcaching: 1 of 2")
+    assert "0/2 steps" in shown

@@ -6,8 +6,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from modules.files import open_for_writing
+from modules.files import open_for_writing, printable
+
+_LONGEST_LINE: Final = 10_000  # characters; a path has up to 4096 bytes
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,7 @@ class Problem:
 
     def line(self) -> str:
         """`path: what` on one line, printable for any bytes in the file name."""
-        readable = self.path.encode("utf-8", "backslashreplace").decode("utf-8")
-        return f"{readable}: {self.what}".replace("\r", "\\r").replace("\n", "\\n")
+        return printable(f"{self.path}: {self.what}", _LONGEST_LINE)
 
 
 def write_problems(problems: Iterable[Problem], path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pydantic import Field
 from modules.config import TandemError
 from modules.files import FileFault, mask_secrets, open_for_writing, printable, read_json, validate_record
 from modules.machine import hostname
+from modules.run.console import warn
 from modules.run.folder.error_help import SECONDARY_KINDS, explain_exception
 from modules.run.folder.rank_log import rank_lines
 from modules.run.folder.run_folder import RunFolder
@@ -89,7 +89,7 @@ def record_failure(folder: RunFolder, failure: Failure, *, keep_existing: bool =
         with suppress(OSError):
             temporary.unlink()
         if not _use_reserve(folder, failure.rank, text):
-            _print_to_stderr(f"{target} cannot be written: {error}\n{failure.traceback or failure.message}")
+            warn(f"{target} cannot be written: {error}\n{failure.traceback or failure.message}")
 
 
 def create_reserve(folder: RunFolder, rank: int) -> None:
@@ -127,11 +127,6 @@ def _append_traceback(folder: RunFolder, failure: Failure) -> None:
         descriptor = open_for_writing(folder.log_file(failure.rank), append=True)
         with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(rank_lines(failure.rank, failure.traceback, failure.time))
-
-
-def _print_to_stderr(text: str) -> None:
-    with suppress(OSError, ValueError):
-        print(text, file=sys.stderr)
 
 
 def read_failures(folder: RunFolder) -> list[Failure]:

@@ -10,7 +10,8 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import cast
 
-from modules.files import mask_secrets, open_for_writing
+from modules.files import open_for_writing, printable
+from modules.run.console import LONGEST_TEXT
 from modules.run.folder.run_folder import RunFolder
 
 
@@ -63,9 +64,13 @@ def stop_rank_log(handler: logging.Handler) -> None:
 
 
 def rank_lines(rank: int, text: str, seconds: float | None = None) -> str:
-    """`text` with time and rank before each line, ending in a newline; `seconds` since 1970, default now."""
+    """`text`, printable, with time and rank before each line, ending in a newline.
+
+    `seconds` since 1970, default now.
+    """
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-    return "".join(f"{stamp} rank {rank} {line}\n" for line in text.splitlines() or [""])
+    lines = printable(text, LONGEST_TEXT, lines=True).splitlines()
+    return "".join(f"{stamp} rank {rank} {line}\n" for line in lines or [""])
 
 
 class _RankFormatter(logging.Formatter):
@@ -75,4 +80,4 @@ class _RankFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         # The handler adds the last newline itself.
-        return rank_lines(self._rank, mask_secrets(super().format(record)), record.created)[:-1]
+        return rank_lines(self._rank, super().format(record), record.created)[:-1]

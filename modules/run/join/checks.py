@@ -113,7 +113,10 @@ def _check_config(config: TrainConfig, theirs: Mapping[str, str], host: str) -> 
     own = shared_settings(config)
     names = differing_names(own, dict(theirs))
     if names:
-        shown = [f"{name} is {theirs.get(name)} on {host} and {own.get(name)} on machine 0" for name in names[:_SHOWN]]
+        shown = [
+            f"{printable(name, 100)} is {printable(theirs.get(name), 200)} on {host} and {own.get(name)} on machine 0"
+            for name in names[:_SHOWN]
+        ]
         more = f", and {len(names) - _SHOWN} more settings differ" if len(names) > _SHOWN else ""
         raise JoinRejected(
             f"the settings differ: {', '.join(shown)}{more}",

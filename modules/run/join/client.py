@@ -295,10 +295,10 @@ class JoinClient:
             if message["type"] == "rejected":
                 self._report_files(message.get("only_there"))
                 error = _ERROR_OF_KIND.get(str(message.get("kind")), JoinError)
-                reason, advice = str(message.get("message"))[:4000], str(message.get("advice"))[:4000]
+                reason, advice = printable(message.get("message"), 4000), printable(message.get("advice"), 4000)
                 raise error(f"machine 0 rejected this machine: {reason}", advice)
             if message["type"] == "closed":
-                raise JoinError(f"{self._host} has ended: {str(message.get('outcome'))[:4000]}")
+                raise JoinError(f"{self._host} has ended: {printable(message.get('outcome'), 4000, lines=True)}")
             return message
 
     def _keyed_listings(self, which: object) -> list[Listing]:

@@ -20,7 +20,7 @@ from typing import Final
 from modules import ROOT
 from modules.config import Concept, DataError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
-from modules.files import FileFault, read_bytes
+from modules.files import FileFault, printable, read_bytes
 
 Listing = dict[str, str]  # name -> hash, size or version
 
@@ -142,11 +142,16 @@ def compare_code(here: Listing, there: Listing, host: str) -> Comparison:
 
 
 def compare_packages(here: Mapping[str, str], there: Mapping[str, str], host: str) -> Comparison:
-    """A different release of Python or a numerical package is an error; other differences are warnings."""
+    """A different release of Python or a numerical package is an error; other differences are warnings.
+
+    Of the packages that only the other machine names, nothing is known here.
+    """
     errors: list[str] = []
     warnings: list[str] = []
-    for name in differing_names(dict(here), dict(there)):
-        first, second = here.get(name, "none"), there.get(name, "none")
+    for name in sorted(here):
+        first, second = here[name], printable(there.get(name, "none"), 100)
+        if first == second:
+            continue
         sentence = f"{name} is {second} on {host} and {first} on machine 0"
         is_numerical = name in _NUMERICAL or name == "Python"
         (errors if is_numerical and _release(name, first) != _release(name, second) else warnings).append(sentence)
@@ -170,7 +175,10 @@ def compare_data(what: str, here: Listing, there: Listing, key: str, host: str) 
     differing = sorted(name for name, hidden in names.items() if there.get(hidden) != values[hidden])
     if not differing and not only_there:
         return None
-    shown = [name if names[name] in there else f"{name} (missing on {host})" for name in differing[:_SHOWN]]
+    shown = [
+        f"{printable(name, 200)}{'' if names[name] in there else f' (missing on {host})'}"
+        for name in differing[:_SHOWN]
+    ]
     more = len(differing) - len(shown)
     parts = [
         ", ".join(shown),
@@ -193,7 +201,7 @@ def differing_names(here: Listing, there: Listing) -> list[str]:
 def _shorten(names: Sequence[str]) -> str:
     """The first names, and the number of the others."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
+    return f"{', '.join(printable(name, 200) for name in names[:_SHOWN])}{more}"
 
 
 def _keyed(key: str, purpose: str, text: str) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from modules.config import TrainConfig, dump
+from modules.files import printable
 from modules.machine import hostname
 from modules.run.folder.failures import Failure
 from modules.run.join.channel import ChannelClosed, Message, WrongToken, authenticate_client, listen
@@ -28,6 +29,7 @@ _AUTHENTICATION_TIMEOUT_S: Final = 5.0
 _PORTS_TRIED: Final = 100
 _SLOT_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
+_LONGEST_REASON: Final = 500  # characters that are shown
 _MAX_REJECTION_LINES: Final = 50
 
 
@@ -197,7 +199,7 @@ class JoinServer:
             note = f"{machine}, machine {number}, disconnected ({end})."
             self._record_loss(machine, number, f"can no longer be reached: {end}")
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-            note = f"{machine} was rejected: it violates the protocol ({error!r})."
+            note = f"{machine} was rejected: it violates the protocol ({printable(repr(error), 200)})."
             self._record_loss(machine, number, "violates the protocol")
         finally:
             if number:
@@ -266,7 +268,7 @@ class JoinServer:
         )
         ready = session.expect("ready", "leave")
         if ready["type"] == "leave":
-            return f"{machine} has left: {str(ready.get('reason'))[:500]}"
+            return f"{machine} has left: {printable(ready.get('reason'), _LONGEST_REASON)}"
         while not self._listings.done():
             session.receive(0.2)
         key = derive_key(self.token, "fingerprints", nonce)
@@ -309,8 +311,9 @@ class JoinServer:
             elif message["type"] == "leave":
                 if message.get("is_done"):
                     return ""
-                self._record_loss(machine, number, f"has left: {message['reason']}")
-                return f"{machine}, machine {number}, has left: {message['reason']}"
+                reason = printable(message["reason"], _LONGEST_REASON)
+                self._record_loss(machine, number, f"has left: {reason}")
+                return f"{machine}, machine {number}, has left: {reason}"
         session.send("closed", outcome=self._outcome)
         return ""
 

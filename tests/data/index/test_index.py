@@ -98,6 +98,17 @@ def test_bad_files_are_reported_and_others_used(tmp_path: Path) -> None:
     assert problems_by_name(again) == found
 
 
+def test_a_name_with_escape_codes_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/bad\x1b[2J\nx.png").write_text("hello")
+    write_image(tmp_path / "d/good.png")
+    index = index_of(config_for(tmp_path / "d", cache=tmp_path / "c"), tmp_path / "c")
+    write_problems(index.problems(), tmp_path / "problems.txt")
+    (line,) = (tmp_path / "problems.txt").read_text("utf-8").splitlines()
+    assert "bad\\x1b[2J\\nx.png: skipped" in line
+    assert "\x1b" not in line
+
+
 def write_huge_png(path: Path) -> None:
     import struct
     import zlib

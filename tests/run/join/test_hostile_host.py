@@ -45,7 +45,7 @@ class HostileHost:
                 if message["type"] == "leave":
                     return
                 if message["type"] == "listings":
-                    session.send("rejected", message="enough", advice="", kind="data", only_there=[])
+                    session.send("rejected", message="no\x1b[2J\nJoined.", advice="a\nb", kind="data", only_there=[])
                 else:
                     if self._start:
                         session.send("start", **self._start)
@@ -199,7 +199,8 @@ def test_allowed_paths_are_asked_about_once(attack: Callable[..., tuple[str, str
         return True
 
     changes = {"concepts": [{"path": "~/.ssh"}]}
-    _, sent = attack(changes, ask=yes)
+    told, sent = attack(changes, ask=yes)
+    assert "machine 0 rejected this machine: no\\x1b[2J\\nJoined. a\\nb." in told, "in one line of its own"
     assert asked == [f"concepts.0.path: {home / '.ssh'}"]
     assert len(json.loads(sent)[1]["listings"]) == 2, "each once, however often it is asked for"
     plain = fingerprint.data_listing(TrainConfig.model_validate(changes).concepts[0])

@@ -234,6 +234,28 @@ def test_differing_packages_by_severity(make_server: Callable[..., Harness]) -> 
     harness.wait_for("Note: numpy is 1.0 on beta")
 
 
+def test_what_a_machine_says_of_itself_is_one_printable_line(make_server: Callable[..., Harness]) -> None:
+    harness = make_server()
+    bad = "\x1b[2J\nRank 0: all fine"
+    long = {f"{number}{bad}": bad * 1000 for number in range(5)}
+    harness.hello("beta", code={**code_listing(), **long}).expect("rejected")
+    harness.wait_for("was rejected: Tandem's code", "0\\x1b[2J\\nRank 0")
+    settings = {**shared_settings(harness.config), "learning_rate": bad, **long}
+    harness.hello("beta", config=settings).expect("rejected")
+    harness.wait_for("was rejected: the settings differ", "is \\x1b[2J\\n")
+    harness.hello("beta", packages={**package_listing(), "torch": bad * 1000}).expect("rejected")
+    harness.wait_for("torch is \\x1b[2J\\n")
+    harness.hello("beta", packages={**package_listing(), **long, "numpy": bad}).send("leave", reason=bad * 1000)
+    harness.wait_for("has left: \\x1b[2J\\n")
+    member = harness.join("beta", packages={**package_listing(), **long, "numpy": bad})
+    harness.wait_for("Note: numpy is \\x1b[2J\\n")
+    harness.wait_for("beta", "joined")
+    member.send("leave", reason=bad * 1000)
+    harness.wait_for("machine 1, has left: \\x1b[2J\\n")
+    assert all(line.isprintable() and len(line) < 2000 for line in harness.said), harness.said
+    assert not [line for line in harness.said if "Note: 0" in line], "packages that no Tandem names"
+
+
 def test_differing_images_are_named(make_server: Callable[..., Harness], images: Path, tmp_path: Path) -> None:
     harness = make_server()
     other = tmp_path / "other"
