@@ -8,20 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from modules.config import ConfigError
 from modules.diffusion.hub.files import INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
-from modules.files import FileFault, file_size, printable, read_json
+from modules.files import FileFault, file_size, open_regular, printable, read_json
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
 SAFETENSORS_HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
 _SMALL_FILE_LIMIT = 64 << 20  # bytes; a tokenizer's are a few MB
 _MOST_LAYERS = 1000  # of a block; the largest published models have some dozens
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
+# what diffusers and transformers raise for a model that is damaged
+LIBRARY_ERRORS = (
+    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError),
+    StrictDataclassError,
+)
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
 
 
@@ -35,9 +40,14 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
     path = Path(name)
     if path.suffix.lower() in PICKLES:
         raise _pickled(path)
-    if path.is_dir():
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:  # a name that is too long
+        reason = f"cannot be read ({error.strerror})"
+        raise ConfigError(f"base_model: {printable(name, 200)!r} {reason}.", ACCEPTED) from None
+    if is_folder:
         return path
-    if path.is_file():
+    if is_file:
         if path.suffix.lower() != ".safetensors":
             raise ConfigError(f"base_model: {name!r} is not a .safetensors file.", ACCEPTED)
         return path
@@ -212,9 +222,11 @@ def dtype_of(files: list[Path], prefixes: tuple[str, ...] = ("",)) -> torch.dtyp
 def open_safetensors(file: Path) -> Any:
     """An open .safetensors file, for use in `with`; the library ships no types.
 
-    Raises OSError or SafetensorError, or FileFault if it is no regular file.
+    Raises OSError or SafetensorError, or FileFault if it is no such file.
     """
-    file_size(file)
+    with open_regular(file) as opened:  # before the library maps all of it into memory
+        if opened.read(9)[8:] != b"{":
+            raise FileFault("is damaged or truncated: it does not begin as a .safetensors file")
     return safe_open(file, framework="pt")
 
 

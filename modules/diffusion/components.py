@@ -181,7 +181,7 @@ def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
             }
         try:
             loaded[name] = CLASSES[name].from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
-        except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        except base_model_files.LIBRARY_ERRORS as error:
             raise ConfigError(
                 f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {_first_line(error)}",
                 "Copy or download the model folder again.",
@@ -206,7 +206,7 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
             f"base_model: {str(file)!r} lacks a component of the model: {_first_line(error)}",
             "Use a file that contains the UNet, the text encoder and the autoencoder.",
         ) from error
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+    except base_model_files.LIBRARY_ERRORS as error:
         raise ConfigError(
             f"base_model: {str(file)!r} cannot be loaded: {_first_line(error)}",
             "Is it a whole model of this family, and family_options.layout a model of the same architecture?",

@@ -41,7 +41,7 @@ def meta_networks(base_model: str | None, layout: str, spec: PipelineSpec) -> Me
             unet = unet.from_config(unet.load_config(folder, subfolder="unet", local_files_only=True))
             configs = {name: CLIPTextConfig.from_pretrained(folder, subfolder=name) for name in spec.encoders}
             return MetaNetworks(unet, {name: CLASSES[name](config) for name, config in configs.items()})
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+    except base_model_files.LIBRARY_ERRORS as error:
         reason = (str(error).splitlines() or [""])[0][:300]
         raise ConfigError(
             f"base_model: the model that {str(folder)!r} describes cannot be built: {type(error).__name__}: {reason}",

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from modules.config import ConfigError, Section, TrainConfig, setting
 from modules.data.batch import Batch, Example
-from modules.diffusion.base_model_files import check_folder
+from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_folder
 from modules.diffusion.flow_matching import TIMESTEP_SCALE, integrate, sample_t
 from modules.diffusion.pixels import mask_loss_weights, mask_or_ones, normalize_pixels
 from modules.diffusion.text_tokens import CaptionEmbedding, tokenize
@@ -319,7 +319,7 @@ def _load_model(folder: Path, options: PixelOptions) -> CaptionedUNet:
         arguments = {"low_cpu_mem_usage": False, "use_safetensors": True}
         unet = UNet2DConditionModel.from_pretrained(folder / "unet", **arguments)
         text = CaptionEmbedding.from_pretrained(folder / "text_embedding", **arguments)
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+    except LIBRARY_ERRORS as error:
         raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error
     return CaptionedUNet(unet, text, options.patch)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,12 @@ def of_another_shape(folder: Path) -> None:
     config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"latent_channels": 5}), "utf-8")
 
 
+def sparse(folder: Path) -> Path:
+    file = folder / "vae" / "diffusion_pytorch_model.safetensors"
+    file.write_bytes(b"")
+    return file
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -53,6 +60,7 @@ def of_another_shape(folder: Path) -> None:
         (lambda folder: (folder / "model_index.json").write_text("[]"), "is not a model folder"),
         (lambda folder: (folder / "model_index.json").write_text('{"_class_name": "FluxPipeline"}'), "FluxPipeline"),
         (without("vae"), "has no vae"),
+        (lambda folder: os.truncate(sparse(folder), 1 << 40), "is damaged or truncated: it does not begin"),
         (without("tokenizer"), "has no tokenizer"),
         (without("text_encoder"), "has no text_encoder"),
         (without("scheduler"), "has no scheduler"),
@@ -85,6 +93,7 @@ def test_incomplete_model_folder(
         ("./model", "there is no './model'"),
         ("readme.txt", "is not a .safetensors file"),
         ("torn.safetensors", "is damaged"),
+        ("x" * 5000, "cannot be read .File name too long"),
         ("lora.safetensors", "is a LoRA"),
         ("other.safetensors", "is not a Stable Diffusion model"),
         ("xl.safetensors", "is an SDXL model.*stable_diffusion_xl"),

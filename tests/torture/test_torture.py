@@ -10,7 +10,7 @@ from tests.torture.kinds import KINDS
 from tests.torture.kinds.broken import EXPECTED
 from tests.torture.watch import Plan, Tally, run
 
-CASES = {"models": 4, "conversions": 4, "frames": 15, "hosts": 15, "runs": 15}
+CASES = {"models": 4, "conversions": 4, "caches": 10, "frames": 15, "hosts": 15, "runs": 15}
 OF_OTHERS = 30
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the harness measures memory in /proc")

@@ -47,7 +47,7 @@ _UNET_OUTER: Final = {
     "conv_out": "out.2",
 }
 _BLOCK_TENSOR: Final = re.compile(
-    r"(?:(down|up)_blocks\.(\d+)|(mid)_block)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.+)"
+    r"(?:(down|up)_blocks\.(\d{1,4})|(mid)_block)\.(resnets|attentions|downsamplers|upsamplers)\.(\d{1,4})\.(.+)"
 )
 
 

@@ -30,7 +30,7 @@ from modules.checkpoint.formats.original_names import (
 )
 from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
-from modules.diffusion.base_model_files import check_layer_counts
+from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
 from modules.files import remove_tree
 
@@ -135,7 +135,10 @@ def _name_mappers(model: DiffusersFolder) -> dict[str, NameMapper]:
     """The name mapper of each component. Raises ConfigError if the architecture has no original layout."""
     architecture = architecture_of(model)
     if architecture:
-        return name_mappers(_DISPLAY_NAMES[architecture])
+        mappers = name_mappers(_DISPLAY_NAMES[architecture])
+        if missing := sorted(mappers.keys() - model.components.keys()):
+            raise ConfigError(f"The model_index.json in {str(model.folder)!r} names no {missing[0]}.", WHOLE_LAYOUT)
+        return mappers
     raise ConfigError(
         f"{str(model.folder)!r} contains a {model.pipeline}; single files in the original layout exist for Stable "
         "Diffusion 1, 2 and XL only.",
@@ -241,7 +244,7 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
     from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-    config = dict(layout.components.get(component, {}))
+    config = dict(layout.components[component])
     module: torch.nn.Module
     try:
         check_layer_counts(config)
@@ -252,7 +255,7 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
             else:
                 text_class = CLIPTextModel if component == "text_encoder" else CLIPTextModelWithProjection
                 module = text_class(CLIPTextConfig.from_dict(config))
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+    except LIBRARY_ERRORS as error:
         reason = (str(error).splitlines() or [""])[0][:300]
         raise ConfigError(
             f"{component}/config.json in {str(layout.folder)!r} describes no network: {type(error).__name__}: {reason}",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-from modules.files import FileFault, file_size, open_regular, printable, validate_record
+from modules.files import FileFault, file_size, open_regular, printable, remove_tree, validate_record
 
 MANIFEST_NAME = "index.jsonl"
 SHARD_PATTERN = r"\d{6}\.safetensors"
@@ -44,14 +45,30 @@ class ManifestLine:
 def read_lines(folder: Path) -> Iterator[ManifestLine]:
     """The lines of one rank's manifest; a torn one, left by a killed run, and what is no such line are skipped."""
     try:
-        with open_regular(folder / MANIFEST_NAME) as file:
-            while text := file.readline(_LINE_BYTES):
-                if len(text) == _LINE_BYTES:
-                    return  # no manifest
-                if (line := _parse(text)) is not None:
-                    yield line
+        for text in _texts(folder):
+            if (line := _parse(text)) is not None:
+                yield line
     except (OSError, FileFault):
         return
+
+
+def remove_unreadable(folder: Path) -> None:
+    """Remove what has the name of the manifest and cannot be read to its end: lines added to it would not be found."""
+    try:
+        for _ in _texts(folder):
+            pass
+    except FileFault:
+        remove_tree(folder / MANIFEST_NAME)
+    except OSError:
+        return
+
+
+def _texts(folder: Path) -> Iterator[bytes]:
+    with open_regular(folder / MANIFEST_NAME) as file:
+        while text := file.readline(_LINE_BYTES):
+            if len(text) == _LINE_BYTES:
+                raise FileFault("has a line that no flush has written")
+            yield text
 
 
 def _parse(text: bytes) -> ManifestLine | None:
@@ -92,10 +109,8 @@ class CacheManifest:
 def _sizes(folder: Path) -> dict[str, int]:
     """The sizes of the shards in a folder."""
     sizes = {}
-    try:
-        for path in folder.iterdir():
-            if path.suffix == ".safetensors":
+    with suppress(OSError):
+        for path in folder.glob("*.safetensors"):
+            with suppress(OSError, FileFault):
                 sizes[path.name] = file_size(path)
-    except (OSError, FileFault):
-        return {}
     return sizes

@@ -19,7 +19,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from modules.config import ConfigError, TandemError
-from modules.data.cache.manifest import MANIFEST_NAME, SHARD_PATTERN, BadFile, FileRecord, ManifestLine, read_lines
+from modules.data.cache.manifest import (
+    MANIFEST_NAME,
+    SHARD_PATTERN,
+    BadFile,
+    FileRecord,
+    ManifestLine,
+    read_lines,
+    remove_unreadable,
+)
 from modules.files import open_for_writing
 
 Entry: TypeAlias = dict[str, Tensor]
@@ -139,6 +147,7 @@ class ShardWriter:
 
 def _remove_leftovers(folder: Path) -> int:
     """Delete unfinished files of a killed run; returns the number of the next shard."""
+    remove_unreadable(folder)
     listed = {line.shard: line.shard_bytes for line in read_lines(folder)}
     highest = max((int(name[:6]) for name in listed if name), default=-1)
     for path in folder.iterdir():

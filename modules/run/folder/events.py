@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -238,13 +239,17 @@ def _clean(value: object) -> object:
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, dict):
-        return {
-            mask_secrets(str(key)): MASK if is_secret_name(str(key)) and item else _clean(item)
-            for key, item in value.items()
-        }
+        named = ((*_masked_name(str(key)), item) for key, item in value.items())
+        return {name: MASK if is_secret and item else _clean(item) for name, is_secret, item in named}
     if isinstance(value, (list, tuple)):
         return [_clean(item) for item in value]
     return value
+
+
+@lru_cache(maxsize=512)
+def _masked_name(name: str) -> tuple[str, bool]:
+    """A name without passwords, and whether its value is one; the same few names come with every step."""
+    return mask_secrets(name), is_secret_name(name)
 
 
 def _as_text(value: object) -> str:

@@ -179,6 +179,8 @@ def test_file_with_other_shapes_is_rejected(sd: Path, sdxl: Path, tmp_path: Path
         (lambda layout: _set(layout / "text_encoder", "num_hidden_layers", 10**9), "num_hidden_layers 1000000000; the"),
         (lambda layout: _set(layout / "unet", "layers_per_block", [[10**9]]), r"layers_per_block \[\[1000000000\]\]"),
         (lambda layout: _set(layout / "vae", "block_out_channels", "x"), "vae/config.json .* describes no network"),
+        (lambda layout: _set(layout / "text_encoder", "vocab_size", 1e30), "text_encoder/config.json .* no network"),
+        (lambda layout: _without(layout, "vae"), "names no vae"),
         (lambda layout: (layout / "tokenizer" / "x.json").symlink_to("/dev/zero"), "x.json' is a device"),
         (lambda layout: os.mkfifo(layout / "tokenizer" / "x.txt"), "x.txt' is a named pipe"),
         (lambda layout: os.truncate(layout / "unet" / "config.json", 1 << 40), r"config.json .*it is larger"),
@@ -207,6 +209,19 @@ def test_of_a_layout_only_its_components_are_copied(sd: Path, tmp_path: Path) ->
     write_diffusers_folder(file, layout, tmp_path / "again", torch.float32)
     expected = {path.relative_to(sd) for path in sd.rglob("*")}
     assert {path.relative_to(tmp_path / "again") for path in (tmp_path / "again").rglob("*")} == expected
+
+
+def test_numbers_of_blocks_without_end_have_no_original_name(sd: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sd, tmp_path / "model")
+    _without(folder, "text_encoder")
+    with pytest.raises(ConfigError, match="names no text_encoder"):
+        write_single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
+    assert vae_name(f"encoder.down_blocks.{'9' * 5000}.resnets.0.conv1.weight", {"block_out_channels": [8]}) is None
+
+
+def _without(folder: Path, component: str) -> None:
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps(index | {component: [None, None]}))
 
 
 def _set(component: Path, name: str, value: object) -> None:

@@ -276,6 +276,7 @@ def test_what_is_no_file_in_a_cache_folder_is_not_waited_for(folder: Path, tmp_p
     line = json.loads((tmp_path / "c/rank-0/index.jsonl").read_text())
     for name in ("rank-1", "rank-2", "rank-3"):
         (tmp_path / "c" / name).mkdir()
+    os.mkfifo(tmp_path / "c/rank-0/000001.safetensors")
     os.mkfifo(tmp_path / "c/rank-1/index.jsonl")
     os.mkfifo(tmp_path / "c/rank-2/000000.safetensors")
     (tmp_path / "c/rank-2/index.jsonl").write_text(json.dumps({**line, "shard_bytes": 0}) + "\n")
@@ -286,6 +287,14 @@ def test_what_is_no_file_in_a_cache_folder_is_not_waited_for(folder: Path, tmp_p
     os.mkfifo(tmp_path / "c/rank-0/000000.safetensors")
     with pytest.raises(DataError, match="a named pipe"):
         cached.read(0, 0)
+    manifest = tmp_path / "c/rank-0/index.jsonl"
+    for damage in (lambda: os.truncate(manifest, 1 << 40), lambda: (manifest.unlink(), os.mkfifo(manifest))):
+        for shard in manifest.parent.glob("*.safetensors"):
+            shard.unlink()
+        damage()
+        cached, count = fill(config, index)
+        assert count == 10
+        assert cached.usable.all()
 
 
 def test_failing_encode_raises_and_keeps_what_was_done(folder: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ KINDS = {
     "events": "what the window and the command line read of a run folder",
     "captions": "caption files",
     "metadata": "metadata.jsonl and metadata.csv",
+    "archives": "CIFAR archives: the tar, its compression, the pickles in it",
     "runs": "run folders: resume, list, choice of the backup",
     "backups": "backups, with a manifest that fits",
     "caches": "cache folders: the index, the manifests and the shards",
