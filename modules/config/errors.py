@@ -8,6 +8,7 @@ from typing import ClassVar
 from modules.files import printable
 
 SHOWN_CHARACTERS = 20_000
+MOST_FAULTS = 50  # that an error lists; a file may have a hundred thousand
 
 
 class TandemError(Exception):
@@ -38,10 +39,14 @@ class ConfigError(TandemError):
 
     @classmethod
     def from_faults(cls, source: str, faults: Sequence[str]) -> ConfigError:
-        """One error for all faults of one source: a sentence for one, a list for several. It may have no name."""
+        """One error for all faults of one source: a sentence for one, a list for several, of many the first.
+
+        The source may have no name.
+        """
         if len(faults) == 1:
             return cls(f"{source}: {faults[0]}" if source else faults[0])
-        lines = "".join(f"\n  - {fault}" for fault in faults)
+        more = [f"and {len(faults) - MOST_FAULTS} more."] if len(faults) > MOST_FAULTS else []
+        lines = "".join(f"\n  - {fault}" for fault in [*faults[:MOST_FAULTS], *more])
         return cls(
             f"{source} has {len(faults)} faults:{lines}" if source else f"{len(faults)} settings are wrong:{lines}"
         )

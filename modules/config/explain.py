@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from modules.config.errors import MOST_FAULTS
 from modules.config.names import known_names, nearest, nearest_path, optimizers_with
 from modules.config.options import Option, find_option
 from modules.config.section import NOT_A_NUMBER, RULES, Section
@@ -34,13 +36,20 @@ def explain(error: ValidationError, model: type[Section] = TrainConfig, prefix: 
 
 
 def faults(error: ValidationError, model: type[Section] = TrainConfig, prefix: str = "") -> list[Fault]:
-    """Like `explain`, but with the path of each fault, for a form that marks the field."""
+    """Like `explain`, but with the path of each fault, for a form that marks the field.
+
+    Only the first ones are explained, which takes milliseconds each.
+    """
     found: list[Fault] = []
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    for detail in details[:MOST_FAULTS]:
         for path, text, requirement in _ErrorReader(model, detail, prefix).read():
             shown = _join(prefix, path)
             sentence = f"{shown or 'The config'} {text}" + (f"; it must be {requirement}" if requirement else "")
             found.append(Fault(shown, f"{sentence}{'' if sentence.endswith('?') else '.'}", requirement))
+    for detail in details[MOST_FAULTS:]:
+        path = _join(prefix, ".".join(map(str, detail["loc"])))
+        found.append(Fault(path, f"{path} cannot be used."))
     return _drop_follow_up_errors(list(dict.fromkeys(found)))
 
 
@@ -84,6 +93,11 @@ _KINDS = {
     "mapping": "a group of names whose values are finite numbers, text, true or false, lists or groups",
     "list": "a list whose items are groups of settings",
 }
+
+
+_MEANT = re.compile(r"did you mean ([\w.]+)\?")
+_DOT = re.compile(r"\.")
+_LONGEST_PATH = 1000  # characters; longer ones are no settings
 
 
 class _ErrorReader:
@@ -191,11 +205,10 @@ def _path(model: type[Section], loc: tuple[int | str, ...]) -> tuple[str, str | 
 
 def _drop_follow_up_errors(found: list[Fault]) -> list[Fault]:
     """Keep one fault per cause: a misspelt `pth` leaves `path` missing, a wrong betas.1 makes betas too short."""
-    text = " ".join(fault.sentence for fault in found)
+    meant = {path for fault in found for path in _MEANT.findall(fault.sentence)}
+    groups = {fault.path[: dot.start()] for fault in found for dot in _DOT.finditer(fault.path, 1, _LONGEST_PATH)}
 
     def follows(fault: Fault) -> bool:
-        if " is missing;" in fault.sentence:
-            return f"did you mean {fault.path}?" in text
-        return any(other.path.startswith(f"{fault.path}.") for other in found if fault.path)
+        return fault.path in (meant if " is missing;" in fault.sentence else groups)
 
     return [fault for fault in found if not follows(fault)]

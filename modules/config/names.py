@@ -10,10 +10,13 @@ from modules.config.section import Section
 
 # Names that settings had in older files.
 FORMER_NAMES = {"lr": "learning_rate"}
+_LONGEST_NAME = 64  # comparing names takes the square of their length
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to this one, ignoring case and dashes; None if none is similar."""
+    """The known name closest to this one, ignoring case and dashes; None if none is similar or it is no name."""
+    if len(name) > _LONGEST_NAME:
+        return None
     plain = {other.lower().replace("-", "_"): other for other in known}
     found = get_close_matches(name.lower().replace("-", "_").strip(), list(plain), n=1, cutoff=0.6)
     return plain[found[0]] if found else None

@@ -17,6 +17,7 @@ Resume = Literal["free", "warn", "fixed", "checked"]
 
 RULES = "rules"
 NOT_A_NUMBER = "not_a_number"
+MOST_ITEMS = 10_000  # of a list or group; ten times the concepts of a large data set
 
 
 class Section(BaseModel):
@@ -44,6 +45,13 @@ class Section(BaseModel):
             found = control_character(text, lines=is_long or isinstance(value, dict))
             if found:
                 raise ValueError(f"it contains the control character {found}, which is not allowed here")
+        return value
+
+    @field_validator("*", mode="before")  # the last one is called first
+    @classmethod
+    def _reject_endless_lists(cls, value: Any) -> Any:
+        if isinstance(value, (list, tuple, dict)) and len(value) > MOST_ITEMS:
+            raise ValueError(f"it has {len(value)} items, and at most {MOST_ITEMS} are allowed")
         return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,23 @@ from modules.config.io.files import read_text
 from modules.config.io.text_formats import read_json, read_yaml
 
 LARGEST_FILE = 4 << 20  # bytes; ten times what a few hundred concepts and prompts take
+LARGEST_TOML = 1 << 20  # characters; they take three seconds at worst
+MOST_PARTS = 16  # of a name in TOML, such as a.b.c; tomllib takes the square of their number
+
+# Also finds as many words with nothing but dots between them after the comma of a text, which no prompt has.
+_ENDLESS_NAME = re.compile(
+    r"""(?m)(?:^|[{,])[ \t]*+\[{0,2}+[ \t]*+"""
+    r"""(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){""" + f"{MOST_PARTS}}}"
+)
 
 
 def read_toml(text: str) -> object:
     """Parse TOML; raises ValueError with a sentence that names the line."""
+    if len(text) > LARGEST_TOML:
+        raise ValueError(f"TOML of more than {LARGEST_TOML >> 10} KiB takes too long to read; write it as JSON")
+    if found := _ENDLESS_NAME.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise ValueError(f"line {line} has a name of more than {MOST_PARTS} parts, and no trainer has such a setting")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from modules.config import TrainConfig, explain, faults
+from modules.config import ConfigError, TrainConfig, explain, faults, validate
+from modules.config.errors import MOST_FAULTS
+from modules.config.names import nearest
+from modules.config.section import MOST_ITEMS
 from modules.config.sections.optimizers import OPTIMIZERS
 
 
@@ -100,3 +103,30 @@ def test_long_and_recursive_values_are_shortened() -> None:
     recursive.append(recursive)
     assert len(explained({"resolution": "x" * 10_000})[0]) < 200
     assert "nested list" in explained({"resolution": recursive})[0]
+
+
+@pytest.mark.timeout(120)
+def test_of_many_faults_the_first_are_explained() -> None:
+    """A suggestion takes milliseconds; for all of these it would take an hour."""
+    data = {f"learning_ratx{number}": 0 for number in range(60_000)}
+    with pytest.raises(ConfigError) as caught:
+        validate(data, "a.json")
+    first, *lines = str(caught.value).split("\n")
+    assert first == "a.json has 60000 faults:"
+    assert lines[0] == "  - learning_ratx0 (0) is not a known setting; did you mean learning_rate?"
+    assert len(lines) == MOST_FAULTS + 1
+    assert lines[-1] == f"  - and {60_000 - MOST_FAULTS} more."
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("name", "item"), [("concepts", {"x": 0}), ("samples", {}), ("device_ids", "x")])
+def test_endless_lists_are_refused(name: str, item: object) -> None:
+    (sentence,) = explained({name: [item] * 200_000})
+    assert sentence.endswith(f"; it has {200_000} items, and at most {MOST_ITEMS} are allowed.")
+    assert len(sentence) < 200
+    assert "has 200000 items" in explained({"family_options": {str(number): 0 for number in range(200_000)}})[0]
+
+
+def test_names_of_any_length_get_no_suggestion() -> None:
+    assert nearest("learning_rat" + "e" * 20, ["learning_rate" + "e" * 20])
+    assert nearest("learning_rat" + "e" * 100, ["learning_rate" + "e" * 100]) is None

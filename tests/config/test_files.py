@@ -202,3 +202,11 @@ def test_lone_surrogates_cannot_be_saved(tmp_path: Path) -> None:
 def test_a_name_too_long_for_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="preset"):
         resolve_config("x" * 5000)
+
+
+@pytest.mark.timeout(120)
+def test_a_name_given_twice_among_many(tmp_path: Path) -> None:
+    """Looking for each name in the list of all would take minutes."""
+    names = [*range(60_000), 59_999]
+    text = "{" + ",".join(f'"{number:x}":0' for number in names) + "}"
+    assert f'"{59_999:x}" is given twice' in message(write(tmp_path, "a.json", text))

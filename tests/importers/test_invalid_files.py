@@ -9,7 +9,7 @@ import pytest
 
 from modules.config import ConfigError, TrainConfig, save_config
 from modules.importers import import_file
-from modules.importers.source_file import LARGEST_FILE
+from modules.importers.source_file import LARGEST_FILE, LARGEST_TOML, MOST_PARTS, read_toml
 
 
 def refusal(file: Path) -> str:
@@ -79,3 +79,38 @@ def test_broken_referenced_files_are_reported(tmp_path: Path) -> None:
     assert "line 1, column 3" in reported["concept_file_name"]
     assert "not found" in reported["sample_definition_file_name"]
     assert found.config.concepts == ()
+
+
+DOTS = ".".join(["a"] * 100_000)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{DOTS} = 1",
+        f'x = 1\n  "b.c" . {DOTS} = 1',
+        f"x = {{ y = 1, {DOTS} = 1 }}",
+        f"x = {{{DOTS} = 1}}",
+        "".join(f"[[ {'.'.join(['a'] * 1000)}.b{number} ]]\n" for number in range(500)),
+        f"[{DOTS}]",
+    ],
+    ids=["key", "quoted", "second of a table", "inline table", "tables", "table"],
+)
+def test_names_of_endless_parts_are_refused(tmp_path: Path, text: str) -> None:
+    """tomllib takes the square of their number, which is hours here."""
+    (tmp_path / "a.toml").write_text(text, encoding="utf-8")
+    assert f"has a name of more than {MOST_PARTS} parts" in refusal(tmp_path / "a.toml")
+
+
+def test_endless_toml_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(f"x = '{'x' * LARGEST_TOML}'", encoding="utf-8")
+    assert "TOML of more than 1024 KiB" in refusal(tmp_path / "a.toml")
+
+
+def test_ordinary_dots_are_no_parts() -> None:
+    text = (
+        f"prompt = 'one. two, {'a b. ' * 100}'\nversion = '{'1.' * 100}0'\n# {DOTS[:200]}\n"
+        f'x.\'a.b.c\'."{DOTS[:200]}" = [0.1, 0.2, 1.0]\nlong = """\nfrom {DOTS[:200]} to there"""\n'
+    )
+    assert isinstance(read_toml(text), dict)

@@ -57,11 +57,11 @@ def write_yaml(data: Data) -> str:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> Data:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f'"{twice}" is given twice in the same group; keep one')
+    data: Data = {}
+    for name, value in pairs:
+        if name in data:
+            raise ValueError(f'"{name}" is given twice in the same group; keep one')
+        data[name] = value
     return data
 
 
