@@ -28,7 +28,7 @@ class IndexedImage:
     height: int
     bucket: str  # "WxH"
     caption: str  # one caption per line, or the only one; see CaptionFiles.caption
-    caption_state: str  # found, missing, unreadable, empty
+    caption_state: str  # found, missing, unreadable, empty, control (characters)
 
     @property
     def bucket_size(self) -> tuple[int, int]:

@@ -114,9 +114,9 @@ class ImagePages(tk.Frame):
         """Update the summary line and the error above every page."""
         found = self.image_index
         images = found.images
-        captioned = sum(image.caption_state == "found" for image in images)
-        total = f"{len(images):,} images, {captioned:,} with a caption."
-        total += f"  {len(found.problems):,} problems." if found.problems else ""
+        captioned = sum(image.caption_state in ("found", "control") for image in images)
+        total = f"{len(images):,} image{'s' * (len(images) != 1)}, {captioned:,} with a caption."
+        total += f"  {len(found.problems):,} problem{'s' * (len(found.problems) != 1)}." if found.problems else ""
         if self._reader.is_reading:
             total = f"Reading the folders …  {total}"
         elif not value_at(self.state.draft.data, "concepts"):

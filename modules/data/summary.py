@@ -30,7 +30,7 @@ class DatasetSummary:
         """The summary as text for the terminal, with a histogram of the buckets."""
         images = f"{self.images} image{'s' * (self.images != 1)}"
         validation = f", {self.validation_images} more for validation and test" if self.validation_images else ""
-        problems = f", {self.problems} problems (see problems.txt)" if self.problems else ""
+        problems = f", {self.problems} problem{'s' * (self.problems != 1)} (see problems.txt)" if self.problems else ""
         steps = f"{self.steps_per_epoch} step{'s' * (self.steps_per_epoch != 1)} per epoch"
         samples = f"{self.epoch_size} sample{'s' * (self.epoch_size != 1)}, {self.effective_batch} per step"
         return [f"{images}{validation}{problems}", f"{steps}: {samples}", *self._histogram()]

@@ -39,7 +39,7 @@ def build_index(
         roots=tuple(scans[n].root if n in scans else "" for n in range(len(settings.concepts))),
         origins=tuple(concepts[n].origin if n in concepts else "" for n in range(len(settings.concepts))),
         buckets=buckets,
-        problems=tuple(problem for rows in concepts.values() for problem in rows.problems),
+        problems=tuple(each for rows in concepts.values() for each in [*rows.problems, *rows.caption_faults]),
         files_seen=sum(scan.files_seen for scan in scans.values()),
     )
     _refuse_empty(columns, header, list(scans.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import posixpath
 import re
 from collections.abc import Sequence
@@ -14,9 +15,10 @@ from typing import TypeAlias
 
 from modules.config import Concept
 from modules.config.captions import split_caption
+from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
 from modules.data.index.scan import FolderScan
-from modules.files import FileFault, decode_json, open_regular, read_text
+from modules.files import FileFault, control_character, decode_json, read_text
 
 Metadata: TypeAlias = dict[str, tuple[str, ...]]
 
@@ -26,6 +28,7 @@ _LABEL_KEYS = ("label", "class")
 _MAX_CAPTION_FILE_BYTES = 1 << 20
 _MAX_METADATA_BYTES = 512 << 20  # a line of text for each of a million images
 _MAX_FAULTS = 20  # listed of one metadata file
+_RULES = 2  # another number when captions are found otherwise than before, so that they are read again
 
 
 class CaptionState(IntEnum):
@@ -35,14 +38,17 @@ class CaptionState(IntEnum):
     MISSING = 1
     UNREADABLE = 2
     EMPTY = 3
+    CONTROL = 4  # used, but it contains more than text
 
     def explain(self) -> str:
         """The state in plain words, for problems.txt."""
         return {
             CaptionState.FOUND: "",
             CaptionState.MISSING: "no caption found; used with an empty caption",
-            CaptionState.UNREADABLE: "its caption file is not readable as UTF-8; used with an empty caption",
+            CaptionState.UNREADABLE: "its caption file cannot be read; used with an empty caption",
             CaptionState.EMPTY: "its caption is empty",
+            CaptionState.CONTROL: "its caption contains control characters; it is used with them, but without NUL "
+            "characters",
         }[self]
 
 
@@ -55,6 +61,7 @@ class Captions:
 
     def __init__(self, concept: Concept, scan: FolderScan) -> None:
         self.problems: list[Problem] = []
+        self.faults: dict[str, str] = {}  # of caption files, by the image's relative path
         self._scan = scan
         self._concept = concept
         self._source: str = concept.caption_source
@@ -67,7 +74,7 @@ class Captions:
         """Everything captions depend on apart from each image's caption file; if it is unchanged, so are they."""
         metadata = self._scan.metadata if self._source in _METADATA_SOURCES else []
         files = [self._concept.caption_lines, *self._concept.caption_extensions]
-        return json.dumps([self._source, metadata, files])
+        return json.dumps([self._source, metadata, files, _RULES])
 
     def find(self, relative_path: str, has_text_file: bool) -> tuple[tuple[str, ...], CaptionState]:
         """The captions of one image (an empty tuple means one empty caption) and the state of the search."""
@@ -94,14 +101,27 @@ class Captions:
     def _read_text(self, relative_path: str) -> tuple[tuple[str, ...], CaptionState]:
         stem = posixpath.splitext(relative_path)[0]
         for extension in self._concept.caption_extensions:
+            name = posixpath.basename(stem) + extension
+            path = os.path.join(self._scan.root, stem + extension)
+            if is_foreign_link(path, self._scan.root, [os.path.join(self._scan.root, relative_path)]):
+                reason = f"{name} {describe_foreign_link(path)}"
+                break
             try:
-                with open_regular(Path(self._scan.root, stem + extension)) as file:
-                    data = file.read(_MAX_CAPTION_FILE_BYTES)
-                return _with_state(split_caption(data.decode("utf-8-sig"), self._concept.caption_lines))
+                text = read_text(path, _MAX_CAPTION_FILE_BYTES)
             except FileNotFoundError:
                 continue
-            except (OSError, FileFault, UnicodeDecodeError):
-                break
+            except FileFault as fault:
+                reason = f"{name} {fault}"
+            except OSError as error:
+                reason = f"{name} cannot be read ({error.strerror})"
+            else:
+                captions, state = _with_state(split_caption(text, self._concept.caption_lines))
+                is_stripped = state == CaptionState.FOUND and "\0" in text
+                return captions, CaptionState.CONTROL if is_stripped else state
+            break
+        else:
+            reason = "has been removed, or is a link to nothing"
+        self.faults[relative_path] = f"its caption file {reason}; used with an empty caption"
         return (), CaptionState.UNREADABLE
 
     def _entries(self) -> Metadata:
@@ -125,7 +145,10 @@ def unpack_captions(packed: bytes) -> tuple[str, ...]:
 
 def _with_state(captions: tuple[str, ...]) -> tuple[tuple[str, ...], CaptionState]:
     nonempty = tuple(caption for caption in captions if caption)
-    return nonempty, CaptionState.FOUND if nonempty else CaptionState.EMPTY
+    if not nonempty:
+        return nonempty, CaptionState.EMPTY
+    has_control = any(control_character(caption, lines=True) for caption in nonempty)
+    return nonempty, CaptionState.CONTROL if has_control else CaptionState.FOUND
 
 
 def _from_name(name: str) -> str:
@@ -159,7 +182,9 @@ def _read_metadata(root: str, relative: str, keys: Sequence[str], problems: list
         key = posixpath.normpath(posixpath.join(posixpath.dirname(relative), name.replace("\\", "/")))
         entries[key] = _texts(record, keys)
     if unnamed:
-        problems.append(Problem(str(path), f"{unnamed} entries have no `file_name`; they were ignored"))
+        problems.append(
+            Problem(str(path), f"{unnamed} {'entry has' if unnamed == 1 else 'entries have'} no `file_name`; ignored")
+        )
     return entries
 
 

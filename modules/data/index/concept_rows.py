@@ -38,6 +38,7 @@ class ConceptRows:
     captions: list[bytes]  # from `pack_captions`
     origin: str  # Captions.origin
     problems: list[Problem]
+    caption_faults: list[Problem]  # of the images whose state is CaptionState.UNREADABLE
 
 
 def index_concept(
@@ -78,6 +79,7 @@ class _RowBuilder:
         self.paths = scan.paths
         self.previous_row = previous.rows(self.paths)
         self.problems = list(scan.problems)
+        self.caption_faults: list[Problem] = []
         self.usable = np.ones(len(self.paths), dtype=np.bool_)
 
     def build(self, number: int, progress: ProgressCallback) -> ConceptRows:
@@ -106,6 +108,7 @@ class _RowBuilder:
             [texts[row] for row in keep.tolist()],
             origin,
             self.problems,
+            self.caption_faults,
         )
 
     def _sizes(self, file: Rows, pool: ThreadPoolExecutor, progress: ProgressCallback) -> NDArray[np.int32]:
@@ -150,6 +153,7 @@ class _RowBuilder:
         index = self.previous.index
         if index is not None and self.previous.origin == captions.origin:
             reused = self._unchanged(index.caption_file, caption)
+            reused[reused] = index.caption_state[self.previous_row[reused]] != CaptionState.UNREADABLE
             stored = index.caption_texts.unpack()
             for row, old in zip(np.flatnonzero(reused).tolist(), self.previous_row[reused].tolist(), strict=True):
                 texts[row] = stored[old]
@@ -167,6 +171,8 @@ class _RowBuilder:
         for row, (found, state) in _map(pool, np.flatnonzero(~reused & self.usable).tolist(), find):
             texts[row] = pack_captions(found)
             states[row] = state
+            if state == CaptionState.UNREADABLE:
+                self.caption_faults.append(Problem(self._file(row), captions.faults[os.fsdecode(self.paths[row])]))
         return texts, states, captions.origin
 
     def _path_hashes(self) -> NDArray[np.uint64]:

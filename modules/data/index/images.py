@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from modules.files import FileFault
+from modules.files import FileFault, file_size
 from modules.files.images import check_png, is_truncated_png, memory_to_decode, open_image
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
@@ -59,6 +59,8 @@ def suppress_pillow_warnings() -> Iterator[None]:
 
 def read_image_size(path: str) -> tuple[int, int]:
     """(width, height) in pixels with the orientation applied, from the header alone; raises one of IMAGE_ERRORS."""
+    if not file_size(path):
+        raise FileFault("is empty")
     with open_image(path) as image:
         width, height = image.size
         swapped = _orientation(image) >= 5

@@ -37,7 +37,7 @@ class IndexHeader:
     roots: tuple[str, ...]  # one per entry of config.concepts, absolute; "" if the concept is switched off
     origins: tuple[str, ...]  # Captions.origin, per concept
     buckets: tuple[Bucket, ...]
-    problems: tuple[Problem, ...]  # of files that did not become rows, and of metadata files
+    problems: tuple[Problem, ...]  # of files that did not become rows, and of metadata and caption files
     files_seen: int
 
     def dump(self) -> str:
@@ -112,7 +112,9 @@ class Index:
     def problems(self) -> list[Problem]:
         """All problems found when the index was built, of used and unused images."""
         found = list(self.header.problems)
-        for row in np.flatnonzero(self.caption_state).tolist():
+        # those of unreadable caption files are in the header
+        is_listed = (self.caption_state == CaptionState.FOUND) | (self.caption_state == CaptionState.UNREADABLE)
+        for row in np.flatnonzero(~is_listed).tolist():
             found.append(Problem(self.file(row), CaptionState(int(self.caption_state[row])).explain()))
         other_size = (self.mask_size != np.stack([self.width, self.height], axis=1)).any(axis=1)
         for row in np.flatnonzero(other_size & (self.mask_file[:, 0] >= 0)).tolist():

@@ -124,8 +124,10 @@ def _problems(rows: ConceptRows, root: str, resolution: int) -> Iterator[dict[st
         yield {"path": problem.path, "kind": "broken", "what": problem.what}
     paths = [os.path.join(root, os.fsdecode(path)) for path in rows.paths]
     for row, state in enumerate(rows.columns["caption_state"].tolist()):
-        if state:
+        if state not in (CaptionState.FOUND, CaptionState.UNREADABLE):
             yield {"path": paths[row], "kind": "caption", "what": CaptionState(state).explain()}
+    for problem in rows.caption_faults:
+        yield {"path": problem.path, "kind": "caption", "what": problem.what}
     widths, heights = rows.columns["width"].tolist(), rows.columns["height"].tolist()
     for path, width, height in zip(paths, widths, heights, strict=True):
         if width * height < _TINY * resolution**2:

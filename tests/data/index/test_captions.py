@@ -63,7 +63,7 @@ def test_unreadable_and_empty_text_files_are_reported(folder: Path) -> None:
     assert set(found.values()) == {("",)}
     assert problems == [
         "blue_dog.png: its caption is empty",
-        "red_cat.png: its caption file is not readable as UTF-8; used with an empty caption",
+        "red_cat.png: its caption file red_cat.txt is not UTF-8 text (byte 0); used with an empty caption",
     ]
 
 
@@ -80,7 +80,7 @@ def test_metadata_overrides_text_files(folder: Path) -> None:
     found, problems = captions(folder)
     assert found == {"red_cat.png": ("from metadata",), "10_dog/blue_dog.png": ("one", "two")}
     assert [problem.split(" (")[0] for problem in problems] == [
-        "metadata.jsonl: 1 entries have no `file_name`; they were ignored",
+        "metadata.jsonl: 1 entry has no `file_name`; ignored",
         "metadata.jsonl: line 3 is not JSON",
         "metadata.jsonl: line 4 is not a JSON object; it was ignored",
     ]
@@ -112,7 +112,36 @@ def test_a_caption_that_is_no_file_is_never_waited_for(folder: Path) -> None:
     (folder / "10_dog/blue_dog.txt").symlink_to("blue_dog.txt")
     found, problems = captions(folder, "txt")
     assert set(found.values()) == {("",)}
-    assert any("red_cat.png" in problem for problem in problems)
+    pipe = "its caption file red_cat.txt is a named pipe, not a file"
+    assert f"red_cat.png: {pipe}; used with an empty caption" in problems
+    assert any(problem.startswith("blue_dog.png: ") for problem in problems)
+
+
+def test_a_caption_file_that_is_a_folder_or_too_large_is_told_as_such(folder: Path) -> None:
+    (folder / "red_cat.caption").mkdir()
+    with (folder / "10_dog/blue_dog.caption").open("wb") as file:
+        file.write(b"a dog")
+        file.truncate(1 << 30)  # sparse
+    found, problems = captions(folder, "txt", caption_extension=".caption")
+    assert set(found.values()) == {("",)}, "no part of it is used"
+    assert problems == [
+        "blue_dog.png: its caption file blue_dog.caption is larger than 1 MiB; used with an empty caption",
+        "red_cat.png: its caption file red_cat.caption is a folder, not a file; used with an empty caption",
+    ]
+    (folder / "red_cat.caption").rmdir()
+    (folder / "red_cat.caption").write_text("a cat", encoding="utf-8")
+    assert captions(folder, "txt", caption_extension=".caption")[0]["red_cat.png"] == ("a cat",)
+
+
+@pytest.mark.parametrize("text", ["a\0 cat", "a\x1b[2J cat"])
+def test_control_characters_in_a_caption_are_reported(folder: Path, text: str) -> None:
+    (folder / "red_cat.txt").write_text(text, encoding="utf-8")
+    (folder / "10_dog/blue_dog.txt").write_text("a\tdog\r\nof two lines", encoding="utf-8")
+    found, problems = captions(folder, "txt")
+    assert found["red_cat.png"] == (text.replace("\0", ""),)
+    assert problems == [
+        "red_cat.png: its caption contains control characters; it is used with them, but without NUL characters"
+    ]
 
 
 def test_metadata_csv_in_a_subfolder(folder: Path) -> None:

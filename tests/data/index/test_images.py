@@ -15,7 +15,8 @@ from PIL import Image, UnidentifiedImageError
 from modules.config import Concept
 from modules.data.cache.crops import Crop, compute_crops, count_views, crop_example, split_view
 from modules.data.index.buckets import Bucket, assign_buckets, make_buckets
-from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, read_image_size
+from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, describe_image_error, read_image_size
+from modules.data.summary import DatasetSummary
 from modules.files import FileFault
 
 
@@ -211,3 +212,15 @@ def test_mask_is_cropped_like_its_image() -> None:
     assert whole is not None
     assert whole.min() == 255
     assert crop_example(image, mask, False, ("a",), (40, 80), crop).mask is None or mask is not None
+
+
+def test_an_empty_file_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    with pytest.raises(FileFault) as error:
+        read_image_size(str(tmp_path / "a.png"))
+    assert describe_image_error(error.value) == "skipped: it is empty"
+
+
+def test_one_is_no_plural() -> None:
+    summary = DatasetSummary(1, 0, {"64x64": 1}, 1, 1, 1, 1)
+    assert summary.lines()[0] == "1 image, 1 problem (see problems.txt)"
