@@ -78,10 +78,23 @@ def binary_files(wide: bool = False) -> dict[str, bytes]:
     return {f"{name}.bin": records(*each) for name, each in cifar_10(3).items()} | {"batches.meta.txt": underlined}
 
 
-def pack(path: Path, files: Mapping[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
+def pack(
+    path: Path, files: Mapping[str, bytes], layout: int = tarfile.PAX_FORMAT, folder: str = "cifar-batches"
+) -> Path:
+    with tarfile.open(path, "w:gz", format=layout) as archive:
         for name, data in files.items():
-            member = tarfile.TarInfo(f"cifar-batches/{name}")
+            member = tarfile.TarInfo(f"{folder}/{name}")
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     return path
+
+
+def tar_header(name: str, size: int, kind: bytes = b"0") -> bytes:
+    """A header whose checksum fits, with any size: as a binary number, as GNU tar writes large ones."""
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (b"\xff" if size < 0 else b"\x80") + (size % (1 << 88)).to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +17,16 @@ from modules.config import Concept, DataError
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
 from modules.data.archives.numpy_pickle import read_pickled_data
 from modules.files import FileFault
-from tests.data.cifar_archives import NAMES, binary_files, labels, pack, pixels, python_2_pickle, python_files
+from tests.data.cifar_archives import (
+    NAMES,
+    binary_files,
+    labels,
+    pack,
+    pixels,
+    python_2_pickle,
+    python_files,
+    tar_header,
+)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -109,6 +120,109 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path) -> None:
 def test_other_pickles_are_faults(data: bytes) -> None:
     with pytest.raises(FileFault, match="pickle"):
         read_pickled_data(data)
+
+
+def shared(kind: type[list[object]] | type[tuple[object, ...]]) -> object:
+    """A value that stands for 2^60 ones."""
+    value: object = "x"
+    for _ in range(60):
+        value = kind((value, value))
+    return value
+
+
+_GET_AGAIN = b"\x80\x02X\x40\x42\x0f\x00" + b"a" * 1_000_000 + b"q\x00c_codecs\nencode\nq\x01"
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        pytest.param(b"\x80\x02}" + pickle.dumps(shared(tuple), 2)[2:-1] + b"K\x01s.", "twice", id="hash"),
+        pytest.param(pickle.dumps({"label_names": shared(list)}, 2), "twice", id="text"),
+        pytest.param(b"\x80\x02" + b"K\x01" * 300_000 + b"(t0" * 200_000 + b"N.", "", id="marks"),
+        pytest.param(b"\x80\x02" + b"(" * 5000 + b"N.", "nested too deeply", id="open marks"),
+        pytest.param(b"\x80\x04" + b"]" * 5000 + b"a" * 4999 + b"\x8c\x01x\x93.", "damaged", id="deep name"),
+        pytest.param(b"\x80\x02}K\x01K\x01s.", "keys that are not short", id="number as key"),
+        pytest.param(b"\x80\x02Kxp" + b"9" * 40 + b"\n.", "damaged", id="place"),
+        pytest.param(
+            _GET_AGAIN + b"h\x01h\x00X\x06\x00\x00\x00latin1\x86R" * 3000 + b".", "stands for more", id="encode"
+        ),
+    ],
+)
+def test_a_pickle_takes_time_and_memory_of_its_own_size(data: bytes, part: str) -> None:
+    """The first ones took for ever; the last one made 3 GB of 1 MB."""
+    if part:
+        with pytest.raises(FileFault, match=part):
+            read_pickled_data(data)
+    else:
+        assert read_pickled_data(data) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (b"\x80\x02}U\x0blabel_names" + b"]" * 5000 + b"a" * 4999 + b"s.", "not texts"),
+        (pickle.dumps({"label_names": ["x" * 101]}, 2), "not texts of up to 100"),
+        (pickle.dumps({"label_names": [str(n) for n in range(1001)]}, 2), "more than 1000"),
+        (bytes(2 << 20), "'batches.meta', which is larger than 1 MiB"),
+    ],
+)
+def test_hostile_class_names_are_one_sentence(tmp_path: Path, data: bytes, part: str) -> None:
+    with pytest.raises(DataError, match=part):
+        unpack(pack(tmp_path / "c.tar.gz", {**python_files(), "batches.meta": data}), tmp_path / "cache")
+    assert not any((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("archive", "part"),
+    [
+        (tar_header("a", 0) * 2 + tar_header("c", -1024) + bytes(1024), "negative"),
+        (tar_header("././@LongLink", 10**13, b"L") + bytes(512), "has a header of 10000000000000 bytes"),
+        (tar_header("x", 10**13, b"x") + bytes(512), "has a header of 10000000000000 bytes"),
+        (tar_header("data_batch_1", 1 << 40), "has a file of 1048576 MiB"),
+        (tar_header("data_batch_1", 100) + bytes(100), "ends too early"),
+        (tar_header("data_batch_1", 100)[:-1], "ends too early"),
+        (tar_header("data_batch_1", 0)[1:] + b"x", "checksum"),
+        (tar_header("a", 0, b"S"), "with holes"),
+        (tar_header("a", 0) * 10_001, "more than 10000 files"),
+    ],
+)
+@pytest.mark.parametrize("packed", [True, False])
+def test_hostile_headers_of_an_archive_are_one_sentence(
+    tmp_path: Path, archive: bytes, part: str, packed: bool
+) -> None:
+    """tarfile read the first one for ever and allocated what the next ones say."""
+    source = tmp_path / "c.tar.gz"
+    source.write_bytes(gzip.compress(archive) if packed else archive)
+    with pytest.raises(DataError, match=part):
+        unpack(source, tmp_path / "cache")
+    assert not any((tmp_path / "cache").iterdir())
+
+
+def test_an_archive_is_unpacked_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.data.archives.tar_reader.MAX_BYTES", 1 << 20)
+    source = tmp_path / "c.tar.gz"
+    for archive in (tar_header("a", 1 << 20) + bytes(1 << 20), bytes(2 << 20)):  # a file, and what follows the end
+        source.write_bytes(gzip.compress(archive))
+        with pytest.raises(DataError, match="holds more than 1 MiB"):
+            unpack(source, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("at", [200, -6])
+def test_a_damaged_download_is_found(tmp_path: Path, at: int) -> None:
+    source = pack(tmp_path / "c.tar.gz", binary_files())
+    data = bytearray(source.read_bytes())
+    data[at] ^= 0x5A
+    source.write_bytes(data)
+    with pytest.raises(DataError, match="is damaged"):
+        unpack(source, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("layout", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("folder", ["cifar", "a" * 60 + "/" + "b" * 60, "c" * 97])
+def test_every_layout_of_tar_is_read(tmp_path: Path, layout: int, folder: str) -> None:
+    source = pack(tmp_path / "c.tar", binary_files(), layout, folder)
+    unpack(source, tmp_path / "cache")
+    assert len(list((tmp_path / "cache").rglob("*.png"))) == 17
 
 
 @pytest.mark.parametrize(

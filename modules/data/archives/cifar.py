@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,15 @@ from PIL import Image
 
 from modules.config import Concept, ConfigError, DataError
 from modules.data.archives.numpy_pickle import read_pickled_data
+from modules.data.archives.tar_reader import MAX_FILE, extract
 from modules.data.index.index import ProgressCallback, no_progress
-from modules.files import FileFault, open_regular, read_bytes, remove_tree
+from modules.files import FileFault, read_bytes, remove_tree
 
 SIDE = 32  # pixels
 _PIXELS = 3 * SIDE**2
-_MAX_FILE = 512 << 20  # bytes; the largest of the real ones has 155 MB
+_MAX_NAMES_FILE = 1 << 20  # bytes
+_MAX_CLASSES = 1000
+_MAX_NAME = 100  # characters
 _SUFFIXES = (".tar.gz", ".tgz", ".tar")
 _TRAIN_10, _TEST_10 = [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"]
 _UNSAFE = re.compile(r"[^A-Za-z0-9 _-]")
@@ -84,33 +86,49 @@ def unpack(path: str | Path, cache_dir: Path, progress: ProgressCallback = no_pr
     target = _target(source, cache_dir)
     if target.is_dir():
         return
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
+    extracted = target.with_name(f".{target.name}.{os.getpid()}.extracted")
     try:
-        files = _files(source)
-        version = next((each for each in VERSIONS if each.files <= files.keys()), None)
-        if version is None:
-            raise FileFault(f"is none of {'; '.join(each.name for each in VERSIONS)}, or it is not complete")
-        classes = _class_names(version, files[version.names_file]())
-        images = (
-            (part, label, pixels)
-            for part, names in (("train", version.train), ("test", version.test))
-            for name in names
-            for label, pixels in _images(version, files[name](), len(classes))
-        )
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
-        remove_tree(unfinished)
-        try:
-            _write(unfinished, images, classes, progress)
-            unfinished.rename(target)
-        finally:
-            remove_tree(unfinished)
-    except (FileFault, tarfile.TarError, EOFError) as fault:
-        reason = str(fault) if isinstance(fault, FileFault) else f"is damaged ({fault})"
-        raise DataError(f"concepts: {str(path)!r} {reason}.", "Download the archive again.") from fault
+        for folder in (unfinished, extracted):
+            remove_tree(folder)
+            folder.mkdir(parents=True)
+        if not source.is_dir():
+            extract(source, frozenset().union(*(version.files for version in VERSIONS)), extracted)
+        _convert(source if source.is_dir() else extracted, unfinished, progress)
+        unfinished.rename(target)
+    except FileFault as fault:
+        raise DataError(f"concepts: {str(path)!r} {fault}.", "Download the archive again.") from fault
     except OSError as error:
         raise ConfigError(
             f"concepts: {str(path)!r} cannot be unpacked into {str(target)!r} ({error.strerror or error}).",
             "Choose a writable cache_dir on a disk with free space.",
         ) from error
+    finally:
+        remove_tree(unfinished)
+        remove_tree(extracted)
+
+
+def _convert(source: Path, target: Path, progress: ProgressCallback) -> None:
+    """Write the images of a folder with the files of one version; one of them is in memory at a time."""
+    found = {file.name for file in source.iterdir()}
+    version = next((each for each in VERSIONS if each.files <= found), None)
+    if version is None:
+        raise FileFault(f"is none of {'; '.join(each.name for each in VERSIONS)}, or it is not complete")
+    classes = _class_names(version, _read(source / version.names_file, _MAX_NAMES_FILE))
+    images = (
+        (part, label, pixels)
+        for part, names in (("train", version.train), ("test", version.test))
+        for name in names
+        for label, pixels in _images(version, _read(source / name, MAX_FILE), len(classes))
+    )
+    _write(target, images, classes, progress)
+
+
+def _read(file: Path, limit: int) -> bytes:
+    try:
+        return read_bytes(file, limit)
+    except FileFault as fault:
+        raise FileFault(f"has the file {file.name!r}, which {fault}") from fault
 
 
 def _target(source: Path, cache_dir: Path) -> Path:
@@ -123,24 +141,6 @@ def _target(source: Path, cache_dir: Path) -> Path:
     return cache_dir / f"cifar-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
-def _files(source: Path) -> dict[str, Callable[[], bytes]]:
-    """The files in the archive or folder by their last names; each is read when it is asked for."""
-    if source.is_dir():
-        return {file.name: lambda file=file: read_bytes(file, _MAX_FILE) for file in source.iterdir()}  # type: ignore[misc]
-    wanted = frozenset().union(*(version.files for version in VERSIONS))
-    found = {}
-    with open_regular(source) as raw, tarfile.open(fileobj=raw, mode="r:*") as archive:
-        for member in archive:
-            name = PurePosixPath(member.name).name
-            if member.size > _MAX_FILE:
-                raise FileFault(f"has a file of {member.size >> 20} MB, {name!r}")
-            file = archive.extractfile(member) if member.isreg() and name in wanted else None
-            if file is not None:
-                data = file.read()
-                found[name] = lambda data=data: data
-    return found  # type: ignore[return-value]
-
-
 def _class_names(version: Version, data: bytes) -> list[str]:
     if version.label_bytes:
         try:
@@ -149,9 +149,11 @@ def _class_names(version: Version, data: bytes) -> list[str]:
             raise FileFault(f"has class names in {version.names_file!r} that are not ASCII") from None
     else:
         names = _mapping(read_pickled_data(data)).get(version.names)
-    if not isinstance(names, list) or not names:
-        raise FileFault("has no class names")
-    texts = [_UNSAFE.sub("_", name.decode("latin-1") if isinstance(name, bytes) else str(name)) for name in names]
+    if not isinstance(names, list) or not 0 < len(names) <= _MAX_CLASSES:
+        raise FileFault(f"has no class names, or more than {_MAX_CLASSES}")
+    if not all(isinstance(name, (str, bytes)) and len(name) <= _MAX_NAME for name in names):
+        raise FileFault(f"has class names that are not texts of up to {_MAX_NAME} characters")
+    texts = [_UNSAFE.sub("_", name.decode("latin-1") if isinstance(name, bytes) else name) for name in names]
     if len(set(texts)) < len(texts) or not all(texts):
         raise FileFault("has class names that are not different")
     return texts

@@ -2,7 +2,8 @@
 
 Data sets such as CIFAR-10 come as pickles, and unpickling runs whatever code a file contains. Here its operations are
 interpreted by a machine that knows numbers, texts, lists, dictionaries, and the three calls that numpy's arrays of
-bytes are written with; anything else is refused.
+bytes are written with; anything else is refused. What it makes is a tree, in time and memory proportional to the file:
+a few hundred bytes of lists in lists that are used twice would otherwise stand for more values than any machine holds.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.files import FileFault
+from modules.files import FileFault, printable
 
-MAX_OPERATIONS: Final = 5_000_000
+MAX_OPERATIONS: Final = 1_000_000  # the real ones need up to 300,000
+_MAX_MARKS: Final = 100  # open at once
+_MAX_NAME: Final = 8  # of a numpy type
+_MAX_KEY: Final = 1000  # characters
 _RECONSTRUCT: Final = frozenset({"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"})
 _GLOBALS: Final = frozenset({*_RECONSTRUCT, "numpy ndarray", "numpy dtype", "_codecs encode"})
 _VALUES: Final = frozenset(
@@ -28,7 +32,6 @@ _VALUES: Final = frozenset(
 )
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _IGNORED: Final = frozenset({"PROTO", "FRAME"})
-_MARK: Final = object()
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,10 @@ class _Array:
 def read_pickled_data(data: bytes) -> object:
     """The data in a pickle: None, numbers, text, bytes, tuples, lists, dictionaries, and arrays of uint8.
 
-    Raises FileFault if it holds anything else, or is damaged. Texts of Python 2 become str, by Latin-1.
+    Raises FileFault if it holds anything else, or is damaged. Texts of Python 2 become str, by Latin-1. Keys are text
+    or bytes; arrays are found only as the values of the dictionary that the whole usually is.
     """
-    machine = _Machine()
+    machine = _Machine(len(data))
     try:
         for number, (operation, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
             if number >= MAX_OPERATIONS:
@@ -66,14 +70,16 @@ def read_pickled_data(data: bytes) -> object:
     except FileFault:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError) as error:
-        raise FileFault(f"is a damaged pickle ({error})") from error
+        raise FileFault(f"is a damaged pickle ({printable(error, 200)})") from error
     raise FileFault("is a pickle without an end")
 
 
 class _Machine:
-    def __init__(self) -> None:
-        self.stack: list[object] = []
+    def __init__(self, encodable: int) -> None:
+        self.stack: list[object] = []  # above the last mark
+        self.below: list[list[object]] = []  # the stacks below each mark
         self.memo: dict[int, object] = {}
+        self.encodable = encodable  # characters that may still be encoded; all together are no longer than the file
 
     def run(self, name: str, argument: object) -> None:
         if name in _VALUES:
@@ -89,7 +95,10 @@ class _Machine:
     # Collections
 
     def _mark(self, argument: object) -> None:
-        self.stack.append(_MARK)
+        if len(self.below) >= _MAX_MARKS:
+            raise FileFault("is a pickle that is nested too deeply")
+        self.below.append(self.stack)
+        self.stack = []
 
     def _empty_dict(self, argument: object) -> None:
         self.stack.append({})
@@ -101,7 +110,8 @@ class _Machine:
         self.stack.append(())
 
     def _tuple(self, argument: object) -> None:
-        self.stack.append(tuple(self._since_mark()))
+        values = self._since_mark()
+        self.stack.append(tuple(values))
 
     def _tuple1(self, argument: object) -> None:
         self._take_tuple(1)
@@ -113,10 +123,12 @@ class _Machine:
         self._take_tuple(3)
 
     def _list(self, argument: object) -> None:
-        self.stack.append(self._since_mark())
+        values = self._since_mark()
+        self.stack.append(values)
 
     def _dict(self, argument: object) -> None:
-        self.stack.append(_pairs(self._since_mark()))
+        values = self._since_mark()
+        self.stack.append(_pairs(values))
 
     def _append(self, argument: object) -> None:
         value = self.stack.pop()
@@ -137,7 +149,7 @@ class _Machine:
     # Memory of what was read before
 
     def _put(self, argument: object) -> None:
-        self.memo[_integer(argument)] = self.stack[-1]
+        self.memo[_place(argument)] = self.stack[-1]
 
     _binput = _long_binput = _put
 
@@ -145,7 +157,10 @@ class _Machine:
         self.memo[len(self.memo)] = self.stack[-1]
 
     def _get(self, argument: object) -> None:
-        self.stack.append(self.memo[_integer(argument)])
+        value = self.memo[_place(argument)]
+        if isinstance(value, (list, tuple, dict)):
+            raise FileFault("is a pickle that uses a list, tuple or dictionary twice")
+        self.stack.append(value)
 
     _binget = _long_binget = _get
 
@@ -156,34 +171,33 @@ class _Machine:
 
     def _global(self, argument: object) -> None:
         if argument not in _GLOBALS:
-            raise FileFault(f"is a pickle that would run {str(argument).replace(' ', '.')!r}")
+            raise FileFault(f"is a pickle that would run {printable(argument, 100).replace(' ', '.')!r}")
         self.stack.append(_Global(str(argument)))
 
     def _stack_global(self, argument: object) -> None:
         name, module = self.stack.pop(), self.stack.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise FileFault("is a damaged pickle")
         self._global(f"{module} {name}")
 
     def _reduce(self, argument: object) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, _Global) or not isinstance(arguments, tuple):
             raise FileFault("is a pickle that calls something that is not a function")
-        self.stack.append(_called(function.name, arguments))
+        self.stack.append(self._called(function.name, arguments))
 
     def _build(self, argument: object) -> None:
         state = self.stack.pop()
         built = self.stack[-1]
         if isinstance(built, _Array) and isinstance(state, tuple):
-            built.values = _array_of(*state)
+            built.values = self._array_of(*state)
         elif not isinstance(built, _DType):  # its state is the byte order, which single bytes have not
             raise FileFault("is a pickle that changes an object")
 
     def _since_mark(self) -> list[object]:
-        marks = [place for place, value in enumerate(self.stack) if value is _MARK]
-        if not marks:
+        if not self.below:
             raise FileFault("is a damaged pickle")
-        position = marks[-1]
-        values = self.stack[position + 1 :]
-        del self.stack[position:]
+        values, self.stack = self.stack, self.below.pop()
         return values
 
     def _take_tuple(self, count: int) -> None:
@@ -205,31 +219,39 @@ class _Machine:
             raise FileFault("is a damaged pickle")
         return top
 
+    def _called(self, name: str, arguments: tuple[object, ...]) -> object:
+        first = arguments[0]
+        if name in _RECONSTRUCT and first == _Global("numpy ndarray"):
+            return _Array()
+        if name == "numpy dtype" and isinstance(first, (str, bytes)) and len(first) <= _MAX_NAME:
+            return _DType(first if isinstance(first, str) else first.decode("latin-1"))
+        if name == "_codecs encode" and isinstance(first, str) and arguments[1:] == ("latin1",):
+            return self._encoded(first)
+        raise FileFault(f"is a pickle with an unusual call of {name.replace(' ', '.')!r}")
 
-def _called(name: str, arguments: tuple[object, ...]) -> object:
-    if name in _RECONSTRUCT and arguments[:1] == (_Global("numpy ndarray"),):
-        return _Array()
-    if name == "numpy dtype" and isinstance(arguments[0], (str, bytes)):
-        kind = arguments[0] if isinstance(arguments[0], str) else arguments[0].decode("latin-1")
-        return _DType(kind)
-    if name == "_codecs encode" and isinstance(arguments[0], str) and arguments[1:] == ("latin1",):
-        return arguments[0].encode("latin-1")
-    raise FileFault(f"is a pickle with an unusual call of {name.replace(' ', '.')!r}")
+    def _array_of(
+        self, version: object, shape: object, dtype: object, is_fortran: object, data: object
+    ) -> NDArray[np.uint8]:
+        if not isinstance(dtype, _DType) or dtype.name.lstrip("|") != "u1":
+            raise FileFault("has an array of something else than bytes")
+        raw = self._encoded(data) if isinstance(data, str) else data
+        if not isinstance(raw, bytes) or not isinstance(shape, tuple):
+            raise FileFault("has a damaged array")
+        return np.frombuffer(raw, np.uint8).reshape(tuple(map(_integer, shape)), order="F" if is_fortran else "C")
 
-
-def _array_of(version: object, shape: object, dtype: object, is_fortran: object, data: object) -> NDArray[np.uint8]:
-    if not isinstance(dtype, _DType) or dtype.name.lstrip("|") != "u1":
-        raise FileFault("has an array of something else than bytes")
-    raw = data.encode("latin-1") if isinstance(data, str) else data
-    if not isinstance(raw, bytes) or not isinstance(shape, tuple):
-        raise FileFault("has a damaged array")
-    return np.frombuffer(raw, np.uint8).reshape(tuple(map(_integer, shape)), order="F" if is_fortran else "C")
+    def _encoded(self, text: str) -> bytes:
+        self.encodable -= len(text)
+        if self.encodable < 0:  # the same text again and again
+            raise FileFault("is a pickle that stands for more than it holds")
+        return text.encode("latin-1")
 
 
 def _finished(value: object) -> object:
     """The value with numpy arrays in place of their stand-ins, in the dictionary that it usually is."""
-    if isinstance(value, dict):
-        return {key: _finished(each) for key, each in value.items()}
+    return {key: _array(each) for key, each in value.items()} if isinstance(value, dict) else _array(value)
+
+
+def _array(value: object) -> object:
     if isinstance(value, _Array):
         if value.values is None:
             raise FileFault("has an array without contents")
@@ -242,10 +264,22 @@ def _finished(value: object) -> object:
 def _pairs(values: list[object]) -> dict[object, object]:
     if len(values) % 2:
         raise FileFault("is a damaged pickle")
-    return dict(zip(values[::2], values[1::2], strict=True))
+    keys = values[::2]
+    # others may have slow hashes or be made to have equal ones, and long texts are compared again and again
+    if not all(isinstance(key, (str, bytes)) and len(key) <= _MAX_KEY for key in keys):
+        raise FileFault("is a pickle with keys that are not short texts")
+    return dict(zip(keys, values[1::2], strict=True))
 
 
 def _integer(value: object) -> int:
     if not isinstance(value, int):
         raise FileFault("is a damaged pickle")
     return value
+
+
+def _place(value: object) -> int:
+    """In the memo; of numbers beyond this, many could be made to have the same hash."""
+    place = _integer(value)
+    if not 0 <= place < MAX_OPERATIONS:
+        raise FileFault("is a damaged pickle")
+    return place
