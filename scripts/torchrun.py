@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch.distributed import run
 from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
 from modules.distributed.startup.loopback import host_store
+from modules.run.launch.torchrun_folder import torchrun_folder
 
 
 class _Rendezvous(static_tcp_rendezvous.StaticTCPRendezvous):
@@ -28,4 +30,5 @@ class _Rendezvous(static_tcp_rendezvous.StaticTCPRendezvous):
 
 if __name__ == "__main__":
     static_tcp_rendezvous.StaticTCPRendezvous = _Rendezvous  # type: ignore[misc]
-    run.main()
+    with torchrun_folder(os.environ):
+        run.main()

@@ -26,6 +26,7 @@ from modules.run.folder.run_lock import supervisor_lock
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
+from modules.run.launch.torchrun_folder import torchrun_folder
 from modules.run.supervise.end_of_run import cause_of_restart, resume_hint, write_last_events
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.supervise.outcome import (
@@ -140,8 +141,9 @@ class Supervisor:
             log = self._log.open(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {command}")
         except OSError as error:
             raise not_writable_error(self._folder.path, error) from error
-        with log, self._requests.handlers_installed():
-            child = self._start(log)
+        environment = dict(os.environ)
+        with log, self._requests.handlers_installed(), torchrun_folder(environment):
+            child = self._start(log, environment)
             self._launcher_pid = child.pid
             try:
                 while child.poll() is None:
@@ -198,7 +200,7 @@ class Supervisor:
         if 0 in self._ranks:
             clear_commands(self._folder)
 
-    def _start(self, log: BinaryIO) -> subprocess.Popen[bytes]:
+    def _start(self, log: BinaryIO, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         # In a new session: the terminal's Ctrl-C must reach only this process, because torchrun would
         # end the ranks before they have made a backup.
         new_group = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0))  # Windows has no sessions
@@ -208,7 +210,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 env={
-                    **os.environ,
+                    **environment,
                     "PYTHONSAFEPATH": "1",  # processes that Python starts with -c would import from the current folder
                     **self._environment,
                     **self._tree.variables,

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -24,8 +25,14 @@ WORKER = Path(__file__).parent / "fake_worker.py"
 
 
 @pytest.fixture(autouse=True)
-def _no_process_is_left(folder: RunFolder) -> Iterator[None]:
+def _nothing_is_left(
+    folder: RunFolder, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))  # of the processes
     yield
+    assert list(temporary.glob("torchelastic*")) == [], "torchrun makes a folder at each start"
     time.sleep(0.05)
     left = [
         process.cmdline()
