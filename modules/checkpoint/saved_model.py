@@ -8,9 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from modules.config import ConfigError, TrainConfig
+from modules.config.explain import explain
 from modules.config.sections.adapters import AdapterSettings
-from modules.files import read_json, remove_tree
+from modules.files import FileFault, read_json, remove_tree
 
 INFO_FILE = "tandem.json"
 
@@ -88,5 +91,16 @@ def read_model_config(folder: Path) -> TrainConfig:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"model: {str(info_file)!r} is damaged ({type(error).__name__}); save the model again."
+            f"model: {str(info_file)!r} is damaged: {fault_of_info(error)}; save the model again."
         ) from error
+
+
+def fault_of_info(error: Exception) -> str:
+    """What is wrong in tandem.json, in plain words."""
+    if isinstance(error, ValidationError):
+        return explain(error)[0].rstrip(".")
+    if isinstance(error, OSError):
+        return f"it cannot be read ({error.strerror})"
+    if isinstance(error, FileFault):
+        return f"it {error}"
+    return f"it has no {error}" if isinstance(error, KeyError) else "it is no group of settings"

@@ -50,7 +50,14 @@ def test_what_is_no_model_of_ours_is_refused(tmp_path: Path) -> None:
         read_model_config(tmp_path / "missing")
     with pytest.raises(ConfigError, match=r"has no tandem\.json"):
         read_model_config(tmp_path)
-    for text in ("{", "[]", json.dumps({"version": 1})):
+    wrong_family = {"family": "nonsense", "family_options": {}, "resolution": "big"}
+    texts = {
+        "{": "it is not JSON",
+        "[]": "it is no group of settings",
+        json.dumps({"version": 1}): "it has no 'family'",
+        json.dumps(wrong_family): 'resolution is "big"',
+    }
+    for text, fault in texts.items():
         (tmp_path / "tandem.json").write_text(text)
-        with pytest.raises(ConfigError, match="is damaged"):
+        with pytest.raises(ConfigError, match=rf"is damaged: {fault}"):
             read_model_config(tmp_path)

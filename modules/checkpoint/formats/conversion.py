@@ -25,7 +25,7 @@ from modules.checkpoint.formats.safetensors_file import (
     write_safetensors,
 )
 from modules.checkpoint.formats.single_file import architecture_of, write_single_file
-from modules.checkpoint.saved_model import INFO_FILE
+from modules.checkpoint.saved_model import INFO_FILE, fault_of_info
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
 from modules.files import read_json
@@ -150,6 +150,4 @@ def _saved_metadata(info_file: Path) -> dict[str, str]:
         saved = info.get("metadata", {})
         return {str(name): str(value) for name, value in saved.items()}
     except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"{str(info_file)!r} is damaged ({type(error).__name__}); remove it and try again."
-        ) from error
+        raise ConfigError(f"{str(info_file)!r} is damaged: {fault_of_info(error)}; remove it and try again.") from error
