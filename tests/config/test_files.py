@@ -210,3 +210,22 @@ def test_a_name_given_twice_among_many(tmp_path: Path) -> None:
     names = [*range(60_000), 59_999]
     text = "{" + ",".join(f'"{number:x}":0' for number in names) + "}"
     assert f'"{59_999:x}" is given twice' in message(write(tmp_path, "a.json", text))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("c.yaml", "concepts:\n\t- path: x\n", "line 2, column 1: a tab; indent with spaces"),
+        ("c.json", "[1]", "the file contains a list; it must contain names with values"),
+        ("c.json", "7", "the file contains a number; it must"),
+        ("a\nb.yaml", "[1]", "a\\nb.yaml: the file contains a list"),
+        ("a\nb.yaml", None, "a\\nb.yaml does not exist."),
+        ("a\nb.yaml", "seed: x", "a\\nb.yaml: seed "),
+    ],
+)
+def test_faults_are_told_in_plain_words_on_one_line(tmp_path: Path, name: str, text: str | None, expected: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    said = message(tmp_path / name)
+    assert expected in said
+    assert "\n" not in said

@@ -24,7 +24,7 @@ WRITERS: dict[str, Callable[[Data], str]] = {".json": write_json, ".yaml": write
 
 def load_config(path: str | Path) -> TrainConfig:
     """Load a config from a JSON or YAML file, including older versions; raises ConfigError for any fault."""
-    return validate(read_data(path), str(path))
+    return validate(read_data(path), files.printable(path))
 
 
 def save_config(config: TrainConfig, path: str | Path) -> None:
@@ -48,21 +48,21 @@ def save_config(config: TrainConfig, path: str | Path) -> None:
 def read_data(path: str | Path) -> Data:
     """The settings in a file, migrated to the current version but not yet validated; raises ConfigError."""
     reader = READERS.get(Path(path).suffix.lower())
-    text = read_text(Path(path))
+    text, shown = read_text(Path(path)), files.printable(path)
     if reader is None:
-        raise ConfigError(f"{path}: {_EXTENSIONS}")
+        raise ConfigError(f"{shown}: {_EXTENSIONS}")
     try:
         data = reader(text)
     except ValueError as error:
-        raise ConfigError(f"{path} cannot be read: {error}.") from None
+        raise ConfigError(f"{shown} cannot be read: {error}.") from None
     if data is None:
-        raise ConfigError(f"{path} is empty; it must contain settings, such as learning_rate: 0.0001.")
+        raise ConfigError(f"{shown} is empty; it must contain settings, such as learning_rate: 0.0001.")
     if not isinstance(data, dict):
         raise ConfigError(
-            f"{path}: the file contains {type(data).__name__}; it must contain names with values, "
+            f"{shown}: the file contains {_KINDS.get(type(data), 'a value')}; it must contain names with values, "
             "such as learning_rate: 0.0001."
         )
-    return migrate(data, str(path))
+    return migrate(data, shown)
 
 
 def validate(data: Mapping[str, object], source: str, assignments: Iterable[str] = ()) -> TrainConfig:
@@ -93,6 +93,7 @@ def dump(config: TrainConfig) -> Data:
 
 
 _ADVICE = {"is a folder, not a file": "Give the config file in it."}
+_KINDS: dict[type, str] = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 _EXTENSIONS = "the name of a config file must end in .json, .yaml or .yml."
 
 
@@ -101,11 +102,11 @@ def read_text(path: Path, limit: int = LARGEST_CONFIG) -> str:
     try:
         return files.read_text(path, limit)
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist.", "Check the name, or name a preset.") from None
+        raise ConfigError(f"{files.printable(path)} does not exist.", "Check the name, or name a preset.") from None
     except FileFault as fault:
-        raise ConfigError(f"{path} {fault}.", _ADVICE.get(str(fault), "")) from None
+        raise ConfigError(f"{files.printable(path)} {fault}.", _ADVICE.get(str(fault), "")) from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise ConfigError(f"{files.printable(path)} cannot be read: {error.strerror or error}.") from None
 
 
 def _write_atomically(target: Path, text: str) -> None:

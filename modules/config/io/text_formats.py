@@ -38,12 +38,18 @@ def read_yaml(text: str) -> object:
         mark = error.problem_mark or error.context_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = " ".join(f"{error.context or ''} {error.problem or 'it is not YAML'}".split())
+        if mark and _character_at(text, mark.line, mark.column) == "\t" and "cannot start any token" in problem:
+            problem = "a tab; indent with spaces"
         raise ValueError(f"{position}{problem}") from None
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return data
+
+
+def _character_at(text: str, line: int, column: int) -> str:
+    return "".join(text.splitlines()[line : line + 1])[column : column + 1]
 
 
 def write_json(data: Data) -> str:
