@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from modules.config import ConfigError, DataError, TandemError, TrainConfig, override, validate
-from modules.config.trusted_code import allow_family
+from modules.config import ConfigError, DataError, TandemError
+from modules.config.trusted_code import CodeNotTrusted
 from modules.files import printable
 from modules.machine import hostname
 from modules.run.exit_codes import INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.failures import Failure
 from modules.run.folder.resume import LATEST
-from modules.run.join.allowed_paths import (
-    FOR_MACHINE_0,
-    OWN_FOLDERS,
-    Ask,
-    PathMissing,
-    PathNotAllowed,
-    check_paths,
-    path_settings,
-)
+from modules.run.join.allowed_paths import FOR_MACHINE_0, Ask, PathMissing, PathNotAllowed
 from modules.run.join.channel import ChannelClosed, Message
 from modules.run.join.fingerprint import (
     Listing,
     all_listings,
     code_listing,
     digest,
-    family_identity,
     keyed_listing,
     keyed_names,
     package_listing,
@@ -40,6 +31,7 @@ from modules.run.join.keys import derive_key
 from modules.run.join.local_settings import ALLOW_DIFFERENCES, check_local_settings, shared_settings
 from modules.run.join.members import JoinError
 from modules.run.join.messages import Start, Welcome, record
+from modules.run.join.received_config import check_family, check_named_paths, merge_config
 from modules.run.join.same_run import own_folder
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
 from modules.run.join.while_training import send_failure, while_training
@@ -50,13 +42,19 @@ Echo = Callable[[str], None]
 
 # Machine 0 knows the cause of a failed run only after its own part has ended.
 _OUTCOME_TIMEOUT_S: Final = 30.0
+# For machine 0, whose own --trust_code would not help.
+_CODE_NOT_ALLOWED: Final = (
+    "nobody has allowed the family's Python file to run on that machine; once it has been read there, join again with "
+    "--trust_code"
+)
 _ERROR_OF_KIND: Final[dict[str, type[TandemError]]] = {"config": ConfigError, "data": DataError}
 
 
-def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None) -> int:
+def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None, ask_about_code: Ask | None = None) -> int:
     """Join the run, train to its end, and return its exit code. Raises TandemError if this machine cannot join.
 
-    `ask` puts a question to the person at this machine: whether a path that machine 0 names may be used.
+    `ask` puts a question to the person at this machine: whether a path that machine 0 names may be used;
+    `ask_about_code`, whether a family that is a Python file may run.
     """
     check_local_settings(join_line.settings)
     notified = ""
@@ -65,7 +63,7 @@ def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None) -> int:
             echo(f"Joining the run at {join_line} ...")
             session = Session(connect(join_line, echo))
             notified = "; machine 0 has been notified"
-            client = JoinClient(join_line, session, echo, ask)
+            client = JoinClient(join_line, session, echo, ask, ask_about_code)
             plan: LaunchPlan | None = client.wait_for_start()
     except StopRequested as stop:
         echo(f"Stopped{notified}.")
@@ -89,10 +87,17 @@ def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None) -> int:
 class JoinClient:
     """This machine's membership in a run, from the handshake to the end."""
 
-    def __init__(self, join_line: JoinLine, session: Session, echo: Echo, ask: Ask | None = None) -> None:
+    def __init__(
+        self,
+        join_line: JoinLine,
+        session: Session,
+        echo: Echo,
+        ask: Ask | None = None,
+        ask_about_code: Ask | None = None,
+    ) -> None:
         self._join_line = join_line
         self._echo = echo
-        self._ask = ask
+        self._ask, self._ask_about_code = ask, ask_about_code
         self._session = session
         self._host = "machine 0"
         self._listings: list[Listing] = []
@@ -157,6 +162,8 @@ class JoinClient:
         reason = "it was stopped" if isinstance(error, StopRequested) else str(error)
         if isinstance(error, (PathNotAllowed, PathMissing)):
             reason = FOR_MACHINE_0
+        if isinstance(error, CodeNotTrusted):
+            reason = _CODE_NOT_ALLOWED
         with suppress(ChannelClosed):
             self._session.send("leave", reason=reason)
         self._session.close()
@@ -210,49 +217,19 @@ class JoinClient:
         welcome = record(Welcome, self._expect("welcome"))
         self._host = f"{printable(welcome.host, 100)} (machine 0)"
         self._key = derive_key(join_line.token, "fingerprints", welcome.nonce)
-        self._config = self._merge_config(welcome)
+        self._config = merge_config(join_line, welcome, self._host)
         self._echo(
             f"{self._host} has accepted the token; this is machine {self._config.node_rank} of {welcome.machines}, "
             f"for the run {printable(welcome.run_name, 200)!r}."
         )
-        self._check_paths("")
-        self._check_family(welcome)
+        check_named_paths(self._config, join_line, "", self._ask)
+        check_family(self._config, join_line, welcome, self._host, self._ask_about_code)
         for note in welcome.notes:
             self._echo(f"Note: {printable(note)}.")
         processes = LaunchPlan.from_config(self._config, config_path="config.json").processes_here
         self._folder = own_folder(self._config, welcome.run_name, join_line.token, welcome.folder_proofs)
         self._echo(f"Run folder: {self._folder.path}")
         self._compare_data(processes)
-
-    def _merge_config(self, welcome: Welcome) -> TrainConfig:
-        """Machine 0's config with this machine's local settings; it alone decides where it writes."""
-        own = self._join_line.config
-        if own is None:
-            folders = {name: TrainConfig.model_fields[name].default for name in OWN_FOLDERS}
-            data: Mapping[str, object] = {**welcome.config, **folders}
-        else:
-            data = own.model_dump(mode="json")
-        number = [f"node_rank={welcome.number}", f"master_addr={self._join_line.host}"]
-        where = f"The config of {self._host}" if own is None else "The config"
-        return validate(override(data, [*self._join_line.settings, *number]), where)
-
-    def _check_family(self, welcome: Welcome) -> None:
-        """Raise ConfigError if the family's code differs: code named by machine 0 runs here only if it is the same."""
-        if welcome.family != family_identity(self._config):
-            raise ConfigError(
-                f"family: {self._config.family!r} is not the same here as on {self._host}",
-                "Copy the family's file from there; if it is in another place here, use --set family=FILE",
-            )
-        allow_family(self._config.family, trust=self._join_line.trust_code, ask=None)
-
-    def _check_paths(self, resume: str) -> None:
-        """Raise TandemError unless a person here has allowed each path that machine 0 names."""
-        own = [assignment.partition("=")[0].strip().removeprefix("--") for assignment in self._join_line.settings]
-        if self._join_line.trust_code:
-            own.append("family")
-        if self._join_line.config is not None:
-            own += [name for name, _ in path_settings(self._config)]
-        check_paths(self._config, own, resume, self._join_line.allow, self._ask)
 
     def _compare_data(self, processes: int) -> None:
         self._echo("Comparing the images with machine 0's ...")
@@ -269,7 +246,7 @@ class JoinClient:
                 f"{self._config.num_nodes}"
             )
         if start.resume and start.resume != LATEST:
-            self._check_paths(start.resume)
+            check_named_paths(self._config, self._join_line, start.resume, self._ask)
         shared = {"processes_per_node": tuple(start.counts), "world_size": None, "initial_port": start.port}
         return LaunchPlan.from_config(
             self._config.model_copy(update=shared),

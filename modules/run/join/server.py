@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,22 +14,19 @@ from modules.config import TrainConfig, dump
 from modules.files import printable
 from modules.machine import hostname
 from modules.run.folder.failures import Failure
-from modules.run.join.channel import ChannelClosed, Message, WrongToken, authenticate_client, listen
+from modules.run.join.channel import ChannelClosed, Message
 from modules.run.join.checks import JoinRejected, check_dataset, check_software, failure_of, process_count
 from modules.run.join.fingerprint import Listing, all_listings, family_identity
 from modules.run.join.keys import derive_key
+from modules.run.join.listener import Listener
 from modules.run.join.members import JoinError, Members, RemoteMachine
 from modules.run.join.session import Session
-from modules.run.join.unauthenticated import UnauthenticatedConnections
 
 Report = Callable[[str, list[int]], None]
 
-_AUTHENTICATION_TIMEOUT_S: Final = 5.0
-_PORTS_TRIED: Final = 100
 _SLOT_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
 _LONGEST_REASON: Final = 500  # characters that are shown
-_MAX_REJECTION_LINES: Final = 50
 
 
 class JoinServer:
@@ -62,14 +58,11 @@ class JoinServer:
         self._members = Members(config.num_nodes)
         self._start_message: Message | None = None
         self._outcome: str | None = None  # set by `close`
-        self._rejections: set[str] = set()
-        self._unauthenticated = UnauthenticatedConnections()
-        self._server = _open_server(config.initial_port + 1)
-        self.port: int = self._server.getsockname()[1]
         self._listings: Future[list[Listing]] = Future()
+        self._listener = Listener(config.initial_port + 1, token, self._serve, self._report)
+        self.port = self._listener.port
         # not a pool thread: Python would wait for it before exiting after a stop
         threading.Thread(target=self._list_data, name="listings", daemon=True).start()
-        threading.Thread(target=self._accept_connections, name="join", daemon=True).start()
 
     def wait(self, within_s: float, interrupt: Callable[[], None] = lambda: None) -> dict[int, int]:
         """Wait until all machines are ready; returns their process counts. Raises JoinError naming the missing ones.
@@ -130,9 +123,7 @@ class JoinServer:
     def close(self, outcome: str = "") -> None:
         """Stop accepting machines, and send the outcome to those that are connected."""
         self._outcome = outcome if self._outcome is None else self._outcome
-        with suppress(OSError):  # wakes the accepting thread, which closing does not
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
+        self._listener.close()
         self._members.wait_until_empty(_CLOSE_TIMEOUT_S)
 
     def _list_data(self) -> None:
@@ -140,42 +131,6 @@ class JoinServer:
             self._listings.set_result(all_listings(self._config))
         except Exception as error:  # noqa: BLE001  # `wait` raises it
             self._listings.set_exception(error)
-
-    def _accept_connections(self) -> None:
-        while True:
-            try:
-                connection, address = self._server.accept()
-            except OSError:
-                if self._outcome is not None:
-                    return
-                time.sleep(0.1)  # e.g. too many open files: wait until some connections have closed
-                continue
-            name = str(address[0]).removeprefix("::ffff:")
-            self._unauthenticated.add(connection, name)
-            threading.Thread(
-                target=self._handle_connection, args=(connection, name), name="client", daemon=True
-            ).start()
-
-    def _handle_connection(self, connection: socket.socket, address: str) -> None:
-        """Handle one connection from authentication to its end."""
-        try:
-            channel = authenticate_client(connection, self.token, _AUTHENTICATION_TIMEOUT_S)
-        except WrongToken:
-            self._report_once(f"A connection from {address} was rejected: wrong token.")
-            connection.close()
-            return
-        except (ChannelClosed, TimeoutError, OSError):
-            connection.close()
-            return
-        finally:
-            self._unauthenticated.remove(connection)
-        session = Session(channel)
-        try:
-            self._serve(session, address)
-        except ChannelClosed:
-            return  # disconnected before it was a member
-        finally:
-            session.close()
 
     def _serve(self, session: Session, address: str) -> None:
         hello = session.expect("hello")
@@ -325,20 +280,5 @@ class JoinServer:
                 "Set device_ids or processes_per_node so that it has as many as before",
             )
 
-    def _report_once(self, text: str) -> None:
-        if text not in self._rejections and len(self._rejections) < _MAX_REJECTION_LINES:
-            self._rejections.add(text)
-            self._report(text)
-
     def _report(self, text: str, *, ready: int = 0) -> None:
         self._report_message(text, self._members.missing_numbers(without=ready))
-
-
-def _open_server(first: int) -> socket.socket:
-    for port in range(first, min(first + _PORTS_TRIED, 65_536)):
-        with suppress(OSError):
-            return listen(port)
-    raise JoinError(
-        f"no port from {first} to {first + _PORTS_TRIED - 1} is free for machines to join",
-        "Set initial_port to another number",
-    )
