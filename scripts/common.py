@@ -84,7 +84,7 @@ def allow_code(family: str, *, trust: bool, may_ask: bool = True) -> None:
     """Ask once, in a terminal, whether a family that is a Python file may run. Raises ConfigError if it may not."""
     from modules.config.trusted_code import allow_family
 
-    allow_family(family, trust=trust, ask=_ask if may_ask and is_interactive() else None)
+    allow_family(family, trust=trust, ask=ask_about_code if may_ask and is_interactive() else None)
 
 
 def is_interactive() -> bool:
@@ -99,7 +99,8 @@ def ask_about_path(described: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _ask(described: str) -> bool:
+def ask_about_code(described: str) -> bool:
+    """Ask once, in a terminal, whether a family that is a Python file may run."""
     print(f"The config runs the Python file {described}.\nIt may do anything that you can do on this computer.",
           file=sys.stderr)  # fmt: skip
     print("Have you read it, and may it run? [y/N] ", end="", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from scripts.common import (
     add_trust_code,
     add_version,
     allow_code,
+    ask_about_code,
     ask_about_path,
     is_interactive,
     quick_imports,
@@ -24,6 +25,7 @@ require_packages()
 
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.config.file_access import set_file_access
+from modules.files import printable
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import echo, warn
 from modules.run.exit_codes import INTERRUPTED
@@ -33,8 +35,9 @@ from modules.run.folder.resume import LATEST, backup_at, check_resume, folder_to
 from modules.run.folder.run_folder import check_run_name_free
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.join.client import join_run
-from modules.run.join.join_line import JoinLine, join_line_from_config
+from modules.run.join.join_line import JoinLine, join_line_from_config, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token, take_token
+from modules.run.join.local_settings import check_local_settings
 from modules.run.launch.environment import set_network_interfaces
 from modules.run.launch.fatal_startup import previous_fatal_exit_code, report_fatal_startup
 from modules.run.launch.preview import absolute_config_path, preview, to_arguments
@@ -65,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.run_folder is not None:
             return run_supervised(RunFolder(Path(options.run_folder)), options)
         if options.join is not None:
-            return join_run(join_line(options, token), echo, ask_about_path if is_interactive() else None)
+            questions = (ask_about_path, ask_about_code) if is_interactive() else ()
+            return join_run(join_line(options, token), echo, *questions)
         config = config_of(options)
         options.token = token_of(config, options, token)
         rank_env = read_rank_env(os.environ, config.initial_port)
@@ -188,6 +192,11 @@ def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
     others = [name for name, value in vars(options).items() if name not in allowed and value not in (None, False, [])]
     if others:
         raise ConfigError(f"--{others[0]} cannot be used with --join: machine 0 decides it for the whole run")
+    check_local_settings(options.set)
+    parse_address(options.join)  # before a token is asked for
+    for path in options.allow:
+        if not os.path.lexists(os.path.expanduser(path)):
+            warn(f"Warning: --allow {printable(path)} does not exist on this machine.")
     return JoinLine.parse(
         options.join,
         find_token(options.token, options.token_file, token, warn) or ask_for_token(),

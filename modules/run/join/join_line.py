@@ -50,20 +50,26 @@ class JoinLine:
     @classmethod
     def parse(cls, address: str, token: str | None, **more: object) -> JoinLine:
         """Parse HOST[:PORT] and the token. Raises ConfigError."""
-        match = _ADDRESS.fullmatch(address)
-        port = int(match["port"] or match["port6"] or DEFAULT_PORT) if match else 0
-        if match is None or not 0 < port <= _LAST_PORT:
-            raise ConfigError(f"--join is {address!r}; it must be HOST or HOST:PORT, such as 10.0.0.1:{DEFAULT_PORT}")
+        host, port = parse_address(address)
         if token is None:
             raise ConfigError(
                 f"--join needs the token of the run, in {JOIN_TOKEN} or --token_file",
                 "Copy the whole line that machine 0 shows",
             )
         check_token(token, "Copy the whole line from machine 0")
-        return cls(match["bare6"] or match["host6"] or match["host"], port, token, **more)  # type: ignore[arg-type]
+        return cls(host, port, token, **more)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of HOST[:PORT]. Raises ConfigError."""
+    match = _ADDRESS.fullmatch(address)
+    port = int(match["port"] or match["port6"] or DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port <= _LAST_PORT:
+        raise ConfigError(f"--join is {address!r}; it must be HOST or HOST:PORT, such as 10.0.0.1:{DEFAULT_PORT}")
+    return match["bare6"] or match["host6"] or match["host"], port
 
 
 def join_line_from_config(config: TrainConfig, token: str | None) -> JoinLine:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, MutableMapping
@@ -13,6 +15,7 @@ from modules.config import ConfigError
 from modules.files import FileFault, printable, read_text
 
 JOIN_TOKEN: Final = "TANDEM_JOIN_TOKEN"  # the name of a variable
+_IN_JOIN_LINE: Final = re.compile(rf"\s*{JOIN_TOKEN}=['\"]?([^\s'\"]+)")
 _MIN_CHARS: Final = 32  # 128 bits in hexadecimal
 _LARGEST_FILE: Final = 4096  # bytes
 _ADVICE: Final = "Omit it on machine 0 and Tandem generates one"
@@ -39,14 +42,14 @@ def find_token(in_argv: str | None, file: str | None, in_environment: str | None
     if in_argv is not None:
         warn(_IN_ARGV)
         return in_argv
-    return in_environment if file is None else _read_token_file(file)
+    return in_environment if file is None else _read_token_file(file, warn)
 
 
 def ask_for_token() -> str | None:
-    """The token typed at a prompt that does not show it; None without a terminal."""
+    """The token typed at a prompt that does not show it, alone or as machine 0's line; None without a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         return None
-    return getpass("The token of the run (in the line that machine 0 shows): ").strip() or None
+    return _without_join_line(getpass("The token of the run (in the line that machine 0 shows): ")) or None
 
 
 def check_token(token: str, advice: str = _ADVICE) -> None:
@@ -58,12 +61,22 @@ def check_token(token: str, advice: str = _ADVICE) -> None:
         raise ConfigError(f"the token has {len(token)} characters; {wanted}", advice)
 
 
-def _read_token_file(file: str) -> str:
+def _without_join_line(text: str) -> str:
+    """The token in a join line that begins with it; another text without the blanks around it."""
+    found = _IN_JOIN_LINE.match(text)
+    return text.strip() if found is None else found[1]
+
+
+def _read_token_file(file: str, warn: Echo) -> str:
     try:
         text = sys.stdin.readline(_LARGEST_FILE) if file == "-" else read_text(Path(file), _LARGEST_FILE)
+        is_shared = file != "-" and os.name == "posix" and bool(os.stat(file).st_mode & 0o044)
     except (OSError, FileFault) as error:
         reason = str(error) if isinstance(error, FileFault) else f"cannot be read: {error.strerror}"
         raise ConfigError(
             f"--token_file {printable(file)} {reason}", "Write the token alone into it; - means standard input"
         ) from None
-    return text.strip()
+    if is_shared:
+        shown = printable(file)
+        warn(f"Warning: other users of this machine can read {shown}; make it yours alone: chmod 600 {shown}")
+    return _without_join_line(text)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import ConfigError, TandemError, TrainConfig, dump
+from modules.config import ConfigError, TandemError, TrainConfig, dump, trusted_code
 from modules.run.join import fingerprint
 from modules.run.join.allowed_paths import FOR_MACHINE_0, VARIABLE, check_paths, path_settings
 from modules.run.join.channel import ChannelClosed, Message, authenticate_client
 from modules.run.join.client import join_run
+from modules.run.join.fingerprint import family_identity
 from modules.run.join.join_line import JoinLine
 from modules.run.join.session import Session
 
@@ -92,9 +93,9 @@ def attack(home: Path) -> Callable[..., tuple[str, str]]:
         config = {**dump(TrainConfig()), "num_nodes": 2, "enable_multi_gpu": True, **changes}
         welcome = {"host": "zeus", "number": 1, "machines": 2, "config": config, "run_name": "x", "nonce": "n"}
         host = HostileHost({**welcome, "family": str(config["family"]), "notes": [], **(more or {})}, token, start)
-        ask = line.pop("ask", None)
+        ask, ask_about_code = line.pop("ask", None), line.pop("ask_about_code", None)
         with pytest.raises(TandemError) as refused:
-            join_run(JoinLine.parse(host.address, token, **line), lambda text: None, ask)  # type: ignore[arg-type]
+            join_run(JoinLine.parse(host.address, token, **line), lambda text: None, ask, ask_about_code)  # type: ignore[arg-type]
         return str(refused.value), host.result()
 
     return attacked
@@ -256,4 +257,26 @@ def test_a_family_file_that_differs_is_refused(attack: Callable[..., tuple[str, 
     for way in ways:
         told, _ = attack({"family": "mine.py"}, more={"family": "0123456789abcdef"}, **way)
         assert "is not the same here as on zeus" in told
+    assert not (home / "marker").exists()
+
+
+def test_the_guest_is_asked_about_the_code_and_the_host_is_told_where_to_allow_it(
+    attack: Callable[..., tuple[str, str]], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(trusted_code.VARIABLE, raising=False)
+    (home / "mine.py").write_text("open('marker', 'w')")
+    same = {"family": family_identity(TrainConfig(family="mine.py"))}
+    asked: list[str] = []
+
+    def answer(yes: bool) -> Callable[[str], bool]:
+        return lambda question: bool(asked.append(question)) or yes
+
+    told, sent = attack({"family": "mine.py"}, more=same, allow=("mine.py",), ask_about_code=answer(False))
+    assert f"{home / 'mine.py'} (1 line, SHA-256 " in asked[0]
+    assert "--trust_code" in told
+    assert "there, join again with --trust_code" in sent
+    assert str(home) not in sent
+    told, sent = attack({"family": "mine.py"}, more=same, allow=("mine.py",), ask_about_code=answer(True))
+    assert len(asked) == 2
+    assert "--trust_code" not in told + sent, "it has gone on, to the comparison of the data"
     assert not (home / "marker").exists()

@@ -17,7 +17,15 @@ from modules import ROOT
 from modules.config import ConfigError
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.join_line import read_join_line
-from modules.run.join.join_token import JOIN_TOKEN, check_token, find_token, generate_token, take_token
+from modules.run.join.join_token import (
+    JOIN_TOKEN,
+    ask_for_token,
+    check_token,
+    find_token,
+    generate_token,
+    take_token,
+)
+from scripts import train
 from tests.conftest import draw_images
 from tests.ports import free_port
 from tests.runs import environment, tiny_config, train_command
@@ -42,6 +50,7 @@ def test_sources_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     said: list[str] = []
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
     assert find_token(None, str(file), None, said.append) == TOKEN
     assert find_token(None, None, "from the environment", said.append) == "from the environment"
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{TOKEN}\nmore"))
@@ -52,6 +61,57 @@ def test_sources_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "old" not in said[0]
     with pytest.raises(ConfigError, match=r"--token_file .*nowhere"):
         find_token(None, str(tmp_path / "nowhere"), None, said.append)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        TOKEN,
+        f" {JOIN_TOKEN}={TOKEN} .venv/bin/python scripts/train.py --join 10.0.0.1:29501",
+        f"{JOIN_TOKEN}='{TOKEN}' python scripts/train.py --join [::1]:29501 --set family=x.py",
+        f"{JOIN_TOKEN}={TOKEN}",
+    ],
+)
+def test_the_token_is_taken_out_of_a_pasted_join_line(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", FakeTerminal())
+    monkeypatch.setattr("modules.run.join.join_token.getpass", lambda prompt: typed)
+    assert ask_for_token() == TOKEN
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_token_file_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
+    said: list[str] = []
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    for mode in (0o600, 0o640):
+        file.chmod(mode)
+        assert find_token(None, str(file), None, said.append) == TOKEN
+    assert said == [f"Warning: other users of this machine can read {file}; make it yours alone: chmod 600 {file}"]
+
+
+def test_no_token_is_asked_for_before_the_rest_of_the_command_line_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> str:
+        raise AssertionError("asked for the token")
+
+    monkeypatch.setattr(train, "ask_for_token", asked)
+    wrong = {"--set=seed=1": "seed applies to the whole run", "--multi_gpu": "cannot be used with --join"}
+    for argument, message in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            train.join_line(train.parser().parse_args(["--join", "10.0.0.1", argument]), None)
+    with pytest.raises(ConfigError, match="--join is"):
+        train.join_line(train.parser().parse_args(["--join", "a:b:c d"]), None)
+
+
+def test_an_allowed_path_that_does_not_exist_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--join", "10.0.0.1", "--allow", str(tmp_path / "nowhere"), "--allow", str(tmp_path)]
+    train.join_line(train.parser().parse_args(arguments), TOKEN)
+    assert f"Warning: --allow {tmp_path / 'nowhere'} does not exist on this machine" in capsys.readouterr().err
 
 
 @pytest.mark.slow
