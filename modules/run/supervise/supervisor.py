@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -142,7 +142,8 @@ class Supervisor:
         except OSError as error:
             raise not_writable_error(self._folder.path, error) from error
         environment = dict(os.environ)
-        with log, self._requests.handlers_installed(), torchrun_folder(environment):
+        folder = torchrun_folder(environment) if str(TORCHRUN) in self._argv else nullcontext()
+        with log, self._requests.handlers_installed(), folder:
             child = self._start(log, environment)
             self._launcher_pid = child.pid
             try:
