@@ -177,7 +177,7 @@ def test_unwritable_file_is_reported(draft: Draft, tmp_path: Path) -> None:
     [
         ("a.yaml", b"epochs: [", "line"),
         ("a.yaml", b"", "empty"),
-        ("a.json", b"[1, 2]", "contains list"),
+        ("a.json", b"[1, 2]", "contains a list"),
         ("a.yaml", b"\xff\xfe\x00\x01", "UTF-8"),
         ("a.yaml", b"version: 99\nepochs: 3\n", "supports versions up to"),
         ("a.txt", b"epochs: 3", "must end in"),
