@@ -8,6 +8,7 @@ from modules.config import TrainConfig
 from tests.data.helpers import write_image
 from tests.runs import tiny_config
 
+TINY_NETWORK = {"network": "cifar_resnet8", "width": 4, "norm": "group"}
 CLASSES = ("apple", "big bear", "cat")
 
 
@@ -23,6 +24,6 @@ def classifier_config(images: Path, place: Path, **settings: object) -> TrainCon
     """Six steps of a tiny classifier whose result does not depend on who is in its micro-batch."""
     given = settings.pop("family_options", {})
     assert isinstance(given, dict)
-    options = {"network": "cifar_resnet8", "width": 4, "norm": "group", **given}
+    options = {**TINY_NETWORK, **given}
     defaults = {"family": "classifier", "family_options": options, "precision": "fp64"}
     return tiny_config(images, place, **{**defaults, **settings})

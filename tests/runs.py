@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import cast
 
 import torch
+import torch.distributed as dist
 
 from modules.checkpoint import Backups, TrainingState, read_backup
 from modules.config import TrainConfig, save_config
-from modules.distributed import RankEnv, spawn
+from modules.distributed import Group, RankEnv, spawn
 from modules.run import Event, RunFolder, read_events
 from modules.training.worker import run_worker
 from tests.ports import first_port, free_port
@@ -132,6 +133,12 @@ def opened(config: TrainConfig, resume: str | None) -> RunFolder:
 def group_exit_codes(run: Run, world_size: int) -> list[int]:
     """What `run_worker` returned on each rank of `train_group`."""
     return [int((run.folder.log_dir / f"exit-{rank}").read_text()) for rank in range(world_size)]
+
+
+def group_on_a_gpu() -> Group:
+    """For what is refused on a CPU and needs no other rank: a group that looks like one of GPUs."""
+    rank_env = RankEnv(0, 0, 1, "127.0.0.1", 1)
+    return Group(rank_env, "nccl", torch.device("cuda", 0), dist.HashStore(), cast(dist.ProcessGroup, None), ())
 
 
 def _train_all(

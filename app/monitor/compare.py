@@ -24,7 +24,12 @@ from modules.run import RunFolder
 
 MAX_RUNS: Final = len(theme.SERIES)
 _REDRAW_S: Final = 0.5
-METRICS: Final[Mapping[str, str]] = {"loss": PLOTS["loss"], "validation": "Validation", **PLOTS}
+METRICS: Final[Mapping[str, str]] = {
+    "loss": PLOTS["loss"],
+    "validation": "Validation",
+    "accuracy": "Validation accuracy",
+    **PLOTS,
+}
 
 
 class RunComparison(tk.Frame):
@@ -123,7 +128,9 @@ class RunComparison(tk.Frame):
 
     def _show_run(self, path: Path, size: int, view: RunView) -> None:
         self._reading.discard(path)
-        curves = {name: series.curve() for name, series in {**view.metrics, **view.eval_losses}.items()}
+        curves = {
+            name: series.curve() for name, series in {**view.eval_metrics, **view.metrics, **view.eval_losses}.items()
+        }
         self._curves[path] = size, curves, view.first_time or 0.0
         if self.winfo_exists():
             self._redraw()
@@ -141,7 +148,7 @@ class RunComparison(tk.Frame):
                             path.name,
                             points,
                             theme.SERIES[index],
-                            dotted=self.metric == "validation",
+                            dotted=self.metric in ("validation", "accuracy"),
                             smooth=self.metric == "lr",
                         )
                     )

@@ -1,15 +1,18 @@
-"""The Curves page: a large loss plot above learning rate, gradient norm and speed, all over the same x range."""
+"""The Curves page: a large loss plot, beside it what a validation measures, such as accuracy; below them learning rate,
+gradient norm and speed. All have the same x range."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Final, cast
 
 from app.monitor.chart import PlotLine, format_number
 from app.monitor.page import Page
 from app.monitor.plot import Plot, Range
 from app.monitor.points import Axis, Points, points_of
+from app.monitor.series import Series
 from app.monitor.toolbar import Toolbar
 from app.runs.view import RunView
 from app.widgets import theme
@@ -26,11 +29,14 @@ PLOTS: Final[Mapping[str, str]] = {
     "grad_norm": "Gradient norm",
     "samples_per_s": "Samples per second",
 }
-_MEASURED_COLOURS: Final = (theme.SERIES[1], theme.SERIES[2], theme.SERIES[3])
+METRICS: Final = "metrics"  # the plot that only runs with such measurements have
 
 
 class CurvesPage(Page):
-    """Redraws one plot at a time, each at most twice a second and only if its data has changed."""
+    """Redraws one plot at a time, each at most twice a second and only if its data has changed.
+
+    `plots` are those in sight.
+    """
 
     def build(self) -> None:
         """Toolbar, the loss card, and three cards below it."""
@@ -47,17 +53,25 @@ class CurvesPage(Page):
         gap = 6  # of cards, which scale by themselves
         for index, (name, title) in enumerate(PLOTS.items()):
             holder = card(self)
+            if name == "loss":
+                self._loss_card = holder
             plot = Plot(holder, title, self._zoom)
             plot.pack(fill="both", expand=True, padx=2, pady=2)
             self.plots[name] = plot
             row, column, wide = (1, 0, 3) if name == "loss" else (2, index - 1, 1)
             holder.grid(row=row, column=column, columnspan=wide, sticky="nsew", padx=gap, pady=gap)
+        self._metrics_card = card(self)
+        self._metrics_card.grid(row=1, column=2, sticky="nsew", padx=gap, pady=gap)
+        self._metrics_card.grid_remove()
+        self._metrics_plot = Plot(self._metrics_card, "Validation", self._zoom)
+        self._metrics_plot.pack(fill="both", expand=True, padx=2, pady=2)
 
     def run_changed(self) -> None:
         """Reset the plots for another run."""
         self.x_range = None
         self._counts.clear()
         self.tools.set_run(self.run)
+        self._show_metrics(False)
         for plot in self.plots.values():
             plot.show((), self.axis, self.span, None)
 
@@ -66,6 +80,8 @@ class CurvesPage(Page):
         if self.run is None:
             return
         view, now = self.run.view, time.monotonic()
+        if view.eval_metrics and METRICS not in self.plots:
+            self._show_metrics(True)
         waiting = sorted(self.plots.items(), key=lambda each: each[1].drawn_at)
         for name, plot in waiting:
             if now - plot.drawn_at < REDRAW_S and not plot.is_due:
@@ -78,26 +94,43 @@ class CurvesPage(Page):
         """The lines that a plot shows."""
         return list(self.plots[name].lines)
 
+    def _show_metrics(self, shown: bool) -> None:
+        """The plot beside the losses, which are as wide as there is room."""
+        if shown:
+            self.plots[METRICS] = self._metrics_plot
+            self._metrics_card.grid()
+        elif METRICS in self.plots:
+            self.plots.pop(METRICS).show((), self.axis, self.span, None)
+            self._metrics_card.grid_remove()
+        self._loss_card.grid_configure(columnspan=2 if shown else 3)
+
     def _update_plot(self, name: str, plot: Plot, view: RunView) -> bool:
         """Copy a plot's data if it has changed."""
         with view.lock:
-            measured = view.eval_losses if name == "loss" else {}
-            counts = [view.metrics[name].count, *(series.count for series in measured.values())]
-            count = (counts, view.first_time, self.axis, self.span, self.x_range)
+            origin = view.first_time or 0.0
+            series = self._series(name, view)
+            counts = [(title, each.count) for title, (each, _) in series.items()]
+            count = (counts, origin, self.axis, self.span, self.x_range)
             if self._counts.get(name) == count:
                 return False
             self._counts[name] = count
-            origin = view.first_time or 0.0
-            curve = view.metrics[name].curve()
-            others = {title: series.curve() for title, series in measured.items()}
-        points = points_of(curve, self.axis, origin)
-        lines = [PlotLine("training" if name == "loss" else plot.title, points, theme.SERIES[0], smooth=name == "lr")]
-        for index, (title, each) in enumerate(others.items()):
-            colour = _MEASURED_COLOURS[index % len(_MEASURED_COLOURS)]
-            lines.append(PlotLine(title, points_of(each, self.axis, origin), colour, True))
+            curves = [(title, each.curve(), dotted) for title, (each, dotted) in series.items()]
+        lines = [
+            PlotLine(title, points_of(curve, self.axis, origin), colour, dotted, smooth=name == "lr")
+            for (title, curve, dotted), colour in zip(curves, cycle(theme.SERIES), strict=False)
+        ]
         plot.show(lines, self.axis, self.span if name in {"loss", "grad_norm"} else 0.0, self.x_range)
-        plot.show_value(_last_value(lines))
+        plot.show_value(_last_value(lines[:1] if name == METRICS else lines, named=len(lines) > 1 or name == METRICS))
         return True
+
+    def _series(self, name: str, view: RunView) -> dict[str, tuple[Series, bool]]:
+        """The curves of a plot by their titles, and whether each has a dot at every point, as it has few."""
+        if name == METRICS:
+            return {title: (each, True) for title, each in view.eval_metrics.items()}
+        if name == "loss":
+            measured = {title: (each, True) for title, each in view.eval_losses.items()}
+            return {"training": (view.metrics[name], False), **measured}
+        return {PLOTS[name]: (view.metrics[name], False)}
 
     def _zoom(self, x_range: Range) -> None:
         self.x_range = _clamp_range(x_range, self.plots["loss"].lines)
@@ -142,11 +175,11 @@ def _span_label(span: float) -> str:
     return f"{round(span):,} steps" if span else "off"
 
 
-def _last_value(lines: list[PlotLine]) -> str:
-    """The latest value of each line, with its name if there are several lines."""
+def _last_value(lines: list[PlotLine], *, named: bool) -> str:
+    """The latest value of each line, perhaps with its name."""
     filled = [line for line in lines if len(line.points)]
     values = [(line.name, format_number(float(line.points.mean[-1]))) for line in filled]
-    if len(lines) == 1:
+    if not named:
         return values[0][1] if values else ""
     return "   ".join(f"{name} {value}" for name, value in values)
 

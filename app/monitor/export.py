@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from app.monitor.points import Axis
 
 STEP_METRICS: Final = ("epoch", "samples_seen", "loss", "lr", "grad_norm", "samples_per_s")
-COLUMNS: Final = ("time", "step", *STEP_METRICS, "validation_loss", "test_loss")
+COLUMNS: Final = ("time", "step", *STEP_METRICS, "validation_loss", "test_loss", "validation_accuracy", "test_accuracy")
 _SIZE: Final = (1600, 1000)
 _TITLE_PX: Final = 34
 
@@ -90,10 +90,13 @@ def _row(event: dict[str, object]) -> list[object] | None:
         return None
     time = parse_float(event.get("t"))
     if event["type"] == "step":
-        return [time, step, *(_number(event.get(name)) for name in STEP_METRICS), None, None]
-    loss = parse_float(event.get("loss"))
+        return [time, step, *(_number(event.get(name)) for name in STEP_METRICS), *[None] * 4]
+    metrics = event.get("metrics")
+    accuracy = parse_float(metrics.get("accuracy")) if isinstance(metrics, dict) else None
+    measured = [parse_float(event.get("loss")), accuracy]
     is_test = parse_text(event.get("set")) == "test"
-    return [time, step, *(None for _ in STEP_METRICS), None if is_test else loss, loss if is_test else None]
+    by_set = [(None, value) if is_test else (value, None) for value in measured]
+    return [time, step, *(None for _ in STEP_METRICS), *(value for pair in by_set for value in pair)]
 
 
 def _number(value: object) -> float | int | None:

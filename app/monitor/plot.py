@@ -89,26 +89,39 @@ class Plot(tk.Frame):
         )
 
     def _draw_legend(self, width: int) -> None:
-        """Draw a legend if there are several lines."""
-        surface = self.surface
-        surface.delete("legend")
+        """Draw a legend if there are several lines: above the chart, or in its lower corner if it is too narrow."""
+        self.surface.delete("legend")
         if len(self.lines) < 2:
             return
-        x, y = width - theme.px(18), self.chart.frame()[1] + theme.px(12)
+        left, top, _, bottom = self.chart.frame()
+        right: float = width - theme.px(18)
+        x = right
         for line in reversed(self.lines):
-            label = surface.create_text(
-                x,
-                y,
-                anchor="e",
-                text=line.name,
-                fill=theme.resolve(theme.MUTED),
-                font=theme.tk_font("small"),
-                tags="legend",
-            )
-            x = surface.bbox(label)[0] - theme.px(6)
-            thick = theme.px(3)
-            surface.create_line(x - theme.px(12), y, x, y, width=thick, fill=theme.resolve(line.colour), tags="legend")
-            x -= theme.px(12 + 18)
+            x = self._draw_legend_entry(line, x, top + theme.px(12)) - theme.px(18)
+        if x >= left:
+            return
+        self.surface.delete("legend")
+        y = bottom - theme.px(12)
+        for line in reversed(self.lines):
+            self._draw_legend_entry(line, right, y)
+            y -= theme.px(17)
+
+    def _draw_legend_entry(self, line: PlotLine, right: float, y: float) -> float:
+        """Name and colour of a line, left of `right`; returns where they start."""
+        label = self.surface.create_text(
+            right,
+            y,
+            anchor="e",
+            text=line.name,
+            fill=theme.resolve(theme.MUTED),
+            font=theme.tk_font("small"),
+            tags="legend",
+        )
+        end = self.surface.bbox(label)[0] - theme.px(6)
+        start = end - theme.px(12)
+        colour = theme.resolve(line.colour)
+        self.surface.create_line(start, y, end, y, width=theme.px(3), fill=colour, tags="legend")
+        return start
 
     def label_at(self, x: float) -> str:
         """Step, time and the value of each line at x."""

@@ -27,6 +27,7 @@ MAX_SAMPLES: Final = 20_000
 MAX_MESSAGES: Final = 500
 MAX_RANKS: Final = 4096
 MAX_JOINING: Final = 6
+MAX_EVALUATIONS: Final = 8  # curves
 
 _LENGTH_STEP: Final = 1024  # points
 STEP_METRICS: Final = ("loss", "lr", "grad_norm", "samples_per_s")
@@ -66,6 +67,7 @@ class RunView:
         # different lengths, so that they are not all compacted at the same step, which would block the window
         self.metrics = {name: Series(MAX_POINTS - _LENGTH_STEP * index) for index, name in enumerate(STEP_METRICS)}
         self.eval_losses: dict[str, Series] = {}  # validation and test loss
+        self.eval_metrics: dict[str, Series] = {}  # such as "accuracy" of the validation, and "test accuracy"
         self.ranks: list[dict[str, float | str]] = []
         self.ranks_count = 0  # number of `ranks` events
         self.rank_summaries: list[dict[str, MetricSummary]] = []
@@ -138,7 +140,7 @@ class RunView:
 
     def _truncate_from(self, step: int) -> None:
         """Drop points from this step on: a resumed run repeats the steps after its backup."""
-        for series in (*self.metrics.values(), *self.eval_losses.values()):
+        for series in (*self.metrics.values(), *self.eval_losses.values(), *self.eval_metrics.values()):
             series.truncate_from(step)
 
     def _ranks(self, event: Event, time: float) -> None:
@@ -172,8 +174,15 @@ class RunView:
         self._set_time(time)
         step, loss = parse_int(event.get("step")), parse_float(event.get("loss"))
         name = parse_text(event.get("set")) or "validation"
-        if step is not None and loss is not None and (name in self.eval_losses or len(self.eval_losses) < 8):
-            self.eval_losses.setdefault(name, Series()).add(step, time, loss)
+        if step is None:
+            return
+        if loss is not None:
+            _add_point(self.eval_losses, name, step, time, loss)
+        metrics = event.get("metrics")
+        for metric, given in metrics.items() if isinstance(metrics, dict) else ():
+            title = parse_text(metric).replace("_", " ")
+            if title and (value := parse_float(given)) is not None:
+                _add_point(self.eval_metrics, title if name == "validation" else f"{name} {title}", step, time, value)
 
     def _warning(self, event: Event, time: float) -> None:
         self._set_time(time)
@@ -191,3 +200,9 @@ class RunView:
     def _finished(self, event: Event, time: float) -> None:
         self._set_time(time)
         self.finished = Finished(parse_text(event.get("reason")), parse_int(event.get("exit_code")), time)
+
+
+def _add_point(curves: dict[str, Series], name: str, step: int, time: float, value: float) -> None:
+    """To the curve of this name, unless a run has more of them than a plot can show."""
+    if name in curves or len(curves) < MAX_EVALUATIONS:
+        curves.setdefault(name, Series()).add(step, time, value)

@@ -40,6 +40,7 @@ def save_model(
             "family": config.family,
             "family_options": dict(config.family_options),
             "resolution": config.resolution,
+            "aspect_ratio_bucketing": config.aspect_ratio_bucketing,
             "step": step,
             "adapter": _adapter(config),
             "metadata": dict(metadata),
@@ -87,6 +88,7 @@ def read_model_config(folder: Path) -> TrainConfig:
             family=info["family"],
             family_options=info["family_options"],
             resolution=info["resolution"],
+            aspect_ratio_bucketing=info.get("aspect_ratio_bucketing", True),
             **{"base_model": str(folder), **info.get("adapter", {})},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from types import ModuleType
 
+import torch
 from torch import nn
 
 from modules.classification.resnet import CifarResNet, Norm
@@ -84,8 +85,23 @@ def _timm(name: str) -> ModuleType:
         import timm
     except Exception as error:  # ImportError, or whatever a torchvision of another torch raises
         raise ConfigError(
-            f"family_options.network is {name!r}, a model of timm, which cannot be imported ({error}).",
-            f"Use one of {', '.join(OWN_NAMES)}, or install timm with a torchvision for your torch: "
-            ".venv/bin/python -m pip install timm",
+            f"family_options.network is {name!r}, a model of timm, which {_import_failure(error)}.",
+            f"Use one of {', '.join(OWN_NAMES)}, or install timm with the torchvision of your torch: {_install()}",
         ) from error
     return timm  # type: ignore[no-any-return]
+
+
+def _import_failure(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == "timm":
+        return "is not installed"
+    if isinstance(error, ModuleNotFoundError):
+        return f"is installed, but needs {error.name}, which is not"
+    cause = next(iter(str(error).splitlines()), "")
+    return f"is installed, but cannot be imported ({type(error).__name__}: {cause})"
+
+
+def _install() -> str:
+    """pip's command. It names torch, because a newer torchvision would replace it, and the index of its build."""
+    version, _, build = torch.__version__.partition("+")
+    index = f" --extra-index-url https://download.pytorch.org/whl/{build}" if build else ""
+    return f".venv/bin/python -m pip install timm torchvision torch=={version}{index}"

@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from modules.data.index.problems import Problem
+
 
 @dataclass(frozen=True)
 class Example:
@@ -77,6 +79,7 @@ class Batch:
     weights: Tensor  # float64 [B], of the loss
     is_last_of_step: bool
     step_samples: int
+    problems: tuple[Problem, ...] = ()  # files that could not be read; what stands for them has weight 0
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from modules.config import ConfigError, TrainConfig
@@ -121,10 +123,22 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def with_sync_batch_norm(model: nn.Module, group: Group) -> nn.Module:
-    """`model` with SyncBatchNorm layers. Raises ConfigError on the CPU, where they are not supported."""
+    """`model` with SyncBatchNorm layers. Raises ConfigError on the CPU, where they are not supported, and for layers
+    that do more than BatchNorm, which torch would replace nevertheless."""
     if group.device.type != "cuda":
         raise ConfigError(
             "sync_batch_norm is on, but it works on CUDA devices only; switch it off to train on the CPU."
+        )
+    kinds = {type(module) for module in model.modules() if isinstance(module, _BatchNorm)}
+    own = [kind for kind in kinds if kind.forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward)]
+    if own and all(kind.__module__.partition(".")[0] == "timm" for kind in own):
+        from timm.layers import convert_sync_batchnorm  # knows its layers with an activation inside
+
+        return cast(nn.Module, convert_sync_batchnorm(model))
+    if own:
+        raise ConfigError(
+            f"sync_batch_norm is on, but {own[0].__name__} of this model does more than a BatchNorm, which would get "
+            "lost; switch it off."
         )
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return converted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import ClassVar, Self, cast
 
 import torch
 from PIL import Image
@@ -16,133 +16,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from modules.classification import confusion
-from modules.classification.augment import MAX_MAGNITUDE, Augmentation, Labels, keep_pixels
-from modules.classification.mixing import MAX_ALPHA, Mixing
+from modules.classification.augment import Augmentation, Labels, keep_pixels
+from modules.classification.mixing import Mixing
 from modules.classification.networks import build_network, check_network, head_name, normalization
+from modules.classification.options import ARCHITECTURE_OPTIONS, ClassifierOptions
 from modules.classification.resnet import ResidualBlock
-from modules.config import ConfigError, Section, TrainConfig, setting
+from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
 from modules.families._family import Evaluation, Family, Metrics, SampleRequest, read_options
 from modules.files import FileFault, file_size, read_json
 
 MODEL_NAME = "TandemClassifier"
-ARCHITECTURE_OPTIONS = frozenset({"network", "norm", "width"})  # fixed once a model is trained
-
-
-class ClassifierOptions(Section):
-    """`family_options` of this family."""
-
-    network: str = setting(
-        "cifar_resnet20",
-        title="Network",
-        help="cifar_resnet20, 32, 44, 56 or 110: residual networks for small images. Any other name is a model of "
-        "timm, such as resnet50 or vit_small_patch16_224, if that package is installed.",
-        min_length=1,
-        resume="fixed",
-    )
-    width: int = setting(
-        16,
-        ge=4,
-        le=1024,
-        title="Width (channels)",
-        help="Channels of the first stage of a cifar_resnet. Twice the width takes about four times as long.",
-        resume="fixed",
-    )
-    norm: Literal["batch", "group"] = setting(
-        "batch",
-        title="Normalisation",
-        help="Of a cifar_resnet. batch: BatchNorm, whose result depends on batch_size. group: GroupNorm, which is the "
-        "same for any batch_size and number of GPUs.",
-        resume="fixed",
-    )
-    pretrained: bool = setting(
-        False,
-        title="Pretrained weights",
-        help="Start from timm's weights for this network, which are downloaded once.",
-        resume="fixed",
-    )
-    classes: str = setting(
-        "",
-        title="Classes",
-        help="Names of the classes, one per line, in the order of the network's outputs. Empty: those of the training "
-        "images, sorted.",
-        advanced=True,
-        picks="long_text",
-        resume="fixed",
-    )
-    crop_padding: int = setting(
-        0,
-        ge=0,
-        le=256,
-        title="Random crop with padding",
-        help="Pads each training image by this much on all sides and crops it to its size at random; 4 is usual for "
-        "images of 32 pixels.",
-        unit="pixels",
-        resume="warn",
-    )
-    rand_augment: int = setting(
-        0,
-        ge=0,
-        le=8,
-        title="RandAugment operations",
-        help="How many random operations (rotation, shear, shift, contrast and others) change each training image; 2 "
-        "is usual, 0 none.",
-        resume="warn",
-    )
-    rand_augment_magnitude: float = setting(
-        5.0,
-        ge=0,
-        le=MAX_MAGNITUDE,
-        title="RandAugment magnitude",
-        help="How strong these operations are, from 0 to 10.",
-        depends_on="rand_augment",
-        resume="warn",
-    )
-    random_erasing: float = setting(
-        0.0,
-        ge=0,
-        le=1,
-        title="Random erasing",
-        help="Probability of covering a random rectangle of a training image with noise; 0.25 is usual.",
-        resume="warn",
-    )
-    mixup: float = setting(
-        0.0,
-        ge=0,
-        le=MAX_ALPHA,
-        title="Mixup alpha",
-        help="Blends each training image with another of its step; the larger, the more evenly. 0.2 is usual, 0 off.",
-        resume="warn",
-    )
-    cutmix: float = setting(
-        0.0,
-        ge=0,
-        le=MAX_ALPHA,
-        title="CutMix alpha",
-        help="Replaces a rectangle of each training image by that of another one of its step. 1 is usual, 0 off. "
-        "Together with mixup, each step uses one of the two.",
-        resume="warn",
-    )
-    label_smoothing: float = setting(
-        0.0,
-        ge=0,
-        lt=1,
-        title="Label smoothing",
-        help="This part of each label is spread over all classes, which makes the model less certain; 0.1 is usual. "
-        "Validation does without it.",
-        resume="warn",
-    )
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The lines of `classes` that are not empty."""
-        return tuple(name.strip() for name in self.classes.split("\n") if name.strip())
 
 
 class Classifier(Family):
     """Cross-entropy on class labels."""
 
-    Options = ClassifierOptions
+    Options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
     image_cache = "none"
     learns_classes = True
 
@@ -167,14 +57,14 @@ class Classifier(Family):
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """Nothing; see Family for the errors."""
         _check_settings(config)
-        check_network(_resolve_options(config).network)
+        check_network(_resolve_options(config, cls.Options).network)
         return []
 
     @classmethod
     def load(cls, config: TrainConfig) -> Self:
         """From `base_model`, a folder written by `export`, or new; if its classes are others, with a new last layer."""
         _check_settings(config)
-        options = _resolve_options(config)
+        options = _resolve_options(config, cls.Options)
         if not options.class_names:
             raise ConfigError("family_options.classes is empty, and there are no images to take them from.")
         with torch.random.fork_rng(devices=[]):
@@ -196,7 +86,7 @@ class Classifier(Family):
 
     def loss(self, batch: Batch) -> Tensor:
         """Cross-entropy [B]; of mixed samples, that of both labels by their shares."""
-        logits, tensors = self._logits(batch), batch.tensors
+        logits, tensors = self._logits(batch.tensors["pixels"]), batch.tensors
         losses = self._cross_entropy(logits, tensors["label"])
         if "share" not in tensors:
             return losses
@@ -205,7 +95,7 @@ class Classifier(Family):
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Cross-entropy without label smoothing, and confusion counts."""
-        logits, labels = self._logits(batch), batch.tensors["label"]
+        logits, labels = self._logits(batch.tensors["pixels"]), batch.tensors["label"]
         losses = functional.cross_entropy(logits, labels, reduction="none")
         return Evaluation(losses, confusion.count(logits, labels, batch.weights > 0))
 
@@ -217,6 +107,12 @@ class Classifier(Family):
         if "matrix" in counts:
             images["confusion matrix"] = confusion.draw_matrix(counts["matrix"], self.classes)
         return Metrics(values, named, images)
+
+    @torch.no_grad()
+    def probabilities(self, pixels: Tensor) -> Tensor:
+        """fp32 [B, classes], on the CPU, of images uint8 [B, 3, H, W]."""
+        device = next(self.model.parameters()).device
+        return self._logits(pixels.to(device)).softmax(dim=1).float().cpu()
 
     def sample(self, request: SampleRequest) -> Image.Image:
         """A classifier has no images to show; `load` refuses samples."""
@@ -233,11 +129,13 @@ class Classifier(Family):
         """The residual blocks of a cifar_resnet; another network as a whole."""
         return [module for module in self.model.modules() if isinstance(module, ResidualBlock)] or [self.model]
 
-    def _logits(self, batch: Batch) -> Tensor:
+    def _logits(self, pixels: Tensor) -> Tensor:
         """[B, classes], at least fp32."""
+        if self.options.freeze_batch_norm:
+            _freeze_statistics(self.model)  # in every forward: whoever trains or validates switches the mode
         weights = next(self.model.parameters())
         mean, std = (torch.tensor(value).to(weights).view(3, 1, 1) for value in self.normalization)
-        logits: Tensor = self.model((batch.tensors["pixels"].to(weights.dtype) - mean) / std)
+        logits: Tensor = self.model((pixels.to(weights.dtype) - mean) / std)
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -262,11 +160,18 @@ def _check_settings(config: TrainConfig) -> None:
         raise ConfigError("samples: an image classifier generates no images; leave samples empty.")
 
 
-def _resolve_options(config: TrainConfig) -> ClassifierOptions:
+def _resolve_options(config: TrainConfig, kind: type[ClassifierOptions]) -> ClassifierOptions:
     """The options of the config; those of the architecture come from the base model."""
     given: Mapping[str, JsonValue] = config.family_options
     if config.base_model is None:
-        return read_options(ClassifierOptions, given)
+        options = read_options(kind, given)
+        if options.freeze_batch_norm and not options.pretrained:
+            raise ConfigError(
+                "family_options.freeze_batch_norm is true, but this network starts from scratch and has no statistics "
+                "yet.",
+                "Set it to false, or start from base_model or pretrained weights.",
+            )
+        return options
     trained = _options_of(Path(config.base_model))
     for name in ARCHITECTURE_OPTIONS & given.keys() & trained.keys():
         if given[name] != trained[name]:
@@ -277,7 +182,7 @@ def _resolve_options(config: TrainConfig) -> ClassifierOptions:
     kept = {name: trained[name] for name in ARCHITECTURE_OPTIONS & trained.keys()}
     if not given.get("classes"):
         kept["classes"] = trained.get("classes", "")
-    return read_options(ClassifierOptions, {**given, **kept, "pretrained": False})
+    return read_options(kind, {**given, **kept, "pretrained": False})
 
 
 def _options_of(folder: Path) -> Mapping[str, JsonValue]:
@@ -309,3 +214,9 @@ def _load_weights(model: nn.Module, options: ClassifierOptions, folder: Path) ->
         model.load_state_dict(state)
     except (OSError, FileFault, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"base_model: the model in {str(folder)!r} is damaged ({error}).") from error
+
+
+def _freeze_statistics(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()

@@ -11,7 +11,6 @@ from modules.importers.rules import Assignment, CombinedRule, UnsupportedValueEr
 
 BOTH_WEIGHTINGS = "the other trainer multiplies both weightings; Tandem has one at a time: debiased is used"
 BUCKETS = "Tandem derives its buckets from the resolution"
-CACHE = "Tandem caches images, unless cache_latents is false"
 CAPTION_FILES = "write captions as .txt or metadata.jsonl: see docs/data.md"
 FIRST_SAMPLES = "the first samples are generated after one interval"
 FLOW = "for flow models, which Tandem does not support yet"
@@ -46,6 +45,19 @@ def max_steps(count: int, *keys: str) -> list[Assignment]:
     """A run that ends after a number of steps."""
     why = "high enough that max_steps ends the run"
     return [Assignment("max_steps", count, keys=keys), Assignment("epochs", 10_000, why, keys)]
+
+
+def _caching(values: Values) -> list[Assignment]:
+    given = [boolean(value) for value in values.values() if value is not None]
+    return [Assignment("cache_latents", any(given))] if given else []
+
+
+LATENTS = CombinedRule(
+    {"cache_latents": None, "cache_latents_to_disk": None},
+    "cache_latents",
+    _caching,
+    "on if either is; Tandem's cache is always on the disk. A file with neither is trained from the cache",
+)
 
 
 def interval(target: str, units: Mapping[str, Unit], why: str = "") -> CombinedRule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
 from modules.data.index.build import build_index
 from modules.data.index.index import Index, index_path, load_index
-from modules.data.index.problems import write_problems
+from modules.data.index.problems import Problem, write_problems
 from modules.data.index.scan import concept_root
 from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples, file_hashes
@@ -31,6 +31,7 @@ from modules.training.dataset_consistency import (
 )
 from modules.training.model_setup import caches_images
 from modules.training.precision import Precision
+from modules.training.unreadable_images import UnreadableImages
 
 _REPORT_EVERY_S = 0.5
 
@@ -45,6 +46,7 @@ class Dataset:
     loader: Loader
     validation: list[StepSamples]
     test: list[StepSamples]
+    unreadable: UnreadableImages
 
 
 def prepare_dataset(
@@ -77,7 +79,8 @@ def prepare_dataset(
     else:
         examples = _on_the_fly(index, config, family, groups, ranks)
     order = make_order(index, config, config.seed, examples.usable, global_batch_size)
-    _report_dataset(config, family, index, examples, order, ranks, report, problems_file)
+    problems = [*index.problems(), *examples.problems]
+    _report_dataset(config, family, index, examples, order, problems, ranks, report, problems_file)
     loader = make_loader(
         config,
         index,
@@ -96,7 +99,8 @@ def prepare_dataset(
         validation_steps(index, config.concepts, config.seed, examples.usable, global_batch_size, test=test)
         for test in (False, True)
     )
-    return Dataset(index, examples, order, loader, validation, test)
+    unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
+    return Dataset(index, examples, order, loader, validation, test, unreadable)
 
 
 def cache_fingerprint(family: Family, precision: Precision) -> str:
@@ -207,12 +211,12 @@ def _report_dataset(
     index: Index,
     examples: Examples,
     order: Order,
+    problems: Sequence[Problem],
     ranks: RankGroup,
     report: Report,
     problems_file: Path,
 ) -> None:
     """Log the summary of the dataset, and warn about captions and unusable files."""
-    problems = [*index.problems(), *examples.problems]
     ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
     for line in summarize_dataset(index, examples, order).lines():
         report.note(line)

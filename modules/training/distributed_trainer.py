@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ from modules.run import RunFolder
 from modules.training.actions import BACKUP, Action
 from modules.training.control_requests import ControlRequests
 from modules.training.generic_trainer import GenericTrainer
-from modules.training.memory_guard import explain_single_sample
+from modules.training.memory_guard import explain_single_sample, step_cannot_be_skipped
 
 
 class DistributedTrainer(GenericTrainer):
@@ -67,9 +68,21 @@ class DistributedTrainer(GenericTrainer):
         module: nn.Module = self.ddp.module
         return module
 
-    def no_sync(self, last: bool) -> AbstractContextManager[object]:
+    @property
+    def syncs_in_training(self) -> bool:
+        """SyncBatchNorm's forward and backward are collectives, too; in validations and samples they are not."""
+        return self.syncs_in_forward or self.config.sync_batch_norm
+
+    @contextmanager
+    def no_sync(self, last: bool) -> Iterator[None]:
         """Gradients stay on this rank until the last micro-batch of a step."""
-        return nullcontext() if last else self.ddp.no_sync()
+        remedies = f"Set batch_size below {self.config.batch_size} (global_batch_size keeps the effective batch)"
+        with ExitStack() as stack:
+            if not last:
+                stack.enter_context(self.ddp.no_sync())
+            if self.config.sync_batch_norm:
+                stack.enter_context(step_cannot_be_skipped(self.ranks.rank, "sync_batch_norm", remedies))
+            yield
 
     def forward_backward(self, batch: Batch) -> None:
         """As on one device, after one warm-up."""
@@ -77,7 +90,8 @@ class DistributedTrainer(GenericTrainer):
             with explain_single_sample(self.ranks.rank):
                 self.warm_up_ddp(batch)
         # padding runs only because the other ranks wait for it: it must not move BatchNorm's averages
-        is_padding = not bool(batch.weights.any())
+        # (SyncBatchNorm's averages move equally on all ranks)
+        is_padding = not bool(batch.weights.any()) and not self.config.sync_batch_norm
         with explain_ddp_errors(self.components.weights.model), self.buffers.kept(when=is_padding):
             super().forward_backward(batch)
 

@@ -12,9 +12,8 @@ from modules.diffusion.dtypes import HALF_DTYPES
 from modules.distributed import Weights
 from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
 from modules.families._family import Family
-from modules.machine import hostname
 from modules.training.distributed_trainer import DistributedTrainer
-from modules.training.memory_guard import OutOfMemory, is_out_of_memory
+from modules.training.memory_guard import step_cannot_be_skipped
 from modules.training.model_setup import compile_model
 from modules.training.move_model import move_model
 
@@ -38,14 +37,9 @@ class FullyShardedTrainer(DistributedTrainer):
         """Gradients are summed over the ranks in every micro-batch, unless there is room for whole ones."""
         if self.config.fsdp_whole_gradients:
             self.weights.set_gradient_sync(enabled=last)
-        try:
+        remedies = (
+            f"Set batch_size below {self.config.batch_size} (global_batch_size keeps the effective batch), "
+            "gradient_checkpointing or fsdp_cpu_offload"
+        )
+        with step_cannot_be_skipped(self.ranks.rank, "training_mode fully_sharded", remedies):
             yield
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OutOfMemory(
-                f"Out of memory on rank {self.ranks.rank} ({hostname()}). With training_mode fully_sharded the "
-                "other ranks need this one in the middle of the step, so the step cannot be skipped.",
-                f"Set batch_size below {self.config.batch_size} (global_batch_size keeps the effective batch), "
-                "gradient_checkpointing or fsdp_cpu_offload, then --resume latest.",
-            ) from error

@@ -53,7 +53,7 @@ class GenericTrainer:
     """One run from start to end. Subclasses change how the model is wrapped and its gradients are synchronised."""
 
     scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
-    syncs_in_forward = False  # whether every forward is a collective, so that all ranks must run the same number
+    syncs_in_forward = False  # whether every forward is a collective, also that of samples and validations
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class GenericTrainer:
         if checkpoint is not None and (changes := check_unchanged(config, checkpoint)):
             self.report.warning(changes)
         plan = plan_for(config, ranks.world_size, checkpoint)
-        parallelism = Parallelism(self.wrap_model, self.scaler_class, equal_micro_batches=self.syncs_in_forward)
+        parallelism = Parallelism(self.wrap_model, self.scaler_class, equal_micro_batches=self.syncs_in_training)
         self.components = build_components(config, self.folder, plan, ranks, parallelism, self.report, self.check_stop)
         if config.cache_only:
             raise StoppedBeforeTraining(CACHED)
@@ -100,7 +100,7 @@ class GenericTrainer:
         self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size)
         self.early_stopping = EarlyStopping(config.early_stopping_patience)
         self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
-        self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_forward
+        self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
         backups = self.components.backups
         self.nonfinite = NonFiniteGuard(config.max_nonfinite_steps, lambda: backups.newest_valid()[0], self.report)
         self.log_timer = TimeTrigger({"log": config.log_every})
@@ -134,6 +134,7 @@ class GenericTrainer:
                 self.run_action(SAMPLE)
             self.run_action(SAVE)
         self.run_action(BACKUP)
+        self.components.data.unreadable.exchange()
         self.requests.clear_stop()
         self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
         self.report.finished(outcome.reason, outcome.exit_code)
@@ -157,6 +158,7 @@ class GenericTrainer:
         if self.probe_is_due:
             self.probe_is_due = False
             limit_to_memory(self.components, self.local_model(), self.dropout, self.ranks, self.memory, self.report)
+        self.components.data.unreadable.add(batch.problems)
         batch = batch.to(self.ranks.device, self.components.precision.weights)
         self.memory.add_in_pieces(batch, self.add_gradients, self.complete_gradient_sync)
 
@@ -198,6 +200,9 @@ class GenericTrainer:
     def after_step(self) -> Outcome | None:
         """Sync with the other ranks now and then, run the actions that are due, and say whether the run ends here."""
         requested = self.sync_metrics(self.requests.poll()) if self.metrics.sync_is_due else {}
+        unreadable = self.components.data.unreadable
+        if unreadable.too_many:
+            requested = {**requested, BACKUP.name: 1.0}
         due = self.due_actions(requested)
         if BACKUP in due and self.components.precision.scaler.is_enabled():
             requested = self.settle_loss_scale(requested)
@@ -207,6 +212,7 @@ class GenericTrainer:
         if due:
             self.report.phase("training")
             self.metrics.restart_clock()
+        unreadable.check()
         for name, outcome in STOP_REQUESTS.items():
             if requested.get(name):
                 return outcome
@@ -220,8 +226,14 @@ class GenericTrainer:
         Returns the sums over the ranks, in which a request is positive if any rank made it. The newest step may still
         be computing on the device and waits for the next sync, unless `flush`.
         """
-        own = {**requests, **self.metrics.take_group(flush=flush), **self.memory.metrics()}
+        own = {
+            **requests,
+            **self.metrics.take_group(flush=flush),
+            **self.memory.metrics(),
+            **self.components.data.unreadable.metrics(),
+        }
         sums = self.ranks.sync_metrics(own)
+        self.components.data.unreadable.follow(sums)
         records = self.metrics.finish_group(sums)
         for record in records:
             progress = replace(self.progress, samples_seen=record.samples_seen)
@@ -320,6 +332,11 @@ class GenericTrainer:
             raise StoppedBeforeTraining(outcome)
 
     # What other ways to train override
+
+    @property
+    def syncs_in_training(self) -> bool:
+        """Whether every forward of a training step is a collective, which all ranks must run equally often."""
+        return self.syncs_in_forward
 
     def wrap_model(self, family: Family) -> Weights:
         """Bring `family.model` into the form in which it is trained; returns the weights as this rank holds them."""

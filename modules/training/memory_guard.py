@@ -164,6 +164,21 @@ def explain_single_sample(rank: int) -> Iterator[None]:
         raise no_smaller_piece(rank) from error
 
 
+@contextmanager
+def step_cannot_be_skipped(rank: int, cause: str, remedies: str) -> Iterator[None]:
+    """Around a forward and backward that the other ranks take part in: raises OutOfMemory if memory runs out."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(
+            f"Out of memory on rank {rank} ({hostname()}). With {cause} the other ranks need this one in the middle "
+            "of the step, so the step cannot be skipped.",
+            f"{remedies}, then --resume latest.",
+        ) from error
+
+
 def no_smaller_piece(rank: int) -> OutOfMemory:
     """The error if no smaller micro-batch is left to try."""
     return OutOfMemory(

@@ -20,6 +20,7 @@ from modules.monitoring import StepRecord
 # which ends at the same time on all ranks; samples.
 RANK_METRICS = ("step_s", "data_s", "own_s", "samples")
 SAMPLES_AT_ONCE = "samples_at_once"  # how many samples fit into a rank's memory
+UNREADABLE = "unreadable"  # images that were found to be so since the last sync
 
 # Ranks sync this often, however fast their steps are: a sync costs some 0.3 ms on a CPU.
 SYNC_EVERY_S = 0.2
@@ -31,7 +32,7 @@ OUT_OF_MEMORY = tuple(f"out_of_memory/{number}" for number in range(MAX_STEPS_PE
 def metric_names(requests: Iterable[str], world_size: int) -> list[str]:
     """Everything that is summed over the ranks at a sync: requests, losses, and each rank's own metrics."""
     per_rank = (f"{name}/{rank}" for name in (*RANK_METRICS, SAMPLES_AT_ONCE) for rank in range(world_size))
-    return [*requests, *LOSSES, *OUT_OF_MEMORY, *per_rank]
+    return [*requests, *LOSSES, *OUT_OF_MEMORY, UNREADABLE, *per_rank]
 
 
 class TimePoint:

@@ -145,6 +145,25 @@ def test_invalid_lines_are_skipped(tmp_path: Path, follow: Follow) -> None:
     assert status_of(view, Liveness(), time.time()).kind in {"killed", "failed"}
 
 
+def test_metrics_of_validations_are_kept_by_name() -> None:
+    view = RunView()
+    measured = {"type": "validation", "loss": 0.5, "t": 5.0}
+    view.apply(
+        [
+            {**measured, "set": "validation", "step": 10, "metrics": {"accuracy": 0.5, "top5_accuracy": 0.75}},
+            {**measured, "set": "validation", "step": 20, "metrics": {"accuracy": 0.625, "top5_accuracy": "high"}},
+            {**measured, "set": "test", "step": 20, "metrics": {"accuracy": 0.25}},
+            {**measured, "set": "test", "step": 20, "metrics": {f"other {number}": 1.0 for number in range(50)}},
+        ]
+    )
+    assert list(view.eval_metrics)[:3] == ["accuracy", "top5 accuracy", "test accuracy"]
+    assert len(view.eval_metrics) == 8
+    assert list(view.eval_metrics["accuracy"].curve().means) == [0.5, 0.625]
+    assert view.eval_metrics["top5 accuracy"].count == 1
+    view.apply([{"type": "step", "step": 15, "t": 6.0, "loss": 1.0}])  # resumed from the backup of step 14
+    assert list(view.eval_metrics["accuracy"].curve().means) == [0.5]
+
+
 def test_invalid_event_values_leave_the_view_usable() -> None:
     values = [None, True, -1, 1e308, "x" * 10_000, [], {}, [[]], float("nan"), 10**400]
     names = {
@@ -154,7 +173,7 @@ def test_invalid_event_values_leave_the_view_usable() -> None:
         "ranks": ("ranks",),
         "sample": ("file", "prompt", "step"),
         "backup": ("path", "step"),
-        "validation": ("set", "loss", "step"),
+        "validation": ("set", "loss", "step", "metrics"),
         "warning": ("message",),
         "error": ("rank", "host", "kind", "message", "advice"),
         "finished": ("reason", "exit_code"),

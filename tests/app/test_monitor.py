@@ -126,6 +126,40 @@ def test_new_values_appear_automatically(driven: Driven, tmp_path: Path) -> None
     driven.until(lambda: figure.cget("text").startswith("31"), "step 31 in the run bar")
 
 
+def test_accuracy_has_a_plot_beside_the_losses_and_a_column(driven: Driven, runs: Path, tmp_path: Path) -> None:
+    folder = make_fake_run(tmp_path / "classes", steps=40, ended=None)
+    follow(driven, folder.path)
+    page = driven.monitor("curves")
+    driven.until(lambda: page.plots["loss"].lines, "the losses")
+    assert "metrics" not in page.plots
+    wide = page.plots["loss"].winfo_width()
+    with folder.events_file.open("a") as file:
+        for step, accuracy in ((20, 0.5), (40, 0.75)):
+            metrics = {"accuracy": accuracy, "top5_accuracy": 0.9}
+            event = {"t": time.time(), "type": "validation", "set": "validation", "loss": 0.4, "step": step}
+            file.write(line({**event, "metrics": metrics}))
+    driven.until(lambda: "metrics" in page.plots and page.plots["metrics"].lines, "the plot")
+    driven.until(lambda: not any(plot.is_due for plot in page.plots.values()), "the plots")
+    assert [(each.name, list(each.points.mean)) for each in page.lines("metrics")] == [
+        ("accuracy", [0.5, 0.75]),
+        ("top5 accuracy", [0.9, 0.9]),
+    ]
+    assert page.plots["metrics"]._value.cget("text") == "accuracy 0.75"
+    surface = page.plots["metrics"].surface
+    assert surface.find_withtag("legend")
+    assert surface.bbox("legend")[0] > page.plots["metrics"].chart.frame()[0], "the legend fits into the plot"
+    assert page.plots["loss"].winfo_width() < 0.7 * wide
+    page.tools.save_numbers(tmp_path / "out.csv")
+    driven.until((tmp_path / "out.csv").exists, "the table")
+    with (tmp_path / "out.csv").open() as file:
+        assert [row["validation_accuracy"] for row in csv.DictReader(file) if row["validation_accuracy"]] == [
+            "0.5",
+            "0.75",
+        ]
+    follow(driven, runs / "cats")
+    driven.until(lambda: page.plots["loss"].lines and "metrics" not in page.plots, "a run without")
+
+
 def test_exports_contain_every_value_and_all_plots(driven: Driven, runs: Path, tmp_path: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("curves")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +17,8 @@ from modules.classification.networks import build_network, head_name, normalizat
 from modules.config import ConfigError
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.order import StepSamples
+from modules.distributed.ddp import with_sync_batch_norm
+from tests.runs import group_on_a_gpu
 
 LABELS = Labels({"cat": 0, "dog": 1})
 
@@ -164,6 +169,34 @@ def test_unknown_networks_are_refused() -> None:
         build_network("no_such_network", 10, "batch", 16, pretrained=False)
 
 
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        (None, "a model of timm, which is not installed."),
+        ("import torchvision_of_timm", "is installed, but needs torchvision_of_timm, which is not."),
+        (
+            "raise RuntimeError('operator torchvision::nms does not exist\\nmore')",
+            "cannot be imported (RuntimeError: operator torchvision::nms does not exist).",
+        ),
+    ],
+)
+def test_a_timm_that_cannot_be_imported_is_one_sentence(
+    code: str | None, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if code is None:
+        monkeypatch.setitem(sys.modules, "timm", None)
+    else:
+        (tmp_path / "timm").mkdir()
+        (tmp_path / "timm" / "__init__.py").write_text(code)
+        monkeypatch.delitem(sys.modules, "timm", raising=False)
+        monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        build_network("resnet18", 10, "batch", 16, pretrained=False)
+    assert part in str(caught.value)
+    assert f"pip install timm torchvision torch=={torch.__version__.partition('+')[0]}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_models_of_timm_get_the_classes_and_their_own_normalisation() -> None:
     pytest.importorskip("timm")
     network = build_network("resnet10t", 3, "batch", 16, pretrained=False)
@@ -172,5 +205,7 @@ def test_models_of_timm_get_the_classes_and_their_own_normalisation() -> None:
     mean, std = normalization(network)
     assert mean == pytest.approx([123.675, 116.28, 103.53])
     assert std == pytest.approx([58.395, 57.12, 57.375])
+    converted = with_sync_batch_norm(network.eval(), group_on_a_gpu())
+    assert isinstance(converted.get_submodule("bn1"), torch.nn.SyncBatchNorm)
     with pytest.raises(ConfigError, match=r"Did you mean resnet10t\?"):
         build_network("resnet10tt", 3, "batch", 16, pretrained=False)

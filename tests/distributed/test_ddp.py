@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from modules.distributed import Group, RankEnv
+from modules.config import ConfigError
 from modules.distributed.ddp import with_sync_batch_norm
 from modules.run import root_cause
 from modules.training.parity import weight_difference
 from tests.pair_jobs import DDP_JOBS
-from tests.runs import Run, group_exit_codes, tiny_config, train_alone
+from tests.runs import Run, group_exit_codes, group_on_a_gpu, tiny_config, train_alone
 
 pytestmark = [pytest.mark.xdist_group("pair"), pytest.mark.slow]
 
@@ -88,10 +86,17 @@ def test_sync_batch_norm_keeps_weights_names_and_output() -> None:
     weights, names = list(model.parameters()), list(model.state_dict())
     x = torch.randn(2, 3, 5, 5)
     before = model.eval()(x)
-    rank_env = RankEnv(0, 0, 1, "127.0.0.1", 1)
-    on_gpu = Group(rank_env, "nccl", torch.device("cuda", 0), dist.HashStore(), cast(dist.ProcessGroup, None), ())
-    converted = with_sync_batch_norm(model, on_gpu)
+    converted = with_sync_batch_norm(model, group_on_a_gpu())
     assert isinstance(converted[1], nn.SyncBatchNorm)
     assert all(now is then for now, then in zip(converted.parameters(), weights, strict=True))
     assert list(converted.state_dict()) == names
     assert torch.equal(converted.eval()(x), before)
+
+
+def test_sync_batch_norm_drops_no_activation() -> None:
+    class NormWithActivation(nn.BatchNorm2d):
+        def forward(self, input: Tensor) -> Tensor:
+            return nn.functional.relu(super().forward(input))
+
+    with pytest.raises(ConfigError, match="NormWithActivation of this model does more than a BatchNorm"):
+        with_sync_batch_norm(nn.Sequential(NormWithActivation(4)), group_on_a_gpu())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -12,16 +13,18 @@ from typing import cast
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from modules.config import ConfigError, TandemError, TrainConfig
 from modules.data.index.survey import survey
 from modules.families.classifier import Classifier
 from modules.training.checks import startup_problems
 from modules.training.parity import loss_difference, weight_difference
-from tests.classes import CLASSES, classifier_config, write_classes
+from scripts import classify
+from tests.classes import CLASSES, TINY_NETWORK, classifier_config, write_classes
 from tests.data.cifar_archives import NAMES, pack, python_files
 from tests.data.helpers import write_image
-from tests.runs import Job, Run, group_settings, same_state, same_tensors, train_alone, train_group
+from tests.runs import ROOT, Job, Run, group_settings, same_state, same_tensors, train_alone, train_group
 
 VALIDATION_IMAGES = 101
 AUGMENTED: dict[str, object] = {
@@ -60,10 +63,75 @@ def alone(images: Path, held_out: Path, place: Path) -> Run:
     return run
 
 
+@pytest.fixture(scope="module")
+def trained(place: Path) -> Path:
+    """A saved model with BatchNorm, whose statistics are neither those of a new network nor those of the images."""
+    options = {**TINY_NETWORK, "norm": "batch", "classes": "\n".join(CLASSES)}
+    model = Classifier.load(TrainConfig.model_validate({"family": "classifier", "family_options": options}))
+    generator = torch.Generator().manual_seed(4)
+    for name, buffer in model.model.named_buffers():
+        if "running" in name:
+            buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+    folder = place / "trained"
+    folder.mkdir()
+    model.export(model.model.state_dict(), folder)
+    return folder
+
+
+def frozen(images: Path, held_out: Path, place: Path, trained: Path, name: str, **settings: object) -> TrainConfig:
+    options = {"family_options": {**AUGMENTED, "freeze_batch_norm": True}, "base_model": str(trained)}
+    config = full(images, held_out, place, name, **{**options, **settings})
+    given = {key: value for key, value in config.family_options.items() if key not in TINY_NETWORK}
+    return config.model_copy(update={"family_options": given})
+
+
+def with_batch_norm(images: Path, held_out: Path, place: Path, name: str, **settings: object) -> TrainConfig:
+    """Each rank notes the statistics that it validates with below `place`/`name`."""
+    (place / name).mkdir()
+    options = {**AUGMENTED, "norm": "batch", "record": str(place / name)}
+    return full(
+        images, held_out, place, name, family=str(ROOT / "tests/buffer_family.py"), family_options=options, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def damaged(images: Path, place: Path) -> tuple[Path, Path]:
+    """Copies of the images: training images, of which two cannot be decoded, and validation images, of which one
+    cannot. They were damaged after they were indexed, which neither size nor date shows."""
+    train, validation = (shutil.copytree(images, place / name) for name in ("damaged", "damaged-too"))
+    code, run = train_alone(full(train, validation, place, "indexed", max_steps=1))
+    assert code == 0, run.failure(0)
+    for file in (train / "cat/002.png", train / "apple/003.png", validation / "apple/006.png"):
+        status, data = file.stat(), file.read_bytes()
+        file.write_bytes(data[:60] + bytes(len(data) - 80) + data[-20:])
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return train, validation
+
+
 @pytest.fixture(scope="module", params=[2, 3])
-def ranks(request: pytest.FixtureRequest, images: Path, held_out: Path, place: Path) -> Run:
-    config = full(images, held_out, place, f"ranks-{request.param}", **group_settings(request.param))
-    return train_group(request.param, {"x": Job(config)})["x"]
+def group(
+    request: pytest.FixtureRequest,
+    images: Path,
+    held_out: Path,
+    place: Path,
+    trained: Path,
+    damaged: tuple[Path, Path],
+) -> tuple[int, dict[str, Run]]:
+    size = int(request.param)
+    together = group_settings(size)
+    jobs = {
+        "group norm": full(images, held_out, place, f"ranks-{size}", **together),
+        "frozen": frozen(images, held_out, place, trained, f"frozen-{size}", **together),
+        "damaged": full(*damaged, place, f"damaged-{size}", **together),
+        "shared": with_batch_norm(images, held_out, place, f"shared-{size}", **together),
+        "own": with_batch_norm(images, held_out, place, f"own-{size}", broadcast_buffers=False, **together),
+    }
+    return size, train_group(size, {name: Job(config) for name, config in jobs.items()})
+
+
+@pytest.fixture(scope="module")
+def ranks(group: tuple[int, dict[str, Run]]) -> Run:
+    return group[1]["group norm"]
 
 
 @pytest.mark.slow
@@ -75,6 +143,87 @@ def test_ranks_train_and_validate_as_one_does(alone: Run, ranks: Run) -> None:
     assert several["loss"] == pytest.approx(one["loss"], rel=1e-9)
     assert several["metrics"] == one["metrics"]
     assert several["classes"] == one["classes"]
+
+
+@pytest.mark.slow
+def test_frozen_batch_norm_trains_on_ranks_as_on_one(
+    images: Path, held_out: Path, place: Path, trained: Path, group: tuple[int, dict[str, Run]]
+) -> None:
+    size, runs = group
+    code, one = train_alone(frozen(images, held_out, place, trained, f"frozen-beside-{size}"))
+    assert code == 0, one.failure(0)
+    assert runs["frozen"].exit_code == 0, runs["frozen"].failure(0)
+    assert loss_difference(one.losses, runs["frozen"].losses) < 1e-9
+    assert weight_difference(one.state, runs["frozen"].state) < 1e-9
+    before = load_file(trained / "model.safetensors")
+    statistics = {name: value for name, value in before.items() if "running" in name}
+    assert same_tensors(statistics, {name: runs["frozen"].state.weights[name].float() for name in statistics})
+    assert not torch.equal(before["norm.weight"], runs["frozen"].state.weights["norm.weight"].float())
+
+
+@pytest.mark.slow
+def test_unreadable_images_are_left_out_on_ranks_as_on_one(
+    place: Path, damaged: tuple[Path, Path], group: tuple[int, dict[str, Run]]
+) -> None:
+    size, runs = group
+    several = runs["damaged"]
+    code, one = train_alone(full(*damaged, place, f"damaged-beside-{size}"))
+    assert code == 0, one.failure(0)
+    assert several.exit_code == 0, several.failure(0)
+    assert loss_difference(one.losses, several.losses) < 1e-9
+    assert weight_difference(one.state, several.state) < 1e-9
+    (alone,), (together,) = one.events("validation"), several.events("validation")
+    assert together["metrics"] == alone["metrics"]
+    assert cast("dict[str, float]", alone["metrics"])["accuracy"] * 22 == pytest.approx(
+        round(cast("dict[str, float]", alone["metrics"])["accuracy"] * 22)
+    )
+    for run in (one, several):
+        listed = (run.folder.path / "log/problems.txt").read_text().splitlines()
+        assert sorted(line.split(": ")[0].rsplit("/", 3)[-3:] for line in listed) == [
+            ["damaged", "apple", "003.png"],
+            ["damaged", "cat", "002.png"],
+            ["damaged-too", "apple", "006.png"],
+        ]
+        assert all("skipped: damaged or incomplete" in line for line in listed)
+        assert "cannot be read any more and" in run.warnings
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_a_backup_when_too_many_images_are_unreadable(damaged: tuple[Path, Path], place: Path) -> None:
+    train = shutil.copytree(damaged[0], place / "worse", copy_function=shutil.copy2)
+    config = full(train, damaged[1], place, "worse", validate_every="never", max_steps=60)
+    code, run = train_alone(config.model_copy(update={"max_steps": 1}))
+    assert code == 0, run.failure(0)
+    for file in sorted(train.rglob("*.png"))[:14]:
+        status = file.stat()
+        file.write_bytes(bytes(status.st_size))
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    code, run = train_alone(config, resume="latest")
+    assert code == 4
+    assert "of 46 images cannot be read any more, for example" in run.failure(0)
+    assert 1 < run.state.position.step < 60, "a backup is made before it ends"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shared", "own"])
+def test_all_ranks_validate_with_the_statistics_that_are_saved(
+    place: Path, group: tuple[int, dict[str, Run]], name: str
+) -> None:
+    size, runs = group
+    assert runs[name].exit_code == 0, runs[name].failure(0)
+    folder = place / f"{name}-{size}"
+    used = {line for rank in range(size) for line in (folder / f"rank-{rank}").read_text().splitlines()}
+    saved = load_file(runs[name].folder.model_dir / "model.safetensors")
+    sums = [float(value.double().sum()) for key, value in saved.items() if "running" in key]
+    assert len(used) == 1
+    assert sorted(json.loads(used.pop())) == pytest.approx(sorted(sums), abs=1e-6)
+    assert saved["norm.running_mean"].abs().max() > 1e-3
+
+
+def test_the_statistics_of_a_new_network_cannot_be_frozen() -> None:
+    options = {**TINY_NETWORK, "freeze_batch_norm": True, "classes": "a\nb"}
+    with pytest.raises(ConfigError, match="freeze_batch_norm is true, but this network starts from scratch"):
+        Classifier.load(TrainConfig.model_validate({"family": "classifier", "family_options": options}))
 
 
 @pytest.mark.slow
@@ -134,6 +283,76 @@ def test_a_saved_model_is_loaded_and_gets_a_new_head_for_other_classes(alone: Ru
     (place / "empty").mkdir()
     with pytest.raises(ConfigError, match="is not a saved classifier"):
         Classifier.load(TrainConfig.model_validate({**settings, "base_model": str(place / "empty")}))
+
+
+@pytest.mark.slow
+def test_classify_says_of_files_what_the_validation_counted(
+    alone: Run, held_out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "classes.csv"
+    command = [str(alone.folder.path), str(held_out), "--format", "csv", "--top", "2", "--batch_size", "20"]
+    assert classify.main([*command, "--out", str(out)]) == 0
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows] == [str(file) for file in sorted(held_out.rglob("*.png"))]
+    right = sum(Path(row["file"]).parent.name.replace("_", " ") == row["class"] for row in rows)
+    (event,) = alone.events("validation")
+    accuracy = cast("dict[str, float]", event["metrics"])["accuracy"]
+    assert right / VALIDATION_IMAGES == pytest.approx(accuracy, abs=1.5 / VALIDATION_IMAGES)  # it is fp32 here
+    assert all(1 >= float(row["probability"]) >= float(row["probability_2"]) > 0 for row in rows)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_classify_names_what_cannot_be_read_and_classifies_the_rest(
+    alone: Run, held_out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = held_out / "cat/002.png"
+    shutil.copy(good, tmp_path / "b.png")
+    (tmp_path / "a.png").write_bytes(good.read_bytes()[:90])
+    (tmp_path / "c.png").write_text("no image")
+    write_image(tmp_path / "wide.jpg", 90, 20)
+    assert classify.main([str(alone.folder.model_dir), str(tmp_path), "--format", "json", "--top", "9"]) == 4
+    printed = capsys.readouterr()
+    found = {Path(each["file"]).name: each for each in json.loads(printed.out)}
+    assert list(found) == ["a.png", "b.png", "c.png", "wide.jpg"]
+    assert sum(each["probability"] for each in found["b.png"]["classes"]) == pytest.approx(1, abs=1e-4)
+    assert {each["class"] for each in found["wide.jpg"]["classes"]} == set(CLASSES)
+    assert found["c.png"]["error"] == "not a PNG, JPEG, WebP or BMP image, despite its name"
+    assert len(printed.err.splitlines()) == 2
+    assert classify.main([str(alone.folder.model_dir), str(good)]) == 0
+    assert re.fullmatch(r"\S+/cat/002\.png: (apple|big bear|cat) \d+\.\d %\n", capsys.readouterr().out)
+    assert classify.main([str(alone.folder.path), str(good), "--out", str(tmp_path / "none/x.csv")]) == 3
+    assert "The result cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["nowhere", "a.png"], "There is no image 'a.png'"),
+        (["nowhere", "."], "holds no images"),
+        (["nowhere", "real.png"], "there is no folder 'nowhere'"),
+        ([".", "real.png"], "has no tandem.json"),
+        (["other", "real.png"], "of the family 'pixel_diffusion', which does not classify"),
+        (["nowhere", "real.png", "--top", "0"], "--top is 0"),
+        (["unfinished", "real.png"], "has not saved a model yet"),
+    ],
+)
+def test_classify_refuses_in_one_sentence(
+    arguments: list[str], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "real.png" in arguments:
+        write_image(tmp_path / "real.png", 20, 20)
+    for name in ("other", "unfinished"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "unfinished/config.json").write_text("{}")
+    info = {"family": "pixel_diffusion", "family_options": {}, "resolution": 32}
+    (tmp_path / "other/tandem.json").write_text(json.dumps(info))
+    assert classify.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("No image was classified: ")
+    assert part in line
 
 
 def test_it_learns_from_a_metadata_file(tmp_path: Path) -> None:

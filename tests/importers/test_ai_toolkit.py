@@ -49,6 +49,18 @@ def test_convolutions_have_their_own_rank_and_alpha(tmp_path: Path) -> None:
     assert (config.method, config.lora_conv_rank, config.lora_conv_alpha) == ("lora", 8, 2)  # type is lora by default
 
 
+def test_latents_are_cached_as_the_first_dataset_says(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+
+    def caches(**dataset: object) -> bool:
+        return imported(tmp_path, datasets=[{"folder_path": "pictures", **dataset}]).config.cache_latents
+
+    assert caches()
+    assert not caches(cache_latents=False)
+    assert not caches(cache_latents_to_disk=False)
+    assert caches(cache_latents_to_disk=True, cache_latents=False)
+
+
 def test_text_encoders_are_frozen_by_default(tmp_path: Path) -> None:
     assert [part.train for part in imported(tmp_path).config.parts] == [True, False, False]
     train = {"train_text_encoder": True, "unet_lr": 3e-4, "text_encoder_lr": 2e-5}

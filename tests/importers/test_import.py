@@ -100,7 +100,7 @@ def test_old_onetrainer_names(tmp_path: Path) -> None:
     old = {
         "training_method": "FINE_TUNE", "model_type": "STABLE_DIFFUSION_15", "base_model_name": "a/b",
         "weight_dtype": "FLOAT_32", "unet_weight_dtype": "NONE", "optimizer": "LION", "weight_decay": 0.3,
-        "train_text_encoder": False, "train_unet_epochs": 7, "latent_caching": True, "concepts": [], "samples": [],
+        "train_text_encoder": False, "train_unet_epochs": 7, "latent_caching": False, "concepts": [], "samples": [],
         "gradient_checkpointing": False,
     }  # fmt: skip
     found = import_file(write_json(tmp_path / "old.json", old))
@@ -110,6 +110,8 @@ def test_old_onetrainer_names(tmp_path: Path) -> None:
     assert entry(found, "optimizer").new_value == "lion"
     assert entry(found, "train_text_encoder").new_value is False
     assert found.config.parts[0].stop_after == Interval(7, "epochs")
+    assert entry(found, "latent_caching").target == "cache_latents"
+    assert not found.config.cache_latents
 
 
 def test_unknown_model_families_are_kept_and_reported(tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_sd_scripts_adapters_and_family_options(kohya: Path) -> None:
 
 def test_unsupported_sd_scripts_settings_are_reported(kohya: Path) -> None:
     found = import_file(kohya)
-    assert not_imported(found) >= {"xformers", "cache_latents", "bucket_no_upscale", "logging_dir", "wandb_api_key"}
+    assert not_imported(found) >= {"xformers", "bucket_no_upscale", "logging_dir", "wandb_api_key"}
     assert "clip_skip" in not_imported(found), "kohya's scripts ignore it for SDXL"
     assert "guessed" in entry(found, "pretrained_model_name_or_path", "family").why
     assert found.config.warmup_fraction == 0.05

@@ -86,13 +86,26 @@ def test_a_preset_without_model_and_images_is_imported(tmp_path: Path) -> None:
     assert {name: config.family_options[name] for name in options} == options
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"cache_latents": False}, False),
+        ({"cache_latents": False, "cache_latents_to_disk": False}, False),
+        ({"cache_latents": False, "cache_latents_to_disk": True}, True),
+        ({"cache_latents": True}, True),
+    ],
+)
+def test_latents_are_cached_as_the_file_says(tmp_path: Path, settings: dict[str, bool], expected: bool) -> None:
+    assert imported(tmp_path, {**GUI_LORA, **settings}).config.cache_latents is expected
+
+
 def test_a_report_has_no_line_about_what_is_not_set(tmp_path: Path) -> None:
     found = imported(tmp_path, GUI_LORA)
     why = reasons(found)
     for item in (*found.report.imported, *found.report.changed, *found.report.not_imported):
         assert len(set(item.source.split(", "))) == len(item.source.split(", ")), item
     assert set(why) == {
-        "bucket_no_upscale", "cache_latents", "shuffle_caption", "conv_dim", "conv_alpha", "sdxl_no_half_vae",
+        "bucket_no_upscale", "shuffle_caption", "conv_dim", "conv_alpha", "sdxl_no_half_vae",
         "xformers", "max_bucket_reso", "caption_extension",
     }  # fmt: skip
     assert not [line for line in why.values() if "does not know" in line or "invalid" in line]

@@ -23,6 +23,7 @@ from modules.data.index.index import Index
 from modules.data.index.problems import Problem
 from modules.data.loading.caption_augmentation import augment_caption
 from modules.data.loading.micro_batches import micro_batches
+from modules.data.loading.on_the_fly import UnreadableImage
 from modules.data.loading.order import Order, StepSamples
 from modules.data.loading.packed_batch import PackedBatch
 from modules.data.loading.worker_signals import ignore_foreign_sigterm
@@ -81,17 +82,25 @@ class MicroBatchDataset(Dataset["Received"]):
     def batch(self, micro_batch: MicroBatch) -> Batch:
         """Read, augment, transform and stack the samples of a micro-batch."""
         generator = torch.Generator()
+        problems: dict[int, Problem] = {}
         rows_and_seeds = zip(micro_batch.rows, micro_batch.seeds, strict=True)
-        samples = [self._sample(row, seed, generator) for row, seed in rows_and_seeds]
+        samples = [self._sample(row, seed, generator, problems) for row, seed in rows_and_seeds]
         if self._mixing is not None and micro_batch.partners:
-            samples = self._mixed(self._mixing, samples, micro_batch, generator)
+            samples = self._mixed(self._mixing, samples, micro_batch, generator, problems)
         return Batch(
             tensors={name: torch.stack([sample[name] for sample in samples]) for name in samples[0]},
             ids=torch.tensor(micro_batch.rows, dtype=torch.int64),
             seeds=torch.tensor(micro_batch.seeds, dtype=torch.int64),
-            weights=torch.tensor(micro_batch.weights, dtype=torch.float64),
+            weights=torch.tensor(
+                [
+                    0.0 if row in problems else weight
+                    for row, weight in zip(micro_batch.rows, micro_batch.weights, strict=True)
+                ],
+                dtype=torch.float64,
+            ),
             is_last_of_step=micro_batch.is_last_of_step,
             step_samples=micro_batch.step_samples,
+            problems=tuple(problems.values()),
         )
 
     def _mixed(
@@ -100,26 +109,35 @@ class MicroBatchDataset(Dataset["Received"]):
         samples: list[dict[str, Tensor]],
         micro_batch: MicroBatch,
         generator: torch.Generator,
+        problems: dict[int, Problem],
     ) -> list[dict[str, Tensor]]:
-        """The samples mixed with their partners; a partner that another rank or micro-batch has is read here, too."""
+        """The samples mixed with their partners; a partner that another rank or micro-batch has is read here, too, and
+        one that cannot be read is left out."""
         read = dict(zip(micro_batch.seeds, samples, strict=True))
         mixed = []
         for sample, (row, seed) in zip(samples, micro_batch.partners, strict=True):
-            partner = read.get(seed) or self._sample(row, seed, generator)
+            partner = read.get(seed) or self._sample(row, seed, generator, problems)
             generator.manual_seed(micro_batch.step_seed)
-            mixed.append(mixing(sample, partner, generator))
+            mixed.append(mixing(sample, sample if row in problems else partner, generator))
         return mixed
 
-    def _sample(self, row: int, seed: int, generator: torch.Generator) -> dict[str, Tensor]:
+    def _sample(
+        self, row: int, seed: int, generator: torch.Generator, problems: dict[int, Problem]
+    ) -> dict[str, Tensor]:
+        """What the family makes of a row; of one that cannot be read, which is added to `problems`, a blank."""
         concept = self._concepts[self._index.concept[row]]
         captions = self._index.captions(row)
-        if self._index.validation[row]:
-            example, caption = self._examples.sample(row, None), concept.prompt_prefix + captions[0]
-            transform = self._validation_transform
-        else:
-            transform = self._transform
-            rng = SampleRng(seed)
+        is_validation = bool(self._index.validation[row])
+        transform = self._validation_transform if is_validation else self._transform
+        rng = None if is_validation else SampleRng(seed)
+        try:
             example = self._examples.sample(row, rng)
+        except UnreadableImage as unreadable:
+            problems[row] = unreadable.problem
+            example = unreadable.blank
+        if rng is None:
+            caption = concept.prompt_prefix + captions[0]
+        else:
             caption = augment_caption(captions, concept, self._caption_dropout, rng)
         generator.manual_seed(seed)
         return transform(example, caption, generator)

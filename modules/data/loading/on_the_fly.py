@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import cached_property
 from typing import Self
@@ -25,11 +26,19 @@ from modules.data.index.images import (
 )
 from modules.data.index.index import Index
 from modules.data.index.problems import Problem
-from modules.data.index.scan import mask_path
+from modules.data.index.scan import concept_root, mask_path
 from modules.data.rng import SampleRng, UInt64Array, hash_bytes, hash_uint64
 from modules.files import open_regular
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, of red, green and blue
+
+
+class UnreadableImage(DataError):
+    """A file of the data set that cannot be read any more, and the tensors that fill its place in the batch."""
+
+    def __init__(self, problem: Problem, blank: dict[str, Tensor]) -> None:
+        super().__init__(f"{problem.path!r} cannot be trained on ({problem.what}).")
+        self.problem, self.blank = problem, blank
 
 
 class OnTheFlyExamples:
@@ -48,7 +57,8 @@ class OnTheFlyExamples:
     def sample(self, row: int, rng: SampleRng | None) -> dict[str, Tensor]:
         """The tensors of a row with crop, mirroring and colours drawn from `rng`; without it the centre, unchanged.
 
-        Raises DataError if its file cannot be decoded, or is not the one that was indexed.
+        Raises UnreadableImage if its file cannot be decoded, is not the one that was indexed, or has disappeared, and
+        DataError if the whole folder has.
         """
         concept = self._concepts[self._index.concept[row]]
         crop = self._crop(row, concept, rng)
@@ -56,17 +66,37 @@ class OnTheFlyExamples:
             with suppress_pillow_warnings():
                 image, mask = self._decode(row, concept, crop)
         except IMAGE_ERRORS as error:
-            raise DataError(
-                f"{self._index.file(row)!r} cannot be trained on ({describe_image_error(error)}). Images that are not "
-                "cached are decoded during training.",
-                "Remove or replace that file, then --resume latest.",
-            ) from error
+            if isinstance(error, OSError) and not os.path.isdir(concept_root(concept)):
+                raise DataError(
+                    f"The folder {concept.path!r} with the images has disappeared.",
+                    "Bring it back, then --resume latest.",
+                ) from error
+            problem = Problem(self._index.file(row), describe_image_error(error))
+            raise UnreadableImage(problem, self._blank(concept, crop)) from error
+        return self._example(row, concept, crop, image, mask, rng)
+
+    def _example(
+        self,
+        row: int,
+        concept: Concept,
+        crop: Crop,
+        image: Image.Image,
+        mask: Image.Image | None,
+        rng: SampleRng | None,
+    ) -> dict[str, Tensor]:
         captions = tuple(concept.prompt_prefix + caption for caption in self._index.captions(row))
         original = int(self._index.height[row]), int(self._index.width[row])
         example = crop_example(image, mask, self._masked, captions, original, crop)
         if rng is not None and concept.color_jitter > 0:
             example = replace(example, pixels=jitter_colors(example.pixels, concept.color_jitter, rng))
         return self._transform(example)
+
+    def _blank(self, concept: Concept, crop: Crop) -> dict[str, Tensor]:
+        """What stands for an image that cannot be read: grey, of the size that the others of its batch have."""
+        image = Image.new("RGB", (crop.bucket.width, crop.bucket.height), "grey")
+        size = crop.bucket.height, crop.bucket.width
+        whole = Crop(size, 0, 0, crop.bucket, flipped=False)
+        return self._transform(crop_example(image, None, self._masked, (concept.prompt_prefix,), size, whole))
 
     def _crop(self, row: int, concept: Concept, rng: SampleRng | None) -> Crop:
         height, width, top, left = self._centre_crops[row].tolist()
@@ -117,7 +147,7 @@ def _read(path: str, size: int) -> bytes:
     with open_regular(path) as file:
         data = file.read(size + 1)
     if len(data) != size:
-        raise ValueError("the file has changed since the run was started")
+        raise ValueError("it has changed since the run was started")
     return data
 
 

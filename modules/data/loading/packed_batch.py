@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from modules.data.batch import Batch
+from modules.data.index.problems import Problem
 
 ALIGNMENT_BYTES = 64  # of the start of each tensor
 
@@ -27,6 +28,7 @@ class PackedBatch:
     names: tuple[str, ...]
     is_last_of_step: bool
     step_samples: int
+    problems: tuple[Problem, ...]
 
     @classmethod
     def pack(cls, batch: Batch) -> PackedBatch:
@@ -39,6 +41,7 @@ class PackedBatch:
             names=tuple(batch.tensors),
             is_last_of_step=batch.is_last_of_step,
             step_samples=batch.step_samples,
+            problems=batch.problems,
         )
         for view, tensor in zip(packed._views(), tensors, strict=True):
             view.copy_(tensor)
@@ -48,7 +51,7 @@ class PackedBatch:
         """The batch; its tensors are views of the buffer."""
         ids, seeds, weights, *others = self._views()
         tensors = dict(zip(self.names, others, strict=True))
-        return Batch(tensors, ids, seeds, weights, self.is_last_of_step, self.step_samples)
+        return Batch(tensors, ids, seeds, weights, self.is_last_of_step, self.step_samples, self.problems)
 
     def pin_memory(self) -> PackedBatch:
         """Called by the DataLoader if pin_memory is on."""

@@ -45,7 +45,6 @@ DATASET_TABLE = Table(
         Unsupported("type", common.IMAGES_ONLY, default="image"),
         Unsupported("caption_type", "set by caption_ext", default="txt"),
         Unsupported("default_caption", "set prompt_prefix"),
-        Unsupported("cache_latents cache_latents_to_disk", common.CACHE),
         Unsupported("cache_text_embeddings", "Tandem does so automatically if no text encoder is trained"),
         Unsupported("mask_path alpha_mask", common.MASKS),
         Unsupported("mask_min_value", "set unmasked_weight"),
@@ -68,6 +67,7 @@ FIRST_TABLE = Table(
         Rule("resolution", "resolution", 512, _side),
         Rule("caption_dropout_rate", "caption_dropout", 0.0, number, "all concepts share one probability"),
         Rule("buckets", "aspect_ratio_bucketing", True, boolean),
+        common.LATENTS,
     )
 )
 

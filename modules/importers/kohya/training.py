@@ -167,6 +167,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     ),
     Rule("max_data_loader_n_workers", "loader_workers", 8, integer),
     Rule("persistent_data_loader_workers", "persistent_workers", False, boolean),
+    common.LATENTS,
     Rule("vae_batch_size", "cache_batch_size", 1, positive_integer, optional=True),
     common.interval("sample_every", {"sample_every_n_epochs": "epochs", "sample_every_n_steps": "steps"}),
     Rule("sample_sampler", "family_options.sample_scheduler", "ddim", choice(SAMPLERS, "choose another sampler")),
@@ -205,7 +206,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     ),
     Unsupported("fp8_base*", common.NO_QUANTISATION),
     Unsupported("no_half_vae sdxl_no_half_vae disable_mmap_load_safetensors mem_eff_save", "Tandem decides"),
-    Unsupported("cache_latents* skip_cache_check", common.CACHE),
+    Unsupported("skip_cache_check", "Tandem checks its cache by the files' sizes and dates"),
     Unsupported(
         "cache_text_encoder_outputs* *_cache_text_encoder_outputs*",
         "Tandem does so automatically if no text encoder is trained",

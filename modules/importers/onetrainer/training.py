@@ -183,6 +183,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("caching_threads", "loader_workers", 2, integer, "OneTrainer uses threads, Tandem processes"),
     Rule("resolution", "resolution", "512", resolution_side),
     Rule("aspect_ratio_bucketing", "aspect_ratio_bucketing", True, boolean),
+    Rule("image_caching", "cache_latents", True, boolean),
     Rule("only_cache", "cache_only", False, boolean),
     Rule(
         "text_encoder.dropout_probability", "caption_dropout", 0.0, number,
@@ -243,7 +244,6 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("async_gradient_reduce_buffer", _LAUNCH, default=100),
     Unsupported("async_offloading enable_activation_offloading", _MEMORY, default=True),
     Unsupported("layer_offload_fraction", _MEMORY, default=0.0),
-    Unsupported("image_caching", common.CACHE, default=True),
     Unsupported("text_caching", "Tandem always caches captions if possible", default=True),
     Unsupported("latent_caching_epochs", "set image_variations of the concepts", default=1),
     Unsupported("clear_cache_before_training", "Tandem's cache is updated automatically", default=True),

@@ -7,6 +7,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
+
 from modules.checkpoint import Position
 from modules.config import Interval, TrainConfig
 from modules.distributed import RankGroup
@@ -67,6 +69,24 @@ def inference_model(components: Components) -> Iterator[None]:
         family.model = wrapped
         for module, mode in modes:  # an error may have left them in the other one
             module.training = mode
+
+
+@contextmanager
+def buffers_of_rank0(context: ActionContext) -> Iterator[None]:
+    """Around what all ranks compute together: with rank 0's buffers, which are those that are saved, then their own.
+
+    Without broadcast_buffers, BatchNorm's running averages differ from rank to rank.
+    """
+    config, model = context.components.config, context.components.weights.model
+    buffers = [] if config.broadcast_buffers or context.ranks.world_size == 1 else list(model.buffers())
+    own = [buffer.clone() for buffer in buffers]
+    for buffer in buffers:
+        dist.broadcast(buffer, src=0)
+    try:
+        yield
+    finally:
+        for buffer, kept in zip(buffers, own, strict=True):
+            buffer.copy_(kept)
 
 
 def leave_if_sharded(context: ActionContext, error: BaseException, what: str) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
-import torch.distributed as dist
 from PIL import Image
-from torch import nn
 
 from modules.families._family import SampleRequest
 from modules.machine import hostname
 from modules.monitoring import make_grid, save_image
-from modules.training.actions.action import Action, ActionContext, inference_model, leave_if_sharded
+from modules.training.actions.action import (
+    Action,
+    ActionContext,
+    buffers_of_rank0,
+    inference_model,
+    leave_if_sharded,
+)
 from modules.training.memory_guard import is_out_of_memory, release_memory
 
 Generated: TypeAlias = Image.Image | str  # or why there is no image
@@ -104,26 +107,13 @@ def _generate_shared(context: ActionContext, requests: Sequence[SampleRequest]) 
     """All images on rank 0, none elsewhere. Every rank, holding the same weights, generates some of them."""
     ranks = context.ranks
     images: list[Generated] = []
-    with _buffers_of_rank0(context.components.weights.model):
+    with buffers_of_rank0(context):
         own = requests[ranks.rank :: ranks.world_size]
         ranks.run_on_all("sampling", lambda: images.extend(_generate(context, own)))
     by_rank = [_unpack(data) for data in ranks.gather_bytes("sample images", _pack(images))]
     if not by_rank:
         return []
     return [by_rank[number % ranks.world_size][number // ranks.world_size] for number in range(len(requests))]
-
-
-@contextmanager
-def _buffers_of_rank0(model: nn.Module) -> Iterator[None]:
-    """BatchNorm's running averages differ from rank to rank: inside the block all have rank 0's, then their own."""
-    own = [buffer.clone() for buffer in model.buffers()]
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
-    try:
-        yield
-    finally:
-        for buffer, kept in zip(model.buffers(), own, strict=True):
-            buffer.copy_(kept)
 
 
 def _pack(images: Sequence[Generated]) -> bytes:

@@ -15,7 +15,13 @@ from modules.data.loading.order import StepSamples
 from modules.distributed import HostCopy
 from modules.families._family import Metrics
 from modules.monitoring import save_image
-from modules.training.actions.action import Action, ActionContext, inference_model, leave_if_sharded
+from modules.training.actions.action import (
+    Action,
+    ActionContext,
+    buffers_of_rank0,
+    inference_model,
+    leave_if_sharded,
+)
 from modules.training.memory_guard import is_out_of_memory, release_memory
 
 Counts: TypeAlias = "dict[str, Tensor]"  # of `Family.evaluate`
@@ -37,7 +43,7 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> flo
     """
     context.report.phase(name)
     counts: Counts = {}
-    with inference_model(context.components):
+    with inference_model(context.components), buffers_of_rank0(context):
         loss_sum, own_samples = _local_sums(context, steps, counts)
     loss, samples = context.ranks.all_reduce(loss_sum), context.ranks.all_reduce(own_samples)
     if math.isnan(samples):
@@ -47,6 +53,9 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> flo
             f"Step {context.position.step}: out of memory with a single sample in the {name} on rank {ranks}, so it "
             "is left out and training continues. Try precision bf16 or a lower resolution."
         )
+        return None
+    if samples == 0:
+        context.report.warning(f"Step {context.position.step}: no image of the {name} can be read, so it is left out.")
         return None
     _report(context, name, loss / samples, counts)
     return loss / samples
@@ -99,6 +108,7 @@ def _local_sums(context: ActionContext, steps: list[StepSamples], counts: Counts
     training = family.model.training
     family.model.eval()
     for batch in components.data.loader.validation(steps):
+        components.data.unreadable.add(batch.problems)
         batch = batch.to(components.device, components.precision.weights)
         part = None
         while samples and part is None:

@@ -111,16 +111,42 @@ def test_masks_are_cropped_and_mirrored_with_their_image(tmp_path: Path) -> None
         assert (grey - masks).abs().max() < 3
 
 
-def test_a_file_that_is_damaged_or_changed_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_that_cannot_be_read_any_more_has_weight_0_and_is_named(tmp_path: Path, workers: int) -> None:
     for n in range(4):
         write_image(tmp_path / f"d/{n}.png", seed=n)
     data = fresh(tmp_path / "d", tmp_path / "c")
+    whole = by_seed(data.loader().epoch(0))
     file = tmp_path / "d/2.png"
     good = file.read_bytes()
-    for bad, reason in ((good[:100] + bytes(20) + good[120:], "damaged"), (good + b"x", "has changed")):
-        file.write_bytes(bad)
-        with pytest.raises(DataError, match=rf"2\.png.*{reason}"):
-            list(data.loader().epoch(0))
+    for bad, reason in (
+        (good[:100] + bytes(20) + good[120:], "skipped: damaged"),
+        (good + b"x", "it has changed since"),
+        (None, "skipped: cannot be read (No such file"),
+    ):
+        if bad is None:
+            file.unlink()
+        else:
+            file.write_bytes(bad)
+        loader = data.loader(workers=workers)
+        (batch,) = loader.epoch(0)
+        loader.close()
+        assert sorted(batch.weights.tolist()) == [0, 1, 1, 1]
+        assert batch.step_samples == 4
+        (problem,) = batch.problems
+        assert (problem.path, reason in problem.what) == (str(file), True), problem.what
+        rest = by_seed([batch])
+        assert len(rest) == 3
+        assert all(whole[seed] == sample for seed, sample in rest.items())
+
+
+def test_a_folder_that_disappears_ends_the_run(tmp_path: Path) -> None:
+    for n in range(4):
+        write_image(tmp_path / f"d/{n}.png", seed=n)
+    data = fresh(tmp_path / "d", tmp_path / "c")
+    (tmp_path / "d").rename(tmp_path / "moved")
+    with pytest.raises(DataError, match=r"The folder '.*/d' with the images has disappeared"):
+        list(data.loader().epoch(0))
 
 
 def test_colours_change_by_at_most_the_given_factor() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from modules.data.batch import Batch
+from modules.data.index.problems import Problem
 from modules.data.loading.packed_batch import ALIGNMENT_BYTES, PackedBatch
 
 
@@ -22,8 +23,10 @@ def test_unpack_returns_the_packed_batch() -> None:
         weights=torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64),
         is_last_of_step=True,
         step_samples=3,
+        problems=(Problem("a.png", "gone"),),
     )
     received = PackedBatch.pack(batch).unpack()
+    assert received.problems == batch.problems
     assert list(received.tensors) == list(batch.tensors)
     for name, tensor in batch.tensors.items():
         assert received.tensors[name].dtype == tensor.dtype
