@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from modules.files import printable
 
 _SHOWN = 80  # characters of a path
+_STORES = (".dvc/cache", ".git/annex/objects")  # where DVC and git-annex keep the files, each in a folder of its own
 
 
 def is_foreign_link(path: str, root: str, images: Iterable[str]) -> bool:
     """Whether the file is a link that leads neither into the concept's folder, `root`, nor to where one of `images` is.
 
     In data sets made of links, such as those of the Hugging Face cache or of another disk, a caption leads to the
-    folder to which its image leads, or both lie there as the links do here.
+    folder to which its image leads, or both lie there as the links do here, or both lead into the same store.
     """
     if not os.path.islink(path):
         return False
@@ -34,7 +35,16 @@ def describe_foreign_link(path: str) -> str:
 
 def _is_beside(target_folder: str, folder: str, image: str) -> bool:
     place = os.path.realpath(image)
-    return place in (
+    return _store(place) == _store(target_folder) != "" or place in (
         os.path.join(target_folder, os.path.basename(place)),
         os.path.join(target_folder, os.path.relpath(image, folder)),
     )
+
+
+def _store(path: str) -> str:
+    """The folder of DVC or git-annex that the path is in; empty if none."""
+    for store in _STORES:
+        folder = f"{os.sep}{store.replace('/', os.sep)}{os.sep}"
+        if folder in path:
+            return path[: path.index(folder) + len(folder)]
+    return ""

@@ -71,9 +71,10 @@ def test_an_image_whose_mask_leads_out_of_the_folder_is_listed_and_skipped(folde
     assert [each.split(" to ")[0] for each in problems] == ["a.png: skipped: its mask a-mask.png is a link"]
 
 
-@pytest.mark.parametrize("layout", ["hub", "disk", "inside", "folder"])
+@pytest.mark.parametrize("layout", ["hub", "store", "disk", "inside", "folder"])
 def test_data_sets_made_of_links_are_read(tmp_path: Path, layout: str) -> None:
-    """The Hugging Face cache, where all files lie in one folder; another disk, with the same folders; links within."""
+    """The Hugging Face cache, where all files lie in one folder; DVC, where each has its own; another disk, with the
+    same folders; links within."""
     folder, elsewhere = tmp_path / "set", tmp_path / "elsewhere"
     (folder / "sub").mkdir(parents=True)
     files = {"sub/a.png": "a.png", "sub/a.txt": "a.txt", "sub/a-mask.png": "a-mask.png", "metadata.jsonl": "m.jsonl"}
@@ -82,9 +83,11 @@ def test_data_sets_made_of_links_are_read(tmp_path: Path, layout: str) -> None:
         (folder / "sub").symlink_to(elsewhere / "sub")
         del files["metadata.jsonl"]
     for number, name in enumerate(files):
-        file = {"hub": elsewhere / f"{number:08x}", "inside": folder / f".data/{number}/{name}"}.get(
-            layout, elsewhere / name
-        )
+        file = {
+            "hub": elsewhere / f"{number:08x}",
+            "store": elsewhere / f".dvc/cache/files/md5/{number:02x}/{number:08x}",
+            "inside": folder / f".data/{number}/{name}",
+        }.get(layout, elsewhere / name)
         file.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith(".png"):
             write_image(file.with_suffix(".png")).rename(file)
