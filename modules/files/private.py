@@ -32,7 +32,7 @@ def write_private_json(file: Path, data: object) -> None:
     """Write a file that only this user can read, in a folder that only this user can write. Raises OSError."""
     make_private_folder(file.parent)
     found = file.parent.stat()
-    if os.name == "posix" and found.st_uid == os.geteuid() and _is_loose(found):
+    if found.st_uid == _this_user() and _is_loose(found):
         file.parent.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
     partial = file.with_suffix(f".{os.getpid()}.partial")
     partial.unlink(missing_ok=True)
@@ -44,17 +44,24 @@ def write_private_json(file: Path, data: object) -> None:
 def read_private_json(file: Path) -> object:
     """The data of such a file; raises OSError, FileFault, and NotPrivate if others could have written it."""
     with open_regular(file) as opened:
-        if os.name == "posix":
-            for path, found in ((file, os.fstat(opened.fileno())), (file.parent, file.parent.stat())):
-                _check_private(path, found)
+        for path, found in ((file, os.fstat(opened.fileno())), (file.parent, file.parent.stat())):
+            _check_private(path, found)
         data = opened.read(_LIMIT + 1)
     if len(data) > _LIMIT:
         raise FileFault("is too large")
     return decode_json(data)
 
 
+def _this_user() -> int | None:
+    """None on Windows, where a file's rights are those of its folder."""
+    return os.geteuid() if hasattr(os, "geteuid") else None
+
+
 def _check_private(path: Path, found: os.stat_result) -> None:
-    if found.st_uid not in (0, os.geteuid()):
+    user = _this_user()
+    if user is None:
+        return
+    if found.st_uid not in (0, user):
         raise NotPrivate(f"{path} is ignored, because it belongs to another user: remove it")
     if _is_loose(found):
         raise NotPrivate(f"{path} is ignored, because other users can write it: chmod go-w {path}")
