@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.config import DataError
 from modules.data.index.problems import Problem, write_problems
-from modules.distributed import RankGroup
+from modules.distributed import RankGroup, parse_value
 from modules.monitoring import Report
 from modules.training.step_metrics import UNREADABLE
 
@@ -48,11 +48,11 @@ class UnreadableImages:
 
     def exchange(self) -> None:
         """Called by all ranks."""
-        own = json.dumps([(each.path, each.what) for each in self._new.values()])
+        own = json.dumps({each.path: each.what for each in self._new.values()})
         new = {
             path: Problem(path, what)
             for text in self._ranks.gather("unreadable images", own)
-            for path, what in json.loads(text)
+            for path, what in parse_value(dict[str, str], text, "a list of unreadable images").items()
             if path not in self._found
         }
         self._new.clear()
