@@ -72,8 +72,9 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
     except NotADirectoryError as error:
         raise DataError(f"concepts: {concept.path!r} is a file; give the folder that contains the images.") from error
     except FileNotFoundError as error:
+        place = f" ({scan.root})" if scan.root != concept.path else ""
         raise DataError(
-            f"concepts: the folder {concept.path!r} does not exist ({scan.root}).",
+            f"concepts: the folder {concept.path!r} does not exist{place}.",
             "Correct the path or switch this concept off.",
         ) from error
     except OSError as error:
