@@ -119,6 +119,8 @@ class Section(FormSection):
         if len(reading.gpus) > 1 and not self._links_read:
             self._links_read = True
             self.state.background.run(lambda: gpu_links(reading.gpus), self._show_links)
+        if self._reading_at:  # the section was left and shown again while this was read
+            self.after_cancel(self._reading_at)
         self._reading_at = self.after(_READ_EVERY_MS, self._read)
 
     def _show_gpus(self) -> None:

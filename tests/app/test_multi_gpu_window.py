@@ -54,9 +54,11 @@ def test_machine_without_gpus_says_so(section: Section, shared_driver: Driver) -
     )
 
 
-def test_checkboxes_select_gpus_and_keep_the_last(section: Section, shared_driver: Driver) -> None:
-    section._show_reading(READING)
-    assert section.gpus.selected() == [0, 1, 2, 3]
+def test_checkboxes_select_gpus_and_keep_the_last(
+    section: Section, shared_driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.sections.multi_gpu.read_gpus", lambda: READING)
+    shared_driver.wait(lambda: section.gpus.selected() == [0, 1, 2, 3], "the GPUs of the next reading")
     section.gpus.toggle(1)
     assert shared_driver.draft.get("device_ids") == [0, 2, 3]
     section.gpus.canvas.focus_force()
