@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from xdist.scheduler import LoadFileScheduling
 
 from modules.config import trusted_code
+from modules.run.launch.rank_env import RankEnv
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -90,13 +91,12 @@ class FilesAndGroups(LoadFileScheduling):
 
 
 @pytest.fixture(autouse=True)
-def same_environment() -> Iterator[None]:
-    """A test that joins a group in this process sets variables (its rank, the network interface) for the next one."""
-    before = dict(os.environ)
+def no_rank_env() -> Iterator[None]:
+    """A test that joins a group in this process leaves its rank, and the network interface, in the environment; the
+    next one would use them."""
     yield
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
+    for name in (*RankEnv(0, 0, 1, "", 0).environment(), "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")
