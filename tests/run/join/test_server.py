@@ -486,6 +486,7 @@ def test_every_start_of_a_run_is_joined_in_the_same_folder(
 ) -> None:
     """Each has another token; a run that only has the same name is refused."""
     said: list[str] = []
+    guests: list[threading.Thread] = []
     wait = JoinServer.wait
 
     def guest(port: int, token: str) -> None:
@@ -502,6 +503,7 @@ def test_every_start_of_a_run_is_joined_in_the_same_folder(
 
         joining = threading.Thread(target=guest, args=(self.port, self.token))
         joining.start()
+        guests.append(joining)
         wait(self, 30, check)
         raise session_module.StopRequested(130)
 
@@ -512,8 +514,8 @@ def test_every_start_of_a_run_is_joined_in_the_same_folder(
         config = TrainConfig.model_validate({**made, "runs_dir": str(place), "initial_port": free_port()})
         folder = RunFolder.open(place, "x") if number == 1 else RunFolder.create(config)
         assert start_run(config, folder, lambda line: None) == 130
-        assert expected in said[-1]
-    assert len(said) == 3
+        guests[number].join()
+        assert expected in said[number]
 
 
 def test_connection_limit_per_address() -> None:
