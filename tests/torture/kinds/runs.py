@@ -54,7 +54,7 @@ class Fuzzer:
             elif chosen < 0.75:  # another name
                 with suppress(OSError, ValueError):
                     path.rename(path.with_name(draw.choice((*_NAMES, *WORDS)).replace("/", "_")))
-            elif chosen < 0.9:  # a folder that leads elsewhere
+            elif chosen < 0.9 and path.parent != runs:  # a folder that leads elsewhere; a run folder itself may
                 with suppress(OSError):
                     path.rename(path.with_name(f".was-{path.name}"))
                     path.symlink_to(draw.choice((*self._elsewhere(path), Path(".."), Path("/"), path)))
