@@ -18,7 +18,7 @@ from pydantic import Field
 
 from modules.config.errors import ConfigError
 from modules.files import FileFault, Record, printable, read_bytes, validate_record
-from modules.files.private import NotPrivate, read_private_json, write_private_json
+from modules.files.private import read_private_json, why_ignored, write_private_json
 from modules.files.user_folder import user_config_folder
 
 # The hashes allowed for this process and those that it starts, separated by commas; "any" allows every file, for
@@ -77,7 +77,7 @@ def require_trusted(path: Path, code: bytes) -> None:
         return
     raise CodeNotTrusted(
         f"family is the Python file {str(path)!r}, which runs only after you have allowed it; it may do anything that "
-        f"you can do on this computer{_ignored()}",
+        f"you can do on this computer{why_ignored(_file())}",
         "Read it; then start once with --trust_code, or allow it in the window",
     )
 
@@ -101,7 +101,7 @@ def describe_code(path: Path, code: bytes) -> str:
     digest = hashlib.sha256(code).hexdigest()
     lines = len(code.splitlines())
     size = f"{lines} line{'s' * (lines != 1)}"
-    return f"{printable(path.absolute(), mask=False)} ({size}, SHA-256 {digest[:16]}...{_ignored()})"
+    return f"{printable(path.absolute(), mask=False)} ({size}, SHA-256 {digest[:16]}...{why_ignored(_file())})"
 
 
 def _remembered() -> list[AllowedCode]:
@@ -109,17 +109,6 @@ def _remembered() -> list[AllowedCode]:
         return validate_record(list[AllowedCode], read_private_json(_file()))
     except (OSError, FileFault):
         return []
-
-
-def _ignored() -> str:
-    """Why what was allowed earlier does not count, as the end of a sentence; "" if it does."""
-    try:
-        read_private_json(_file())
-    except NotPrivate as fault:
-        return f"; {fault}"
-    except (OSError, FileFault):
-        pass
-    return ""
 
 
 def _file() -> Path:

@@ -52,6 +52,17 @@ def read_private_json(file: Path) -> object:
     return decode_json(data)
 
 
+def why_ignored(file: Path) -> str:
+    """Why what is in such a file does not count, as the end of a sentence; "" if it does, or if there is nothing."""
+    try:
+        read_private_json(file)
+    except NotPrivate as fault:
+        return f"; {fault}"
+    except (OSError, FileFault):
+        pass
+    return ""
+
+
 def _this_user() -> int | None:
     """None on Windows, where a file's rights are those of its folder."""
     return os.geteuid() if hasattr(os, "geteuid") else None

@@ -15,7 +15,7 @@ from typing import Final
 
 from modules.config import ConfigError, DataError, Section, TrainConfig
 from modules.files import FileFault, Record, printable, validate_record
-from modules.files.private import NotPrivate, read_private_json, write_private_json
+from modules.files.private import read_private_json, why_ignored, write_private_json
 from modules.files.user_folder import user_config_folder
 
 VARIABLE: Final = "TANDEM_ALLOW"  # folders and files, separated as in PATH
@@ -59,7 +59,7 @@ def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Seq
         if found is None:
             _require_file_or_folder(config, name, value)
         elif not any(found.is_relative_to(folder) for folder in allowed):
-            if ask is None or not ask(f"{printable(name)}: {_shown(found)}{_ignored()}"):
+            if ask is None or not ask(f"{printable(name)}: {_shown(found)}{why_ignored(_file())}"):
                 raise _refusal(name, value, found)
             _remember(found)
             allowed.append(found)
@@ -135,7 +135,7 @@ def _refusal(name: str, value: str, found: Path) -> PathNotAllowed:
     where = "" if shown == value else f" (here {shown})"
     return PathNotAllowed(
         f"{name}: machine 0's config names {printable(value)!r}{where}, which nobody has allowed on this machine"
-        f"{_ignored()}",
+        f"{why_ignored(_file())}",
         f"If the run may read it, join with --allow {shown} (or {VARIABLE}={shown}); or use your own with "
         f"--set {name}=PATH",
     )
@@ -158,17 +158,6 @@ def _remembered() -> list[AllowedPath]:
         return validate_record(list[AllowedPath], read_private_json(_file()))
     except (OSError, FileFault):
         return []
-
-
-def _ignored() -> str:
-    """Why what was allowed earlier does not count, as the end of a sentence; "" if it does."""
-    try:
-        read_private_json(_file())
-    except NotPrivate as fault:
-        return f"; {fault}"
-    except (OSError, FileFault):
-        pass
-    return ""
 
 
 def _file() -> Path:
