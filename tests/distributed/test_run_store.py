@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -125,6 +124,7 @@ def test_a_failure_of_a_rank_that_does_not_exist_is_ignored(raw: TCPStore) -> No
     timed.close()
 
 
+@pytest.mark.timeout(120)  # they know it before the start-up timeout of 600 s
 def test_ranks_that_have_another_secret_are_named_on_both_sides(raw: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rendezvous.__globals__, "OTHER_SECRET_AFTER_S", 0.2)
     monkeypatch.setitem(rendezvous.__globals__, "RANK_0_LEAVES_LATER_S", 0.3)
@@ -133,19 +133,17 @@ def test_ranks_that_have_another_secret_are_named_on_both_sides(raw: TCPStore, m
     def join(rank: int, secret: str | None) -> None:
         store = RunStore(raw.clone(), secret)  # type: ignore[attr-defined]
         try:
-            rendezvous(store, RankEnv(rank, rank, 2, "127.0.0.1", 1), 20.0, lambda text: None)
+            rendezvous(store, RankEnv(rank, rank, 2, "127.0.0.1", 1), 600.0, lambda text: None)
         except GroupError as error:
             found[rank] = str(error)
 
     def meet(first: str | None, second: str | None) -> dict[int, str]:
         found.clear()
-        started = time.monotonic()
         threads = [Thread(target=join, args=(rank, secret)) for rank, secret in enumerate((first, second))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert time.monotonic() - started < 10, "not at the end of the start-up timeout"
         return dict(found)
 
     said = meet(SECRET, OTHER)

