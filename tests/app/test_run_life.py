@@ -139,7 +139,8 @@ def test_run_with_deleted_folder_can_be_stopped(images: Path, tmp_path: Path) ->
     control = RunControl(folder.path, launch(folder))
     until(lambda: control.status().kind == "training" and steps(control) > 3, "training")
     worker = rank_0(folder)
-    shutil.rmtree(folder.path)
+    removed = folder.path.rename(tmp_path / "removed")  # at once: the run writes new files while a tree is removed
+    shutil.rmtree(removed)
     # the trainer recreates it, maybe before the window has polled
     until(lambda: control.status().kind == "missing" or folder.path.exists(), "notice")
     if control.is_alive:  # or it has ended by itself without its folder
