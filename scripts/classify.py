@@ -21,7 +21,7 @@ require_packages()
 from modules.config import ConfigError, TandemError, TrainConfig
 from modules.config.file_access import set_file_access
 from modules.config.sections.concept import IMAGE_SUFFIXES
-from modules.files import printable
+from modules.files import printable, spreadsheet_cell
 from modules.run.console import echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, NO_DATA
 
@@ -168,9 +168,13 @@ def rendered(predictions: Sequence[Prediction], form: str) -> str:
     writer.writerow(["file", *(f"{name}{number}" for number in numbers for name in ("class", "probability"))])
     for each in predictions:
         if not each.error:
-            row = [value for name, share in each.classes for value in (name, f"{share:.6f}")]
-            writer.writerow([printable(each.file, mask=False), *row])
+            row = [value for name, share in each.classes for value in (_cell(name), f"{share:.6f}")]
+            writer.writerow([_cell(each.file), *row])
     return table.getvalue()
+
+
+def _cell(text: str) -> str:
+    return spreadsheet_cell(printable(text, mask=False))
 
 
 def write(text: str, out: str | None) -> None:

@@ -114,7 +114,9 @@ class PreflightWindow:
         self._child = None
         try:
             output = read_bytes(self._log()).decode(errors="replace").strip()
-        except (OSError, FileFault) as error:
+        except OSError as error:
+            output = f"The output of the check cannot be read: {error.strerror or error}."
+        except FileFault as error:
             output = f"The output of the check {error}."
         self.button.configure(state="normal")
         if self.report is None:

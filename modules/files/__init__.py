@@ -1,6 +1,6 @@
 """Files and texts that may come from somebody else: read with limits, shown without being obeyed."""
 
-from modules.files.display import MASK, control_character, is_secret_name, mask_secrets, printable
+from modules.files.display import MASK, control_character, is_secret_name, mask_secrets, printable, spreadsheet_cell
 from modules.files.links import find_link, is_link
 from modules.files.reading import (
     FileFault,
@@ -36,5 +36,6 @@ __all__ = [
     "read_lines",
     "read_text",
     "remove_tree",
+    "spreadsheet_cell",
     "validate_record",
 ]

@@ -52,6 +52,11 @@ def printable(text: object, limit: int = 2000, *, lines: bool = False, mask: boo
     return "".join(_escape_surrogate(character) for character in shown) if not shown.isascii() else shown
 
 
+def spreadsheet_cell(text: str) -> str:
+    """`text` for a CSV table; what a spreadsheet would run as a formula begins with an apostrophe (OWASP's advice)."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
 def mask_secrets(text: str) -> str:
     """`text` with *** for passwords in URLs, access tokens, and what is assigned to a name such as `api_key`."""
     for pattern in _SECRETS:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.files import mask_secrets, printable
+from modules.files import mask_secrets, printable, spreadsheet_cell
 from modules.importers import import_file
 from modules.run import RunFolder, read_events
 from modules.run.console import echo, warn
@@ -108,3 +108,9 @@ def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert [line.partition(" rank 0 ")[2] for line in lines] == [
         "WARNING data: bad\\x1b[2J.png\\x85rank 1 ends", "in two lines", "Traceback", "  x\\x1b[2J", "",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ['=HYPERLINK("http://x")', "+1", "-a.png", "@x", "\t=1"])
+def test_what_a_spreadsheet_would_run_is_text(text: str) -> None:
+    assert spreadsheet_cell(text) == "'" + text
+    assert spreadsheet_cell("a" + text) == "a" + text
