@@ -4,7 +4,7 @@ from modules.distributed.bucket_views import has_bucket_views, move_gradients_in
 from modules.distributed.buffers import BufferSync
 from modules.distributed.compression import Compression, register_compression_hook
 from modules.distributed.ddp import complete_gradient_sync, wrap_ddp
-from modules.distributed.helpers import is_main_process, main_process_first, mean_over_ranks
+from modules.distributed.helpers import is_main_process, main_process_first
 from modules.distributed.host_copy import HostCopy
 from modules.distributed.process_group import (
     Group,
@@ -14,12 +14,13 @@ from modules.distributed.process_group import (
     setup_distributed,
 )
 from modules.distributed.rank_group import DistributedRanks, RankGroup, distributed_ranks, single_process
+from modules.distributed.reduce import mean_over_ranks, reduce_mean
 from modules.distributed.run_store import RunStore, StoreFault, parse_value
 from modules.distributed.shared_folders import SharedFolderGroups
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.cluster_report import cluster_lines, cluster_warnings
 from modules.distributed.startup.launch import launch_distributed, spawn
-from modules.distributed.startup.rank_info import device_name
+from modules.distributed.startup.rank_info import device_name, software_versions
 from modules.distributed.startup.rendezvous import GroupError
 from modules.distributed.startup.store import open_store
 from modules.distributed.unused_parameters import check_unused_parameters, explain_ddp_errors
@@ -61,10 +62,12 @@ __all__ = [
     "open_store",
     "parse_value",
     "read_rank_env",
+    "reduce_mean",
     "register_compression_hook",
     "resolve_backend",
     "setup_distributed",
     "single_process",
+    "software_versions",
     "spawn",
     "wrap_ddp",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import torch
 import torch.distributed as dist
 
 from modules.distributed.run_store import RunStore
@@ -17,22 +16,6 @@ POLL_EVERY_S = 0.1
 def is_main_process() -> bool:
     """Whether this is rank 0, the only rank that prints and saves."""
     return not dist.is_initialized() or dist.get_rank() == 0
-
-
-def mean_over_ranks(value: float, weight: float = 1.0) -> float:
-    """The weighted mean of all ranks' values; `weight` is usually the number of samples that `value` is a mean of.
-
-    All ranks must call it the same number of times. Raises ValueError if all weights are 0.
-    """
-    sums = torch.tensor([value * weight, weight], dtype=torch.float64)
-    if dist.is_initialized():
-        on_gpu = dist.get_backend() == "nccl"
-        sums = sums.cuda() if on_gpu else sums
-        dist.all_reduce(sums)
-    total, weights = sums.tolist()
-    if weights == 0:
-        raise ValueError("mean_over_ranks: no rank gave a weight above 0")
-    return float(total / weights)
 
 
 def main_process_first(work: Callable[[], None]) -> None:

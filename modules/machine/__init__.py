@@ -1,6 +1,7 @@
 """What this machine has: GPUs, CPUs, memory, disk, addresses and ports. Never imports torch."""
 
 from modules.machine.devices import Gpu, GpuLoad, gpu_load, installed_gpus, visible_gpus
+from modules.machine.gpu_info import GpuInfo, GpuMonitor, MetricSummary, device_summary, gpu_info
 from modules.machine.health import GpuHealth, driver_version, gpu_health
 from modules.machine.host import (
     cpu_count,
@@ -26,14 +27,19 @@ from modules.machine.torch_build import gpu_obstacle
 __all__ = [
     "Gpu",
     "GpuHealth",
+    "GpuInfo",
     "GpuLoad",
+    "GpuMonitor",
     "Link",
+    "MetricSummary",
     "Route",
     "cpu_count",
+    "device_summary",
     "driver_version",
     "find_free_port",
     "free_disk_mib",
     "gpu_health",
+    "gpu_info",
     "gpu_links",
     "gpu_load",
     "gpu_obstacle",

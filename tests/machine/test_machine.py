@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from modules.machine import (
+    GpuMonitor,
+    MetricSummary,
     cpu_count,
+    device_summary,
     find_free_port,
     free_disk_mib,
+    gpu_info,
     gpu_load,
     host,
     hostname,
@@ -22,6 +28,8 @@ from modules.machine import (
     torch_version,
     visible_gpus,
 )
+from tests.nvml import RTX, fake_nvml
+from tests.runs import ROOT, environment
 
 
 def test_port_in_use_is_skipped() -> None:
@@ -165,3 +173,56 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_load([]) == []
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert visible_gpus({}) == []
+
+
+def test_gpu_info(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    last, first = gpu_info()
+    assert (first.index, first.name, first.uuid) == (0, "RTX", "GPU-aa-1")
+    assert (first.memory_total_mib, first.memory_free_mib, first.memory_used_mib) == (24_576, 23_552, 1024)
+    assert (first.utilization_percent, first.temperature_c, first.power_w) == (97, 61, pytest.approx(250.5))
+    assert (last.index, last.power_w) == (2, None)
+
+
+def test_gpu_monitor_gives_mean_and_maximum(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    powers = iter((100_000, 300_000, 200_000))
+    monkeypatch.setattr(driver, "nvmlDeviceGetPowerUsage", lambda handle: next(powers) if handle == 0 else 50_000)
+    monitor = GpuMonitor()
+    records = [monitor.record() for _ in range(3)]
+    assert [record["gpu 0 power_w"] for record in records] == [100, 300, 200]
+    summary = monitor.summary()
+    assert summary["gpu 0 power_w"] == MetricSummary(mean=200, max=300, count=3)
+    assert summary["gpu 2 utilization_percent"] == MetricSummary(97, 97, 3)
+    assert driver.users == 0
+
+
+def test_gpu_monitor_without_a_gpu_records_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with GpuMonitor(interval_s=0.01) as monitor:
+        while len(monitor.summary()) < 2:  # the thread records both metrics
+            time.sleep(0.01)
+    summary = monitor.summary()
+    assert set(summary) == {"cpu_percent", "ram_used_mib"}
+    assert 0 < summary["ram_used_mib"].mean <= summary["ram_used_mib"].max <= memory_mib().total
+    with pytest.raises(ValueError, match="interval_s is 0; it must be above 0"):
+        GpuMonitor(interval_s=0)
+
+
+def test_device_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpu_info() == []
+    first, second = device_summary().splitlines()
+    assert first.startswith(f"{hostname()}: {cpu_count()} CPU cores, ")
+    assert second == "No NVIDIA GPU was found: training runs on the CPU."
+
+
+def test_device_summary_lists_gpus_and_why_torch_cannot_use_them() -> None:
+    program = "from modules.machine import device_summary; print(device_summary())"
+    fake = fake_nvml(RTX, path=[str(ROOT)], cuda=11_000)
+    done = subprocess.run([sys.executable, "-c", program], env=environment(**fake), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    _, header, row, obstacle = done.stdout.splitlines()
+    assert header.split("  ")[0] == "GPU"
+    assert row.startswith("0    NVIDIA GeForce RTX 4090  24564")
+    assert obstacle.startswith("This machine has")

@@ -29,7 +29,16 @@ class ProcessPlacement:
 def choose_placement(
     config: TrainConfig, *, gpus: int, cores: int, require_multi_gpu: bool = False
 ) -> ProcessPlacement:
-    """Choose mode and processes, given this machine's usable GPUs and cores. Raises ConfigError if impossible."""
+    """Choose mode and processes, given this machine's usable GPUs and cores. Raises ConfigError if impossible.
+
+    The rule, for `training_mode`:
+    - "single": one process on the first GPU, or on the CPU.
+    - "data_parallel": one process on all GPUs; with fewer than two, "single".
+    - "distributed", "fully_sharded": `world_size` processes, or one for each GPU. With one device that is "single",
+      unless `world_size` is 1, which makes a group of one.
+    - "auto": "distributed" if `enable_multi_gpu` is on, else "single". So without a GPU one process trains on the CPU
+      (unless `world_size` asks for several), with one GPU one process on it, and with several one process on each.
+    """
     wanted = _wanted_mode(config)
     if config.num_nodes > 1 and wanted in {"single", "data_parallel"}:
         raise ConfigError(
