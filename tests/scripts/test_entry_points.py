@@ -50,7 +50,16 @@ def test_console_commands_print_their_version(command: str, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     "name",
-    ["train.py", "preflight.py", "sample.py", "classify.py", "convert.py", "submit_slurm.py", "import_config.py"],
+    [
+        "train.py",
+        "preflight.py",
+        "sample.py",
+        "classify.py",
+        "backup.py",
+        "convert.py",
+        "submit_slurm.py",
+        "import_config.py",
+    ],
 )
 def test_a_python_without_the_packages_gets_a_hint(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-S", str(SCRIPTS / name), "--help"]  # -S: without the installed packages

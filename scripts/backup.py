@@ -1,0 +1,256 @@
+"""See, check, restore and remove the backups of a run: `python scripts/backup.py list runs/NAME`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.common import add_version, is_interactive, require_packages
+
+require_packages()
+
+from modules.config import ConfigError, TandemError
+from modules.config.file_access import set_file_access
+from modules.files import is_link, printable
+from modules.run import RunFolder
+from modules.run.console import echo, warn
+from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.folder.links import refuse_links
+from modules.run.folder.run_lock import check_not_training, supervisor_lock
+
+if TYPE_CHECKING:
+    from modules.checkpoint.manage_backups import BackupInfo
+
+EXAMPLES = """examples:
+  the backups of a run, the newest first:
+    python scripts/backup.py list runs/cats
+  read every file of all of them, or of one, and compare the checksums:
+    python scripts/backup.py verify runs/cats
+    python scripts/backup.py verify runs/cats 500
+  go back: `train.py --resume latest` then continues at step 500; or take a copy from another disk:
+    python scripts/backup.py restore runs/cats 500
+    python scripts/backup.py restore runs/cats /media/usb/cats/backup/step-000500
+  remove all but the two newest and those of each 1,000 steps:
+    python scripts/backup.py prune runs/cats --keep 2 --every 1000
+
+exit codes: 0 done and undamaged, 2 a mistake in the command or no such run, 3 a backup is damaged or cannot be written
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what was asked; returns an exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        set_file_access()
+        run = open_run(options.run)
+        if options.action in ("list", "verify"):
+            return {"list": show, "verify": verify}[options.action](options, run)
+        with supervisor_lock(run):  # nobody continues the run meanwhile
+            check_not_training(run)
+            return {"restore": restore, "prune": prune}[options.action](options, run)
+    except TandemError as error:
+        warn(str(error))
+        return error.exit_code
+    except OSError as error:
+        warn(f"{printable(error.filename or options.run)} cannot be read or written: {error.strerror or error}.")
+        return FAILED
+    except KeyboardInterrupt:
+        warn("Stopped.")
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        description="See, check, restore and remove the backups of a run.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_version(top)
+    actions = top.add_subparsers(dest="action", required=True, metavar="list|verify|restore|prune")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        action.add_argument("run", metavar="RUN", help="the folder of a run, such as runs/NAME")
+        return action
+
+    listing = add("list", "list the backups, the newest first, without reading their weights")
+    listing.add_argument("--json", action="store_true", help="as JSON, for programs")
+    checking = add("verify", "read every file of the backups and compare the checksums")
+    checking.add_argument("steps", metavar="STEP", nargs="*", type=int, help="only those of these steps")
+    going_back = add("restore", "make a backup the one that --resume latest continues from; the others stay")
+    going_back.add_argument(
+        "backup", metavar="STEP|FOLDER", help="the step of a backup of the run, or a copy elsewhere"
+    )
+    removing = add("prune", "remove old backups; the newest undamaged one always stays")
+    removing.add_argument("--keep", type=int, metavar="N", help="keep the N newest (default: backups_kept of the run)")
+    removing.add_argument("--every", type=int, default=0, metavar="STEPS", help="keep those of each so many steps, too")
+    removing.add_argument("--older_than", type=float, default=0.0, metavar="DAYS", help="keep all that are younger")
+    removing.add_argument("--yes", action="store_true", help="do not ask")
+    removing.add_argument("--dry_run", action="store_true", help="only say what would be removed")
+    return top
+
+
+def open_run(given: str) -> RunFolder:
+    """The run whose folder is `given`. Raises ConfigError if there is none, or it has links."""
+    folder = RunFolder(Path(given))
+    if not folder.backup_dir.is_dir():
+        what = "has no backup folder" if folder.path.is_dir() else "does not exist"
+        raise ConfigError(f"{given!r} {what}", "Give the folder of a run, such as runs/NAME")
+    refuse_links(folder.path)
+    if is_link(folder.backup_dir):
+        raise ConfigError(f"{printable(folder.backup_dir)} is a link to another folder", "Give the run that it is of")
+    return folder
+
+
+def show(options: argparse.Namespace, run: RunFolder) -> int:
+    """`list`."""
+    backups = backups_of(run)
+    if options.json:
+        echo(json.dumps([_as_json(each) for each in backups], indent=2))
+    elif not backups:
+        echo(f"{run.path} has no backups.")
+    else:
+        rows = [("step", "epoch", "written", "size", "ranks", ""), *(_row(each) for each in backups)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False))
+            echo(f"{'  '.join(cells)}  {row[-1]}".rstrip())
+    return FAILED if any(each.fault for each in backups) else FINISHED
+
+
+def verify(options: argparse.Namespace, run: RunFolder) -> int:
+    """`verify`."""
+    from modules.checkpoint import find_damage
+
+    chosen = [backup_of_step(run, step) for step in options.steps] or [each.folder for each in backups_of(run)]
+    if not chosen:
+        warn(f"{run.path} has no backups.")
+        return FAILED
+    damaged = 0
+    for folder in chosen:
+        fault = find_damage(folder)
+        damaged += fault is not None
+        echo(fault or f"{folder} is undamaged.")
+    return FAILED if damaged else FINISHED
+
+
+def restore(options: argparse.Namespace, run: RunFolder) -> int:
+    """`restore`."""
+    from modules.checkpoint.manage_backups import go_back_to
+
+    given = options.backup
+    source = backup_of_step(run, int(given)) if given.isdecimal() else Path(given)
+    if not source.is_dir():
+        raise ConfigError(f"There is no backup at {given!r}", "Give the number of its step, or its folder")
+    folder = go_back_to(run.backup_dir, source)
+    echo(f"The run continues from {folder}: scripts/train.py --resume latest --run_name {run.name}")
+    return FINISHED
+
+
+def prune(options: argparse.Namespace, run: RunFolder) -> int:
+    """`prune`."""
+    from modules.checkpoint import Backups
+    from modules.checkpoint.manage_backups import to_remove
+    from modules.files import remove_tree
+
+    keep = kept_by_config(run) if options.keep is None else options.keep
+    for name, value, least in (("keep", keep, 1), ("every", options.every, 0), ("older_than", options.older_than, 0)):
+        if not value >= least:
+            raise ConfigError(f"--{name} is {value}; use {least} or more.")
+    backups = backups_of(run)
+    newest, faults = Backups(run.backup_dir, keep=1).newest_valid()
+    for fault in faults:
+        warn(fault)
+    removed = [each for each in to_remove(backups, keep, options.every, options.older_than) if each.folder != newest]
+    if not removed:
+        echo("Nothing to remove.")
+        return FINISHED
+    total = sum(each.size for each in removed)
+    names = ", ".join(each.folder.name for each in removed)
+    echo(f"{len(removed)} of {len(backups)} backups, {_size(total)}: {names}")
+    if options.dry_run:
+        return FINISHED
+    if not options.yes and not (is_interactive() and _confirmed()):
+        warn("Nothing was removed. Answer y, or start it with --yes.")
+        return INTERRUPTED
+    for each in removed:
+        remove_tree(each.folder)
+    left = [each.folder.name for each in removed if each.folder.exists()]
+    if left:
+        warn(f"These could not be removed: {', '.join(left)}. May you write to {run.backup_dir}?")
+        return FAILED
+    echo(f"Removed; {_size(total)} are free again.")
+    return FINISHED
+
+
+def backups_of(run: RunFolder) -> list[BackupInfo]:
+    """The newest first."""
+    from modules.checkpoint.manage_backups import list_backups
+
+    return list_backups(run.backup_dir)
+
+
+def backup_of_step(run: RunFolder, step: int) -> Path:
+    """Raises ConfigError if there is none."""
+    found = run.backup_dir / f"step-{step:06d}"
+    if found.is_dir():
+        return found
+    steps = [each.folder.name.removeprefix("step-").lstrip("0") or "0" for each in backups_of(run)]
+    raise ConfigError(f"{run.path} has no backup of step {step}", f"It has those of {', '.join(steps) or 'none'}")
+
+
+def kept_by_config(run: RunFolder) -> int:
+    """`backups_kept` of the run's config. Raises ConfigError."""
+    from modules.config import load_config
+
+    return load_config(run.config_file).backups_kept
+
+
+def _row(backup: BackupInfo) -> tuple[str, ...]:
+    position = backup.position
+    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(backup.written))
+    if position is None:
+        return (backup.folder.name.removeprefix("step-"), "-", written, _size(backup.size), "-", backup.fault)
+    best = position.best_validation
+    note = backup.fault or ("" if best is None else f"best validation so far {best:.4g}")
+    epochs = f"{position.samples_seen / position.epoch_size:.2f}"
+    return (f"{position.step}", epochs, written, _size(backup.size), f"{position.world_size}", note)
+
+
+def _as_json(backup: BackupInfo) -> dict[str, object]:
+    position = backup.position
+    return {
+        "folder": str(backup.folder),
+        "number": backup.number,
+        "written": backup.written,
+        "bytes": backup.size,
+        "step": position.step if position else None,
+        "epochs": position.samples_seen / position.epoch_size if position else None,
+        "fault": backup.fault,
+    }
+
+
+def _size(count: float) -> str:
+    """Bytes for people, as in 1.2 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _confirmed(question: str = "Remove them? [y/N] ") -> bool:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
