@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from modules.data.index.problems import Problem
+from modules.data.nested import map_leaves, put_tensors
+
+
+class MapDataset(Protocol):
+    """A map-style data set, as torch.utils.data.Dataset: `len(data)` items, `data[0]` to `data[len(data) - 1]`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> object: ...
+
+
+class DataSets(NamedTuple):
+    """Data sets that a family brings itself, instead of images in concepts.
+
+    `collate` turns a list of items into a batch: any nesting of tensors. None: torch's default_collate.
+    """
+
+    train: MapDataset
+    validation: MapDataset | None = None
+    test: MapDataset | None = None
+    collate: Callable[[list[object]], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,9 +101,18 @@ class Batch:
     is_last_of_step: bool
     step_samples: int
     problems: tuple[Problem, ...] = ()  # files that could not be read; what stands for them has weight 0
+    # Of a family's own data sets: what `collate` returned without its tensors, which are in `tensors`, each of any
+    # shape; and a function that makes a batch of some of the samples anew, because such a batch cannot be cut.
+    structure: object = None
+    remake: Callable[[MicroBatch], Batch] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def content(self) -> object:
+        """What `collate` returned, of a family's own data sets."""
+        return put_tensors(self.structure, list(self.tensors.values()))
 
     def to(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Batch:
         """The batch on `device`, floating-point `tensors` as `dtype`. Copies from pinned memory do not block.
@@ -93,7 +123,14 @@ class Batch:
             name: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
             for name, tensor in self.tensors.items()
         }
-        return replace(self, tensors=moved, weights=self.weights.to(device, non_blocking=True))
+        remake = self.remake
+        return replace(
+            self,
+            tensors=moved,
+            weights=self.weights.to(device, non_blocking=True),
+            structure=map_leaves(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, self.structure),
+            remake=None if remake is None else lambda some: remake(some).to(device, dtype),
+        )
 
     def pin_memory(self) -> Batch:
         """Called by the DataLoader if pin_memory is on."""
@@ -102,13 +139,30 @@ class Batch:
 
     def split(self, max_samples: int) -> Iterator[Batch]:
         """The same samples in batches of at most `max_samples`; only the final one keeps `is_last_of_step`."""
+        if self.remake is not None and max_samples >= len(self):
+            yield self
+            return
         for start in range(0, len(self), max_samples):
             part = slice(start, start + max_samples)
+            is_last = self.is_last_of_step and start + max_samples >= len(self)
+            if self.remake is not None:
+                yield self.remake(self._micro_batch(part, is_last))
+                continue
             yield replace(
                 self,
                 tensors={name: tensor[part] for name, tensor in self.tensors.items()},
                 ids=self.ids[part],
                 seeds=self.seeds[part],
                 weights=self.weights[part],
-                is_last_of_step=self.is_last_of_step and start + max_samples >= len(self),
+                is_last_of_step=is_last,
             )
+
+    def _micro_batch(self, part: slice, is_last: bool) -> MicroBatch:
+        """Some of the samples, to be read again."""
+        return MicroBatch(
+            tuple(self.ids[part].tolist()),
+            tuple(self.seeds[part].tolist()),
+            tuple(self.weights[part].tolist()),
+            is_last_of_step=is_last,
+            step_samples=self.step_samples,
+        )

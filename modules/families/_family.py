@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,8 @@ from torch import Tensor, nn
 from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
 from modules.config.family_files import family_names
-from modules.config.trusted_code import read_code, require_trusted
-from modules.data.batch import Batch, Example, ExampleTransform, SampleMixing, SampleTransform
+from modules.data.batch import Batch, DataSets, Example, ExampleTransform, SampleMixing, SampleTransform
+from modules.families._family_file import load_file
 
 if TYPE_CHECKING:
     from modules.diffusion.hub.model import HubModel
@@ -70,6 +69,7 @@ class Family(ABC):
     cached examples; every step calls `loss`. Between steps, `sample` generates images and `export` saves the model.
 
     Images that are not cached (`image_cache`) pass `example_transform` in the workers instead of `encode_batch`.
+    A family without images (`brings_data`) has data sets of its own, whose batches are `Batch.content`.
     """
 
     Options: ClassVar[type[Section]] = NoOptions
@@ -85,6 +85,7 @@ class Family(ABC):
     # "optional": the setting `cache_latents` decides. "none": images are always decoded anew by the loader's workers.
     image_cache: ClassVar[Literal["required", "optional", "none"]] = "required"
     example_transform: ExampleTransform | None = None  # of images that are not cached; None: they are all cached
+    brings_data: ClassVar[bool] = False  # whether it trains on its `data_sets`, and has no use for concepts
     # Captions are class names; set-up gives those of the training images to `load`, as the family option `classes`.
     learns_classes: ClassVar[bool] = False
     classes: tuple[str, ...] = ()  # in the order of the model's outputs; a run cannot be resumed with others
@@ -155,6 +156,10 @@ class Family(ABC):
         result for an image does not depend on the others in its batch.
         """
         return [self.encode(example) for example in examples]
+
+    def data_sets(self) -> DataSets:
+        """What a family with `brings_data` trains on: equal on every rank. Raises ConfigError or DataError."""
+        raise NotImplementedError
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
@@ -247,17 +252,32 @@ def read_options(options: type[OptionsT], given: Mapping[str, JsonValue]) -> Opt
         raise ConfigError.from_faults("family_options", explain(error, options)) from error
 
 
-def family_class(name: str) -> type[Family]:
-    """The Family in modules/families/NAME.py, or in the Python file whose path `name` is.
+_registered: dict[str, type[Family]] = {}
 
-    Raises ConfigError if there is no such family, or the file does not define exactly one.
+
+def register_family(name: str, kind: type[Family]) -> None:
+    """Let `family_class(name)` find a family that no file defines, in this process; replaces a former one."""
+    _registered[name] = kind
+
+
+def family_class(name: str) -> type[Family]:
+    """The family in modules/families/NAME.py, or in the Python file whose path `name` is, or registered.
+
+    A file defines exactly one Family, or the functions of `modules/families/_custom.py`. Raises ConfigError if it
+    does not, or there is no such family.
     """
-    module = _module_from_file(Path(name)) if name.endswith(".py") else _built_in_module(name)
+    if name in _registered:
+        return _registered[name]
+    module = load_file(Path(name)) if name.endswith(".py") else _built_in_module(name)
     found = [
         member
         for member in vars(module).values()
         if isinstance(member, type) and issubclass(member, Family) and member.__module__ == module.__name__
     ]
+    if not found and name.endswith(".py"):
+        from modules.families._custom import family_of_file  # it needs Family
+
+        return family_of_file(module)
     if len(found) != 1:
         raise ConfigError(f"family: {name!r} defines {len(found)} Family classes; a family file defines exactly one.")
     if old := [member for member in _RENAMED if member in vars(found[0])]:
@@ -269,24 +289,6 @@ def family_class(name: str) -> type[Family]:
 def _built_in_module(name: str) -> ModuleType:
     if name not in family_names():
         raise ConfigError(
-            f"family is {name!r}; use one of {', '.join(family_names())}, or the path of a .py file with a Family."
+            f"family is {name!r}; use one of {', '.join(family_names())}, or the path of a .py file of your own."
         )
     return importlib.import_module(f"modules.families.{name}")
-
-
-def _module_from_file(path: Path) -> ModuleType:
-    code = read_code(path)
-    require_trusted(path, code)
-    name = f"tandem_family_{path.stem}"
-    module = ModuleType(name)
-    module.__file__ = str(path.resolve())
-    sys.modules[name] = module  # dataclasses and pickle look up a class's module there
-    try:
-        # the bytes that were checked, not what the file may hold by now
-        exec(compile(code, module.__file__, "exec"), vars(module))
-    except Exception as error:  # a user's file can raise anything
-        del sys.modules[name]
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        cause = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ConfigError(f"family: {str(path)!r}{line} cannot be loaded: {type(error).__name__}: {cause}.") from error
-    return module

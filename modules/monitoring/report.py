@@ -171,14 +171,15 @@ class RunReport:
     ) -> None:
         """The loss on held-out images with fixed noise and timesteps; `name` is "validation" or "test".
 
-        `metrics` are fractions from 0 to 1, such as accuracy; `by_class` is the accuracy of each class.
+        `metrics` are numbers such as the accuracy, from 0 to 1; `by_class` is the accuracy of each class.
         """
         more = {key: dict(values) for key, values in (("metrics", metrics), ("classes", by_class)) if values}
         self._events.write("validation", set=name, loss=loss, step=step, **more)
         if self._tensorboard is not None:
             scalars = {f"{metric}/{name}": value for metric, value in metrics.items()}
             self._tensorboard.add_scalars({f"loss/{name}": loss, **scalars}, step)
-        listed = "".join(f", {metric.replace('_', ' ')} {value:.2%}" for metric, value in metrics.items())
+        shown = (f", {printable(each).replace('_', ' ')} {_shown(each, value)}" for each, value in metrics.items())
+        listed = "".join(shown)
         self.note(f"Step {step}: {name} loss {loss:.5f}{listed}.")
         if by_class:
             lowest = sorted(by_class.items(), key=lambda item: item[1])[:_LOWEST_CLASSES]
@@ -215,3 +216,8 @@ class RunReport:
         if self._tensorboard is not None:
             self._tensorboard.close()
         self._events.close()
+
+
+def _shown(metric: str, value: float) -> str:
+    """An accuracy in percent, any other metric as it is."""
+    return f"{value:.2%}" if "accuracy" in metric else f"{value:.5g}"

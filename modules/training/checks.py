@@ -38,7 +38,7 @@ def startup_problems(config: TrainConfig) -> list[TandemError]:
     )
     if config.resolution % family.size_step == 0:  # samples may inherit it
         found += _raised(lambda: sample_requests(config, family.size_step))
-    return [*found, *_data_problems(config)]
+    return found if family.brings_data else [*found, *_data_problems(config)]
 
 
 def _data_problems(config: TrainConfig) -> list[TandemError]:

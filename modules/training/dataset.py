@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from modules.config import TrainConfig
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
@@ -33,15 +37,16 @@ from modules.training.model_setup import caches_images
 from modules.training.precision import Precision
 from modules.training.unreadable_images import UnreadableImages
 
+RowSelection: TypeAlias = Callable[[Index], NDArray[np.int64]]  # int64 [selected]: rows of the index
 _REPORT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Everything the training loop needs to know about the images."""
+    """Everything the training loop needs to know about the data."""
 
-    index: Index
-    examples: Examples
+    index: Index | None  # of the images; None, as `examples`, for a family that brings its own data sets
+    examples: Examples | None
     order: Order
     loader: Loader
     validation: list[StepSamples]
@@ -60,11 +65,13 @@ def prepare_dataset(
     check_stop: Callable[[], None],
     *,
     equal_micro_batches: bool = False,
+    select_rows: RowSelection | None = None,
 ) -> Dataset:
     """Index and encode what is new, then lay out the order of samples. Called by every rank.
 
     Raises DataError if nothing is usable, and whatever `check_stop` raises while images are encoded.
-    `equal_micro_batches`: every rank gets the same number of micro-batches per step.
+    `equal_micro_batches`: every rank gets the same number of micro-batches per step. `select_rows` says which images
+    to encode; the others then count as unusable.
     """
     progress = ProgressReport(report, check_stop)
     groups = ranks.shared_folder_groups("cache_dir", Path(config.cache_dir))
@@ -75,11 +82,11 @@ def prepare_dataset(
     examples: Examples
     if caches_images(type(family), config):
         fingerprint = cache_fingerprint(family, precision)
-        examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report)
+        examples = _fill_cache(index, config, family, fingerprint, groups, ranks, progress, report, select_rows)
     else:
         examples = _on_the_fly(index, config, family, groups, ranks)
     order = make_order(index, config, config.seed, examples.usable, global_batch_size)
-    problems = [*index.problems(), *examples.problems]
+    problems = [*index.problems(), *(examples.problems if select_rows is None else ())]
     _report_dataset(config, family, index, examples, order, problems, ranks, report, problems_file)
     loader = make_loader(
         config,
@@ -115,6 +122,8 @@ def resolve_data(
 
     Called by every rank. Raises DataError if an archive is damaged, or not each image has one class.
     """
+    if kind.brings_data:
+        return config
     progress = ProgressReport(report, check_stop)
     config = _unpack_archives(config, ranks, progress)
     if not kind.learns_classes:
@@ -167,13 +176,20 @@ def _fill_cache(
     ranks: RankGroup,
     progress: ProgressReport,
     report: Report,
+    select_rows: RowSelection | None,
 ) -> Examples:
     """The ranks that share a cache folder (all of them, or only the first) encode what is missing from it."""
     cache = Cache(Path(config.cache_dir), fingerprint, index, config, family.encodes_captions)
     size = encode_batch_size(config.cache_batch_size, config.resolution, family.device.type)
     batches: list[EncodeBatches] = []
+
+    def find_missing() -> None:
+        missing = cache.missing()
+        wanted = missing if select_rows is None else np.intersect1d(missing, select_rows(index))
+        batches.append(cache.batches(wanted, size))
+
     # Before any rank writes, so that all see the same batches missing and take different ones.
-    ranks.run_on_all("cache", lambda: batches.append(cache.batches(cache.missing(), size)))
+    ranks.run_on_all("cache", find_missing)
     encoders = len(groups.group) if config.distributed_data_loading else 1
     on_progress = progress.callback("caching", encoders)
 

@@ -117,7 +117,8 @@ class DistributedTrainer(GenericTrainer):
         collective timeouts start here.
         """
         precision, model = self.components.precision, self.components.weights.model
-        sample = next(batch.to(self.ranks.device, precision.weights).split(1))
+        samples = 1 if batch.remake is None else 2  # of data without a height and width, BatchNorm needs two
+        sample = next(batch.to(self.ranks.device, precision.weights).split(samples))
         self.buffers.start()
         with self.dropout.of(sample.seeds, self.progress.step):
             with precision.autocast():

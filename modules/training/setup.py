@@ -14,11 +14,12 @@ from modules.distributed import RankGroup, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
 from modules.run import RunFolder
-from modules.training.dataset import Dataset, prepare_dataset, resolve_data
+from modules.training.dataset import Dataset, RowSelection, prepare_dataset, resolve_data
 from modules.training.ema import Ema
 from modules.training.fetch_base_model import fetch_base_model
 from modules.training.model_setup import check_available, load_family, prepare_model
 from modules.training.optimizers import GuardedStep, build_optimizer
+from modules.training.own_data import prepare_own_data
 from modules.training.plan import Plan
 from modules.training.precision import Precision, can_use_tf32
 from modules.training.resume import check_initial_model
@@ -75,8 +76,12 @@ def build_components(
     parallelism: Parallelism,
     report: Report,
     check_stop: Callable[[], None],
+    select_rows: RowSelection | None = None,
 ) -> Components:
-    """Everything, ready for a backup to be restored into. Raises TandemError if config or data cannot be used."""
+    """Everything, ready for a backup to be restored into; `select_rows` says which images to encode, without it all.
+
+    Raises TandemError if config or data cannot be used.
+    """
     precision = choose_precision(config, ranks, parallelism)
     kind = check_available(config)
     fetch_base_model(kind, config, ranks, report, check_stop)
@@ -88,17 +93,23 @@ def build_components(
         report.warning(f"Samples: {warning}")
     prepare_model(family, config, precision)
     family.device = ranks.device
-    data = prepare_dataset(
-        data_config,
-        family,
-        precision,
-        plan.global_batch_size,
-        ranks,
-        report,
-        folder.log_dir / "problems.txt",
-        check_stop,
-        equal_micro_batches=parallelism.equal_micro_batches,
-    )
+    problems_file, equal = folder.log_dir / "problems.txt", parallelism.equal_micro_batches
+    batch = plan.global_batch_size
+    if kind.brings_data:
+        data = prepare_own_data(config, family, batch, ranks, report, problems_file, equal_micro_batches=equal)
+    else:
+        data = prepare_dataset(
+            data_config,
+            family,
+            precision,
+            batch,
+            ranks,
+            report,
+            problems_file,
+            check_stop,
+            equal_micro_batches=equal,
+            select_rows=select_rows,
+        )
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
     groups = submodule_groups(family, config, weights.local)

@@ -3,8 +3,9 @@ its seed."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Protocol, Self, TypeAlias
@@ -53,8 +54,24 @@ class Examples(Protocol):
         """What SampleTransform gets of a usable row: a view drawn from `rng`, without it the one for validation."""
 
 
-class MicroBatchDataset(Dataset["Received"]):
-    """Maps a MicroBatch to its Batch. Validation rows always use the same view and their first caption."""
+class MicroBatchReader(Dataset["Received"], ABC):
+    """Maps a MicroBatch to its Batch, in the loader's workers."""
+
+    @abstractmethod
+    def batch(self, micro_batch: MicroBatch) -> Batch:
+        """Read the samples of a micro-batch."""
+
+    def __getitem__(self, micro_batch: MicroBatch) -> Received:
+        # torch re-raises a worker's error from its text alone; returned as a value, it arrives unchanged.
+        try:
+            batch = self.batch(micro_batch)
+        except TandemError as error:
+            return _WorkerError(error)
+        return batch if get_worker_info() is None else PackedBatch.pack(batch)
+
+
+class MicroBatchDataset(MicroBatchReader):
+    """Micro-batches of images. Validation rows always use the same view and their first caption."""
 
     def __init__(
         self,
@@ -70,14 +87,6 @@ class MicroBatchDataset(Dataset["Received"]):
         self._index, self._examples, self._transform = index, examples, transform
         self._validation_transform = validation_transform or transform
         self._mixing = mixing
-
-    def __getitem__(self, micro_batch: MicroBatch) -> Received:
-        # torch re-raises a worker's error from its text alone; returned as a value, it arrives unchanged.
-        try:
-            batch = self.batch(micro_batch)
-        except TandemError as error:
-            return _WorkerError(error)
-        return batch if get_worker_info() is None else PackedBatch.pack(batch)
 
     def batch(self, micro_batch: MicroBatch) -> Batch:
         """Read, augment, transform and stack the samples of a micro-batch."""
@@ -147,7 +156,7 @@ class Loader:
     """Batches of one rank. Touches no global random state; its errors are TandemErrors."""
 
     def __init__(
-        self, settings: DataSettings, data: MicroBatchDataset, order: Order, split_step: SplitStep, mixes: bool = False
+        self, settings: DataSettings, data: MicroBatchReader, order: Order, split_step: SplitStep, mixes: bool = False
     ) -> None:
         self._settings, self._data, self._order = settings, data, order
         self._split_step = split_step
@@ -163,21 +172,27 @@ class Loader:
         order = self._order
         steps = (order.step(epoch, step) for step in range(first_step, order.steps_per_epoch))
         self._sampler.pending = chain.from_iterable(map(self._split_training_step, steps))
-        return _received(self._training)
+        return self._batches(self._training)
 
     def validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
         """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch."""
         sampler = _MicroBatchSampler(chain.from_iterable(map(self._split_step, steps)))
-        return _received(_data_loader(self._settings, self._data, sampler, keep_workers=False))
+        return self._batches(_data_loader(self._settings, self._data, sampler, keep_workers=False))
 
     def load(self, micro_batch: MicroBatch) -> Batch:
         """One micro-batch, read in this process."""
-        return self._data.batch(micro_batch)
+        return self._remakeable(self._data.batch(micro_batch))
 
     def close(self) -> None:
         """End the worker processes. Call it after a failure as well: workers left to the garbage collector hang for 5 s
         each, because it closes the queue through which torch asks them to exit."""
         _end_workers(self._training, self._training._iterator)
+
+    def _batches(self, loading: Loading) -> Iterator[Batch]:
+        return map(self._remakeable, _received(loading))
+
+    def _remakeable(self, batch: Batch) -> Batch:
+        return batch if batch.structure is None else replace(batch, remake=self.load)
 
 
 def make_loader(
@@ -231,7 +246,7 @@ class _MicroBatchSampler(Sampler[MicroBatch]):
 
 
 def _data_loader(
-    settings: DataSettings, data: MicroBatchDataset, sampler: _MicroBatchSampler, keep_workers: bool
+    settings: DataSettings, data: MicroBatchReader, sampler: _MicroBatchSampler, keep_workers: bool
 ) -> Loading:
     workers = settings.loader_workers
     return DataLoader(

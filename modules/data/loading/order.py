@@ -16,7 +16,7 @@ from modules.data.index.index import Index
 from modules.data.rng import UInt64Array, hash_uint64
 
 # One number per use of the seed, so that no two of them share hashes.
-_ROWS, _SAMPLES, _BUCKETS, _STEPS, _FRACTION, _VALIDATION = range(1, 7)
+_ROWS, _SAMPLES, _BUCKETS, _STEPS, _FRACTION, _VALIDATION, _ITEMS = range(1, 8)
 _POSITIVE = np.uint64((1 << 63) - 1)  # seeds travel in int64 tensors
 
 
@@ -168,10 +168,20 @@ def validation_steps(
     rows = rows[np.argsort(index.bucket[rows], kind="stable")]
     weights = np.array([concept.loss_weight for concept in concepts], dtype=np.float64)[index.concept[rows]]
     seeds = _as_seeds(hash_uint64(seed, _VALIDATION, index.path_hash[rows]))
-    return [
-        StepSamples(rows[part], seeds[part], weights[part])
-        for part in (slice(first, first + global_batch_size) for first in range(0, len(rows), global_batch_size))
-    ]
+    return _steps(StepSamples(rows, seeds, weights), global_batch_size)
+
+
+def item_steps(
+    rows: NDArray[np.int64], items: NDArray[np.int64], seed: int, global_batch_size: int
+) -> list[StepSamples]:
+    """All `rows` once, always with the same seeds, which depend on `items`: each row's number in its data set."""
+    seeds = _as_seeds(hash_uint64(seed, _ITEMS, items)) if len(rows) else items
+    return _steps(StepSamples(rows, seeds, np.ones(len(rows))), global_batch_size)
+
+
+def _steps(samples: StepSamples, size: int) -> list[StepSamples]:
+    parts = (slice(first, first + size) for first in range(0, len(samples), size))
+    return [StepSamples(samples.rows[part], samples.seeds[part], samples.weights[part]) for part in parts]
 
 
 def balanced_repeats(concepts: Sequence[Concept], image_counts: NDArray[np.int64]) -> list[float]:

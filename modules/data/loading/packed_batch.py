@@ -29,6 +29,7 @@ class PackedBatch:
     is_last_of_step: bool
     step_samples: int
     problems: tuple[Problem, ...]
+    structure: object
 
     @classmethod
     def pack(cls, batch: Batch) -> PackedBatch:
@@ -42,6 +43,7 @@ class PackedBatch:
             is_last_of_step=batch.is_last_of_step,
             step_samples=batch.step_samples,
             problems=batch.problems,
+            structure=batch.structure,
         )
         for view, tensor in zip(packed._views(), tensors, strict=True):
             view.copy_(tensor)
@@ -51,7 +53,9 @@ class PackedBatch:
         """The batch; its tensors are views of the buffer."""
         ids, seeds, weights, *others = self._views()
         tensors = dict(zip(self.names, others, strict=True))
-        return Batch(tensors, ids, seeds, weights, self.is_last_of_step, self.step_samples, self.problems)
+        return Batch(
+            tensors, ids, seeds, weights, self.is_last_of_step, self.step_samples, self.problems, self.structure
+        )
 
     def pin_memory(self) -> PackedBatch:
         """Called by the DataLoader if pin_memory is on."""

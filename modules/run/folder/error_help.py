@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from modules.config import TandemError
+from modules.config.code_errors import failed_line
 
 # What to try if other processes, not the failed rank itself, detected the failure.
 _ADVICE_OF_KINDS: Final = {
@@ -241,7 +242,9 @@ def explain_exception(error: BaseException, *, training: bool = False) -> Explan
         return Explanation("error", f"The program exited with code {error.code!r}.", "")
     names = {cls.__name__ for cls in type(error).__mro__}
     rule = _ERRNO_RULES.get(error.errno or 0) if isinstance(error, OSError) else None
-    return _explain(rule, type(error).__name__, names, str(error), training)
+    found = _explain(rule, type(error).__name__, names, str(error), training)
+    place = failed_line(error) if found.kind == "error" else ""
+    return found._replace(message=f"{place}: {found.message}") if place else found
 
 
 def explain_text(line: str, *, training: bool = False) -> Explanation:

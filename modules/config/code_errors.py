@@ -1,0 +1,36 @@
+"""Errors in code that is not Tandem's: the line of it that failed."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+from modules import ROOT
+
+_MAX_MESSAGE_CHARS: Final = 500
+_OURS: Final = tuple(str(ROOT / name) for name in ("modules", "scripts", "app"))
+_LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def describe_code_error(error: BaseException) -> str:
+    """Such as "gnn.py, line 12, in __getitem__: KeyError: 'x'"; without a place if no line of the user's failed."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)  # that of a SyntaxError ends with its line
+    what = " ".join(f"{type(error).__name__}: {text}".split()).rstrip(" .:")
+    what = what if len(what) <= _MAX_MESSAGE_CHARS else what[: _MAX_MESSAGE_CHARS - 1] + "…"
+    return ": ".join(part for part in (failed_line(error), what) if part)
+
+
+def failed_line(error: BaseException) -> str:
+    """Such as "gnn.py, line 12, in __getitem__": the innermost line that is neither Tandem's nor a library's; empty if
+    there is none."""
+    found, entry = "", error.__traceback__
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        if not code.co_filename.startswith(("<", *_OURS, *_LIBRARIES)):
+            place = f", in {code.co_name}" if not code.co_name.startswith("<") else ""
+            found = f"{Path(code.co_filename).name}, line {entry.tb_lineno}{place}"
+        entry = entry.tb_next
+    if isinstance(error, SyntaxError) and error.lineno is not None and error.filename:
+        return f"{Path(error.filename).name}, line {error.lineno}"
+    return found

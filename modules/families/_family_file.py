@@ -1,0 +1,46 @@
+"""Running a Python file that a config names as its family, once somebody has allowed it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from modules.config import ConfigError
+from modules.config.code_errors import describe_code_error
+from modules.config.trusted_code import read_code, require_trusted
+
+_CODE = "__code_that_ran__"
+
+
+def load_file(path: Path) -> ModuleType:
+    """The module that the file is. Unchanged, it runs once in a process. Raises ConfigError, with the line, if it may
+    not or cannot run."""
+    code = read_code(path)
+    require_trusted(path, code)
+    name, file = f"tandem_family_{path.stem}", str(path.resolve())
+    former = sys.modules.get(name)
+    if former is not None and former.__file__ == file and vars(former).get(_CODE) == code:
+        return former
+    module = ModuleType(name)
+    module.__file__ = file
+    vars(module)[_CODE] = code
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module there
+    try:
+        # the bytes that were checked, not what the file may hold by now
+        exec(compile(code, file, "exec"), vars(module))
+    except (Exception, SystemExit) as error:  # a user's file can raise anything
+        del sys.modules[name]
+        raise ConfigError(
+            f"family: {str(path)!r} cannot be loaded: {describe_code_error(error)}.", _advice(path, error)
+        ) from error
+    return module
+
+
+def _advice(path: Path, error: BaseException) -> str:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    missing = error.name.partition(".")[0]
+    if (path.parent / f"{missing}.py").exists() or (path.parent / missing).is_dir():
+        return f"{missing} is next to it: begin with `import sys; sys.path.append({str(path.resolve().parent)!r})`."
+    return f"Install {missing} for the Python that runs Tandem."

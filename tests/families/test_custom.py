@@ -1,0 +1,173 @@
+"""A family that is a user's own Python file with functions: data of any form, under the same trainer."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from modules.config import TrainConfig
+from modules.data.batch import Batch, DataSets
+from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, ItemBatches, item_loader
+from modules.data.loading.loader import Loader
+from modules.data.loading.order import Order, TrainingRows, item_steps
+from modules.families._family import family_class
+from modules.training.parity import loss_difference, weight_difference
+from tests import points
+from tests.runs import Run, same_state, train_alone
+
+FILE = points.__file__
+
+
+def config_of(place: Path, **settings: object) -> TrainConfig:
+    data: dict[str, object] = {
+        "family": FILE,
+        "runs_dir": str(place / "runs"),
+        "cache_dir": str(place / "cache"),
+        "run_name": "x",
+        "precision": "fp64",
+        "loader_workers": 0,
+        "pin_memory": False,
+        "max_steps": 6,
+        "epochs": 100,
+        "batch_size": 4,
+        "global_batch_size": 8,
+        "learning_rate": 0.01,
+        "tensorboard": False,
+        "device": "cpu",
+        "backup_every": "never",
+    }
+    return TrainConfig.model_validate({**data, **settings})
+
+
+def loader_of(world_size: int, rank: int, batch_size: int = 4, workers: int = 0) -> Loader:
+    items = ItemBatches(_sets())
+    none = np.zeros(41, dtype=np.int32)
+    order = Order(TrainingRows(items.rows(TRAIN), none, none, [1.0], [1.0]), 0, 8)
+    settings = config_of(Path(), loader_workers=workers)
+    return item_loader(
+        settings,
+        items,
+        order,
+        batch_size=batch_size,
+        rank=rank,
+        world_size=world_size,
+        min_micro_batches=1,
+        equal_counts=False,
+    )
+
+
+def _sets() -> DataSets:
+    built = points.build_data(points.Options())
+    return DataSets(built["train"], built["validation"], built["test"], points.collate)
+
+
+def samples_of(batches: Iterator[Batch]) -> dict[int, tuple[object, ...]]:
+    """Every sample's label and points, by its row."""
+    found = {}
+    for batch in batches:
+        content = batch.content
+        assert isinstance(content, dict)
+        values, sample = content["graph"]
+        assert content["count"] == len(batch) == len(content["labels"])
+        for number, row in enumerate(batch.ids.tolist()):
+            found[row] = (float(content["labels"][number]), *values[sample == number].flatten().tolist())
+    return found
+
+
+def test_random_items_are_the_same_for_any_number_of_ranks_and_workers() -> None:
+    state = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    alone = samples_of(loader_of(1, 0).epoch(3))
+    assert len(alone) == 41
+    together: dict[int, tuple[object, ...]] = {}
+    for rank in range(3):
+        loader = loader_of(3, rank, batch_size=2, workers=int(rank == 0))
+        together |= samples_of(loader.epoch(3))
+        loader.close()
+    assert together == alone
+    assert samples_of(loader_of(1, 0).epoch(4)) != alone
+    assert torch.equal(state[0], torch.get_rng_state())
+    assert state[1:] == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+
+
+def test_a_batch_that_cannot_be_cut_is_read_anew() -> None:
+    batch = next(loader_of(1, 0, batch_size=8).epoch(0)).to(torch.device("cpu"), torch.float64)
+    pieces = list(batch.split(3))
+    assert [len(piece) for piece in pieces] == [3, 3, 2]
+    assert [piece.is_last_of_step for piece in pieces] == [False, False, True]
+    assert all(tensor.dtype != torch.float32 for piece in pieces for tensor in piece.tensors.values())
+    assert samples_of(iter(pieces)) == samples_of(iter([batch]))
+
+
+def test_rows_count_through_the_data_sets() -> None:
+    items = ItemBatches(_sets())
+    assert [items.rows(name).tolist()[::40] for name in (TRAIN, VALIDATION, TEST)] == [[0, 40], [41], [48]]
+    assert len(items) == 53
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with everything, with a backup in its middle."""
+    config = config_of(
+        tmp_path_factory.mktemp("whole"),
+        family_options={"dropout": 0.2},
+        backup_every="3 steps",
+        backups_kept=3,
+        ema=True,
+        validate_every="3 steps",
+        validation_split=0.1,
+    )
+    code, run = train_alone(config)
+    assert code == 0, run.failure(0)
+    return run
+
+
+def test_a_mean_is_as_good_as_a_loss_for_each_sample(whole: Run, tmp_path: Path) -> None:
+    options = {"dropout": 0.2, "loss": "mean"}
+    code, mean = train_alone(config_of(tmp_path, family_options=options, ema=True, validation_split=0.1))
+    assert code == 0, mean.failure(0)
+    assert loss_difference(mean.losses, whole.losses) < 1e-12
+    assert weight_difference(mean.state, whole.state) < 1e-12
+
+
+def test_a_resumed_run_is_the_same_to_the_last_bit(whole: Run) -> None:
+    config = TrainConfig.model_validate_json(whole.folder.config_file.read_text())
+    middle = whole.folder.backup_dir / "step-000003"
+    code, resumed = train_alone(config.model_copy(update={"run_name": "again"}), resume=str(middle))
+    assert code == 0, resumed.failure(0)
+    assert resumed.losses == whole.losses[3:]
+    assert same_state(resumed.state, whole.state)
+
+
+def test_metrics_are_means_over_all_samples(whole: Run, tmp_path: Path) -> None:
+    """A model loaded from what was saved, asked for each sample alone."""
+    events = {(event["set"], event["step"]): event for event in whole.events("validation")}
+    assert list(events) == [("validation", 3), ("validation", 6), ("test", 6)]
+    family = family_class(FILE).load(config_of(tmp_path, base_model=str(whole.folder.model_dir)))
+    model = family.model.double().eval()
+    items = ItemBatches(family.data_sets())
+    losses, right = [], []
+    rows = items.rows(TEST)
+    loader = loader_of(1, 0, batch_size=1)
+    for batch in loader.validation(item_steps(rows, np.arange(len(rows)), config_of(tmp_path).seed, 8)):
+        content = batch.to(torch.device("cpu"), torch.float64).content
+        assert isinstance(content, dict)
+        losses.append(points.loss(model, content, points.Options()).item())
+        right.append(float(points.metrics(model, content)["accuracy"].double().mean()))
+    assert len(losses) == 5
+    tested = events["test", 6]
+    assert tested["loss"] == pytest.approx(np.mean(losses), rel=1e-5)  # the file's numbers are rounded
+    assert tested["metrics"]["accuracy"] == np.mean(right)  # type: ignore[index]
+    assert 0 < tested["metrics"]["error"] < 1  # type: ignore[index]
+
+
+def test_a_saved_model_continues_with_its_options(whole: Run, tmp_path: Path) -> None:
+    saved = json.loads((whole.folder.model_dir / "config.json").read_text())
+    assert saved["options"]["dropout"] == 0.2
+    family = family_class(FILE).load(config_of(tmp_path, base_model=str(whole.folder.model_dir)))
+    assert family.options.dropout == 0.2  # type: ignore[attr-defined]
