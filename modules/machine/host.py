@@ -52,6 +52,19 @@ def memory_mib() -> Memory:
     return Memory(total=memory.total >> 20, available=memory.available >> 20)
 
 
+def usable_memory_mib() -> Memory:
+    """Main memory that processes here may use: of the machine, or of the container if that has less."""
+    memory = memory_mib()
+    try:
+        total, used = (int((_CGROUP / f"memory.{name}").read_text()) >> 20 for name in ("max", "current"))
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        droppable = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file ")) >> 20
+    except (OSError, ValueError, StopIteration):  # no such file, or "max": no limit
+        return memory
+    free = max(0, total - used + droppable)
+    return Memory(total=min(memory.total, total), available=min(memory.available, free))
+
+
 def free_disk_mib(path: Path) -> int:
     """Free space in MiB on the disk of `path`, which need not exist yet. Raises OSError if the disk is gone."""
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from modules.config import TrainConfig
 from modules.data.batch import Batch, MicroBatch
-from modules.data.index.buckets import Bucket
 from modules.distributed import RankGroup
 from modules.monitoring import Report
+from modules.training.dataset import Dataset
 from modules.training.memory_guard import MemoryGuard, OutOfMemory, is_out_of_memory, release_memory
 from modules.training.optimizers import build_optimizer
 from modules.training.sample_dropout import PerSampleDropout
@@ -40,15 +41,16 @@ def limit_to_memory(
     `model` is the network without a wrapper that synchronises. Raises OutOfMemory on all ranks if not even one sample
     fits on one of them.
     """
-    largest, bucket = _largest_micro_batch(components, ranks.world_size)
+    largest, what = _largest_micro_batch(components, ranks.world_size)
     batch = components.data.loader.load(largest)
-    fitting = _fitting_samples(components, model, dropout, batch)
+    adds_up = _has_several_micro_batches(components, ranks.world_size)
+    fitting = _fitting_samples(components, model, dropout, batch, adds_up=adds_up)
     by_rank = [int(text) for text in ranks.gather("memory probe", str(fitting))]
     smallest = min(by_rank)
     rank = by_rank.index(smallest)
     if smallest == 0:
         raise OutOfMemory(
-            f"Out of memory on rank {rank} with a single sample of {bucket} pixels, before the first step.",
+            f"Out of memory on rank {rank} with a single sample of {what}, before the first step.",
             "Try gradient_checkpointing, a lower resolution, precision bf16, an optimizer with less state, or a "
             "smaller model.",
         )
@@ -57,41 +59,57 @@ def limit_to_memory(
         total = torch.cuda.get_device_properties(components.device).total_memory
         peak = f" (peak {torch.cuda.max_memory_allocated(components.device) / GIB:.1f} of {total / GIB:.1f} GiB)"
     if smallest == len(batch):
-        report.note(f"Memory probe: {smallest} x {bucket} pixels fit at once{peak}.")
+        report.note(f"Memory probe: {smallest} x {what} fit at once{peak}.")
         return
     memory.limit(smallest)
     where = f" of rank {rank}" if ranks.world_size > 1 else ""
     report.warning(
         f"Memory probe: micro-batches hold at most {smallest} instead of {len(batch)} samples, because no more of "
-        f"{bucket} pixels fit into the memory{where}{peak}. The effective batch stays "
+        f"{what} fit into the memory{where}{peak}. The effective batch stays "
         f"{components.plan.global_batch_size}; set batch_size to {smallest} to start like this."
     )
 
 
-def _largest_micro_batch(components: Components, world_size: int) -> tuple[MicroBatch, Bucket]:
-    """The micro-batch of an epoch with the most pixels that a rank may get, and its bucket."""
+def buckets_of(data: Dataset, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+    """int32 [rows]: the bucket of each row; 0 for samples that are no images."""
+    return np.zeros(len(rows), dtype=np.int32) if data.index is None else data.index.bucket[rows]
+
+
+def pixels_of_buckets(data: Dataset) -> NDArray[np.int64]:
+    """int64 [buckets]: pixels of an image; 1 for samples that are no images, which all count as equally large."""
+    if data.index is None:
+        return np.ones(1, dtype=np.int64)
+    return np.array([bucket.height * bucket.width for bucket in data.index.buckets], dtype=np.int64)
+
+
+def _largest_micro_batch(components: Components, world_size: int) -> tuple[MicroBatch, str]:
+    """The micro-batch of an epoch with the most pixels that a rank may get, and what its samples are."""
     data, config = components.data, components.config
     rows = data.order.epoch(0)
     of_rank = -(-components.plan.global_batch_size // world_size)
-    buckets = data.index.bucket[rows]
-    counts = np.minimum(np.bincount(buckets, minlength=len(data.index.buckets)), min(config.batch_size, of_rank))
-    sides = [(bucket.height, bucket.width) for bucket in data.index.buckets]
-    chosen = int(np.argmax(counts * np.prod(np.array(sides), axis=1)))
+    pixels, buckets = pixels_of_buckets(data), buckets_of(data, rows)
+    counts = np.minimum(np.bincount(buckets, minlength=len(pixels)), min(config.batch_size, of_rank))
+    chosen = int(np.argmax(counts * pixels))
     taken = rows[buckets == chosen][: counts[chosen]]
-    count = len(taken)
-    micro_batch = MicroBatch(
-        tuple(taken.tolist()), tuple(range(count)), (1.0,) * count, is_last_of_step=False, step_samples=count
-    )
-    return micro_batch, data.index.buckets[chosen]
+    what = "the data's samples" if data.index is None else f"{data.index.buckets[chosen]} pixels"
+    return micro_batch_of(taken.tolist()), what
 
 
-def _fitting_samples(components: Components, model: nn.Module, dropout: PerSampleDropout, batch: Batch) -> int:
+def micro_batch_of(rows: Sequence[int]) -> MicroBatch:
+    """A micro-batch that is no part of a step."""
+    count = len(rows)
+    return MicroBatch(tuple(rows), tuple(range(count)), (1.0,) * count, is_last_of_step=False, step_samples=count)
+
+
+def _fitting_samples(
+    components: Components, model: nn.Module, dropout: PerSampleDropout, batch: Batch, *, adds_up: bool
+) -> int:
     """The largest of the batch's size, half of it, a quarter and so on that fits; 0 if not even one sample does."""
     batch = batch.to(components.device, components.precision.weights)
     samples = len(batch)
-    with _unchanged(components, model):
+    with unchanged(components, model):
         while samples:
-            if _fits(components, dropout, next(batch.split(samples))):
+            if fits(components, dropout, lambda: next(batch.split(samples)), adds_up=adds_up):  # noqa: B023
                 return samples
             components.weights.clear_gradients()
             release_memory()
@@ -99,9 +117,25 @@ def _fitting_samples(components: Components, model: nn.Module, dropout: PerSampl
     return 0
 
 
-def _fits(components: Components, dropout: PerSampleDropout, batch: Batch) -> bool:
+def _has_several_micro_batches(components: Components, world_size: int) -> bool:
+    """Whether a rank may compute more than one micro-batch in a step, with the gradients of the first in memory."""
+    data = components.data
+    buckets = np.unique(buckets_of(data, data.order.epoch(0)))
+    return len(buckets) > 1 or components.plan.global_batch_size > components.config.batch_size * world_size
+
+
+def fits(components: Components, dropout: PerSampleDropout, make_batch: Callable[[], Batch], *, adds_up: bool) -> bool:
+    """Whether forward and backward of a batch fit, next to what the optimizer will take; inside `unchanged`.
+
+    `make_batch` brings it to the device. `adds_up`: next to the gradients of another micro-batch of the step, too.
+    """
     try:
         reserved = optimizer_state_like(components.guarded_step.optimizer, components.config)
+        if adds_up:
+            for weight in components.weights.model.parameters():
+                if weight.requires_grad and weight.grad is None:
+                    weight.grad = torch.zeros_like(weight)
+        batch = make_batch()
         with dropout.of(batch.seeds, 0):
             with components.precision.autocast():
                 losses = components.family.loss(batch)
@@ -115,7 +149,7 @@ def _fits(components: Components, dropout: PerSampleDropout, batch: Batch) -> bo
 
 
 @contextmanager
-def _unchanged(components: Components, model: nn.Module) -> Iterator[None]:
+def unchanged(components: Components, model: nn.Module) -> Iterator[None]:
     """Inside the block the family holds `model`. After it gradients, buffers and random numbers are as before."""
     family = components.family
     wrapped, family.model = family.model, model

@@ -15,6 +15,7 @@ from modules.config import TrainConfig, TrainingError
 from modules.distributed import (
     DistributedRanks,
     RankEnv,
+    RankExited,
     RankGroup,
     RunStore,
     distributed_ranks,
@@ -41,6 +42,7 @@ from modules.run import (
     start_rank_log,
     stop_rank_log,
 )
+from modules.run.batch_size.records import SearchRequest
 from modules.run.console import warn
 from modules.run.folder.run_lock import training_lock
 from modules.run.launch.fatal_startup import is_fatal, report_fatal_startup
@@ -51,6 +53,7 @@ from modules.run.launch.restarts import (
 from modules.run.supervise.outcome import outcome_message, outcome_of_failure
 from modules.training import run_info
 from modules.training.actions import ACTIONS
+from modules.training.batch_size_finder import search_batch_size
 from modules.training.control_requests import STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
@@ -106,7 +109,8 @@ def _run_worker(
             backup = find_backup(resume_after_restart(resume, folder), folder, report, rank)
             with join_ranks(config, folder, report, rank_env, store, supervised=supervised) as ranks:
                 trainer = _trainer(config, folder, report, requests, ranks, backup)
-                outcome = trainer.run()
+                search = SearchRequest.from_environment(os.environ)
+                outcome = trainer.run() if search is None else search_batch_size(trainer, search)
             return _exit_code(outcome, in_supervised_group=in_supervised_group)
     except StoppedBeforeTraining as stop:
         report.note(str(stop))
@@ -250,6 +254,9 @@ def spawn_workers(config: TrainConfig, folder: RunFolder, world_size: int, port:
     """All ranks of this machine without torchrun; the supervisor reads how they ended from the folder."""
     try:
         spawn(_spawned_worker, world_size, port, (config, folder, resume))
+    except RankExited as error:
+        print(error.in_torchrun_format(), error, sep="\n", file=sys.stderr, flush=True)
+        return error.exit_code
     except TrainingError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from modules.checkpoint import read_backup
 from modules.config import TrainConfig
@@ -151,6 +152,26 @@ def test_the_memory_probe_ends_a_run_that_cannot_start(images: Path, tmp_path: P
     assert code == 3
     assert "Out of memory on rank 0 with a single sample of " in run.failure(0)
     assert not run.events("step")
+
+
+@pytest.mark.parametrize("accumulates", [True, False])
+def test_the_memory_probe_holds_the_gradients_of_earlier_micro_batches(
+    images: Path, tmp_path: Path, accumulates: bool
+) -> None:
+    held: list[bool] = []
+
+    def look(module: nn.Module, _: object) -> None:
+        if type(module).__name__ == "TinyNet":
+            held.append(all(weight.grad is not None for weight in module.parameters()))
+
+    samples = {"batch_size": 4, "global_batch_size": 8 if accumulates else 4, "aspect_ratio_bucketing": False}
+    watching = register_module_forward_pre_hook(look)
+    try:
+        code, _ = train_alone(tiny_config(images, tmp_path, probe_memory="on", max_steps=1, **samples))
+    finally:
+        watching.remove()
+    assert code == 0
+    assert held[0] == accumulates
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "adafactor"])

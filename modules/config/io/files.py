@@ -34,7 +34,7 @@ def save_config(config: TrainConfig, path: str | Path) -> None:
     if writer is None:
         raise ConfigError(f"{path}: {_EXTENSIONS}")
     try:
-        _write_atomically(target, writer(dump(config)))
+        write_atomically(target, writer(dump(config)))
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror or error}.",
@@ -109,7 +109,7 @@ def read_text(path: Path, limit: int = LARGEST_CONFIG) -> str:
         raise ConfigError(f"{files.printable(path)} cannot be read: {error.strerror or error}.") from None
 
 
-def _write_atomically(target: Path, text: str) -> None:
+def write_atomically(target: Path, text: str) -> None:
     partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
     try:
         with os.fdopen(files.open_for_writing(partial), "w", encoding="utf-8", newline="\n") as file:

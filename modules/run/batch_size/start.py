@@ -1,0 +1,95 @@
+"""Starts the processes of a run for the search, in a temporary run folder with a cache of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from modules.config import ConfigError, TandemError, TrainConfig
+from modules.files import FileFault, remove_tree
+from modules.run.batch_size.records import RESULT, VARIABLE, SearchRequest, SearchResult
+from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.folder.run_folder import RunFolder
+from modules.run.start import check_start, start_run
+
+
+class SearchEnded(TandemError):
+    """The search found nothing; its processes have said why. `code` is their exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__("The search ended without a result; the reason stands above")
+        self.code = code
+
+
+def find_batch_size(config: TrainConfig, request: SearchRequest, echo: Callable[[str], None]) -> SearchResult:
+    """The largest batch of each rank that `config` starts on this machine. Trains nothing, and leaves nothing behind
+    but the logs of a search that failed.
+
+    Raises TandemError if this machine cannot run the config, SearchEnded if the processes failed or were stopped.
+    """
+    request.check()
+    check_searchable(config)
+    if config.num_nodes > 1:
+        echo(f"Note: only this machine is searched; repeat it on each of the {config.num_nodes}, and take the smallest")
+    place = Path(tempfile.mkdtemp(prefix="tandem-batch-size-"))
+    keeps_logs = False
+    try:
+        searched = search_config(config, place)
+        check_start(searched, require_multi_gpu=False, token=None)
+        folder = RunFolder.create(searched)
+        os.environ.update(request.environment())
+        code = start_run(searched, folder, echo)
+        keeps_logs = code == FAILED  # its message names a log
+        if code != FINISHED:
+            raise SearchEnded(code)
+        return SearchResult.load(folder.path / RESULT)
+    except (OSError, FileFault):  # it was asked to stop, and ended in good order
+        raise SearchEnded(INTERRUPTED) from None
+    finally:
+        os.environ.pop(VARIABLE, None)
+        remove_tree(place / "cache" if keeps_logs else place)
+
+
+def check_searchable(config: TrainConfig) -> None:
+    """Raises ConfigError for what cannot be searched."""
+    if config.training_mode == "fully_sharded":
+        raise ConfigError(
+            "The batch size cannot be searched with training_mode fully_sharded, because all ranks have to take part "
+            "in every attempt, and one that runs out of memory ends them all.",
+            "Start with batch_size 1, and double it as long as the memory shown in the Monitor allows.",
+        )
+
+
+def search_config(config: TrainConfig, place: Path) -> TrainConfig:
+    """The config of the search: the same model, data and optimizer, with run folder and cache in `place`.
+
+    The cache starts with the user's list of images, so that they are not all opened again. BatchNorm without
+    synchronisation takes as much memory, and lets each rank search by itself.
+    """
+    cache = place / "cache"
+    cache.mkdir()
+    with suppress(OSError):
+        for index in Path(config.cache_dir).glob("index-*.safetensors"):
+            if index.is_file():
+                shutil.copy2(index, cache)
+    counts = config.processes_per_node
+    here = None if counts is None else counts[min(config.node_rank, len(counts) - 1)]
+    alone = {"num_nodes": 1, "node_rank": 0, "processes_per_node": None, "world_size": here}
+    return config.model_copy(
+        update={
+            "runs_dir": str(place / "runs"),
+            "run_name": "search",
+            "cache_dir": str(cache),
+            "batch_size": 1,
+            "drop_last": False,
+            "cache_only": False,
+            "sync_batch_norm": False,
+            "tensorboard": False,
+            "max_restarts": 0,
+            **(alone if config.num_nodes > 1 else {}),
+        }
+    )
