@@ -36,5 +36,12 @@ class Section(FormSection):
             0,
         ),
         Card("Stability", ("max_grad_norm", "ema", "ema_decay", "max_nonfinite_steps"), 1),
-        Card("Validation", ("validate_every", "early_stopping_patience"), 1),
+        Card(
+            "Validation",
+            (
+                *("validate_every", "restore_best", "early_stopping_patience"),
+                *("early_stopping_metric", "early_stopping_mode", "early_stopping_min_delta"),
+            ),
+            1,
+        ),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -45,7 +45,11 @@ class Position:
     world_size: Positive
     original_learning_rate: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0)]  # after scaling by the world size that the run started with
-    best_validation_loss: float | None = None
+    # of early_stopping_metric; version 0.1 knew only the loss
+    best_validation: Annotated[
+        float | None, Field(validation_alias=AliasChoices("best_validation", "best_validation_loss"))
+    ] = None
+    best_step: Count | None = None  # of the best validation
     validations_without_improvement: Count = 0
     base: dict[Text, Text] = field(default_factory=dict)  # module -> fingerprint of weights that are not in the backup
 
@@ -109,7 +113,12 @@ def read_manifest(folder: Path) -> Manifest:
         raise ResumeError(
             f"{folder} was written by a newer Tandem (backup version {version}; this one supports {VERSION})."
         )
-    return _valid(Manifest, data, folder / MANIFEST)
+    return valid_record(Manifest, data, folder / MANIFEST)
+
+
+def read_progress(folder: Path) -> Position:
+    """How far the run of a backup had come; raises ResumeError."""
+    return valid_record(Position, json_of(folder / "progress.json"), folder / "progress.json")
 
 
 def manifest_sha256(folder: Path) -> str:
@@ -155,14 +164,18 @@ def read_backup(folder: Path) -> TrainingState:
 
 def _read(folder: Path) -> TrainingState:
     # Prodigy has an unlimited growth rate
-    saved = _valid(_OptimizerFile, _json(folder / "optimizer.json", only_finite=False), folder / "optimizer.json")
+    saved = valid_record(
+        _OptimizerFile, json_of(folder / "optimizer.json", only_finite=False), folder / "optimizer.json"
+    )
     return TrainingState(
-        position=_valid(Position, _json(folder / "progress.json"), folder / "progress.json"),
-        weights=_tensors(folder / "weights.safetensors"),
-        ema=_tensors(folder / "ema.safetensors") if "ema.safetensors" in read_manifest(folder).files else None,
-        optimizer=OptimizerState(saved.kind, _tensors(folder / "optimizer.safetensors"), saved.values, saved.groups),
+        position=read_progress(folder),
+        weights=read_tensors(folder / "weights.safetensors"),
+        ema=read_tensors(folder / "ema.safetensors") if "ema.safetensors" in read_manifest(folder).files else None,
+        optimizer=OptimizerState(
+            saved.kind, read_tensors(folder / "optimizer.safetensors"), saved.values, saved.groups
+        ),
         scaler=dict(saved.scaler),
-        config=_valid(dict[str, object], _json(folder / "config.json"), folder / "config.json"),
+        config=valid_record(dict[str, object], json_of(folder / "config.json"), folder / "config.json"),
     )
 
 
@@ -172,21 +185,24 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _json(file: Path, *, only_finite: bool = True) -> object:
+def json_of(file: Path, *, only_finite: bool = True) -> object:
+    """The content of a JSON file of a backup. Raises ResumeError if it cannot be read."""
     try:
         return read_json(file, _JSON_LIMIT, only_finite=only_finite)
     except (OSError, FileFault) as error:
         raise ResumeError(f"{file} is damaged: it cannot be read ({error}).") from None
 
 
-def _tensors(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file of a backup. Raises ResumeError if it is damaged."""
     try:
         return load_file(file)
     except (OSError, SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ResumeError(f"{file} is damaged: {printable(error, 200)}.") from None
 
 
-def _valid(kind: type[T], data: object, file: Path) -> T:
+def valid_record(kind: type[T], data: object, file: Path) -> T:
+    """`data`, the content of `file`, as a record. Raises ResumeError with the first fault."""
     try:
         return validate_record(kind, data)
     except FileFault as error:

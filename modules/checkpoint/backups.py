@@ -22,6 +22,7 @@ from modules.checkpoint.backup_files import (
     file_sha256,
     find_damage,
     read_manifest,
+    read_progress,
 )
 from modules.config import ResumeError
 from modules.files import is_link, remove_tree
@@ -50,11 +51,9 @@ class Backups:
         self._restore_replaced()
         try:
             partial.mkdir(parents=True)
-            _write_files(partial, state, config_json, number=1 + max(map(_number, self._complete()), default=0))
-            if final.exists():  # the same step again: the old backup stays complete until it is replaced
-                final.rename(self._folder / f"{REPLACED}{final.name}")
-            partial.rename(final)
-            _sync(self._folder)
+            number = 1 + max(map(_number, complete_backups(self._folder)), default=0)
+            _write_files(partial, state, config_json, number)
+            self.put_in_place(partial, final)
         except (OSError, SafetensorError) as error:
             remove_tree(partial)
             if isinstance(error, SafetensorError):  # safetensors raises its own error if the disk is full
@@ -63,11 +62,19 @@ class Backups:
         self._rotate()
         return final
 
+    def put_in_place(self, partial: Path, final: Path) -> None:
+        """Rename a complete backup to its name; one of that name stays complete until it is replaced."""
+        if final.exists():
+            final.rename(self._folder / f"{REPLACED}{final.name}")
+        partial.rename(final)
+        sync_to_disk(self._folder)
+        remove_tree(self._folder / f"{REPLACED}{final.name}")
+
     def newest_valid(self) -> tuple[Path | None, list[str]]:
         """The newest backup that is complete and undamaged, and a sentence about each newer one that is not."""
         damaged: list[str] = []
         self._restore_replaced()
-        candidates = self._complete()[::-1]
+        candidates = complete_backups(self._folder)[::-1]
         candidates.sort(key=lambda path: _number(path) > 0)  # an unreadable manifest first: it may be the newest
         for folder in candidates:
             fault = find_damage(folder)
@@ -76,10 +83,13 @@ class Backups:
             damaged.append(fault)
         return None, damaged
 
-    def _complete(self) -> list[Path]:
-        """In the order of writing, which differs from that of steps if a run was resumed from an earlier backup."""
-        found = (path for path in self._folder.glob("step-*") if BACKUP_NAME.fullmatch(path.name))
-        return sorted(found, key=lambda path: (_number(path), len(path.name), path.name))
+    def best_steps(self) -> set[int]:
+        """The steps of the best validations up to each backup: a resumed run may need their weights."""
+        found = set()
+        for folder in complete_backups(self._folder):
+            with suppress(ResumeError):
+                found.add(read_progress(folder).best_step)
+        return {step for step in found if step is not None}
 
     def _restore_replaced(self) -> None:
         """Put back a backup if the process was killed between the two renames of its replacement."""
@@ -92,10 +102,16 @@ class Backups:
                     replaced.rename(final)
 
     def _rotate(self) -> None:
-        for folder in self._complete()[: -self._keep]:
+        for folder in complete_backups(self._folder)[: -self._keep]:
             remove_tree(folder)
         for leftover in self._folder.glob(f"{PARTIAL}*"):
             remove_tree(leftover)
+
+
+def complete_backups(folder: Path) -> list[Path]:
+    """In the order of writing, which differs from that of steps if a run was resumed from an earlier backup."""
+    found = (path for path in folder.glob("step-*") if BACKUP_NAME.fullmatch(path.name))
+    return sorted(found, key=lambda path: (_number(path), len(path.name), path.name))
 
 
 def _number(folder: Path) -> int:
@@ -125,13 +141,13 @@ def _write_files(folder: Path, state: TrainingState, config_json: str, number: i
     files = {name: {"size": (folder / name).stat().st_size, "sha256": file_sha256(folder / name)} for name in names}
     manifest = {"version": VERSION, "number": number, "step": state.position.step, "files": files}
     for name in names:
-        _sync(folder / name)
+        sync_to_disk(folder / name)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), "utf-8")
-    _sync(folder / MANIFEST)
-    _sync(folder)
+    sync_to_disk(folder / MANIFEST)
+    sync_to_disk(folder)
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write `tensors`, which may be live ones as long as they do not change meanwhile.
 
     Raises OSError or SafetensorError.
@@ -143,7 +159,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
         storage = saved.untyped_storage().data_ptr()
         ready[name] = saved.clone() if storage in storages else saved  # safetensors rejects tied weights
         storages.add(storage)
-    save_file(ready, file)
+    save_file(ready, file, metadata)
 
 
 def to_cpu(tensor: Tensor) -> Tensor:
@@ -151,7 +167,7 @@ def to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous()
 
 
-def _sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Flush a file or folder to disk (not on Windows, where folders cannot be opened)."""
     if os.name == "nt":
         return

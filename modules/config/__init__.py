@@ -15,6 +15,7 @@ from modules.config.sections.concept import Concept
 from modules.config.sections.data import unsupported_resolution
 from modules.config.sections.sampling import Sample
 from modules.config.sections.submodule import SubmoduleSettings
+from modules.config.sections.training import better_direction
 from modules.config.train_config import SECTIONS, TrainConfig
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "TrainConfig",
     "TrainingError",
     "allowed",
+    "better_direction",
     "dump",
     "effective_batch",
     "explain",

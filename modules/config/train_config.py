@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
+from modules.config.family_files import family_names
 from modules.config.section import Section, broken_rules, setting
 from modules.config.sections.adapters import TARGET_PRESETS, AdapterSettings, target_patterns
 from modules.config.sections.data import DataSettings
@@ -18,7 +19,7 @@ from modules.config.sections.optimizers import OPTIMIZERS
 from modules.config.sections.output import OutputSettings
 from modules.config.sections.sampling import SamplingSettings
 from modules.config.sections.submodule import SubmoduleSettings
-from modules.config.sections.training import TrainingSettings
+from modules.config.sections.training import TrainingSettings, better_direction
 
 VERSION = 1
 _Rules = list[tuple[str, str]]  # settings that conflict, as pairs of field and rest of the sentence
@@ -153,17 +154,25 @@ def _sharding_rules(config: TrainConfig) -> _Rules:
 
 
 def _validation_rules(config: TrainConfig) -> _Rules:
+    """What early stopping and restore_best need."""
     patience = config.early_stopping_patience
-    if patience is None:
+    wanted = [("early_stopping_patience", str(patience))] if patience is not None else []
+    wanted += [("restore_best", "true")] if config.restore_best else []
+    if not wanted:
         return []
     missing = []
     if not config.validate_every:
         missing.append("validate_every is never; set it to, for example, 1 epoch")
     concepts = [concept for concept in config.concepts if concept.enabled and concept.kind == "validation"]
-    if config.validation_split == 0 and not concepts:
+    if config.validation_split == 0 and not concepts and config.family in family_names():
         problem = "there are no validation images"
         missing.append(f"{problem}; set validation_split above 0 or mark a concept as validation")
-    return [("early_stopping_patience", f"is {patience}, but {sentence}") for sentence in missing]
+    rules = [(field, f"is {value}, but {sentence}") for field, value in wanted for sentence in missing]
+    metric = config.early_stopping_metric
+    if not better_direction(metric, config.early_stopping_mode):
+        sentence = f"is auto, but whether higher values of {metric!r} are better is not known; use min or max"
+        rules.append(("early_stopping_mode", sentence))
+    return rules
 
 
 def _cache_rules(config: TrainConfig) -> _Rules:

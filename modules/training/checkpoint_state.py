@@ -55,7 +55,8 @@ def current_position(progress: Progress, plan: Plan, world_size: int, early_stop
         world_size=world_size,
         original_learning_rate=plan.original_learning_rate,
         learning_rate=plan.learning_rate,
-        best_validation_loss=early_stopping.best,
+        best_validation=early_stopping.best,
+        best_step=early_stopping.best_step,
         validations_without_improvement=early_stopping.wait_count,
         base=dict(plan.initial_model.digests),
     )
@@ -65,11 +66,9 @@ def capture_state(components: Components, position: Position) -> TrainingState:
     """The state as it is now, as full tensors; most are not copied, so write it before training continues."""
     weights, ema = components.weights, components.ema
     packed = pack_optimizer(components.guarded_step.optimizer, {id(own): name for name, own in weights.local.items()})
-    buffers = {name for name, _ in weights.model.named_buffers()}
-    kept = {name: buffer for name, buffer in weights.model.state_dict().items() if name in buffers}
     return TrainingState(
         position=position,
-        weights={**_whole(weights, weights.local), **kept},
+        weights=full_weights(weights),
         ema=None if ema is None else _whole(weights, ema.average),
         optimizer=replace(packed, tensors={k: weights.full_tensor(_of(k), t) for k, t in packed.tensors.items()}),
         scaler=dict(components.precision.scaler.state_dict()),
@@ -103,6 +102,13 @@ def restore_state(state: TrainingState, components: Components) -> None:
         ) from error
     if scaler.is_enabled() and state.scaler:
         scaler.load_state_dict(dict(state.scaler))
+
+
+def full_weights(weights: Weights) -> dict[str, Tensor]:
+    """The trained weights and the buffers as full tensors, most not copied."""
+    buffers = {name for name, _ in weights.model.named_buffers()}
+    kept = {name: buffer for name, buffer in weights.model.state_dict().items() if name in buffers}
+    return {**_whole(weights, weights.local), **kept}
 
 
 def _whole(weights: Weights, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -42,21 +44,43 @@ def load_checkpoint(backup: Path | None, folder: RunFolder, ranks: RankGroup) ->
     newest = max((offer for offer in offers if offer is not None), key=lambda offer: offer.number, default=None)
     if newest is None:
         return None
-    holder = offers.index(newest)
     has_it = [offer == newest for offer in offers]
+    names = FILE_NAMES | {MANIFEST}
+    with local_copy(backup, has_it, newest.sha256, names, "backup", folder, ranks) as copy:
+        return _read(copy, newest)
+
+
+@contextmanager
+def local_copy(
+    own: Path | None,
+    has_it: Sequence[bool],
+    sha256: str,
+    names: Collection[str],
+    name: str,
+    folder: RunFolder,
+    ranks: RankGroup,
+) -> Iterator[Path]:
+    """A folder on this machine with the files `names` that the ranks in `has_it` have in `own`.
+
+    Machines whose ranks all lack it receive it into the run folder, for the time of the block. All ranks enter and
+    leave the block. `sha256` tells apart what is sent; `name` names it to people who wait.
+    """
     if all(has_it):
-        return _read(backup, newest)
+        assert own is not None, "this rank has it"
+        yield own
+        return
     groups = ranks.shared_folder_groups("runs_dir", folder.path)
-    received = folder.path / RECEIVED / newest.sha256[:16]
+    received = folder.path / RECEIVED / sha256[:16]
     receiver = next((rank for rank in groups.group if not has_it[rank]), None)
     target = received if receiver == groups.rank else None
-    ranks.broadcast_folder(backup, target, holder, "backup", FILE_NAMES | {MANIFEST})
-    ranks.gather("backup delivered", "")
-    state = _read(backup if has_it[groups.rank] else received, newest)
-    ranks.gather("backup read", "")
+    ranks.broadcast_folder(own, target, list(has_it).index(True), name, names)
+    ranks.gather(f"{name} delivered", "")
+    copy = own if has_it[groups.rank] else received
+    assert copy is not None, "a rank without it is sent one"
+    yield copy
+    ranks.gather(f"{name} read", "")
     if target is not None:
         remove_tree(folder.path / RECEIVED)
-    return state
 
 
 def _own(backup: Path) -> str:
@@ -72,8 +96,7 @@ def _offer(rank: int, text: str) -> Offer | None:
         raise ResumeError(f"resume: what rank {rank} says of its backup {error}.") from None
 
 
-def _read(backup: Path | None, expected: Offer) -> TrainingState:
-    assert backup is not None, "a rank without a backup is sent one"
+def _read(backup: Path, expected: Offer) -> TrainingState:
     if manifest_sha256(backup) != expected.sha256:
         raise ResumeError(f"resume: {backup} is not the backup that was announced; another rank sent something else.")
     return read_backup(backup)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from modules.checkpoint import TrainingState
+from modules.checkpoint import Position, TrainingState
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.data.loading.progress import Progress
@@ -21,7 +20,18 @@ from modules.families._family import Family
 from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training import run_info
-from modules.training.actions import ACTIONS, BACKUP, SAMPLE, SAVE, Action, ActionContext, evaluate
+from modules.training.actions import (
+    ACTIONS,
+    BACKUP,
+    SAMPLE,
+    SAVE,
+    Action,
+    ActionContext,
+    ActionRunner,
+    due_actions,
+    evaluate,
+    restore_best,
+)
 from modules.training.checkpoint_state import current_position, plan_for, restore_state
 from modules.training.checkpoint_sync import load_checkpoint
 from modules.training.control_requests import (
@@ -33,6 +43,7 @@ from modules.training.control_requests import (
     Outcome,
     StoppedBeforeTraining,
 )
+from modules.training.dataset import RowSelection
 from modules.training.early_stopping import EarlyStopping
 from modules.training.former_meaning import changed_meaning
 from modules.training.memory_guard import MemoryGuard
@@ -71,6 +82,7 @@ class GenericTrainer:
         self.ranks = ranks
         self.resume = resume
         self.has_started = False  # the first step
+        self.select_rows: RowSelection | None = None  # the images to encode; without it all
         ranks.on_wait = self.check_stop
 
     def run(self) -> Outcome:
@@ -92,19 +104,22 @@ class GenericTrainer:
             self.report.warning(changes)
         plan = plan_for(config, ranks.world_size, checkpoint)
         parallelism = Parallelism(self.wrap_model, self.scaler_class, equal_micro_batches=self.syncs_in_training)
-        self.components = build_components(config, self.folder, plan, ranks, parallelism, self.report, self.check_stop)
+        self.components = build_components(
+            config, self.folder, plan, ranks, parallelism, self.report, self.check_stop, self.select_rows
+        )
         if config.cache_only:
             raise StoppedBeforeTraining(CACHED)
         model = self.components.family.model
         self.dropout = PerSampleDropout(model, ranks.device, self.report, compiled=config.compile)
         self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size)
-        self.early_stopping = EarlyStopping(config.early_stopping_patience)
+        self.early_stopping = EarlyStopping.of(config)
         self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
         self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
         backups = self.components.backups
         self.nonfinite = NonFiniteGuard(config.max_nonfinite_steps, lambda: backups.newest_valid()[0], self.report)
         self.log_timer = TimeTrigger({"log": config.log_every})
-        self.last_run: dict[str, int] = {}  # action -> the step that it last ran at
+        self.actions = ActionRunner(computed_by_all=self.syncs_in_forward)
+        self.best_position: Position | None = None  # of the weights in the model, once the best ones are restored
         self.progress = Progress(0, self.components.data.order.epoch_size, plan.global_batch_size)
         if checkpoint is not None:
             self.load_state(checkpoint)
@@ -115,6 +130,9 @@ class GenericTrainer:
         """The loop: gradients of each micro-batch, an optimizer step after the last one, then what is due."""
         self.report.phase("training")
         self.has_started = True
+        if self.early_stopping.should_stop:
+            self.report.note("Early stopping has ended this run; raise early_stopping_patience to train further.")
+            return STOPPED_EARLY
         for batch in self.micro_batches():
             self.forward_backward(batch)
             if batch.is_last_of_step:
@@ -128,16 +146,28 @@ class GenericTrainer:
         while self.metrics.pending:
             self.sync_metrics({}, flush=True)
         if outcome.is_complete:
+            if self.config.restore_best:
+                self.restore_best()
             if test := self.components.data.test:
                 evaluate(self.action_context(), "test", test)
             if self.config.sample_every:
                 self.run_action(SAMPLE)
             self.run_action(SAVE)
-        self.run_action(BACKUP)
+        if self.best_position is None:
+            self.run_action(BACKUP)
         self.components.data.unreadable.exchange()
         self.requests.clear_stop()
         self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
         self.report.finished(outcome.reason, outcome.exit_code)
+
+    def restore_best(self) -> None:
+        """After a backup of the last weights, bring back those of the best validation, for all that follows."""
+        self.run_action(BACKUP)
+        self.components, self.best_position = restore_best(
+            self.components, self.early_stopping, self.ranks, self.report
+        )
+        if self.best_position is not None:
+            self.actions.forget()
 
     # Within a step
 
@@ -251,11 +281,7 @@ class GenericTrainer:
 
     def due_actions(self, requested: Mapping[str, float]) -> list[Action]:
         """The actions to run after this step, the same on all ranks."""
-        return [
-            action
-            for action in ACTIONS
-            if is_due(action.interval(self.config), self.previous, self.progress) or requested.get(action.name)
-        ]
+        return due_actions(ACTIONS, self.config, requested, self.previous, self.progress)
 
     def settle_loss_scale(self, requested: Mapping[str, float]) -> Mapping[str, float]:
         """Read the metrics of all steps, so that the loss scale is the one that a backup at this step has to hold.
@@ -269,36 +295,13 @@ class GenericTrainer:
 
     def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
         """Run an action, at most once per step. Raises OSError if a file cannot be written, or only warns of it."""
-        if self.last_run.get(action.name) == self.progress.step:
-            return
-        self.last_run[action.name] = self.progress.step
-        context = self.action_context()
-        with closing(action.compute(context)) as computing:
-            if action.write is None:
-                list(computing)
-                return
-            by_all = self.syncs_in_forward or action.computed_by_all(self.config)
-            results = list(computing) if by_all and self.ranks.world_size > 1 else computing
-            write_all = partial(self.write_results, action, context, results, tolerate_os_errors=tolerate_os_errors)
-            self.ranks.run_on_rank0(action.name, write_all)
-
-    def write_results(
-        self, action: Action, context: ActionContext, results: Iterable[object], *, tolerate_os_errors: bool
-    ) -> None:
-        """On rank 0: compute what is not computed yet, and write it."""
-        assert action.write is not None
-        try:
-            for result in results:
-                action.write(context, result)
-        except OSError as error:
-            if not tolerate_os_errors:
-                raise
-            step = self.progress.step
-            self.report.warning(f"The {action.name} at step {step} could not be written: {error}. Training continues.")
+        self.actions.run(action, self.action_context(), self.progress.step, tolerate_os_errors=tolerate_os_errors)
 
     def action_context(self) -> ActionContext:
-        """What actions work with, at the current position."""
-        position = current_position(self.progress, self.components.plan, self.ranks.world_size, self.early_stopping)
+        """What actions work with, at the position of the model's weights."""
+        position = self.best_position or current_position(
+            self.progress, self.components.plan, self.ranks.world_size, self.early_stopping
+        )
         return ActionContext(self.components, position, self.ranks, self.report, self.early_stopping)
 
     # Before the first step
@@ -308,8 +311,10 @@ class GenericTrainer:
         position = state.position
         restore_state(state, self.components)
         self.progress = replace(self.progress, samples_seen=position.samples_seen)
-        self.early_stopping.best = position.best_validation_loss
-        self.early_stopping.wait_count = position.validations_without_improvement
+        if not self.early_stopping.restore(position, self.config, state.config):
+            self.report.warning(
+                "early_stopping_metric or its mode have changed since the backup: the best validation is sought anew."
+            )
         if changed := changed_meaning(self.config, state.config, self.components.family):
             self.report.warning(changed)
         if position.epoch_size != self.progress.epoch_size:

@@ -9,6 +9,7 @@ from torch import nn
 
 from modules.config import ConfigError, TrainConfig, unsupported_resolution
 from modules.families._family import Family, family_class
+from modules.training.early_stopping import LOSS, keeps_best
 from modules.training.methods.lora_from import check_lora_from
 from modules.training.methods.method import prepare
 from modules.training.move_model import move_model
@@ -49,10 +50,20 @@ def check_available(config: TrainConfig) -> type[Family]:
     for path, sentence in unsupported_resolution(config.resolution, config.family, kind.size_step):
         raise ConfigError(f"{path} {sentence}.")
     _check_image_cache(kind, config)
+    _check_metric(kind, config)
     check_submodules(kind, config)
     check_lora_from(config)
     check_installed(config)
     return kind
+
+
+def _check_metric(kind: type[Family], config: TrainConfig) -> None:
+    """Families that summarize no counts measure the loss only; others show their metrics at the first validation."""
+    if config.early_stopping_metric != LOSS and keeps_best(config) and kind.summarize is Family.summarize:
+        raise ConfigError(
+            f"early_stopping_metric is {config.early_stopping_metric!r}, but a validation of the family "
+            f"{config.family!r} measures the loss only; set it to {LOSS}."
+        )
 
 
 def _check_image_cache(kind: type[Family], config: TrainConfig) -> None:

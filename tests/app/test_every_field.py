@@ -33,6 +33,7 @@ FIRST: dict[str, dict[str, object]] = {  # other settings that make a value vali
     "parts.*.train": {"method": "embedding"},  # which needs no trained submodule
     "node_rank": {"enable_multi_gpu": True, "num_nodes": 3},
     "early_stopping_patience": {"validation_split": 0.25},
+    "restore_best": {"validation_split": 0.25},
 }
 
 

@@ -25,7 +25,8 @@ def state_at(step: int, size: int = 100, ema: bool = True) -> TrainingState:
         world_size=2,
         original_learning_rate=0.1,
         learning_rate=0.2,
-        best_validation_loss=0.5,
+        best_validation=0.5,
+        best_step=step,
         validations_without_improvement=1,
     )
     return TrainingState(position, weights, dict(weights) if ema else None, optimizer, {"scale": 2.0})

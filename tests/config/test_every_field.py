@@ -93,7 +93,8 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     if data["processes_per_node"] is not None:
         data["processes_per_node"] = data["processes_per_node"][:1]
         data["world_size"] = None
-    if data["early_stopping_patience"] is not None:
+    if data["early_stopping_patience"] is not None or data["restore_best"]:
+        data["early_stopping_mode"] = "min"  # not every text is a metric whose direction is known
         data["validate_every"] = "1 epoch"
         data["validation_split"] = max(data["validation_split"], 0.1)
     if data["training_mode"] == "fully_sharded":

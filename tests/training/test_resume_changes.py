@@ -44,6 +44,7 @@ FREE = {
     *("loader_workers", "pin_memory", "prefetch_factor", "persistent_workers"),
     *("epochs", "max_steps", "validate_every", "early_stopping_patience", "max_nonfinite_steps"),
     *("batch_size", "gradient_accumulation_steps"),  # the effective batch of the beginning is kept
+    *("early_stopping_metric", "early_stopping_mode", "early_stopping_min_delta", "restore_best"),
     *("channels_last", "compile", "gradient_checkpointing", "probe_memory"),
     *("optimizer.fused", "optimizer.d0", "embedding_init"),
 }

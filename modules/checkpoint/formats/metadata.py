@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final, Literal
 
@@ -82,11 +82,13 @@ class RunMetadata:
     buckets: Sequence[BucketCount] = ()
     aspect_error: float = 0.0  # the mean difference between the aspect ratios of images and their buckets
     lora: LoraSize | None = None
+    best: Mapping[str, str] = field(default_factory=dict)  # metric and value, if the weights are those of the best step
 
 
 def file_metadata(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> dict[str, str]:
     """The metadata of a file in `layout`, without empty values."""
     found = {**_modelspec(config, run, layout), **_kohya_metadata(config, run)}
+    found |= {f"tandem.best_{name}": value for name, value in run.best.items()}
     if config.metadata_dataset:
         found |= _dataset_metadata(run.folders)
     return {name: value for name, value in found.items() if value} | {HASH_KEY: ""}

@@ -149,11 +149,55 @@ class TrainingSettings(Section):
     early_stopping_patience: int | None = setting(
         None,
         title="Early stopping patience",
-        help="Ends the run after this many validations in a row without improvement. Needs validation images and a "
-        "validation interval. Empty: never stop early.",
+        help="Ends the run after this many validations in a row without improvement, and keeps the weights of the best "
+        "one. Needs validation images and a validation interval. Empty: never stop early.",
         unit="validations",
         advanced=True,
         depends_on="validate_every",
         ge=1,
         le=1_000_000,
     )
+    early_stopping_metric: str = setting(
+        "loss",
+        title="Early stopping metric",
+        help="Which number of the validation says whether the model has improved: loss, or one that the model family "
+        "measures as well, such as accuracy or top5_accuracy of classifiers. It also decides which weights are the "
+        "best.",
+        advanced=True,
+        depends_on="validate_every",
+        min_length=1,
+    )
+    early_stopping_mode: Literal["auto", "min", "max"] = setting(
+        "auto",
+        title="Early stopping mode",
+        help="min: lower is better. max: higher is better. auto: lower for losses and errors, higher for accuracies.",
+        advanced=True,
+        depends_on="validate_every",
+    )
+    early_stopping_min_delta: float = setting(
+        0.0,
+        title="Early stopping minimum change",
+        help="A validation counts as an improvement only if it is better than the best one by more than this, in "
+        "units of the metric: 0.001 is a tenth of a percent of accuracy.",
+        advanced=True,
+        depends_on="validate_every",
+        ge=0,
+        le=1_000_000,
+    )
+    restore_best: bool = setting(
+        False,
+        title="Restore the best weights at the end",
+        help="The weights of the best validation, rather than the last ones, are tested, shown in the last samples and "
+        "saved as the model. The last backup still holds the last ones. With a run that has ended: resume it with this "
+        "switched on.",
+        depends_on="validate_every",
+    )
+
+
+def better_direction(metric: str, mode: Literal["auto", "min", "max"]) -> Literal["min", "max", ""]:
+    """Whether lower or higher values of a validation's metric are better; empty if only the user can know."""
+    if mode != "auto":
+        return mode
+    if "accuracy" in metric:
+        return "max"
+    return "min" if "loss" in metric or "error" in metric else ""

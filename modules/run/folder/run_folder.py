@@ -56,6 +56,11 @@ class RunFolder:
         return self.path / "backup"
 
     @property
+    def best_dir(self) -> Path:
+        """The weights of the best validation."""
+        return self.path / "best"
+
+    @property
     def model_dir(self) -> Path:
         """The trained model in its output format."""
         return self.path / "model"

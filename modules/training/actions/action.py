@@ -45,6 +45,7 @@ class Action:
     compute: Callable[[ActionContext], Generator[Any, None, None]]
     write: Callable[[ActionContext, Any], None] | None
     computed_by_all: Callable[[TrainConfig], bool] = lambda _: False
+    follows: str | None = None  # the action after which it runs each time, at the same step
 
     def interval(self, config: TrainConfig) -> Interval:
         """How often the action runs by itself."""

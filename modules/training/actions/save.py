@@ -79,18 +79,28 @@ def _run_metadata(parts: Components, position: Position) -> RunMetadata:
         # as train_network.py of kohya's sd-scripts counts ss_num_epochs from max_train_steps
         total_epochs=math.ceil(parts.total_steps / parts.data.order.steps_per_epoch),
         world_size=position.world_size,
-        images=len(parts.data.index),
+        images=0 if parts.data.index is None else len(parts.data.index),
         folders=_folders(parts),
         started_at=parts.started_at,
         buckets=_buckets(parts),
         aspect_error=_aspect_error(parts.data.index),
         lora=lora_size(parts.family) if parts.config.method == "lora" else None,
+        best=_best(parts, position),
     )
+
+
+def _best(parts: Components, position: Position) -> dict[str, str]:
+    """The metric that makes these weights the best so far; empty if they are others."""
+    if position.best_validation is None or position.best_step != position.step:
+        return {}
+    return {"metric": parts.config.early_stopping_metric, "value": repr(position.best_validation)}
 
 
 def _buckets(parts: Components) -> list[BucketCount]:
     """How many training images each bucket has, with the repeats of their concepts."""
     index, counts = parts.data.index, defaultdict[int, float](float)
+    if index is None:
+        return []
     for concept, bucket in zip(
         *(column[~index.validation].tolist() for column in (index.concept, index.bucket)), strict=True
     ):
@@ -101,8 +111,10 @@ def _buckets(parts: Components) -> list[BucketCount]:
     ]
 
 
-def _aspect_error(index: Index) -> float:
+def _aspect_error(index: Index | None) -> float:
     """The mean difference of width / height between training images and their buckets."""
+    if index is None:
+        return 0.0
     used = ~index.validation
     if not used.any():
         return 0.0
@@ -112,6 +124,8 @@ def _aspect_error(index: Index) -> float:
 
 def _folders(parts: Components) -> list[ImageFolder]:
     index, config = parts.data.index, parts.config
+    if index is None:
+        return []
     counts = Counter(int(concept) for concept in index.concept)
     tags: dict[int, Counter[str]] = {number: Counter() for number in range(len(config.concepts))}
     for row, number in enumerate(index.concept if config.metadata_dataset else ()):

@@ -22,24 +22,27 @@ from modules.training.actions.action import (
     inference_model,
     leave_if_sharded,
 )
+from modules.training.early_stopping import LOSS, value_of_rank0
 from modules.training.memory_guard import is_out_of_memory, release_memory
 
 Counts: TypeAlias = "dict[str, Tensor]"  # of `Family.evaluate`
 
 
 def _compute(context: ActionContext) -> Generator[None, None, None]:
-    """All ranks get the same loss, so early stopping makes the same decision on each of them."""
+    """Rank 0's metric is the one that counts, so early stopping makes the same decision on each rank."""
+    config = context.components.config
     if context.components.data.validation:
-        loss = evaluate(context, "validation", context.components.data.validation)
-        if loss is not None:
-            context.early_stopping.update(loss)
+        values = evaluate(context, "validation", context.components.data.validation)
+        if values is not None:
+            value = value_of_rank0(context.ranks, values, config.early_stopping_metric)
+            context.early_stopping.update(value, context.position.step)
     yield from ()
 
 
-def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> float | None:
-    """The mean loss over the samples of `steps` on all ranks, weighted as in training; also reported as `name`.
+def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> dict[str, float] | None:
+    """The mean `loss` over the samples of `steps` on all ranks, weighted as in training; also reported as `name`.
 
-    None, and a warning, if a single sample does not fit into a rank's memory.
+    On rank 0, with the family's metrics. None, and a warning, if a single sample does not fit into a rank's memory.
     """
     context.report.phase(name)
     counts: Counts = {}
@@ -57,12 +60,11 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> flo
     if samples == 0:
         context.report.warning(f"Step {context.position.step}: no image of the {name} can be read, so it is left out.")
         return None
-    _report(context, name, loss / samples, counts)
-    return loss / samples
+    return {**_report(context, name, loss / samples, counts), LOSS: loss / samples}
 
 
-def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> None:
-    """Add the counts of all ranks, and report what they say; rank 0 saves the images."""
+def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> Mapping[str, float]:
+    """Add the counts of all ranks on rank 0, and report what they say, which is returned; rank 0 saves the images."""
     has_counts = context.ranks.all_reduce(float(len(counts))) > 0  # a rank without samples has none itself
     own = save({key: count.cpu().contiguous() for key, count in counts.items()})
     total: Counts = {}
@@ -72,6 +74,7 @@ def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> N
     context.report.validation(name, loss, context.position.step, metrics.values, metrics.by_class)
     if has_counts:
         context.ranks.run_on_rank0(f"{name} images", lambda: _save_images(context, name, metrics))
+    return metrics.values
 
 
 def _save_images(context: ActionContext, name: str, metrics: Metrics) -> None:

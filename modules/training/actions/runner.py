@@ -1,0 +1,68 @@
+"""Which actions are due after a step, and running them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from functools import partial
+
+from modules.config import TrainConfig
+from modules.data.loading.progress import Progress
+from modules.training.actions.action import Action, ActionContext
+from modules.training.triggers import is_due
+
+
+def due_actions(
+    actions: Iterable[Action],
+    config: TrainConfig,
+    requested: Mapping[str, float],
+    previous: Progress,
+    progress: Progress,
+) -> list[Action]:
+    """The actions to run after the step from `previous` to `progress`, in their order, the same on all ranks."""
+    found: list[Action] = []
+    for action in actions:
+        follows = any(other.name == action.follows for other in found)
+        if follows or requested.get(action.name) or is_due(action.interval(config), previous, progress):
+            found.append(action)
+    return found
+
+
+class ActionRunner:
+    """Runs actions, each at most once per step."""
+
+    def __init__(self, *, computed_by_all: bool) -> None:
+        """`computed_by_all`: all ranks take part in whatever the model computes, and in gathering its weights."""
+        self._computed_by_all = computed_by_all
+        self._last_run: dict[str, int] = {}  # action -> the step that it last ran at
+
+    def forget(self) -> None:
+        """The weights are others than before: actions may run again at the same step."""
+        self._last_run.clear()
+
+    def run(self, action: Action, context: ActionContext, step: int, *, tolerate_os_errors: bool) -> None:
+        """Run an action after `step`. Raises OSError if a file cannot be written, or only warns of it."""
+        if self._last_run.get(action.name) == step:
+            return
+        self._last_run[action.name] = step
+        with closing(action.compute(context)) as computing:
+            if action.write is None:
+                list(computing)
+                return
+            by_all = self._computed_by_all or action.computed_by_all(context.components.config)
+            results = list(computing) if by_all and context.ranks.world_size > 1 else computing
+            write_all = partial(_write, action, context, results, tolerate_os_errors=tolerate_os_errors)
+            context.ranks.run_on_rank0(action.name, write_all)
+
+
+def _write(action: Action, context: ActionContext, results: Iterable[object], *, tolerate_os_errors: bool) -> None:
+    """On rank 0: compute what is not computed yet, and write it."""
+    assert action.write is not None
+    try:
+        for result in results:
+            action.write(context, result)
+    except OSError as error:
+        if not tolerate_os_errors:
+            raise
+        step = context.position.step
+        context.report.warning(f"The {action.name} at step {step} could not be written: {error}. Training continues.")
