@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help="as JSON, for programs")
     checking = add("verify", "read every file of the backups and compare the checksums")
     checking.add_argument("steps", metavar="STEP", nargs="*", type=int, help="only those of these steps")
+    checking.add_argument("--json", action="store_true", help="as JSON, for programs")
     going_back = add("restore", "make a backup the one that --resume latest continues from; the others stay")
     going_back.add_argument(
         "backup", metavar="STEP|FOLDER", help="the step of a backup of the run, or a copy elsewhere"
@@ -130,16 +132,19 @@ def verify(options: argparse.Namespace, run: RunFolder) -> int:
     """`verify`."""
     from modules.checkpoint import find_damage
 
-    chosen = [backup_of_step(run, step) for step in options.steps] or [each.folder for each in backups_of(run)]
+    asked = {backup_of_step(run, step) for step in options.steps}
+    chosen = [each for each in backups_of(run) if not asked or each.folder in asked]
     if not chosen:
         warn(f"{run.path} has no backups.")
         return FAILED
-    damaged = 0
-    for folder in chosen:
-        fault = find_damage(folder)
-        damaged += fault is not None
-        echo(fault or f"{folder} is undamaged.")
-    return FAILED if damaged else FINISHED
+    checked = []
+    for each in chosen:
+        checked.append(replace(each, fault=find_damage(each.folder) or ""))
+        if not options.json:
+            echo(checked[-1].fault or f"{each.folder} is undamaged.")
+    if options.json:
+        echo(json.dumps([_as_json(each) for each in checked], indent=2))
+    return FAILED if any(each.fault for each in checked) else FINISHED
 
 
 def restore(options: argparse.Namespace, run: RunFolder) -> int:

@@ -13,6 +13,7 @@ from app.runs.status import duration
 from app.widgets import theme
 from app.widgets.buttons import Button, card, frame, text
 from app.widgets.table import table
+from app.windows.backups import BackupsWindow
 from modules.config import TandemError, load_config
 from modules.run import RunFolder
 
@@ -62,7 +63,14 @@ class RunsPage(Page):
             icon="presets",
             tooltip="Edit a copy of the settings this run was started with.",
         )
-        for button in (self.follow_button, self.resume_button, self.settings_button):
+        self.backups_button = Button(
+            self.bar,
+            "Backups …",
+            self._show_backups,
+            icon="backup",
+            tooltip="What this run can continue from: check it, go back, or free disk space.",
+        )
+        for button in (self.follow_button, self.resume_button, self.settings_button, self.backups_button):
             button.pack(side="left", padx=(0, theme.px(8)))
         self.message = text(
             self.bar, "Select two or more runs to compare them.", "small", colour=theme.MUTED, bg=theme.WINDOW
@@ -128,6 +136,7 @@ class RunsPage(Page):
         self.follow_button.configure(state="normal" if only is not None else "disabled")
         self.settings_button.configure(state="normal" if only is not None else "disabled")
         self.resume_button.configure(state="normal" if can_resume else "disabled")
+        self.backups_button.configure(state="normal" if only is not None else "disabled")
         self._show_message()
         if len(selected) < 2:
             if self.comparison is not None:
@@ -157,6 +166,10 @@ class RunsPage(Page):
     def _resume(self) -> None:
         if len(self.selected) == 1:
             self.state.actions.resume_in(RunFolder(self.selected[0].path))
+
+    def _show_backups(self) -> None:
+        if len(self.selected) == 1:
+            BackupsWindow(self, self.state, RunFolder(self.selected[0].path)).show()
 
     def _open_settings(self) -> None:
         if len(self.selected) != 1:

@@ -74,6 +74,9 @@ def test_verify_reads_every_file(run: RunFolder, capsys: pytest.CaptureFixture[s
     assert backup.main(["verify", str(run.path), "500"]) == 0
     assert backup.main(["verify", str(run.path), "1000", "2000"]) == 3
     assert "the checksum of weights.safetensors does not match" in capsys.readouterr().out
+    assert backup.main(["verify", str(run.path), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [each["step"] for each in found if each["fault"]] == [1000]
 
 
 def test_restore_goes_back_and_removes_nothing(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
