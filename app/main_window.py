@@ -66,6 +66,7 @@ class MainWindow(ctk.CTk):
         self.bind("<Configure>", self._resized, add="+")
         self.bind_all("<<MultiNode>>", lambda event: self.open_multi_node())
         self.bind_all("<<Preflight>>", lambda event: self.open_preflight())
+        self.bind_all("<<FindBatchSize>>", lambda event: self.open_batch_size())
         self.protocol("WM_DELETE_WINDOW", self.close)
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)
@@ -133,6 +134,12 @@ class MainWindow(ctk.CTk):
         from app.windows.preflight import PreflightWindow
 
         PreflightWindow(self, self.state_).show()
+
+    def open_batch_size(self) -> None:
+        """Open the search for the largest batch size."""
+        from app.windows.batch_size import BatchSizeWindow
+
+        BatchSizeWindow(self, self.state_).show()
 
     def undo(self) -> None:
         self._jump_to_change(self.state_.draft.undo())

@@ -16,7 +16,7 @@ CHECKED = "by a library, after modules/files has found a regular file"
 ALLOWED = {
     "app/monitor/export.py": (["open"], "a new file, which then replaces the one that the user named"),
     "app/toolkit.py": (["shutil.copyfile"], "of the installed customtkinter"),
-    "app/windows/preflight.py": (["open"], OWN),
+    "app/windows/child_program.py": (["open"], OWN),
     "modules/checkpoint/backup_files.py": (["load_file"], CHECKED),
     "modules/checkpoint/backups.py": (["os.open"], "a folder, to sync it"),
     "modules/checkpoint/manage_backups.py": (["open"], OWN),

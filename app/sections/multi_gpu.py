@@ -85,7 +85,11 @@ class Section(FormSection):
         self.plan_label.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(14)))
         self.columns.add(self.plan, 1)
         super().build()
-        for label, event in (("Multiple machines…", "<<MultiNode>>"), ("Preflight check", "<<Preflight>>")):
+        for label, event in (
+            ("Multiple machines…", "<<MultiNode>>"),
+            ("Preflight check", "<<Preflight>>"),
+            ("Find the largest batch…", "<<FindBatchSize>>"),
+        ):
             button = Button(self.head, label, partial(self.event_generate, event), bg=theme.WINDOW)
             button.pack(side="right", padx=(8, 0))
 

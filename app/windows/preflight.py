@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import tkinter as tk
 from pathlib import Path
@@ -16,10 +12,11 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Segments, frame, text
 from app.widgets.table import table
+from app.windows.child_program import ChildProgram
 from app.windows.dialog import Dialog
 from modules import ROOT
 from modules.config import save_config
-from modules.files import FileFault, read_bytes, read_text
+from modules.files import FileFault, read_text
 from modules.run.preflight_report.report import PreflightReport
 
 SCRIPT = ROOT / "scripts" / "preflight.py"
@@ -34,7 +31,7 @@ class PreflightWindow:
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         self.state = state
         self.report: PreflightReport | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: ChildProgram | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="tandem-window-")
         self._dialog = Dialog(
             parent,
@@ -86,17 +83,8 @@ class PreflightWindow:
         file, self._result = Path(self._folder.name, "config.json"), Path(self._folder.name, "report.json")
         self._result.unlink(missing_ok=True)
         save_config(config, file)
-        argv = [sys.executable, str(SCRIPT), "--config", str(file), "--json", str(self._result)]
-        argv += ["--test", _DEPTHS[self.depth.get()]]
-        # a file, not a pipe, which would block the check unless read
-        with self._log().open("wb") as log:
-            self._child = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=sys.platform != "win32",
-            )
+        arguments = ["--config", str(file), "--json", str(self._result), "--test", _DEPTHS[self.depth.get()]]
+        self._child = ChildProgram(SCRIPT, arguments, Path(self._folder.name, "output.txt"))
         self.table.delete(*self.table.get_children())
         self.report = None
         self.button.configure(state="disabled")
@@ -108,24 +96,16 @@ class PreflightWindow:
         if child is None:
             return
         self._update_table()
-        if child.poll() is None:
+        if child.is_running:
             self._dialog.window.after(_POLL_MS, self._poll)
             return
         self._child = None
-        try:
-            output = read_bytes(self._log()).decode(errors="replace").strip()
-        except OSError as error:
-            output = f"The output of the check cannot be read: {error.strerror or error}."
-        except FileFault as error:
-            output = f"The output of the check {error}."
+        output = child.output()
         self.button.configure(state="normal")
         if self.report is None:
             self._show_status(output.splitlines()[-1] if output else "The check terminated unexpectedly.", theme.BAD)
         else:
             self._show_status(self.report.verdict, theme.BAD if self.report.reds else theme.GOOD)
-
-    def _log(self) -> Path:
-        return Path(self._folder.name, "output.txt")
 
     def _update_table(self) -> None:
         try:
@@ -164,9 +144,6 @@ class PreflightWindow:
         if event.widget is not self._dialog.window:
             return
         child, self._child = self._child, None
-        if child is not None and child.poll() is None:
-            if sys.platform == "win32":
-                child.terminate()
-            else:
-                os.killpg(child.pid, signal.SIGINT)
+        if child is not None:
+            child.stop()
         self._folder.cleanup()

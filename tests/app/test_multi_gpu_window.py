@@ -15,6 +15,7 @@ from app.multi_gpu.link_matrix import LinkMatrix
 from app.multi_gpu.plan_summary import describe
 from app.runs.control import create_run
 from app.sections.multi_gpu import Section
+from app.windows.batch_size import BatchSizeWindow
 from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
 from modules.config import ConfigError, TrainConfig
@@ -202,7 +203,39 @@ def test_closing_the_preflight_stops_its_processes(section: Section, shared_driv
     assert child is not None
     opened._dialog.close()
     shared_driver.settle()
-    assert child.wait(timeout=60) is not None
+    assert child.process.wait(timeout=60) is not None
+
+
+@pytest.mark.slow
+def test_the_largest_batch_is_found_and_used(
+    section: Section, shared_driver: Driver, shared_home: Path, images: Path
+) -> None:
+    driver = shared_driver
+    config = tiny_config(images, shared_home, family_options={"faults": ["fits:0:3"]}, batch_size=1)
+    driver.draft.open_config(config)
+    opened = BatchSizeWindow(driver.window, driver.window.state_)
+    opened.target.show("1.5")
+    opened.show()
+    driver.wait(lambda: opened.child is None, "the refusal")
+    assert "memory_target is 1.5; give the share of the memory" in opened.shown.get("1.0", "end")
+    assert opened.use.cget("state") == "disabled"
+    opened.target.show("0.9")
+    opened.start()
+    driver.wait(lambda: opened.child is None, "the end of the search")
+    assert opened.result is not None
+    assert "batch_size 2: fits" in opened.shown.get("1.0", "end")
+    opened.use.invoke()
+    assert driver.draft.get("batch_size") == opened.result.batch_size == 3
+
+
+def test_closing_the_search_stops_its_processes(section: Section, shared_driver: Driver) -> None:
+    opened = BatchSizeWindow(shared_driver.window, shared_driver.window.state_)
+    opened.show()
+    child = opened.child
+    assert child is not None
+    opened._dialog.close()
+    shared_driver.settle()
+    assert child.process.wait(timeout=60) is not None
 
 
 def test_gpus_are_shown_without_load_readings(section: Section) -> None:
