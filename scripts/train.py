@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -100,11 +101,11 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line; --set overrides any setting, the flags are shortcuts."""
     top = argparse.ArgumentParser(
-        description="Train an image model on one GPU, on all GPUs of this machine, or on several machines.",
+        description="Train a model on one GPU, on all GPUs of this machine, or on several machines.",
         epilog=f"Presets: {', '.join(preset_names())}. All settings: docs/settings.md.",
         allow_abbrev=False,
     )
-    top.add_argument("--config", metavar="FILE", help="a config file (JSON or YAML) or the name of a preset")
+    top.add_argument("--config", metavar="FILE", help="a config file (JSON or YAML), the name of a preset, or your own Python file")
     top.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -168,8 +169,16 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
         f"distributed_backend={options.backend}": options.backend is not None,
         f"run_name={options.run_name}": options.run_name is not None,
     }
+    if options.config is None and options.resume is None:
+        options.config = own_file(options.set)
     source = options.config or config_of_resumed_run(options)
     return resolve_config(source, [*options.set, *(assignment for assignment, is_given in flags.items() if is_given)])
+
+
+def own_file(assignments: Sequence[str]) -> str | None:
+    """The Python file that `--set family=FILE` names: it needs no config besides."""
+    named = [text.removeprefix("family=") for text in assignments if text.startswith("family=")]
+    return named[-1] if named and named[-1].endswith(".py") else None
 
 
 def config_of_resumed_run(options: argparse.Namespace) -> str:

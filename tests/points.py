@@ -54,11 +54,12 @@ class Net(nn.Module):
         self.first = nn.Linear(2, options.width)
         self.drop = nn.Dropout(options.dropout)
         self.last = nn.Linear(options.width, 1)
+        self.is_broken = options.fault == "forward"
         if options.fault == "unused":
             self.extra = nn.Linear(1, 1)
 
     def forward(self, points: Tensor, sample: Tensor, samples: int) -> Tensor:
-        hidden = torch.tanh(self.first(points))
+        hidden = torch.tanh(self.first(points[:, :1] if self.is_broken else points))
         sums = hidden.new_zeros(samples, hidden.shape[1]).index_add(0, sample, hidden)
         out: Tensor = self.last(self.drop(sums)).squeeze(1)
         return out
@@ -72,20 +73,25 @@ FAULTS: dict[str, Callable[[Tensor], Any]] = {
     "integers": lambda losses: losses.long(),
     "nothing": lambda losses: None,
     "error": lambda losses: losses @ losses.new_ones(99),
-    "attribute": lambda losses: losses,
 }
 
 
 def build_model(options: Options) -> nn.Module:
-    return Net(options)
+    if options.fault == "model":
+        raise ValueError("no model")
+    return Net(options) if options.fault != "no model" else {}  # type: ignore[return-value]
 
 
 def build_data(options: Options) -> dict[str, Points]:
+    if options.fault == "data":
+        return {"trian": Points(3, 1)}
     train = Points(0 if options.fault == "empty" else 41, 1, options.fault)
     return {"train": train, "validation": Points(options.held_out, 2), "test": Points(5, 3)}
 
 
-def collate(items: list[dict[str, Tensor]]) -> dict[str, object]:
+def collate(items: list[dict[str, Tensor]], options: Options | None = None) -> dict[str, object]:
+    if options is not None and options.fault == "collate":
+        items[len(items)]
     counts = torch.tensor([len(item["points"]) for item in items])
     sample = torch.repeat_interleave(torch.arange(len(items)), counts)
     points = torch.cat([item["points"] for item in items])
@@ -100,9 +106,11 @@ def loss(model: nn.Module, batch: dict[str, Any], options: Options) -> Tensor:
     return losses if options.loss == "each" else losses.mean()
 
 
-def metrics(model: nn.Module, batch: dict[str, Any]) -> dict[str, Tensor]:
+def metrics(model: nn.Module, batch: dict[str, Any], options: Options | None = None) -> dict[str, Tensor]:
     logits, labels = _logits(model, batch)
     right = (logits > 0) == (labels > 0.5)
+    if options is not None and options.fault == "metric":
+        right = right[:, None]
     return {"accuracy": right, "error": (logits.sigmoid() - labels).abs().mean()}
 
 

@@ -19,7 +19,7 @@ from modules.distributed.run_store import RunStore, StoreFault, parse_value
 from modules.distributed.shared_folders import SharedFolderGroups
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.cluster_report import cluster_lines, cluster_warnings
-from modules.distributed.startup.launch import launch_distributed, spawn
+from modules.distributed.startup.launch import RankExited, launch_distributed, spawn
 from modules.distributed.startup.rank_info import device_name, software_versions
 from modules.distributed.startup.rendezvous import GroupError
 from modules.distributed.startup.store import open_store
@@ -37,6 +37,7 @@ __all__ = [
     "GroupError",
     "HostCopy",
     "RankEnv",
+    "RankExited",
     "RankGroup",
     "RunStore",
     "SharedFolderGroups",

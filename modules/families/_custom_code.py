@@ -113,7 +113,11 @@ def as_data_sets(given: object, collate: Callable[[list[object]], object] | None
         named, fits = dict(given) if isinstance(given, Mapping) else {"train": given}, True
     unknown = [str(each) for each in named if each not in _SETS]
     if not fits or unknown or named.get("train") is None:
-        found = f"the names {', '.join(unknown)}" if unknown else f"{type(given).__name__} without training data"
+        found = (
+            f"{', '.join(unknown)}, which is no name of a data set"
+            if unknown
+            else f"{kind_of(given)} without training data"
+        )
         raise ConfigError(
             f"the data is {found}.",
             'Return one data set, (training, validation), or {"train": ..., "validation": ..., "test": ...}.',

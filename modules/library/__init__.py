@@ -14,6 +14,7 @@ from modules.distributed import (
     reduce_mean,
     setup_distributed,
 )
+from modules.library.fit_result import FitResult
 from modules.library.samplers import DistributedBatchSampler, DistributedSampler
 from modules.library.save import save_on_rank0
 from modules.library.speed import (
@@ -24,6 +25,7 @@ from modules.library.speed import (
     scaling_efficiency,
     throughput,
 )
+from modules.library.trainer import Trainer
 from modules.library.training_info import TrainingInfo, training_info
 from modules.library.unwrap import unwrapped
 from modules.machine import GpuInfo, GpuMonitor, MetricSummary, device_summary, find_free_port, gpu_info
@@ -35,6 +37,7 @@ __all__ = [
     "DataError",
     "DistributedBatchSampler",
     "DistributedSampler",
+    "FitResult",
     "GpuInfo",
     "GpuMonitor",
     "Group",
@@ -47,6 +50,7 @@ __all__ = [
     "ResumeError",
     "TandemError",
     "TrainConfig",
+    "Trainer",
     "TrainingError",
     "TrainingInfo",
     "benchmark",

@@ -90,9 +90,9 @@ class GenericTrainer:
         self.setup()
         try:
             outcome = self.train()
+            self.finish(outcome)
         finally:
             self.components.data.loader.close()
-        self.finish(outcome)
         return outcome
 
     def setup(self) -> None:

@@ -22,7 +22,10 @@ _NAME = re.compile(r"[\w][\w .-]{0,99}")
 
 
 def resolve_config(source: str | None = None, overrides: Iterable[str] = (), presets: Path = PRESETS) -> TrainConfig:
-    """The config of a file or preset (None: the defaults) with the overrides applied; raises ConfigError."""
+    """The config of a file or preset (None: the defaults) with the overrides applied; raises ConfigError.
+
+    A Python file is a config that says only that it is the family.
+    """
     assignments = list(overrides)
     data = _read_source(source, presets)
     return validate(override(data, assignments) if assignments else data, source or "The settings", assignments)
@@ -64,6 +67,8 @@ def _read_source(source: str | None, presets: Path) -> Data:
     if not source.strip():
         raise ConfigError("The config has no name; give a file or a preset.")
     path = Path(source)
+    if path.suffix == ".py":
+        return {"family": source}
     is_file_name = path.suffix.lower() in READERS or path.is_absolute()
     return read_data(path) if is_file_name or os.path.exists(path) else preset_data(source, presets)
 

@@ -158,11 +158,15 @@ class Loader:
     def __init__(
         self, settings: DataSettings, data: MicroBatchReader, order: Order, split_step: SplitStep, mixes: bool = False
     ) -> None:
-        self._settings, self._data, self._order = settings, data, order
+        self._data, self._order = data, order
         self._split_step = split_step
         self._split_training_step = partial(split_step, mixes=True) if mixes else split_step
-        self._sampler = _MicroBatchSampler()
-        self._training = _data_loader(settings, data, self._sampler, keep_workers=settings.persistent_workers)
+        self._sampler, self._validation_sampler = _MicroBatchSampler(), _MicroBatchSampler()
+        # workers of a DataLoader start with its first batch
+        self._training, self._validation = (
+            _data_loader(settings, data, sampler, keep_workers=settings.persistent_workers)
+            for sampler in (self._sampler, self._validation_sampler)
+        )
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The batches of this rank from step `first_step` of an epoch on.
@@ -175,9 +179,12 @@ class Loader:
         return self._batches(self._training)
 
     def validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
-        """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch."""
-        sampler = _MicroBatchSampler(chain.from_iterable(map(self._split_step, steps)))
-        return self._batches(_data_loader(self._settings, self._data, sampler, keep_workers=False))
+        """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch.
+
+        One validation at a time: requesting another ends the previous one.
+        """
+        self._validation_sampler.pending = chain.from_iterable(map(self._split_step, steps))
+        return self._batches(self._validation)
 
     def load(self, micro_batch: MicroBatch) -> Batch:
         """One micro-batch, read in this process."""
@@ -186,7 +193,8 @@ class Loader:
     def close(self) -> None:
         """End the worker processes. Call it after a failure as well: workers left to the garbage collector hang for 5 s
         each, because it closes the queue through which torch asks them to exit."""
-        _end_workers(self._training, self._training._iterator)
+        for loading in (self._training, self._validation):
+            _end_workers(loading, loading._iterator)
 
     def _batches(self, loading: Loading) -> Iterator[Batch]:
         return map(self._remakeable, _received(loading))

@@ -32,6 +32,23 @@ SECONDARY_FAILURE_DELAY_S = 2.0
 P = ParamSpec("P")
 
 
+class RankExited(TrainingError):
+    """A rank's process ended by itself with an exit code other than 0, or was killed (a negative code)."""
+
+    def __init__(self, rank: int, exit_code: int, pid: int) -> None:
+        super().__init__(f"rank {rank} ended with exit code {exit_code}.")
+        self.rank, self.rank_exit_code, self.pid = rank, exit_code, pid
+
+    def in_torchrun_format(self) -> str:
+        """For a supervisor, which reads how the ranks ended from the output of either launcher."""
+        now = time.strftime("%Y-%m-%d_%H:%M:%S")
+        return (
+            f"Root Cause (first observed failure):\n  time      : {now}\n  host      : {hostname()}\n"
+            f"  rank      : {self.rank} (local_rank: {self.rank})\n"
+            f"  exitcode  : {self.rank_exit_code} (pid: {self.pid})"
+        )
+
+
 def launch_distributed(
     train_fn: Callable[Concatenate[int, int, P], None],
     world_size: int,
@@ -51,7 +68,8 @@ def launch_distributed(
 def spawn(function: Callable[..., None], world_size: int, port: int, arguments: tuple[object, ...]) -> None:
     """Start `function(rank_env, *arguments)` once per rank with torch.multiprocessing and wait for all of them.
 
-    Raises TrainingError for the first rank that failed, after the others have exited or were killed.
+    Raises TrainingError for the first rank that failed (RankExited if not by an exception), after the others have exited
+    or were killed.
     """
     # Hosted by this process, the store outlives every rank, even one that is killed or stopped.
     store = host_store("127.0.0.1", port)
@@ -63,19 +81,13 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
         while not context.join(grace_period=GRACE_S):
             time.sleep(0.1)
     except ProcessExitedException as error:
-        # in torchrun's format, so that the supervisor parses both launchers alike
-        now = time.strftime("%Y-%m-%d_%H:%M:%S")
-        print(
-            f"Root Cause (first observed failure):\n  time      : {now}\n  host      : {hostname()}\n"
-            f"  rank      : {error.error_index} (local_rank: {error.error_index})\n"
-            f"  exitcode  : {error.exit_code} (pid: {error.error_pid})",
-            file=sys.stderr,
-            flush=True,
-        )
-        raise TrainingError(f"rank {error.error_index} ended with exit code {error.exit_code}.") from error
+        assert error.exit_code is not None
+        raise RankExited(error.error_index, error.exit_code, error.error_pid) from error
     except ProcessRaisedException as error:
         raise TrainingError(f"rank {error.error_index} failed: {error.msg}") from error
     finally:
+        for process in context.processes:
+            process.kill()  # those that are left after a second Ctrl-C
         del store
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator
+from multiprocessing import active_children
 from pathlib import Path
 
 import numpy as np
@@ -212,3 +213,20 @@ def test_zero_steps_raise_with_the_reason(folder: Path, tmp_path: Path) -> None:
         path.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
     with pytest.raises(DataError, match="No image is left"):
         prepare(config)
+
+
+def test_validations_keep_their_workers_until_the_loader_is_closed(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c", validation_split=0.3, loader_workers=2, **OPTIONS)
+    prepared = prepare(config)
+    steps = validation_steps(prepared.index, config.concepts, config.seed, prepared.cached.usable, 4)
+    loader, others = prepared.loader(batch_size=2), set(active_children())
+    whole = samples(loader.validation(steps))
+    workers = set(active_children()) - others
+    assert len(workers) == 2
+    next(loader.validation(steps))  # left in the middle, as after an error
+    assert_same(samples(loader.validation(steps)), whole)
+    assert set(active_children()) - others == workers
+    loader.close()
+    assert not set(active_children()) - others
+    assert_same(samples(loader.validation(steps)), whole)
+    loader.close()

@@ -1,0 +1,162 @@
+"""The processes of a run that a program starts: this one, new ones, or those that torchrun or srun has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+from modules.config import ConfigError, DataError, ResumeError, TandemError, TrainConfig, TrainingError
+from modules.distributed import RankEnv, RankExited, open_store, spawn
+from modules.library.task import Task
+from modules.monitoring import RunReport
+from modules.run import EventLog, Failure, LaunchPlan, RunFolder, clear_failures, read_events, root_cause
+from modules.run.console import echo
+from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
+from modules.run.folder.commands import STOP_INTERRUPTED, clear_commands, request_command
+from modules.run.folder.failures import read_failures
+from modules.run.launch.environment import set_network_interfaces
+from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
+from modules.run.supervise.outcome import RunEvidence, decide_outcome
+from modules.training.run_location import shared_run_folder
+from modules.training.worker import run_worker
+
+_ERRORS: Mapping[str, type[TandemError]] = {"config": ConfigError, "data": DataError, "resume": ResumeError}
+_NO_FAILURE = {FINISHED, INTERRUPTED, PAUSED, TERMINATED}
+_REPORTED_WITHIN_S = 10.0
+
+
+def train_here(task: Task, config: TrainConfig, folder: RunFolder, plan: LaunchPlan, resume: str | None) -> None:
+    """Train in this process. Raises the TandemError of a failure, KeyboardInterrupt after a second Ctrl-C."""
+    with _environment(plan.environment()):
+        if config.device == "cpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            if torch.cuda.is_available():
+                raise ConfigError(
+                    "device is 'cpu', but this process has used a GPU already, which cannot be hidden any more",
+                    "Set CUDA_VISIBLE_DEVICES= before Python starts",
+                )
+        _prepare(folder, range(1))
+        task.register()
+        code = run_worker(config, folder, resume=resume)
+    if (failure := root_cause(folder)) is not None or code not in _NO_FAILURE:
+        raise _reported(folder, failure)
+
+
+def train_in_processes(
+    task: Task, config: TrainConfig, folder: RunFolder, plan: LaunchPlan, resume: str | None
+) -> None:
+    """Train in a new process for each rank of this machine. Raises the TandemError of the rank that failed first."""
+    ranks = plan.ranks()
+    _prepare(folder, ranks)
+    started = len(read_events(folder.events_file))
+    exits: tuple[WorkerExit, ...] = ()
+    with _environment(plan.environment()), _interrupts_sent_to(folder):
+        try:
+            spawn(_train_as_rank, len(ranks), plan.port, (task, config, folder, resume))
+        except RankExited as error:
+            exits = (WorkerExit(error.rank, error.exit_code, error.pid, time=time.time(), is_first=True),)
+    if not exits:
+        return
+    events, failures = read_events(folder.events_file)[started:], read_failures(folder)
+    if not failures and not events and exits[0].exit_code > 0:
+        raise TrainingError(
+            f"the process of rank {exits[0].rank} ended before it could train; its error is above",
+            'A script that trains on several devices calls fit() below `if __name__ == "__main__":`',
+        )
+    outcome = decide_outcome(RunEvidence(1, events, failures, LauncherReport(exits), ranks=ranks))
+    raise _reported(folder, outcome.failure)
+
+
+def train_in_group(task: Task, config: TrainConfig, rank_env: RankEnv, resume: str | None) -> RunFolder:
+    """Train as one of the processes that torchrun or srun has started; returns the folder that rank 0 has made.
+
+    Raises the TandemError of the rank that failed first, on every rank that can.
+    """
+    set_network_interfaces(os.environ, rank_env.master_addr)
+    store = open_store(rank_env, config.startup_timeout_s, echo)
+    folder = shared_run_folder(config, rank_env, store, resume)
+    before = _times_finished(folder)
+    task.register()
+    code = run_worker(config, folder, rank_env, store, resume, supervised=False)
+    if code not in _NO_FAILURE:
+        raise _error(root_cause(folder))
+    deadline = time.monotonic() + _REPORTED_WITHIN_S
+    while _times_finished(folder) == before and time.monotonic() < deadline:
+        time.sleep(0.05)  # rank 0 still writes its last events
+    return folder
+
+
+def _train_as_rank(
+    rank_env: RankEnv, task: Task, config: TrainConfig, folder: RunFolder, resume: str | None
+) -> None:
+    task.register()
+    sys.exit(run_worker(config, folder, rank_env, resume=resume))
+
+
+def _prepare(folder: RunFolder, ranks: range) -> None:
+    clear_failures(folder, ranks)
+    clear_commands(folder)
+
+
+def _reported(folder: RunFolder, failure: Failure | None) -> BaseException:
+    """The exception for a failure, which becomes the last event of the run."""
+    if failure is not None and failure.kind == "interrupted":
+        return KeyboardInterrupt()
+    if failure is not None:
+        report = RunReport(EventLog(folder.events_file), None)
+        report.failed(failure)
+        report.close()
+    return _error(failure)
+
+
+def _error(failure: Failure | None) -> TandemError:
+    """What the caller catches: which rank failed and why; an error in the program's code has its traceback as a note."""
+    if failure is None:
+        return TrainingError("the training ended without a result, and without a recorded error")
+    if failure.kind in _ERRORS:
+        return _ERRORS[failure.kind](failure.message, failure.advice)
+    error = TrainingError(f"rank {failure.rank} failed: {failure.message}", failure.advice)
+    if failure.traceback:
+        error.add_note(f"On rank {failure.rank}, {failure.host}:\n{failure.traceback.rstrip()}")
+    return error
+
+
+def _times_finished(folder: RunFolder) -> int:
+    return sum(event["type"] == "finished" for event in read_events(folder.events_file))
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """The environment with `variables`; what is changed within the block is undone."""
+    former = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(former)
+
+
+@contextmanager
+def _interrupts_sent_to(folder: RunFolder) -> Iterator[None]:
+    """The first Ctrl-C stops the ranks after a backup; a second one ends them with KeyboardInterrupt."""
+    interrupted: list[int] = []
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted.append(number)
+        request_command(folder, "stop", STOP_INTERRUPTED)
+
+    former = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)

@@ -1,0 +1,156 @@
+"""Tandem's engine for a model, data and a loss of one's own, from a script or a notebook."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+
+import torch.distributed as dist
+from torch import nn
+
+from modules.config import ConfigError, ResumeError, TrainConfig, save_config
+from modules.data.batch import DataSets, MapDataset
+from modules.distributed import read_rank_env
+from modules.library.fit_result import FitResult, load_trained, read_result
+from modules.library.processes import train_here, train_in_group, train_in_processes
+from modules.library.settings import ConfigSource, trainer_config
+from modules.library.task import Loss, Metrics, Task
+from modules.run import LaunchPlan, RunFolder
+from modules.run.console import echo
+from modules.run.folder.resume import LATEST, folder_to_resume, former_config
+from modules.run.folder.run_lock import check_not_training, supervisor_lock
+from modules.run.launch.environment import MULTI_PROCESS_MODES
+
+
+class Trainer:
+    """Trains `model` on `train_data` with `loss`, on one device or on all of them, with everything that a run has.
+
+    `loss(model, batch)` returns one loss for each sample [B], or their mean. It calls `model(...)` itself, never parts
+    of it. `metrics(model, batch)` returns values for each sample [B], or their means, by name; they are averaged over
+    all validation samples of all ranks. Data sets are map-style, as torch.utils.data.Dataset; `collate` turns a list of
+    their items into a batch (default: torch's default_collate).
+
+    `config` is a TrainConfig, a mapping of settings, the path of a YAML or JSON file, or the name of a preset; settings
+    given as keywords come on top: Trainer(..., epochs=3, batch_size=64, learning_rate=1e-3). docs/settings.md lists
+    them. By default every GPU of the machine trains (see `choose_placement`).
+
+    Raises ConfigError or DataError for what cannot be trained.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train_data: MapDataset,
+        *,
+        loss: Loss,
+        validation_data: MapDataset | None = None,
+        test_data: MapDataset | None = None,
+        metrics: Metrics | None = None,
+        collate: Callable[[list[object]], object] | None = None,
+        config: ConfigSource = None,
+        **settings: object,
+    ) -> None:
+        self._task = Task(model, DataSets(train_data, validation_data, test_data, collate), loss, metrics)
+        self._task.check()
+        self.config = trainer_config(config, settings, has_validation=validation_data is not None)
+        self._folder: RunFolder | None = None
+
+    def fit(self, resume: bool | str = False) -> FitResult:
+        """Train to the end, and load the trained weights into the model.
+
+        `resume`: True or "latest" continues this trainer's run, or that named `run_name`, or the newest one, exactly
+        where it stopped; the path of a backup continues there. The first Ctrl-C ends the run after a backup, which is
+        no error: the result says so.
+
+        In a script that trains on several devices, call it below `if __name__ == "__main__":`. Under torchrun or srun
+        this process becomes one of their group; call it once there, in every process.
+        Raises a TandemError that says why the run failed, and on which rank.
+        """
+        _check_caller()
+        if (rank_env := read_rank_env(os.environ, self.config.initial_port)) is not None:
+            folder = train_in_group(self._task, self.config, rank_env, self._resumed(resume))
+        else:
+            folder = self._start(self._resumed(resume))
+        result = read_result(folder)
+        load_trained(self._task.model, result)
+        return result
+
+    def _resumed(self, resume: bool | str) -> str | None:
+        """As `--resume` takes it."""
+        if isinstance(resume, str):
+            return resume
+        return LATEST if resume else None
+
+    def _start(self, resume: str | None) -> RunFolder:
+        config, plan = self._planned()
+        if resume is None:
+            folder = RunFolder.create(config)
+        elif resume == LATEST and self._folder is not None:
+            folder = self._folder
+            check_not_training(folder)
+        else:
+            folder = folder_to_resume(config, resume)
+        self._folder = folder
+        echo(f"Run folder: {folder.path}")
+        with supervisor_lock(folder):
+            previous = former_config(folder)
+            save_config(config, folder.config_file)
+            train = train_in_processes if plan.mode in MULTI_PROCESS_MODES else train_here
+            try:
+                train(self._task, config, folder, plan, resume)
+            except (ConfigError, ResumeError):
+                folder.config_file.write_bytes(previous)
+                raise
+        return folder
+
+    def _planned(self) -> tuple[TrainConfig, LaunchPlan]:
+        """The config and plan of a start from here; with one device if nothing else is asked for and possible."""
+        config = self.config
+        if config.num_nodes > 1:
+            raise ConfigError(
+                f"num_nodes is {config.num_nodes}, and a program starts processes on its own machine only",
+                "Start the program with torchrun or srun on each machine",
+            )
+        plan = LaunchPlan.from_config(config, config_path="config.json")
+        is_asked_for = config.training_mode != "auto" or config.world_size is not None or config.processes_per_node
+        if plan.mode in MULTI_PROCESS_MODES:
+            try:
+                self._task.check_sendable()
+            except ConfigError as error:
+                if is_asked_for:
+                    raise
+                echo(f"Note: one device trains. {error}")
+                config = config.model_copy(update={"training_mode": "single"})
+                plan = LaunchPlan.from_config(config, config_path="config.json")
+        for reason in plan.reasons if is_asked_for or plan.mode != "single" else ():
+            echo(f"Note: {reason}.")
+        return self._without_unsendable_workers(config, plan), plan
+
+    def _without_unsendable_workers(self, config: TrainConfig, plan: LaunchPlan) -> TrainConfig:
+        """Where loader processes import what they need, data that they cannot import is read in this process."""
+        if plan.mode in MULTI_PROCESS_MODES or not config.loader_workers or multiprocessing.get_start_method() == "fork":
+            return config
+        try:
+            self._task.check_sendable()
+        except ConfigError:
+            echo("Note: loader_workers is 0, because new processes cannot import the data or the loss.")
+            return config.model_copy(update={"loader_workers": 0})
+        return config
+
+
+def _check_caller() -> None:
+    """Raise ConfigError if a run cannot be started from here."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "a process that was just started, and imports this program, comes to fit() as well",
+            'Put the call below `if __name__ == "__main__":`',
+        )
+    if dist.is_initialized():
+        raise ConfigError(
+            "fit() forms a process group of its own, and this process is in one already",
+            "Call it outside of launch_distributed and setup_distributed; under torchrun it joins the group by itself",
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError("fit() handles Ctrl-C, which Python allows in the main thread only", "Call it there")

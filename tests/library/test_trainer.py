@@ -1,0 +1,205 @@
+"""Trainer: a program's own model, data and loss on one device and on several, with the engine of every run."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from modules.config import TrainConfig, save_config
+from modules.library import ConfigError, DataError, FitResult, Trainer, TrainingError
+from tests.library.trainer_programs import (
+    SAMPLES,
+    Interrupting,
+    Killing,
+    Sums,
+    absolute_error,
+    failing_loss,
+    make_model,
+    squared_error,
+)
+from tests.ports import free_port
+from tests.runs import ROOT, environment
+
+SETTINGS: dict[str, object] = {
+    "epochs": 4,
+    "batch_size": 4,
+    "global_batch_size": 8,
+    "learning_rate": 0.02,
+    "precision": "fp64",
+    "loader_workers": 0,
+    "tensorboard": False,
+    "run_name": "x",
+}
+
+
+def trainer(place: Path, model: nn.Module, data: Sums | None = None, **more: object) -> Trainer:
+    arguments = {"loss": squared_error, **SETTINGS, "runs_dir": str(place), **more}
+    return Trainer(model, Sums() if data is None else data, **arguments)  # type: ignore[arg-type]
+
+
+def same(first: nn.Module, other: nn.Module, *, rtol: float = 0.0) -> bool:
+    pairs = zip(first.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.allclose(a, b, rtol=rtol, atol=0.0) for a, b in pairs)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, FitResult]:
+    """One device, with everything that is validated and tested."""
+    model = make_model()
+    held_out = {"validation_data": Sums(11), "test_data": Sums(7), "metrics": absolute_error}
+    return model, trainer(tmp_path_factory.mktemp("runs"), model, **held_out).fit()
+
+
+def test_the_trained_weights_are_in_the_model_and_saved(trained: tuple[nn.Module, FitResult]) -> None:
+    model, result = trained
+    assert (result.reason, result.is_complete, result.step) == ("finished", True, 20)  # 4 epochs of 37 samples
+    assert result.model_path is not None
+    saved = load_file(result.model_path / "model.safetensors")
+    assert all(torch.equal(value.float(), saved[name]) for name, value in model.state_dict().items())
+    start = make_model()
+    assert torch.equal(model[0].weight, start[0].weight)  # type: ignore[index]
+    assert not torch.equal(model[2].weight, start[2].weight)  # type: ignore[index]
+    assert [weight.requires_grad for weight in model.parameters()] == [False, False, True, True]
+
+
+def test_the_figures_are_those_of_the_whole_data(trained: tuple[nn.Module, FitResult]) -> None:
+    model, result = trained
+    for name, size in (("validation", 11), ("test", 7)):
+        batch = torch.utils.data.default_collate([Sums()[index] for index in range(size)])
+        with torch.no_grad():
+            loss, error = squared_error(model, batch).mean(), absolute_error(model, batch)["absolute_error"].mean()
+        # the model has been rounded to fp32 in its file
+        assert result.metrics[f"{name}_loss"] == pytest.approx(float(loss), rel=1e-5)
+        assert result.metrics[f"{name}_absolute_error"] == pytest.approx(float(error), rel=1e-5)
+    assert list(result.losses) == list(range(1, 21))
+    assert result.metrics["train_loss"] == result.losses[20]
+    assert result.best["validation_loss"] <= result.metrics["validation_loss"] < result.losses[1]
+
+
+def test_an_interrupted_fit_resumes_exactly(tmp_path: Path) -> None:
+    """Requests are looked for about every 0.2 s, so the run must be longer."""
+    expected, model, steps = make_model(), make_model(), 500
+    trainer(tmp_path / "whole", expected, epochs=100).fit()
+    interrupted = trainer(tmp_path, model, Interrupting(), epochs=100)
+    first = interrupted.fit()
+    assert (first.reason, first.is_complete, first.model_path) == ("interrupted", False, None)
+    assert 10 <= first.step < steps
+    assert not same(model, make_model())  # of the backup
+    model.load_state_dict(make_model().state_dict())
+    result = interrupted.fit(resume=True)
+    assert (result.reason, result.step) == ("finished", steps)
+    assert same(model, expected)
+
+
+def test_settings_of_the_engine_work(tmp_path: Path) -> None:
+    held_out = {"validation_data": Sums(5), "learning_rate": 1e-9, "early_stopping_patience": 1, "ema": True}
+    result = trainer(tmp_path, make_model(), **held_out, early_stopping_min_delta=0.1).fit()
+    assert (result.reason, result.step) == ("early_stopping", 10)
+    assert result.model_path is not None
+
+
+def test_where_settings_come_from(tmp_path: Path) -> None:
+    data, model = Sums(), make_model()
+    make = partial(Trainer, model, data, loss=squared_error)
+    assert make(config={"epochs": 3}, batch_size=2).config.epochs == 3
+    assert make(config=TrainConfig(epochs=3, batch_size=8), batch_size=2).config.batch_size == 2
+    save_config(TrainConfig(epochs=5), tmp_path / "mine.yaml")
+    assert make(config=tmp_path / "mine.yaml").config.epochs == 5
+    assert make(config=str(tmp_path / "mine.yaml"), epochs=6).config.epochs == 6
+    assert make().config.enable_multi_gpu
+    assert not make(training_mode="single").config.enable_multi_gpu
+    assert str(make().config.validate_every) == "never"
+    assert str(make(validation_data=data).config.validate_every) == "1 epoch"
+    assert str(make(validation_data=data, validate_every="5 steps").config.validate_every) == "5 steps"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        ({"epoch": 3}, ConfigError, "epoch .* is not a known setting; did you mean epochs?"),
+        ({"config": 3}, ConfigError, "config is int; give a TrainConfig, a mapping"),
+        ({"loss": nn.MSELoss()}, ConfigError, r"loss is MSELoss, which cannot be called as loss\(model, batch\)"),
+        ({"metrics": lambda batch: {}}, ConfigError, "metrics is <lambda>, which cannot be called as metrics"),
+        ({"model": squared_error}, ConfigError, "model is function; give a torch.nn.Module"),
+        ({"train_data": []}, DataError, "the training data is empty"),
+        ({"validation_data": iter([1])}, DataError, "no length or no items by number"),
+    ],
+)
+def test_what_cannot_be_trained(arguments: dict[str, object], error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        Trainer(**{"model": make_model(), "train_data": Sums(), "loss": squared_error, **arguments})  # type: ignore[arg-type]
+
+
+def test_an_error_of_the_program_names_its_line(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"rank 0 failed: trainer_programs.py, line \d+.*my own mistake") as caught:
+        trainer(tmp_path, make_model(), loss=failing_loss).fit()
+    assert 'raise ValueError("my own mistake")' in caught.value.__notes__[0]
+
+
+def test_a_lambda_trains_on_one_device_only(tmp_path: Path) -> None:
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return squared_error(model, batch)
+
+    assert trainer(tmp_path, make_model(), loss=loss, epochs=1).fit().is_complete
+    with pytest.raises(ConfigError, match=r"loss cannot be sent to them: .*\. Define it at the top level of a .py file"):
+        trainer(tmp_path, make_model(), loss=loss, world_size=2, run_name="y").fit()
+    assert not (tmp_path / "y").exists()
+
+
+def test_fit_within_a_group_of_the_program(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ConfigError, match="this process is in one already"):
+            trainer(tmp_path, DistributedDataParallel(make_model())).fit()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_what_is_defined_on_the_command_line_cannot_be_sent() -> None:
+    program = """
+from tests.library.trainer_programs import *
+from modules.library import ConfigError, Trainer
+def my_loss(model, batch): return squared_error(model, batch)
+try:
+    Trainer(make_model(), Sums(), loss=my_loss, world_size=2).fit()
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "'my_loss' (loss) is defined in a notebook or on the command line" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_two_ranks_train_like_one_and_a_killed_rank_is_named(tmp_path: Path) -> None:
+    """Two fits of two processes: the second continues the first one's run, and loses rank 1."""
+    alone, model, settings = make_model(), make_model(), {"world_size": 2, "initial_port": free_port()}
+    trainer(tmp_path / "alone", alone, epochs=3).fit()
+    two = trainer(tmp_path, model, Killing(file=tmp_path / "now"), epochs=3, **settings)
+    result = two.fit()
+    assert (result.reason, result.step) == ("finished", 15)
+    assert SAMPLES % 8
+    assert same(model, alone, rtol=1e-6)
+    before = copy.deepcopy(model)
+    (tmp_path / "now").touch()
+    longer = trainer(tmp_path, model, Killing(file=tmp_path / "now"), epochs=6, **settings)
+    with pytest.raises(TrainingError, match="rank 1 failed: The process was killed externally"):
+        longer.fit(resume=True)
+    assert same(model, before)
