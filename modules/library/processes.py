@@ -61,7 +61,7 @@ def train_in_processes(
         try:
             spawn(_train_as_rank, len(ranks), plan.port, (task, config, folder, resume))
         except RankExited as error:
-            exits = (WorkerExit(error.rank, error.exit_code, error.pid, time=time.time(), is_first=True),)
+            exits = (WorkerExit(error.rank, error.rank_exit_code, error.pid, time=time.time(), is_first=True),)
     if not exits:
         return
     events, failures = read_events(folder.events_file)[started:], read_failures(folder)
@@ -93,9 +93,7 @@ def train_in_group(task: Task, config: TrainConfig, rank_env: RankEnv, resume: s
     return folder
 
 
-def _train_as_rank(
-    rank_env: RankEnv, task: Task, config: TrainConfig, folder: RunFolder, resume: str | None
-) -> None:
+def _train_as_rank(rank_env: RankEnv, task: Task, config: TrainConfig, folder: RunFolder, resume: str | None) -> None:
     task.register()
     sys.exit(run_worker(config, folder, rank_env, resume=resume))
 
@@ -117,7 +115,7 @@ def _reported(folder: RunFolder, failure: Failure | None) -> BaseException:
 
 
 def _error(failure: Failure | None) -> TandemError:
-    """What the caller catches: which rank failed and why; an error in the program's code has its traceback as a note."""
+    """What the caller catches: which rank failed and why; the traceback, if it says more, is a note."""
     if failure is None:
         return TrainingError("the training ended without a result, and without a recorded error")
     if failure.kind in _ERRORS:

@@ -130,7 +130,11 @@ class Trainer:
 
     def _without_unsendable_workers(self, config: TrainConfig, plan: LaunchPlan) -> TrainConfig:
         """Where loader processes import what they need, data that they cannot import is read in this process."""
-        if plan.mode in MULTI_PROCESS_MODES or not config.loader_workers or multiprocessing.get_start_method() == "fork":
+        if (
+            plan.mode in MULTI_PROCESS_MODES
+            or not config.loader_workers
+            or multiprocessing.get_start_method() == "fork"
+        ):
             return config
         try:
             self._task.check_sendable()

@@ -151,7 +151,9 @@ def test_a_lambda_trains_on_one_device_only(tmp_path: Path) -> None:
         return squared_error(model, batch)
 
     assert trainer(tmp_path, make_model(), loss=loss, epochs=1).fit().is_complete
-    with pytest.raises(ConfigError, match=r"loss cannot be sent to them: .*\. Define it at the top level of a .py file"):
+    with pytest.raises(
+        ConfigError, match=r"loss cannot be sent to them: .*\. Define it at the top level of a .py file"
+    ):
         trainer(tmp_path, make_model(), loss=loss, world_size=2, run_name="y").fit()
     assert not (tmp_path / "y").exists()
 

@@ -68,8 +68,8 @@ def launch_distributed(
 def spawn(function: Callable[..., None], world_size: int, port: int, arguments: tuple[object, ...]) -> None:
     """Start `function(rank_env, *arguments)` once per rank with torch.multiprocessing and wait for all of them.
 
-    Raises TrainingError for the first rank that failed (RankExited if not by an exception), after the others have exited
-    or were killed.
+    Raises TrainingError for the first rank that failed, RankExited if not by an exception, after the others have
+    exited or were killed.
     """
     # Hosted by this process, the store outlives every rank, even one that is killed or stopped.
     store = host_store("127.0.0.1", port)
@@ -81,8 +81,7 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
         while not context.join(grace_period=GRACE_S):
             time.sleep(0.1)
     except ProcessExitedException as error:
-        assert error.exit_code is not None
-        raise RankExited(error.error_index, error.exit_code, error.error_pid) from error
+        raise RankExited(error.error_index, int(error.exit_code or 0), error.error_pid) from error
     except ProcessRaisedException as error:
         raise TrainingError(f"rank {error.error_index} failed: {error.msg}") from error
     finally:
