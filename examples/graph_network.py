@@ -3,7 +3,7 @@
 Start it from Tandem's folder, on all GPUs (or with `--set world_size=2` in two processes on a CPU):
 
     python scripts/train.py --config examples/graph_network.py --multi_gpu --set epochs=40 --set batch_size=32 \\
-        --set learning_rate=3e-3 --set validate_every="10 epochs"
+        --set learning_rate=1e-3 --set validate_every="10 epochs"
 
 The graphs of a batch become one large graph: all nodes in one tensor, all edges in another, and for each node the
 number of its graph. The graphs are generated; to train on your own, return them in `Graphs.__getitem__`.
@@ -89,7 +89,8 @@ def errors(model: nn.Module, batch: Graph) -> Tensor:
 
 
 def loss(model: nn.Module, batch: Graph) -> Tensor:
-    return errors(model, batch).square()
+    error = errors(model, batch)
+    return F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
 
 
 def metrics(model: nn.Module, batch: Graph) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ class Options(Section):
     """Fields in the window, and `--set family_options.width=32` on the command line."""
 
     width: int = setting(16, title="Width", help="Channels of the first layer.", ge=1)
-    side: int = setting(32, title="Side", help="Of the images.", unit="pixels", ge=16, multiple_of=8)
+    side: int = setting(32, title="Side", help="Of the images.", unit="pixels", ge=16)
     images: int = setting(1000, title="Images", help="How many images to train on.", ge=1)
 
 
@@ -55,7 +55,7 @@ def build_model(options: Options) -> nn.Module:
         nn.GroupNorm(1, 2 * width),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(2 * width * (options.side // 4) ** 2, 3),
+        nn.Linear(2 * width * ((options.side + 3) // 4) ** 2, 3),
     )
 
 

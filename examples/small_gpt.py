@@ -22,11 +22,11 @@ LETTERS = 256  # bytes, so that every text can be read
 
 
 class Options(Section):
-    """Fields in the window, and `--set family_options.width=64` on the command line."""
+    """Fields in the window, and `--set family_options.layers=4` on the command line."""
 
     folder: str = setting("", title="Folder", help="Where the .txt files are. Empty: Tandem's documentation.")
     context: int = setting(64, title="Context", help="How many letters it sees.", unit="letters", ge=2)
-    width: int = setting(64, title="Width", help="Features of each letter.", ge=16, multiple_of=16)
+    head_width: int = setting(16, title="Head width", help="Features of each of the 4 attention heads.", ge=1)
     layers: int = setting(2, title="Layers", help="Transformer blocks.", ge=1)
     dropout: float = setting(0.1, title="Dropout", help="Share of features that is dropped in training.", ge=0, lt=1)
 
@@ -49,12 +49,13 @@ class GPT(nn.Module):
 
     def __init__(self, options: Options) -> None:
         super().__init__()
-        self.letter, self.place = nn.Embedding(LETTERS, options.width), nn.Embedding(options.context, options.width)
+        width = 4 * options.head_width
+        self.letter, self.place = nn.Embedding(LETTERS, width), nn.Embedding(options.context, width)
         block = nn.TransformerEncoderLayer(
-            options.width, 4, 4 * options.width, options.dropout, F.gelu, batch_first=True, norm_first=True
+            width, 4, 4 * width, options.dropout, F.gelu, batch_first=True, norm_first=True
         )
-        self.blocks = nn.TransformerEncoder(block, options.layers, nn.LayerNorm(options.width), False)
-        self.head = nn.Linear(options.width, LETTERS, bias=False)
+        self.blocks = nn.TransformerEncoder(block, options.layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, LETTERS, bias=False)
         self.head.weight = self.letter.weight  # tied
 
     def forward(self, letters: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ from scripts.common import (
     ask_about_code,
     ask_about_path,
     is_interactive,
+    prepare_program,
     quick_imports,
-    require_packages,
 )
 
-require_packages()
+prepare_program()
 
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.config.file_access import set_file_access
@@ -105,7 +105,9 @@ def parser() -> argparse.ArgumentParser:
         epilog=f"Presets: {', '.join(preset_names())}. All settings: docs/settings.md.",
         allow_abbrev=False,
     )
-    top.add_argument("--config", metavar="FILE", help="a config file (JSON or YAML), the name of a preset, or your own Python file")
+    top.add_argument(
+        "--config", metavar="FILE", help="a config file (JSON or YAML), the name of a preset, or your own Python file"
+    )
     top.add_argument(
         "--set",
         metavar="NAME=VALUE",

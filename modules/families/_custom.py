@@ -118,7 +118,7 @@ class CustomFamily(Family):
 
     def summarize(self, counts: Mapping[str, Tensor]) -> Metrics:
         """The mean of each metric over all samples."""
-        names = [name.removesuffix("/sum") for name in counts if name.endswith("/sum")]
+        names = sorted(name.removesuffix("/sum") for name in counts if name.endswith("/sum"))
         return Metrics({name: float(counts[f"{name}/sum"]) / float(counts[f"{name}/samples"]) for name in names})
 
     def sample(self, request: SampleRequest) -> Image.Image:
