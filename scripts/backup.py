@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, is_interactive, require_packages
+from scripts.common import add_version, is_interactive, prepare_program
 
-require_packages()
+prepare_program()
 
 from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access

@@ -4,16 +4,49 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from types import TracebackType
 
 MAX_LORA_SCALE = 100.0
 
 
-def require_packages() -> None:
-    """Exit with a hint if the packages are missing; called before the imports that need them."""
+def prepare_program() -> None:
+    """What each program does before its other imports: Ctrl-C and closed standard streams do no harm, and missing
+    packages end it with a hint."""
+    sys.excepthook = _end_at_ctrl_c
+    open_missing_streams()
+    _require_packages()
+
+
+def open_missing_streams() -> None:
+    """Standard streams that were closed (`>&-`) lead to the null device; the next file would get their numbers."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _end_at_ctrl_c(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    with suppress(OSError, ValueError):
+        print("Stopped.", file=sys.stderr, flush=True)
+    os._exit(130)  # as modules.run.exit_codes.INTERRUPTED, which may not be imported yet
+
+
+def _require_packages() -> None:
     if find_spec("pydantic") is not None and find_spec("torch") is not None:
         return
     python, setup = (".venv/bin/python", "./scripts/setup.sh")

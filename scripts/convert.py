@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_lora_scale, add_version, lora_scales, require_packages
+from scripts.common import add_lora_scale, add_version, lora_scales, prepare_program
 
-require_packages()
+prepare_program()
 
 from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access

@@ -9,9 +9,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_version, require_packages
+from scripts.common import add_version, prepare_program
 
-require_packages()
+prepare_program()
 
 from modules.config import ConfigError, TandemError, TrainConfig, dump, override, save_config, validate
 from modules.config.file_access import set_file_access

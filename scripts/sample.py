@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_lora_scale, add_trust_code, add_version, allow_code, lora_scales, require_packages
+from scripts.common import add_lora_scale, add_trust_code, add_version, allow_code, lora_scales, prepare_program
 
-require_packages()
+prepare_program()
 
 from pydantic import ValidationError
 

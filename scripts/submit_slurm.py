@@ -11,9 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, require_packages
+from scripts.common import add_trust_code, add_version, allow_code, prepare_program
 
-require_packages()
+prepare_program()
 
 from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
 from modules.config.file_access import set_file_access

@@ -8,9 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import require_packages
+from scripts.common import prepare_program
 
-require_packages()
+prepare_program()
 
 from torch.distributed import run
 from torch.distributed.elastic.rendezvous import static_tcp_rendezvous

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be started by its path
 
-from scripts.common import require_packages
+from scripts.common import prepare_program
 
 DEFAULT_COUNT = 2000
 HEADER = (
@@ -28,7 +28,7 @@ HEADER = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 1 if there was a crash or a hang."""
     arguments = _parser().parse_args(argv)
-    require_packages()
+    prepare_program()
     from tests.torture.kinds import KINDS
     from tests.torture.watch import Plan, Tally, run
 

@@ -106,3 +106,29 @@ def test_ctrl_c_before_training_is_one_line(
     monkeypatch.setattr(sys, "stdin", Terminal())
     assert train.main(["--join", "127.0.0.1:9", "--token_file", "-"]) == 130
     assert capsys.readouterr().err == "Stopped.\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
+def test_closed_standard_streams_do_no_harm(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "backup").mkdir()
+    command = f'exec "$0" "$1" list "$2" {closed}'
+    argv = ["sh", "-c", command, sys.executable, str(SCRIPTS / "backup.py"), str(tmp_path)]
+    done = subprocess.run(argv, stderr=subprocess.PIPE, encoding="utf-8", check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_during_the_imports_is_one_line(tmp_path: Path) -> None:
+    # a package that takes long to import: Ctrl-C arrives in the middle
+    (tmp_path / "pydantic.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPTS / "train.py")], encoding="utf-8", env=environment, **pipes
+    ) as it:
+        assert it.stdout is not None
+        assert it.stdout.readline() == "importing\n"
+        it.send_signal(signal.SIGINT)
+        output, error = it.communicate(timeout=60)
+    assert (it.returncode, output, error) == (130, "", "Stopped.\n")

@@ -74,6 +74,16 @@ def read_rank_env(environ: Mapping[str, str], default_port: int = 12355) -> Rank
     return None
 
 
+def started_by_hand(environ: Mapping[str, str], rank_env: RankEnv) -> str:
+    """A note for a process whose variables no launcher has set: they may be left over from another program."""
+    if rank_env.world_size == 1 or "TORCHELASTIC_RUN_ID" in environ or started_by_srun(environ):
+        return ""
+    return (
+        f"Note: RANK={rank_env.rank} and WORLD_SIZE={rank_env.world_size} are set in the environment, so this process "
+        f"waits for {rank_env.world_size - 1} more that somebody else starts. To train with this one alone, unset both."
+    )
+
+
 def _number(environ: Mapping[str, str], name: str, default: str = "") -> int:
     return number(name, environ.get(name, default))
 

@@ -6,6 +6,7 @@ import pytest
 
 from modules.config import ConfigError
 from modules.distributed import RankEnv, read_rank_env
+from modules.run.launch.rank_env import started_by_hand
 
 
 def test_plain_start_has_no_rank_env() -> None:
@@ -59,3 +60,15 @@ def test_invalid_environments_are_explained(given: dict[str, str], said: str) ->
     with pytest.raises(ConfigError) as caught:
         read_rank_env(given)
     assert said in str(caught.value)
+
+
+def test_variables_that_no_launcher_has_set_are_named_at_once() -> None:
+    left_over = {"RANK": "0", "WORLD_SIZE": "2"}
+    rank_env = read_rank_env(left_over)
+    assert rank_env is not None
+    note = started_by_hand(left_over, rank_env)
+    assert "RANK=0 and WORLD_SIZE=2" in note
+    assert "waits for 1 more" in note
+    assert "unset both" in note
+    assert started_by_hand({**left_over, "TORCHELASTIC_RUN_ID": "none"}, rank_env) == ""
+    assert started_by_hand({**left_over, "WORLD_SIZE": "1"}, RankEnv(0, 0, 1, "127.0.0.1", 1)) == ""
