@@ -42,7 +42,7 @@ from modules.run.join.local_settings import check_local_settings
 from modules.run.launch.environment import set_network_interfaces
 from modules.run.launch.fatal_startup import previous_fatal_exit_code, report_fatal_startup
 from modules.run.launch.preview import absolute_config_path, preview, to_arguments
-from modules.run.launch.rank_env import RankEnv, read_rank_env
+from modules.run.launch.rank_env import RankEnv, read_rank_env, started_by_hand
 from modules.run.launch.slurm_environment import check_gpus_of_step
 from modules.run.launch.store_secret import NO_SECRET, store_secret
 from modules.run.start import check_start, start_run
@@ -285,6 +285,8 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     note = check_gpus_of_step(os.environ, config.distributed_backend)
     if note and rank_env.rank == 0:
         echo(f"Note: {note}.")
+    if note := started_by_hand(os.environ, rank_env):
+        echo(note)
     if rank_env.rank == 0 and store_secret() is None:
         echo(NO_SECRET)
     store = open_store(rank_env, config.startup_timeout_s, echo)
