@@ -41,6 +41,7 @@ class FamilyDeclaration:
     options: tuple[Option, ...]
     model: type[Section]
     size_step: int  # pixels; image sides are multiples of it
+    brings_data: bool = False  # whether it has data sets of its own, and no use for folders of images
 
     @property
     def defaults(self) -> dict[str, object]:
@@ -108,10 +109,10 @@ def _parse(name: str, text: str) -> FamilyDeclaration:
         model = build_section(data["options"])
         methods = tuple(str(method) for method in data["methods"])
         parts = tuple(str(part) for part in data["parts"])
-        size_step = int(data["size_step"])
+        size_step, brings_data = int(data["size_step"]), bool(data.get("brings_data"))
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"The options reported by {name} cannot be read: {error}.") from None
-    return FamilyDeclaration(name, methods, parts, _with_group_path(model), model, size_step)
+    return FamilyDeclaration(name, methods, parts, _with_group_path(model), model, size_step, brings_data)
 
 
 def _with_group_path(model: type[Section]) -> tuple[Option, ...]:

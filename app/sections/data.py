@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tkinter as tk
 from pathlib import PurePath
 from typing import Final
 
@@ -13,8 +14,10 @@ from app.images.image_index import ConceptFolder
 from app.images.pages import ImagePages
 from app.images.thumbnails import Thumbnails
 from app.sections.form_section import FormSection
+from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Segments
+from app.widgets.buttons import Segments, card, text, wrap_within
+from modules.config import Option
 
 TABS: Final = {
     "folders": "Folders and settings",
@@ -24,6 +27,11 @@ TABS: Final = {
     "problems": "Problems",
 }
 _KINDS: Final = {"train": "", "validation": "for validation", "test": "for testing"}
+
+# The settings that also apply to data sets that a family brings itself.
+_OF_OWN_DATA: Final = frozenset(
+    ("validation_split", "loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last")
+)
 
 EMPTY = "No images yet.\nAdd a folder of images to train on."
 
@@ -66,11 +74,20 @@ class Section(FormSection):
         ),
     )
 
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        super().__init__(parent, state)
+        state.subscribe("family", self._changed, self)
+
     def build(self) -> None:
         """Build the form; the pages about the images are built when first shown."""
         self.thumbnails = Thumbnails()
         self.pages: ImagePages | None = None
         kind = ItemListSpec("concepts", "enabled", "Concepts", "Add a folder", EMPTY, self._describe, self.thumbnails)
+        self.own_data = card(self.scroll.inside)
+        self._origin = text(self.own_data, "", colour=theme.MUTED)
+        wrap_within(self._origin, self.own_data)
+        self._origin.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
+        self.columns.add(self.own_data, 0)
         self.list = self.add_list(kind, self.item_cards)
         super().build()
         self.page = "folders"
@@ -99,6 +116,28 @@ class Section(FormSection):
         """End the threads of the thumbnails."""
         self.thumbnails.close()
         super().destroy()
+
+    @property
+    def brings_data(self) -> bool:
+        """Whether the chosen family has data sets of its own."""
+        declaration = self.state.family.declaration
+        return declaration is not None and declaration.brings_data
+
+    def arrange(self) -> None:
+        """With data sets of its own only what applies to them, and where they come from."""
+        hidden = {str(self.list.frame if self.brings_data else self.own_data)}
+        name = PurePath(self.state.family.name).name
+        self._origin.configure(
+            text=f"The data comes from build_data in {name}; folders of images are not used." * self.brings_data
+        )
+        filled = {str(block.frame) for block in self.blocks if block.arrange(self.wants)}
+        hidden |= {str(block.frame) for block in self.blocks} - filled
+        self.columns.arrange(lambda frame: str(frame) not in hidden)
+
+    def wants(self, option: Option) -> bool:
+        return super().wants(option) and (
+            not self.brings_data or option.path in _OF_OWN_DATA or option.path in self._forced
+        )
 
     def jump_to(self, path: str) -> None:
         self.turn_to("folders")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 
 from modules.config import TandemError
@@ -29,14 +30,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def describe(name: str) -> str:
-    """JSON with the family's name, methods, submodules (as "parts"), size step and the declarations of its options."""
-    family = family_class(name)
+    """JSON with the family's name, methods, submodules (as "parts"), size step, whether it brings its own data, and the
+    declarations of its options."""
+    with redirect_stdout(sys.stderr):  # what a user's file prints
+        family = family_class(name)
     declarations = [asdict(option) for option in options(family.Options)]
     described = {
         "family": name,
         "methods": family.methods,
         "parts": family.submodules,
         "size_step": family.size_step,
+        "brings_data": family.brings_data,
         "options": declarations,
     }
     return json.dumps(described, indent=2)

@@ -33,6 +33,9 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
         yield Cell("images", hosts_of(coordinator.first_ranks), "grey", "no config given (--config FILE)")
         return
     first_ranks = coordinator.first_ranks
+    if not any(concept.enabled for concept in coordinator.context.config.concepts):
+        yield Cell("images", hosts_of(first_ranks), "grey", "the config has no folders of images")
+        return
     answers = coordinator.ask([member.rank for member in first_ranks], "list_images")
     hosts = [member.host for member in coordinator.context.everyone]
     cells = [

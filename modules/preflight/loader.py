@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from modules.config import Concept, DataError, TrainConfig
@@ -18,7 +19,8 @@ from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import encode_batch_size
 from modules.data.index.build import build_index
 from modules.data.index.index import Index
-from modules.data.loading.loader import Examples, make_loader
+from modules.data.loading.item_batches import TRAIN, ItemBatches, item_loader
+from modules.data.loading.loader import Examples, Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples
 from modules.data.loading.order import make_order
 from modules.families._family import Family
@@ -29,6 +31,7 @@ from modules.run.join.fingerprint import data_listing
 from modules.run.preflight_report.report import Cell
 from modules.training.class_labels import label_concepts, with_classes
 from modules.training.model_setup import caches_images, check_available, load_family
+from modules.training.own_data import order_items
 
 _IMAGES = 32
 _CHUNK = 8
@@ -39,6 +42,8 @@ _TIMEOUT_FACTOR = 4.0
 
 def measure_loader(context: Context) -> Answer:
     """Task of every rank: images encoded per second, and samples loaded per second with the config's settings."""
+    if check_available(context.config).brings_data:
+        return {"encoded_per_s": 0.0, "loaded_per_s": _load_items(context.config, context.timeout_s / 6)}
     with tempfile.TemporaryDirectory(
         prefix=".tandem-preflight-", dir=existing_parent(context.folders["cache_dir"])
     ) as folder:
@@ -77,7 +82,7 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
             sum(float(str(a[name])) for a in good.values()) for name in ("loaded_per_s", "encoded_per_s")
         )
         least = f" (rank {slowest} {float(str(good[slowest]['loaded_per_s'])):.0f})" if len(good) > 1 else ""
-        caching = f"new images are encoded once, at {encoded:.0f} images/s" if encoded else "images are not cached"
+        caching = f"new images are encoded once, at {encoded:.0f} images/s" if encoded else "nothing is cached"
         value = f"{loaded:.0f} samples/s{least} with loader_workers={context.config.loader_workers}; {caching}"
         yield Cell("loader", f"{len(good)} rank{'s' if len(good) > 1 else ''}", "green", value)
 
@@ -131,9 +136,35 @@ def _encode(config: TrainConfig, family: Family, index: Index, seconds: float) -
 def _load(config: TrainConfig, family: Family, index: Index, examples: Examples, seconds: float) -> float:
     """Samples per second that the loader delivers once its workers have started."""
     order = make_order(index, config, config.seed, examples.usable, config.batch_size)
-    loading = make_loader(config, index, examples, order, family.sample_transform, batch_size=config.batch_size)
+    return _measure(
+        make_loader(config, index, examples, order, family.sample_transform, batch_size=config.batch_size), seconds
+    )
+
+
+def _load_items(config: TrainConfig, seconds: float) -> float:
+    """As `_load`, for a family that brings its own data sets."""
+    items = ItemBatches(load_family(config).data_sets())
+    order = order_items(items.rows(TRAIN), config, config.batch_size)
+    return _measure(
+        item_loader(
+            config,
+            items,
+            order,
+            batch_size=config.batch_size,
+            rank=0,
+            world_size=1,
+            min_micro_batches=1,
+            equal_counts=False,
+        ),
+        seconds,
+        _REPEATS,
+    )
+
+
+def _measure(loading: Loader, seconds: float, epochs: int = 1) -> float:
+    """Samples per second once its workers have started, for at most so many epochs."""
     try:
-        batches = loading.epoch(0)
+        batches = chain.from_iterable(loading.epoch(epoch) for epoch in range(epochs))
         next(batches, None)
         started, samples = time.perf_counter(), 0
         for batch in batches:

@@ -47,7 +47,7 @@ def prepare_own_data(
     train, own_validation, test = (items.rows(name) for name in (TRAIN, VALIDATION, TEST))
     _check_equal(items, [len(each) for each in (train, own_validation, test)], ranks, report)
     held_out = train[_is_held_out(train, config)]
-    order = _order(np.setdiff1d(train, held_out), config, global_batch_size)
+    order = order_items(np.setdiff1d(train, held_out), config, global_batch_size)
     validation = np.concatenate([held_out, own_validation])
     _check_validation(config, len(validation))
     report.note(
@@ -87,7 +87,8 @@ def _is_held_out(train: NDArray[np.int64], config: TrainConfig) -> NDArray[np.bo
     return to_unit_interval(hash_uint64(train, config.seed, _SPLIT))[: len(train)] < config.validation_split
 
 
-def _order(rows: NDArray[np.int64], config: TrainConfig, global_batch_size: int) -> Order:
+def order_items(rows: NDArray[np.int64], config: TrainConfig, global_batch_size: int) -> Order:
+    """The order of these rows. Raises DataError if there are none or not one full step."""
     if not len(rows):
         raise DataError("The training data is empty.", "Let build_data return a data set with at least one item.")
     none = np.zeros(len(rows), dtype=np.int32)

@@ -460,6 +460,27 @@ def test_familys_options_become_fields(driver: Driver, home: Path) -> None:
     assert driver.draft.get("family_options") == {"anything": [1, 2]}
 
 
+def test_data_of_ones_own_needs_no_folders_of_images(driver: Driver) -> None:
+    driver.window.show_section("data")
+    section = driver.window.sections["data"]
+    driver.wait(lambda: driver.draft.family, "the family's answer")
+    driver.settle()
+    assert "Add a folder" in driver.text(section)
+    assert "comes from" not in driver.text(section)
+    driver.draft.set("family", str(ROOT / "tests" / "points.py"))
+    driver.wait(lambda: driver.draft.family and driver.draft.family.name.endswith("points.py"), "the file's answer")
+    driver.settle()
+    shown = driver.text(section)
+    assert "The data comes from build_data in points.py" in shown
+    assert not any(part in shown for part in ("Add a folder", "Resolution", "Masks", "Cache folder"))
+    driver.set("validation_split", "0.2")
+    driver.window.show_section("model")
+    driver.set("family_options.width", "9")
+    driver.draft.set("family", "pixel_diffusion")
+    driver.window.show_section("data")
+    driver.wait(lambda: "Add a folder" in driver.text(section), "the folders are back")
+
+
 def test_a_family_file_runs_only_after_it_was_allowed(
     driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,16 +10,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from modules.config import TrainConfig
 from modules.distributed.startup.rendezvous import Member
-from modules.preflight import all_reduce, clocks, disk, gpus, pairs, ports
-from modules.preflight.coordinator import Context, run_task
+from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports
+from modules.preflight.coordinator import Context, Coordinator, run_task
 from modules.run.preflight_report.report import Cell, PreflightReport
+from tests import points
 
 ALPHA, BETA = Member(0, 0, "alpha", 100, 0, 1), Member(1, 0, "beta", 200, 1, 1)
 GPU = {"index": 0, "memory_mib": 81_920, "free_mib": 80_000, "temperature_c": 40, "slowdown_reasons": []}
@@ -245,3 +247,13 @@ def test_gpus_of_a_host_are_those_that_any_of_its_ranks_sees() -> None:
     assert [cell.value for cell in gpus.judge("alpha", gpus.merge(seen[:1] * 2))] == ["1 x A100, 77.1 GiB free or more"]
     assert gpus.merge([seen[0], {"error": "lost"}]) == {"error": "lost"}
     assert gpus.merge([{**each, "health": []} for each in seen])["names"] == ["A100", "A100"]
+
+
+def test_data_of_ones_own_is_loaded_without_images(tmp_path: Path) -> None:
+    settings = {"family": points.__file__, "runs_dir": str(tmp_path), "cache_dir": str(tmp_path), "loader_workers": 0}
+    own = replace(context(tmp_path), config=TrainConfig.model_validate(settings), has_config=True, timeout_s=0.6)
+    answer = loader.measure_loader(own)
+    assert float(str(answer["loaded_per_s"])) > 0
+    assert answer["encoded_per_s"] == 0
+    coordinator = cast(Coordinator, SimpleNamespace(context=own, first_ranks=[ALPHA]))
+    assert [cell.colour for cell in images.check(coordinator)] == ["grey"]
