@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be started by its path
@@ -66,6 +67,11 @@ are never shown.
   enough that `max_steps` ends the run.
 - **LoRA layers.** kohya's and OneTrainer's sets are `lora_targets` `kohya`, `kohya_conv` (LoCon, with `lora_conv_rank`)
   and `onetrainer`: see [adapters.md](adapters.md).
+- **Training scripts for PyTorch** have no common format. Recognised are files with a section `training` (or `train`,
+  `trainer`) and another one: `parallel`, `data`, `model`, `optimizer`, `scheduler`, `validation`, `testing`,
+  `early_stopping`, `checkpoint`, `logging`, under these names or others that are common. A model's name becomes the
+  network of Tandem's classifier, a `.py` file a family of your own, which does not run before you have allowed it.
+  What is unknown or wrong is listed with its line. `examples/train_cli.py` has the flags that such scripts have.
 - **Model families** that Tandem does not have keep their name in `family`, which is then marked as unknown: choose
   another family and base model.
 """
@@ -89,16 +95,24 @@ def _trainer(trainer: Trainer) -> str:
 
 
 def _rules(table: Table) -> str:
-    rows = "".join(_rule(rule) for rule in table.rules)
+    others: dict[str, list[str]] = {}
+    for other, name in table.renamed.items():
+        others.setdefault(name, []).append(f"`{other}`")
+    rows = "".join(_rule(rule, others) for rule in table.rules)
     return f"| setting | default | Tandem | difference |\n|---|---|---|---|\n{rows}"
 
 
-def _rule(rule: Rule | CombinedRule) -> str:
+def _rule(rule: Rule | CombinedRule, others: Mapping[str, Sequence[str]]) -> str:
+    """One row; below each name, other names of the same setting."""
     keys = rule.keys if isinstance(rule, CombinedRule) else {rule.source: rule.default}
-    names = "<br>".join(f"`{name}`" for name in keys)
+    names = "<br>".join(f"`{name}`{_also(others.get(name, ()))}" for name in keys)
     defaults = "<br>".join(_default(value) for value in keys.values())
     target = ", ".join(f"`{path}`" for path in rule.target.split(", "))
     return f"| {names} | {defaults} | {target} | {_cell(rule.why)} |\n"
+
+
+def _also(names: Sequence[str]) -> str:
+    return f" (also {', '.join(names)})" if names else ""
 
 
 def _unsupported(table: Table) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from modules.importers import ai_toolkit, diffusion_pipe, kohya, onetrainer, simple_tuner
+from modules.importers import ai_toolkit, diffusion_pipe, kohya, onetrainer, simple_tuner, training_yaml
 from modules.importers.rules import Table
 from modules.importers.translation import Translation
 
@@ -28,5 +28,7 @@ _FILES = {
     ai_toolkit: "a job (YAML or JSON) with one training process",
     diffusion_pipe: "the run's TOML; the dataset is read from the file it refers to",
     simple_tuner: "config.json; datasets are read from the file it refers to, usually multidatabackend.json",
+    training_yaml: "YAML (or JSON, TOML) with sections such as data, model, training, parallel, validation, "
+    "early_stopping, checkpoint and logging, as scripts for PyTorch have them",
 }
 TRAINERS = tuple(Trainer(m.TRAINER, file, m.recognises, m.translate, m.TABLES) for m, file in _FILES.items())

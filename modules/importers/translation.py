@@ -50,6 +50,7 @@ class Translation:
         self.imported: list[ImportEntry] = []
         self.changed: list[ImportEntry] = []
         self.not_imported: list[ImportEntry] = []
+        self.lines: Mapping[str, int] = {}  # of the file, by setting: shown with those that are not imported
 
     def apply(
         self,
@@ -148,9 +149,15 @@ class Translation:
     def report(self) -> ImportReport:
         """The report so far."""
         imported, changed, not_imported = (
-            tuple(sorted(entries, key=_rank)) for entries in (self.imported, self.changed, self.not_imported)
+            tuple(sorted(entries, key=_rank))
+            for entries in (self.imported, self.changed, map(self._with_line, self.not_imported))
         )
         return ImportReport(self.trainer, tuple(self.paths.files), imported, changed, not_imported)
+
+    def _with_line(self, entry: ImportEntry) -> ImportEntry:
+        """The entry, with the line of its setting if that is known."""
+        line = self.lines.get(entry.source.partition(", ")[0])
+        return entry if line is None else replace(entry, source=f"{entry.source} (line {line})")
 
     def _combined(self, rule: CombinedRule, values: Mapping[str, object], target_prefix: str) -> list[ImportEntry]:
         given = {name: values[name] for name in rule.keys if name in values}

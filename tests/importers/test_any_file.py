@@ -22,6 +22,7 @@ from modules.importers import (
     kohya,
     onetrainer,
     simple_tuner,
+    training_yaml,
 )
 from modules.importers.rules import ANY, CombinedRule, Table, is_default
 from modules.importers.translation import flatten
@@ -188,6 +189,19 @@ def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: d
     check(found, own, simple_tuner.BACKEND_TABLE, "data_backend_config.0.")
 
 
+@given(given_settings=groups(training_yaml.TABLE))
+@SETTINGS
+def test_training_yaml(tmp_path: Path, given_settings: dict[str, Any]) -> None:
+    base = nested(given_settings)
+    for section in ("training", "data"):
+        base[section] = base[section] if isinstance(base.get(section), dict) else {}
+    found = imported(tmp_path, base)
+    groups_with_keys = ("training.optimizer.", "training.scheduler.")  # which are also settings by themselves
+    kept = {name: value for name, value in flatten(base).items() if not name.startswith(groups_with_keys)}
+    known = names(training_yaml.TABLE)
+    check(found, {name: value for name, value in kept.items() if name in known}, training_yaml.TABLE)
+
+
 @given(
     data=st.dictionaries(
         st.sampled_from(["config", "process", "datasets", "general", "concepts", "samples", "job", "optimizer", "unet"])
@@ -204,6 +218,7 @@ def test_simple_tuner(tmp_path: Path, given_settings: dict[str, Any], backend: d
             {"job": "train", "config": {"process": [{}]}},
             {"model": {"type": "x"}, "pipeline_stages": 1},
             {"model_family": "x", "model_type": "lora"},
+            {"training": {"epochs": 1}, "data": {}},
         ]
     ),
 )

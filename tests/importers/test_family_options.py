@@ -1,4 +1,4 @@
-"""Imported options of Stable Diffusion are valid for its families."""
+"""Imported options of Stable Diffusion and classifiers are valid for their families."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.classification.options import ClassifierOptions
 from modules.diffusion.options import DiffusionOptions
 from modules.importers import TRAINERS, import_file
 from modules.importers.kohya import training
@@ -22,7 +23,7 @@ def test_every_option_in_a_rule_exists() -> None:
         if path.startswith("family_options.")
     }
     assert paths
-    assert paths <= set(DiffusionOptions.model_fields)
+    assert paths <= {*DiffusionOptions.model_fields, *ClassifierOptions.model_fields}
 
 
 @pytest.mark.parametrize("sampler", sorted({*training.SAMPLERS.values(), *data.SAMPLERS.values()}))

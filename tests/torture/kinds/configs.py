@@ -25,6 +25,7 @@ _IMPORTED = (
     "kohya_gui.json",
     "onetrainer.json",
     "simple_tuner.json",
+    "training_script.yaml",
 )
 
 

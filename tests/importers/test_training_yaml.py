@@ -1,0 +1,135 @@
+"""The YAML of training scripts, with sections, as a config."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, Interval
+from modules.importers import ImportResult, import_file
+from tests.importers.conftest import FILES
+
+
+def imported(folder: Path, text: str) -> ImportResult:
+    file = folder / "config.yaml"
+    file.write_text(text, encoding="utf-8")
+    return import_file(file)
+
+
+def reasons(found: ImportResult) -> dict[str, str]:
+    """Why each setting was not imported."""
+    return {item.source: item.why for item in found.report.not_imported}
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    for name in ("pictures/train", "pictures/val"):
+        (tmp_path / name).mkdir(parents=True)
+    found = import_file(shutil.copy(FILES / "training_script.yaml", tmp_path))
+    config = found.config
+    assert (config.enable_multi_gpu, config.training_mode, config.world_size) == (True, "distributed", 4)
+    assert (config.distributed_backend, config.sync_batch_norm, config.lr_scaling) == ("nccl", True, "none")
+    assert [(concept.path, concept.kind, concept.horizontal_flip) for concept in config.concepts] == [
+        (str(tmp_path / "pictures/train"), "train", True),
+        (str(tmp_path / "pictures/val"), "validation", False),
+    ]
+    assert (config.resolution, config.batch_size, config.loader_workers) == (64, 32, 6)
+    assert config.family == "classifier"
+    assert config.family_options == {"network": "resnet50", "pretrained": True, "label_smoothing": 0.1}
+    assert (config.epochs, config.learning_rate, config.scheduler) == (90, 0.1, "cosine")
+    assert (config.warmup_fraction, config.precision, config.max_grad_norm) == (0.1, "fp16", 1.5)
+    optimizer = {"name": "sgd", "momentum": 0.9, "nesterov": False, "weight_decay": 1e-4}
+    assert {**config.optimizer.model_dump(), **optimizer} == config.optimizer.model_dump()
+    assert (config.gradient_accumulation_steps, config.seed) == (2, 7)
+    assert (config.validate_every, config.backup_every) == (Interval(2, "epochs"), Interval(5, "epochs"))
+    assert (config.early_stopping_patience, config.early_stopping_metric) == (10, "accuracy")
+    assert (config.early_stopping_mode, config.early_stopping_min_delta, config.restore_best) == ("max", 0.001, True)
+    assert (config.runs_dir, config.backups_kept) == (str(tmp_path / "outputs"), 4)
+    assert (config.tensorboard, config.log_every) == (True, Interval(20, "steps"))
+
+
+def test_what_is_unknown_or_wrong_is_listed_with_its_line(tmp_path: Path) -> None:
+    found = reasons(import_file(shutil.copy(FILES / "training_script.yaml", tmp_path)))
+    assert found["training.learning_rat (line 42)"] == "the import does not know this setting"
+    assert found["training.ema (line 43)"] == '"yes please" is neither true nor false'
+    assert found["model.num_classes (line 26)"] == "Tandem counts the classes of the images"
+    assert found["training.optimizer.lookahead (line 35)"] == "the import does not know this setting"
+    assert found["parallel.init_method (line 11)"].startswith("Tandem starts its processes itself")
+    assert {"logging.dir (line 67)", "logging.wandb.project (line 69)"} <= set(found)
+    assert len(found) == 7
+
+
+def test_an_invalid_value_is_named_with_its_line(tmp_path: Path) -> None:
+    found = imported(tmp_path, "training:\n  epochs: -3\n  lr: fast\ndata:\n  batch_size: 0\n")
+    why = reasons(found)
+    assert why["training.epochs (line 2)"].startswith("invalid in Tandem: epochs is -3")
+    assert why["training.lr (line 3)"] == '"fast" is not a number'
+    assert why["data.batch_size (line 5)"].startswith("invalid in Tandem: batch_size is 0")
+
+
+def test_other_names_and_sections(tmp_path: Path) -> None:
+    text = """
+arch: {type: ResNet32, args: {pretrained: false}}
+data_loader: {type: Cifar, args: {data_dir: data, batch_size: 16, validation_split: 0.1, num_workers: 2}}
+optimizer: {type: Adam, args: {lr: 0.01, weight_decay: 0}}
+lr_scheduler: {type: StepLR, args: {step_size: 50}}
+trainer: {epochs: 10, save_dir: saved, save_period: 1, monitor: min val_loss, early_stop: 3, tensorboard: false}
+n_gpu: 2
+"""
+    found = imported(tmp_path, text)
+    config = found.config
+    assert config.family_options == {"network": "cifar_resnet32", "pretrained": False}
+    assert (config.batch_size, config.validation_split, config.loader_workers) == (16, 0.1, 2)
+    assert (config.optimizer.name, config.learning_rate) == ("adam", 0.01)
+    assert (config.epochs, config.early_stopping_patience, config.early_stopping_metric) == (10, 3, "loss")
+    assert (config.early_stopping_mode, config.tensorboard) == ("min", False)
+    assert (config.enable_multi_gpu, config.world_size) == (True, 2)
+    assert config.validate_every == Interval(1, "epochs")
+    assert config.max_grad_norm is None  # such scripts do not clip unless they say so
+    assert reasons(found)["lr_scheduler.type"].startswith("Tandem has constant, linear, cosine")
+
+
+def test_of_two_names_the_first_counts(tmp_path: Path) -> None:
+    found = imported(tmp_path, "training:\n  lr: 0.1\n  learning_rate: 0.2\ndata:\n  workers: 1\n")
+    assert found.config.learning_rate == 0.1
+    assert reasons(found)["training.learning_rate (line 3)"] == "training.lr takes precedence"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mode: dp", (True, "data_parallel", None)),
+        ("mode: single", (False, "single", None)),
+        ("mode: fsdp\n  world_size: 8", (True, "fully_sharded", 8)),
+        ("world_size: auto", (False, "auto", None)),
+        ("enabled: true\n  world_size: -1", (True, "auto", None)),
+    ],
+)
+def test_parallel(tmp_path: Path, text: str, expected: tuple[object, ...]) -> None:
+    config = imported(tmp_path, f"parallel:\n  {text}\ntraining:\n  epochs: 1\n").config
+    assert (config.enable_multi_gpu, config.training_mode, config.world_size) == expected
+
+
+def test_steps_alone_and_a_lowest_rate(tmp_path: Path) -> None:
+    text = "training: {max_steps: 500, lr: 0.1, min_lr: 1e-3, scheduler: cosine, precision: bf16-mixed}\ndata: {}\n"
+    config = imported(tmp_path, text).config
+    assert (config.max_steps, config.epochs, config.min_learning_rate_factor) == (500, 10_000, 0.01)
+    assert config.precision == "bf16"
+
+
+def test_a_python_file_as_the_model_is_the_family(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("raise SystemExit('it was run')", encoding="utf-8")
+    found = imported(tmp_path, "model:\n  file: net.py\ntraining:\n  epochs: 2\n")
+    assert found.config.family == str(tmp_path / "net.py")
+
+
+def test_early_stopping_that_is_off_is_off(tmp_path: Path) -> None:
+    text = "training: {epochs: 1}\nearly_stopping:\n  enabled: false\n  patience: 4\n"
+    assert imported(tmp_path, text).config.early_stopping_patience is None
+
+
+@pytest.mark.parametrize("text", ["training: {epochs: 3}", "data: {}\nmodel: {}", "epochs: 3\nlr: 0.1"])
+def test_other_files_are_not_taken_for_one(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="no supported trainer has these settings"):
+        imported(tmp_path, text)
