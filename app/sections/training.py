@@ -9,7 +9,8 @@ OPTIMIZER = (
     "optimizer.name", "learning_rate", "optimizer.weight_decay", "optimizer.betas", "optimizer.beta1", "optimizer.eps",
     "optimizer.momentum", "optimizer.nesterov", "optimizer.decay_rate", "optimizer.clip_threshold",
     "optimizer.scale_parameter", "optimizer.d0", "optimizer.d_coef", "optimizer.bias_correction",
-    "optimizer.safeguard_warmup", "optimizer.fused",
+    "optimizer.safeguard_warmup", "optimizer.fused", "optimizer.foreach", "decay_norms_and_biases",
+    "learning_rate_factors",
 )  # fmt: skip
 
 
@@ -35,7 +36,7 @@ class Section(FormSection):
             ("precision", "gradient_checkpointing", "channels_last", "compile", "probe_memory"),
             0,
         ),
-        Card("Stability", ("max_grad_norm", "ema", "ema_decay", "max_nonfinite_steps"), 1),
+        Card("Stability", ("max_grad_norm", "ema", "ema_decay", "ema_reference_batch_size", "max_nonfinite_steps"), 1),
         Card(
             "Validation",
             (

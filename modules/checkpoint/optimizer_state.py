@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,10 +51,11 @@ def unpack_optimizer(
     """Load `state` into `optimizer`. Group settings named in `configured` keep their current values.
 
     Step counters stay on the CPU unless the optimizer counts on the device, as in torch's own load_state_dict.
-    Raises ValueError if the state is from another optimizer, or has a different number of groups or other shapes.
+    Raises ValueError if the state is from another optimizer, has other shapes, or cannot be divided into these groups.
     """
     if state.class_name != type(optimizer).__name__:
         raise ValueError(f"it is from another optimizer, {state.class_name} instead of {type(optimizer).__name__}")
+    state = _regrouped(state, len(optimizer.param_groups), {"lr", *configured})
     for group, saved in zip(optimizer.param_groups, state.groups, strict=True):
         # pytorch_optimizer adds settings at the first step, such as the step's number; a file never names parameters
         kept = {"params", *configured}
@@ -76,6 +77,22 @@ def unpack_optimizer(
                     key: value if key == "step" and not on_device else _like(parameter, value)
                     for key, value in saved_state.items()
                 }
+
+
+def _regrouped(state: OptimizerState, count: int, configured: Collection[str]) -> OptimizerState:
+    """`state` for `count` groups, into which a changed config divides the same weights.
+
+    What optimizers keep of a group, such as the step's number or Prodigy's estimate, has to be the same in all groups;
+    tensors are kept in the first one. Raises ValueError if it is not the same.
+    """
+    if len(state.groups) == count:
+        return state
+    kept = [{key: value for key, value in group.items() if key not in configured} for group in state.groups]
+    if not kept or any(group != kept[0] for group in kept):
+        raise ValueError(
+            f"its {len(state.groups)} groups of weights differ, and the config now asks for {count} groups"
+        )
+    return replace(state, groups=[kept[0]] * count)
 
 
 def _check_shapes(name: str, parameter: Tensor, state: Mapping[str, Tensor | Plain]) -> None:

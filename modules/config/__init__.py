@@ -13,6 +13,7 @@ from modules.config.section import Section, setting
 from modules.config.sections.adapters import TARGET_PRESETS, target_patterns, unknown_submodules
 from modules.config.sections.concept import Concept
 from modules.config.sections.data import unsupported_resolution
+from modules.config.sections.optimizer import parse_learning_rate_factors
 from modules.config.sections.sampling import Sample
 from modules.config.sections.submodule import SubmoduleSettings
 from modules.config.sections.training import better_direction
@@ -49,6 +50,7 @@ __all__ = [
     "load_preset",
     "options",
     "override",
+    "parse_learning_rate_factors",
     "preset_names",
     "resolve_config",
     "save_config",

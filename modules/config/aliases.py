@@ -65,6 +65,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "max_grad_norm": ("clip_grad_norm", "gradient clipping", "grad_clip"),
     "ema": ("Average the model (EMA)", "use_ema"),
     "ema_decay": ("ema_max_decay",),
+    "ema_reference_batch_size": ("ema scaling rule",),
+    "decay_norms_and_biases": ("no_weight_decay", "filter_bias_and_bn", "weight decay exclusion", "no_decay"),
+    "learning_rate_factors": (
+        "layer_decay", "block_lr", "loraplus_lr_ratio", "layer-wise learning rates", "param_groups",
+    ),
+    "optimizer.foreach": ("multi_tensor",),
     "channels_last": ("opt_channelslast", "memory_format"),
     "compile": ("torch_compile", "dynamo_backend"),
     "gradient_checkpointing": ("Save memory by recomputing", "activation checkpointing", "recompute"),

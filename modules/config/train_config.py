@@ -14,7 +14,7 @@ from modules.config.sections.adapters import TARGET_PRESETS, AdapterSettings, ta
 from modules.config.sections.data import DataSettings
 from modules.config.sections.model import ModelSettings
 from modules.config.sections.multi_gpu import MultiGpuSettings
-from modules.config.sections.optimizer import OptimizerSettings
+from modules.config.sections.optimizer import OptimizerSettings, parse_learning_rate_factors
 from modules.config.sections.optimizers import OPTIMIZERS
 from modules.config.sections.output import OutputSettings
 from modules.config.sections.sampling import SamplingSettings
@@ -64,6 +64,7 @@ class TrainConfig(
     def _check_rules(self) -> Self:
         rules = [
             *_warmup_rules(self),
+            *_factor_rules(self),
             *_address_rules(self),
             *_device_rules(self),
             *_port_rules(self),
@@ -83,6 +84,16 @@ def _warmup_rules(config: TrainConfig) -> _Rules:
         return []
     sentence = f"is {config.warmup_fraction:g}, and warmup_steps is {config.warmup_steps}; set one of them to 0"
     return [("warmup_fraction", sentence)]
+
+
+def _factor_rules(config: TrainConfig) -> _Rules:
+    try:
+        parse_learning_rate_factors(config.learning_rate_factors)
+    except ValueError as error:
+        return [
+            ("learning_rate_factors", f"is {config.learning_rate_factors!r}, {error}; correct it, or leave it empty")
+        ]
+    return []
 
 
 def _address_rules(config: TrainConfig) -> _Rules:

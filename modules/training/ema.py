@@ -14,6 +14,14 @@ from modules.distributed.weights import swap_storage
 Tensors: TypeAlias = Mapping[str, Tensor]
 
 
+def decay_for_batch(decay: float, batch: int, reference: int | None) -> float:
+    """The decay per step with which the average covers as many samples as `decay` does at the batch size `reference`.
+
+    decay ** (batch / reference): the EMA scaling rule of Busbridge et al. 2023 (arXiv:2307.13813), definition 1.2.
+    """
+    return decay if reference is None else float(decay ** (batch / reference))
+
+
 class Ema:
     """The averaged copy of the trainable weights.
 

@@ -14,12 +14,13 @@ from modules.distributed import RankGroup, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
 from modules.run import RunFolder
-from modules.training.dataset import Dataset, RowSelection, prepare_dataset, resolve_data
-from modules.training.ema import Ema
+from modules.training.dataset import Dataset, RowSelection, check_validation, prepare_dataset, resolve_data
+from modules.training.ema import Ema, decay_for_batch
 from modules.training.fetch_base_model import fetch_base_model
 from modules.training.model_setup import check_available, load_family, prepare_model
 from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.own_data import prepare_own_data
+from modules.training.parameter_groups import parameter_groups
 from modules.training.plan import Plan
 from modules.training.precision import Precision, can_use_tf32
 from modules.training.resume import check_initial_model
@@ -110,12 +111,12 @@ def build_components(
             equal_micro_batches=equal,
             select_rows=select_rows,
         )
+    check_validation(config, data)
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
-    groups = submodule_groups(family, config, weights.local)
-    optimizer = build_optimizer(
-        [{"params": [weights.local[name] for name in group.weights]} for group in groups], config
-    )
+    groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config)
+    optimizer = build_optimizer([group.for_optimizer(weights.local) for group in groups], config)
+    ema_decay = decay_for_batch(config.ema_decay, plan.global_batch_size, config.ema_reference_batch_size)
     return Components(
         config=config,
         folder=folder,
@@ -127,7 +128,7 @@ def build_components(
         groups=groups,
         data=data,
         guarded_step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
-        ema=Ema(weights.local, config.ema_decay, weights.swap) if config.ema else None,
+        ema=Ema(weights.local, ema_decay, weights.swap) if config.ema else None,
         backups=Backups(folder.backup_dir, config.backups_kept),
         sample_requests=requests,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -15,19 +16,28 @@ from modules.training.triggers import has_passed
 
 @dataclass(frozen=True)
 class SubmoduleGroup:
-    """The trained weights of one submodule: a parameter group of the optimizer."""
+    """The trained weights of one submodule, or some of them: a parameter group of the optimizer."""
 
     name: str  # of the submodule; empty: the whole model
     weights: tuple[str, ...]  # names, as in `Weights.local`
     learning_rate_factor: float  # relative to the run's learning rate
     stop_after: Interval
+    pattern: str = ""  # of `learning_rate_factors`, if the weights are those that it selects
+    has_weight_decay: bool = True  # that of the optimizer; otherwise none
 
     def summary(self, learning_rate: float) -> str:
-        """A line for the terminal if the group has its own learning rate or end; else empty."""
+        """A line for the terminal if the group has its own learning rate, end or weight decay; else empty."""
         until = f", for {self.stop_after}" if self.stop_after else ""
-        differs = until or self.learning_rate_factor != 1.0
-        rate = f"learning rate {learning_rate * self.learning_rate_factor:.3g}{until}"
-        return f"{self.name}: {rate}." if self.name and differs else ""
+        decay = "" if self.has_weight_decay else f", {len(self.weights)} norms and biases without weight decay"
+        differs = until or decay or self.learning_rate_factor != 1.0
+        rate = f"learning rate {learning_rate * self.learning_rate_factor:.3g}{decay}{until}"
+        name = ", ".join(filter(None, (self.name, repr(self.pattern) if self.pattern else ""))) or "all other weights"
+        return f"{name}: {rate}." if differs else ""
+
+    def for_optimizer(self, weights: Mapping[str, nn.Parameter]) -> dict[str, Any]:
+        """The group as torch.optim takes it."""
+        own = {} if self.has_weight_decay else {"weight_decay": 0.0}
+        return {"params": [weights[name] for name in self.weights], **own}
 
     def is_frozen(self, progress: Progress) -> bool:
         """Whether the next step leaves the group as it is. A function of the progress, so a resumed run agrees."""

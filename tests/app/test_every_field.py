@@ -24,6 +24,7 @@ VALUES: dict[str, object] = {
     "processes_per_node": [2],
     "optimizer.name": "lion",
     "embedding_token": "<my-cat>",
+    "learning_rate_factors": "head = 0.1",
 }
 FIRST: dict[str, dict[str, object]] = {  # other settings that make a value valid
     "embedding_token": {"family": "my_family.py"},  # the built-in one has no textual inversion
@@ -90,6 +91,8 @@ def prepare(driver: Driver, option: Option) -> None:
             needed = wanted.split("|")[0] if wanted else another_value(condition)
             if not driver.draft.is_active(option) and driver.draft.get(path) != needed:
                 driver.set(path, True if condition.type == "switch" else needed)
+        elif path.startswith("!") and driver.draft.get(path[1:]) is True:
+            driver.set(path[1:], False)
 
 
 def at(data: Data, path: str) -> object:

@@ -105,6 +105,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         concept["caption_extension"] = f".txt .caption{number}"
     for place, part in enumerate(data["parts"]):
         part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")
+    data["learning_rate_factors"] = "head = 0.1"
     data["lora_targets"], data["embedding_token"] = "all", "<new>"  # not every text is a pattern or a word
     data["embedding_init"] = data["embedding_init"].strip() or "cat"
     if not data["cache_latents"]:

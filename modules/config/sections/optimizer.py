@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import re
+from typing import ClassVar, Final, Literal
 
 from pydantic import field_validator
 
 from modules.config.section import Section, setting
 from modules.config.sections.optimizers import OPTIMIZERS, AdamW, AnyOptimizer
+
+MAX_FACTOR: Final = 10_000.0
+_FACTOR_KEYS: Final = {"pattern", "factor"}
+_SEPARATOR: Final = re.compile(r",(?![^{]*\})|\n")  # a comma within {1,2} belongs to its pattern
 
 
 def _each_optimizer() -> str:
@@ -95,6 +100,33 @@ class OptimizerSettings(Section):
         resume="warn",
     )
 
+    decay_norms_and_biases: bool = setting(
+        True,
+        title="Weight decay on norms and biases",
+        help="Switch off to keep weight decay away from biases and from the weights of norms (all weights with one "
+        "dimension), as is usual for classifiers and transformers. Makes no difference without weight decay.",
+        advanced=True,
+        resume="warn",
+    )
+    learning_rate_factors: str = setting(
+        "",
+        title="Learning-rate factors by layer",
+        help="Trains some weights with another learning rate: PATTERN = FACTOR, separated by commas, such as "
+        "stem = 0.1, head = 10. Patterns are regular expressions that are searched for in the names of weights; the "
+        "first one that matches counts. The factor multiplies the learning rate of the run or of the submodule, after "
+        "schedule and warm-up. lora_B = 16 is LoRA+. Empty: all the same.",
+        advanced=True,
+        resume="warn",
+    )
+
+    @field_validator("learning_rate_factors", mode="before")
+    @classmethod
+    def _factors_as_text(cls, value: object) -> object:
+        """Accept a list of {pattern, factor}."""
+        if value and isinstance(value, list) and all(isinstance(x, dict) and x.keys() == _FACTOR_KEYS for x in value):
+            return ", ".join(f"{each['pattern']} = {each['factor']}" for each in value)
+        return value
+
     @field_validator("optimizer", mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
@@ -104,3 +136,21 @@ class OptimizerSettings(Section):
         if isinstance(value, dict) and "name" not in value:
             return {"name": AdamW().name, **value}
         return value
+
+
+def parse_learning_rate_factors(text: str) -> list[tuple[str, float]]:
+    """The patterns and factors of `learning_rate_factors`. Raises ValueError with the rest of a sentence."""
+    found = []
+    for part in filter(None, (each.strip() for each in _SEPARATOR.split(text))):
+        pattern, is_given, number = (each.strip() for each in part.rpartition("="))
+        try:
+            factor = float(number)
+            re.compile(pattern)
+        except ValueError:
+            raise ValueError(f"in which {part!r} is no PATTERN = FACTOR, such as head = 0.1") from None
+        except re.error as error:
+            raise ValueError(f"in which {pattern!r} is not a valid regular expression ({error})") from None
+        if not is_given or not pattern or not 0 < factor <= MAX_FACTOR:
+            raise ValueError(f"in which {part!r} is no PATTERN = FACTOR with a factor above 0 and up to {MAX_FACTOR:g}")
+        found.append((pattern, factor))
+    return found

@@ -40,6 +40,14 @@ _fused = partial(
     "waiting for the GPU.",
     advanced=True,
 )
+_foreach = partial(
+    setting,
+    title="Foreach optimizer step",
+    help="Without the fused step, GPUs update all weights at once instead of one after the other: faster, with memory "
+    "for one more copy of what is trained. Same result.",
+    advanced=True,
+    depends_on="!fused",
+)
 _clip_threshold = partial(
     setting,
     title="Clip threshold",
@@ -67,7 +75,10 @@ class Optimizer(Section):
 
     def arguments(self) -> dict[str, object]:
         """The keyword arguments for the class in `target`, without the parameters and the learning rate."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
+        given = {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
+        if given.get("foreach"):
+            given["foreach"] = None  # torch decides by the device, and never where the step is fused
+        return given
 
 
 class AdamW(Optimizer):
@@ -82,6 +93,7 @@ class AdamW(Optimizer):
     eps: float = _eps(1e-8)
     weight_decay: float = _weight_decay(0.01)
     fused: bool = _fused(True)
+    foreach: bool = _foreach(True)
 
 
 class AdamW8bit(Optimizer):
@@ -108,6 +120,7 @@ class Adam(Optimizer):
     eps: float = _eps(1e-8)
     weight_decay: float = _weight_decay(0.0)
     fused: bool = _fused(True)
+    foreach: bool = _foreach(True)
 
 
 class SGD(Optimizer):
@@ -138,6 +151,7 @@ class SGD(Optimizer):
     )
     weight_decay: float = _weight_decay(0.0)
     fused: bool = _fused(True)
+    foreach: bool = _foreach(True)
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:

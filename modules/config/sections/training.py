@@ -102,6 +102,19 @@ class TrainingSettings(Section):
         lt=1,
         resume="warn",
     )
+    ema_reference_batch_size: int | None = setting(
+        None,
+        title="EMA reference batch size",
+        help="The effective batch size that the decay is meant for. With a larger one the average remembers fewer "
+        "steps, so that it covers as many images: the decay is raised to the power of effective batch / reference. "
+        "Empty: the decay counts steps, whatever the batch.",
+        unit="images",
+        advanced=True,
+        depends_on="ema",
+        ge=1,
+        le=16_777_216,
+        resume="warn",
+    )
     channels_last: bool = setting(
         False,
         title="Channels-last memory format",

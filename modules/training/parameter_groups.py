@@ -1,0 +1,74 @@
+"""The optimizer's parameter groups: those of the submodules, divided by learning rate and weight decay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+import torch
+
+from modules.config import ConfigError, TrainConfig, parse_learning_rate_factors
+from modules.training.submodules import SubmoduleGroup
+
+EXAMPLES = 3
+
+
+def parameter_groups(
+    groups: Sequence[SubmoduleGroup], shapes: Mapping[str, torch.Size], config: TrainConfig
+) -> list[SubmoduleGroup]:
+    """`groups`, divided by `learning_rate_factors` and `decay_norms_and_biases`; as they are with the defaults.
+
+    `shapes` are those of the full weights. Raises ConfigError for a pattern that selects no weight.
+    """
+    factors = parse_learning_rate_factors(config.learning_rate_factors)
+    names = [name for group in groups for name in group.weights]
+    chosen = {name: _first_match(name, factors) for name in names}
+    for number, (pattern, _) in enumerate(factors):
+        if number not in chosen.values():
+            raise _selects_nothing(pattern, names, factors[:number])
+    found: list[SubmoduleGroup] = []
+    for group in groups:
+        # all other weights first
+        for number in (None, *range(len(factors))):
+            pattern, factor = ("", 1.0) if number is None else factors[number]
+            for decays in (True, False):
+                own = [
+                    name
+                    for name in group.weights
+                    if chosen[name] == number and (config.decay_norms_and_biases or _decays(name, shapes)) is decays
+                ]
+                if own:
+                    rate, weights = group.learning_rate_factor * factor, tuple(own)
+                    divided = replace(group, weights=weights, learning_rate_factor=rate, pattern=pattern)
+                    found.append(replace(divided, has_weight_decay=decays))
+    return found
+
+
+def _decays(name: str, shapes: Mapping[str, torch.Size]) -> bool:
+    """Whether the weight is neither a bias nor a norm's: the rule of param_groups_weight_decay in timm."""
+    return len(shapes[name]) > 1 and name.rpartition(".")[2] != "bias"
+
+
+def _first_match(name: str, factors: Sequence[tuple[str, float]]) -> int | None:
+    return next((number for number, (pattern, _) in enumerate(factors) if re.search(pattern, name)), None)
+
+
+def _selects_nothing(pattern: str, names: Sequence[str], former: Sequence[tuple[str, float]]) -> ConfigError:
+    taken = [name for name in names if re.search(pattern, name)]
+    if taken:
+        first = former[_first_match(taken[0], former) or 0][0]
+        return ConfigError(
+            f"learning_rate_factors: all weights that {pattern!r} matches are selected by a pattern before it, such as "
+            f"{taken[0]} by {first!r}.",
+            "Put the narrower pattern first.",
+        )
+    words = {part: name for name in reversed(names) for part in (name, *name.split("."))}
+    close = dict.fromkeys(words[word] for word in get_close_matches(pattern, words, EXAMPLES, cutoff=0.5))
+    some = list(close) or names[:: max(1, len(names) // EXAMPLES)][:EXAMPLES]
+    return ConfigError(
+        f"learning_rate_factors: {pattern!r} matches none of the {len(names)} weights that are trained; "
+        f"{'close to it are' if close else 'some of them are'} {', '.join(some)}.",
+        "Correct the pattern, a regular expression that is searched for in these names, or leave it out.",
+    )
