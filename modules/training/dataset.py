@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.data.archives.cifar import is_archive, unpack, unpacked_concept
 from modules.data.cache.cache import Cache
 from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
@@ -108,6 +108,19 @@ def prepare_dataset(
     )
     unreadable = UnreadableImages(len(index), ranks, report, problems_file, problems)
     return Dataset(index, examples, order, loader, validation, test, unreadable)
+
+
+def check_validation(config: TrainConfig, data: Dataset) -> None:
+    """Raises ConfigError if a setting needs validation data and there is none: a config alone may not show that."""
+    if data.validation:
+        return
+    needed = {"early_stopping_patience": config.early_stopping_patience, "restore_best": config.restore_best}
+    for name, value in needed.items():
+        if value:
+            raise ConfigError(
+                f"{name} is {str(value).lower()}, but there is no validation data.",
+                "Set validation_split above 0, or add data for validation.",
+            )
 
 
 def cache_fingerprint(family: Family, precision: Precision) -> str:

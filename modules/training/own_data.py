@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from modules.config import ConfigError, DataError, TrainConfig
+from modules.config import DataError, TrainConfig
 from modules.data.batch import MicroBatch
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, ItemBatches, item_loader
 from modules.data.loading.order import Order, TrainingRows, item_steps
@@ -49,7 +49,6 @@ def prepare_own_data(
     held_out = train[_is_held_out(train, config)]
     order = order_items(np.setdiff1d(train, held_out), config, global_batch_size)
     validation = np.concatenate([held_out, own_validation])
-    _check_validation(config, len(validation))
     report.note(
         f"Data: {order.samples_per_epoch} samples to train on, {len(validation)} for validation, {len(test)} for the "
         f"test; {order.steps_per_epoch} steps per epoch of {global_batch_size} samples."
@@ -100,17 +99,6 @@ def order_items(rows: NDArray[np.int64], config: TrainConfig, global_batch_size:
             f"Switch drop_last off, or lower the global batch size to at most {len(rows)}.",
         )
     return order
-
-
-def _check_validation(config: TrainConfig, samples: int) -> None:
-    if samples:
-        return
-    for name, value in (("early_stopping_patience", config.early_stopping_patience),):
-        if value:
-            raise ConfigError(
-                f"{name} is {value}, but there is no validation data.",
-                "Let build_data return some, or set validation_split above 0.",
-            )
 
 
 def _check_equal(items: ItemBatches, lengths: list[int], ranks: RankGroup, report: Report) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from modules import ROOT
 from modules.config import TrainConfig
 from modules.data.batch import Batch, DataSets
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, ItemBatches, item_loader
@@ -171,3 +172,15 @@ def test_a_saved_model_continues_with_its_options(whole: Run, tmp_path: Path) ->
     assert saved["options"]["dropout"] == 0.2
     family = family_class(FILE).load(config_of(tmp_path, base_model=str(whole.folder.model_dir)))
     assert family.options.dropout == 0.2  # type: ignore[attr-defined]
+
+
+def test_the_file_in_the_guide_trains(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "custom_models.md").read_text(encoding="utf-8")
+    file = tmp_path / "lines.py"
+    file.write_text(guide.split("```python\n")[1].split("```")[0])
+    code, run = train_alone(
+        config_of(tmp_path, family=str(file), max_steps=100, batch_size=8, validate_every="50 steps")
+    )
+    assert code == 0, run.failure(0)
+    losses = [float(str(event["loss"])) for event in run.events("validation")]
+    assert losses[-1] < 0.5 * run.losses[0]

@@ -59,7 +59,7 @@ def test_a_broken_file_is_one_sentence(code: str, part: str, tmp_path: Path) -> 
         ("number", r"loss returned a float for 4 samples"),
         ("nothing", r"loss returned None \(is a `return` missing\?\)"),
         ("integers", r"loss returned torch\.int64 numbers; a loss is floating point"),
-        ("error", r"points\.py, line \d+, in <lambda>: RuntimeError: "),
+        ("error", r"points\.py, line \d+: RuntimeError: "),
         ("model", r"build_model failed: points\.py, line \d+, in build_model: ValueError: no model"),
         ("no model", r"points\.py, line \d+: build_model returned a dict instead of a torch\.nn\.Module"),
         ("data", r"points\.py, line \d+: build_data: the data is trian, which is no name of a data set"),
