@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from modules.config import ConfigError, TrainConfig
+from modules.run.folder.error_help import PORT_IN_USE
 from modules.run.folder.events import EventLog
+from modules.run.folder.failures import Failure
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.join_line import remove_join_line
@@ -14,6 +17,9 @@ from modules.run.launch.plan import LaunchPlan
 from modules.run.start_machines import MachinesStart, plan_of, print_plan
 from modules.run.supervise.outcome import STARTING, RunOutcome
 from modules.run.supervise.supervisor import Supervisor
+
+_PORT_TRIES: Final = 4
+_NO_GROUP: Final = ("process_group", PORT_IN_USE)
 
 Echo = Callable[[str], None]
 
@@ -63,9 +69,14 @@ def _start_single_machine(
     *,
     require_multi_gpu: bool,
 ) -> int:
-    print_plan(plan, echo)
-    supervisor = Supervisor.from_plan(plan, folder)
-    code = supervisor.run()
+    for left in reversed(range(_PORT_TRIES)):
+        print_plan(plan, echo)
+        supervisor = Supervisor.from_plan(plan, folder, may_restart=_port_was_taken if left else None)
+        code = supervisor.run()
+        if not supervisor.can_restart:
+            break
+        echo(f"Note: another program took port {plan.port} at the same moment, so training starts with another one.")
+        plan = plan_of(config, folder, extra_args, require_multi_gpu=require_multi_gpu)
     may_train_alone = plan.world_size != 1 and not require_multi_gpu and not supervisor.is_stopped
     if not may_train_alone or not _failed_to_form_group(supervisor.outcome):
         return code
@@ -74,7 +85,12 @@ def _start_single_machine(
     return Supervisor.from_plan(plan_of(single, folder, extra_args, require_multi_gpu=False), folder).run()
 
 
+def _port_was_taken(failure: Failure) -> bool:
+    """Between the choice of a free port and its use: another run may have been started in the same second."""
+    return failure.kind == PORT_IN_USE
+
+
 def _failed_to_form_group(outcome: RunOutcome | None) -> bool:
     """Whether the processes could not form a group; the first phase starts only once they have."""
     failure = None if outcome is None else outcome.failure
-    return outcome is not None and failure is not None and failure.kind == "process_group" and outcome.phase == STARTING
+    return outcome is not None and failure is not None and failure.kind in _NO_GROUP and outcome.phase == STARTING

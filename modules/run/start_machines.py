@@ -20,7 +20,7 @@ from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.launch.plan import LaunchPlan
 from modules.run.launch.restarts import resume_since
 from modules.run.supervise.outcome import outcome_message
-from modules.run.supervise.supervisor import Supervisor
+from modules.run.supervise.supervisor import Supervisor, any_failure
 
 # Other machines take a while to notice a killed process; a failed run must end within 30 s overall.
 _COLLECT_REMOTE_S: Final = 10.0
@@ -107,7 +107,7 @@ class MachinesStart:
                 self._folder,
                 lambda: server.wait_for_reports(_COLLECT_REMOTE_S, self._is_cause_known),
                 store_secret=secret,
-                may_restart=left > 0,
+                may_restart=any_failure if left > 0 else None,
             )
             code = self._supervisor.run()
             if not self._supervisor.can_restart:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from modules.config import save_config
+from modules.run import RunFolder
+from modules.run.start import start_run
 from scripts import preflight, sample, train
 from tests.runs import ROOT, assert_error_message, group_settings, run_command, tiny_config, train_alone, train_command
 
@@ -204,16 +208,34 @@ def test_an_unsupported_sample_size_is_refused(images: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_taken_port_and_missing_cuda_are_replaced_and_noted(images: Path, tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        config = tiny_config(images, tmp_path, max_steps=1, **group_settings(2, port))
-        done = run_command(train_command(config, tmp_path / "c.json", "--backend", "nccl"), CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"instead of {port}, which is in use" in done.stdout
-    assert "gloo instead of nccl" in done.stdout
+def test_taken_ports_and_missing_cuda_are_replaced_and_noted(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One port is taken before the start; its replacement just after it was chosen, by a run of the same second."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said: list[str] = []
+    replaced: list[int] = []
+    with ExitStack() as others:
+
+        def take(port: int) -> int:
+            taken = others.enter_context(socket.socket())
+            taken.bind(("", port))
+            taken.listen()
+            return int(taken.getsockname()[1])
+
+        def echo(line: str) -> None:
+            if (chosen := re.search(r"port (\d+) instead of", line)) and not replaced:
+                replaced.append(take(int(chosen[1])))
+            said.append(line)
+
+        port = take(0)
+        settings = group_settings(2, port) | {"distributed_backend": "nccl", "run_name": "ports"}
+        config = tiny_config(images, tmp_path, max_steps=1, **settings)
+        assert start_run(config, RunFolder.create(config), echo, require_multi_gpu=True) == 0
+    text = "\n".join(said)
+    assert len(re.findall(f"instead of {port}, which is in use", text)) == 2
+    assert f"another program took port {replaced[0]}" in text
+    assert "gloo instead of nccl" in text
 
 
 @pytest.mark.slow

@@ -115,8 +115,9 @@ _LOADER = _Rule(
     "Usually memory ran out: lower loader_workers or prefetch_factor, or set loader_workers=0.",
     texts=("dataloader worker (pid",),
 )
+PORT_IN_USE: Final = "port_in_use"
 _PORT = _Rule(
-    "process_group",
+    PORT_IN_USE,
     "The port is in use, possibly by another run. Set initial_port to another number, such as 12400, or end that run.",
     texts=("eaddrinuse", "address already in use"),
 )

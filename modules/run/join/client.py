@@ -36,7 +36,7 @@ from modules.run.join.same_run import own_folder
 from modules.run.join.session import Session, StopRequested, raise_on_stop_signals
 from modules.run.join.while_training import send_failure, while_training
 from modules.run.launch.plan import LaunchPlan
-from modules.run.supervise.supervisor import Supervisor
+from modules.run.supervise.supervisor import Supervisor, any_failure
 
 Echo = Callable[[str], None]
 
@@ -137,7 +137,7 @@ class JoinClient:
             plan,
             self._folder,
             store_secret=derive_key(self._join_line.token, "store", self._start.nonce),
-            may_restart=self._start.restarts_left > 0,
+            may_restart=any_failure if self._start.restarts_left > 0 else None,
         )
         with while_training(self._session, self._folder, self._ranks):
             code = self._supervisor.run()

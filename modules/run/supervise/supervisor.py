@@ -46,6 +46,11 @@ _POLL_EVERY_S = 0.1
 _HOUSEKEEPING_EVERY_S = 2.0
 
 
+def any_failure(failure: Failure) -> bool:
+    """For `may_restart`: whatever it was, starting again from the newest backup may help."""
+    return True
+
+
 class Supervisor:
     """Runs one command to its end; Ctrl-C or SIGTERM requests a graceful stop, a second one stops at once."""
 
@@ -59,7 +64,7 @@ class Supervisor:
         watched: range | None = None,
         collect_remote_failures: Callable[[], None] | None = None,
         store_secret: str = "",
-        may_restart: bool = False,
+        may_restart: Callable[[Failure], bool] | None = None,
         failure_grace_s: float = 8.0,
         report_grace_s: float = 4.0,
         finish_grace_s: float = 60.0,
@@ -69,7 +74,8 @@ class Supervisor:
 
         `collect_remote_failures` is called before a failure is diagnosed, so that other machines can report theirs.
         `store_secret` is what only the processes of this start know, on all its machines; one machine makes its own.
-        `may_restart`: a failure that a restart may overcome is not reported, so that the caller can start again.
+        `may_restart`: whether a restart may overcome a failure; it is not reported then, so that the caller can start
+        again.
         The grace periods apply to the other ranks after a failure, then to torchrun's report, and to all processes
         after the `finished` event; `alone_grace_s` to a torchrun whose ranks have all ended and which waits for other
         machines. Processes that outlive them are killed.
@@ -110,7 +116,7 @@ class Supervisor:
         collect_remote_failures: Callable[[], None] | None = None,
         *,
         store_secret: str = "",
-        may_restart: bool = False,
+        may_restart: Callable[[Failure], bool] | None = None,
     ) -> Self:
         """The supervisor of this node's part of a plan; machine 0 watches all ranks."""
         return cls(
@@ -169,9 +175,10 @@ class Supervisor:
     @property
     def can_restart(self) -> bool:
         """Whether the run has failed in a way that the caller may overcome by starting again; it is not reported."""
-        outcome = self.outcome
-        is_failure = outcome is not None and outcome.failure is not None and not is_fatal(outcome.exit_code)
-        return self._may_restart and is_failure and not self.is_stopped
+        outcome, may_restart = self.outcome, self._may_restart
+        if may_restart is None or outcome is None or outcome.failure is None or is_fatal(outcome.exit_code):
+            return False
+        return may_restart(outcome.failure) and not self.is_stopped
 
     @property
     def is_stopped(self) -> bool:

@@ -60,10 +60,10 @@ def error_named(name: str, text: str) -> Exception:
         ),
         (
             error_named("DistNetworkError", "failed to listen, name: EADDRINUSE"),
-            "process_group",
+            "port_in_use",
             "initial_port",
         ),
-        (OSError(errno.EADDRINUSE, "Address already in use"), "process_group", "initial_port"),
+        (OSError(errno.EADDRINUSE, "Address already in use"), "port_in_use", "initial_port"),
         (
             error_named("DistStoreError", "Timed out after 60 seconds. 1/2 clients joined."),
             "process_group",
@@ -119,7 +119,7 @@ def test_message_is_one_line_without_native_stack() -> None:
 
 def test_last_traceback_line_is_explained() -> None:
     line = "torch.distributed.DistNetworkError: The server socket has failed, name: EADDRINUSE"
-    assert explain_text(line).kind == "process_group"
+    assert explain_text(line).kind == "port_in_use"
     assert explain_text("torch.OutOfMemoryError: CUDA out of memory.").kind == "out_of_memory"
     assert explain_text("a: b c").message == "a: b c"
 

@@ -117,5 +117,5 @@ def test_port_in_use_is_read_from_the_launcher_log() -> None:
     text = "Traceback\ntorch.distributed.DistNetworkError: failed to listen, name: EADDRINUSE, message: in use\n"
     failure = decide_outcome(RunEvidence(1, report=parse_launcher_log(text))).failure
     assert failure is not None
-    assert failure.kind == "process_group"
+    assert failure.kind == "port_in_use"
     assert "initial_port" in failure.advice

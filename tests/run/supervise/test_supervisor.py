@@ -18,7 +18,7 @@ import pytest
 from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
 from modules.run.launch.plan import TORCHRUN
-from modules.run.supervise.supervisor import Supervisor
+from modules.run.supervise.supervisor import Supervisor, any_failure
 from tests.ports import free_port
 
 WORKER = Path(__file__).parent / "fake_worker.py"
@@ -257,7 +257,10 @@ def test_a_signal_after_the_failure_prevents_a_restart(
 ) -> None:
     argv = [sys.executable, "-c", f"raise SystemExit({child})"]
     supervisor = Supervisor(
-        argv, folder, collect_remote_failures=lambda: signal.raise_signal(signal.SIGINT), may_restart=may_restart
+        argv,
+        folder,
+        collect_remote_failures=lambda: signal.raise_signal(signal.SIGINT),
+        may_restart=any_failure if may_restart else None,
     )
     before = signal.getsignal(signal.SIGINT)
     try:
