@@ -7,6 +7,7 @@ from typing import Final
 from modules import ROOT
 
 FAMILIES_DIR: Final = ROOT / "modules" / "families"
+PROGRAM: Final = "program"  # the family of runs that a user's own program has started (modules/library)
 _COMMAND: Final = "describe"  # `python -m modules.families.describe`, the only public file that is not a family
 
 

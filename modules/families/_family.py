@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
-from modules.config.family_files import family_names
+from modules.config.family_files import PROGRAM, family_names
 from modules.data.batch import Batch, DataSets, Example, ExampleTransform, SampleMixing, SampleTransform
 from modules.families._family_file import load_file
 
@@ -287,6 +287,11 @@ def family_class(name: str) -> type[Family]:
 
 
 def _built_in_module(name: str) -> ModuleType:
+    if name == PROGRAM:
+        raise ConfigError(
+            "This run was started by a program with a model of its own, which no file describes.",
+            "Continue it in that program: Trainer(..., run_name=...).fit(resume=True).",
+        )
     if name not in family_names():
         raise ConfigError(
             f"family is {name!r}; use one of {', '.join(family_names())}, or the path of a .py file of your own."

@@ -80,7 +80,7 @@ def train_in_group(task: Task, config: TrainConfig, rank_env: RankEnv, resume: s
     Raises the TandemError of the rank that failed first, on every rank that can.
     """
     set_network_interfaces(os.environ, rank_env.master_addr)
-    store = open_store(rank_env, config.startup_timeout_s, echo)
+    store = open_store(rank_env, config.startup_timeout_s, echo)  # its keys are those of this call alone
     folder = shared_run_folder(config, rank_env, store, resume)
     before = _times_finished(folder)
     task.register()

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from modules.config import ConfigError, TrainConfig, dump, validate
+from modules.config.family_files import PROGRAM
 from modules.config.io.files import READERS, read_data
 from modules.config.io.presets import preset_data
-from modules.library.task import FAMILY
 
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | None"
 
@@ -24,7 +24,7 @@ def trainer_config(source: ConfigSource, overrides: Mapping[str, object], *, has
     defaults: dict[str, object] = {"enable_multi_gpu": given.get("training_mode") != "single"}
     if has_validation or given.get("validation_split"):
         defaults["validate_every"] = "1 epoch"
-    return validate({**defaults, **given, "family": FAMILY}, "Trainer")
+    return validate({**defaults, **given, "family": PROGRAM}, "Trainer")
 
 
 def _settings(source: ConfigSource) -> dict[str, object]:

@@ -15,14 +15,13 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from modules.config import ConfigError, DataError, Section
+from modules.config.family_files import PROGRAM
 from modules.data.batch import DataSets
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, item_count
 from modules.families._custom import custom_family
 from modules.families._custom_code import CustomCode
 from modules.families._family import register_family
 from modules.library.unwrap import unwrapped
-
-FAMILY = "program"  # the family's name in the config of a run that a program has started
 
 Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]
 Metrics: TypeAlias = Callable[[nn.Module, Any], Mapping[str, Tensor]]
@@ -49,8 +48,8 @@ class Task:
                 _check_takes_model_and_batch(name, function)
 
     def register(self) -> None:
-        """Let the engine find it in this process, as the family FAMILY."""
-        register_family(FAMILY, custom_family(self._code()))
+        """Let the engine find it in this process, as the family PROGRAM."""
+        register_family(PROGRAM, custom_family(self._code()))
 
     def check_sendable(self) -> None:
         """Raise ConfigError, with what to do, if new processes cannot get it: they import functions and classes."""

@@ -65,7 +65,7 @@ class Trainer:
         no error: the result says so.
 
         In a script that trains on several devices, call it below `if __name__ == "__main__":`. Under torchrun or srun
-        this process becomes one of their group; call it once there, in every process.
+        this process becomes one of their group; call it equally often in every process.
         Raises a TandemError that says why the run failed, and on which rank.
         """
         _check_caller()

@@ -15,8 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from modules.config import TrainConfig, save_config
+from modules.config import TrainConfig, load_config, save_config
+from modules.families import _family
 from modules.library import ConfigError, DataError, FitResult, Trainer, TrainingError
+from modules.training.model_setup import check_available
 from tests.library.trainer_programs import (
     SAMPLES,
     Interrupting,
@@ -165,6 +167,15 @@ def test_fit_within_a_group_of_the_program(tmp_path: Path) -> None:
             trainer(tmp_path, DistributedDataParallel(make_model())).fit()
     finally:
         dist.destroy_process_group()
+
+
+def test_another_program_cannot_continue_the_run(
+    trained: tuple[nn.Module, FitResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(trained[1].folder / "config.json")
+    monkeypatch.delitem(_family._registered, config.family)
+    with pytest.raises(ConfigError, match=r"started by a program .* Trainer\(\.\.\., run_name=\.\.\.\)\.fit"):
+        check_available(config)
 
 
 @pytest.mark.slow
