@@ -21,12 +21,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from modules.config import TrainConfig, trusted_code
+from modules.config import TrainConfig, save_config, trusted_code
 from modules.config.sections.optimizers import OPTIMIZERS
 from modules.distributed.bucket_views import move_gradients_into_buckets
 from modules.distributed.host_copy import HostCopy
 from modules.machine import find_free_port, visible_gpus
 from modules.run import RunFolder
+from modules.run.batch_size.records import SearchResult
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision, can_use_tf32
 from scripts.gpu_check_list import CheckFailed
@@ -202,6 +203,30 @@ def memory_probe(device: torch.device, place: Path) -> str:
     return said(trained(device, place, settings), "Memory probe")
 
 
+def memory_search(device: torch.device, place: Path) -> str:
+    """The search for the largest batch ends below its memory target, and a run with its answer needs no smaller one."""
+    settings: dict[str, object] = {"family_options": {"faults": ["fits:0:3"]}}
+    flags = []
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        settings = {"family": "pixel_diffusion", "resolution": 64, "aspect_ratio_bucketing": False}
+        flags = ["--memory_target", f"{(total - free + (3 << 30)) / total:.4f}"]
+    config, result = tiny(place, settings), place / "result.json"
+    save_config(config, place / "search.json")
+    script = str(ROOT / "scripts" / "find_batch_size.py")
+    argv = [sys.executable, script, "--config", str(place / "search.json"), "--json", str(result), *flags]
+    done = run_command(argv, **environment(device))
+    require(done.returncode == 0, f"exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
+    found = SearchResult.load(result)
+    rank = found.ranks[0]
+    require(0 < found.batch_size < found.most, f"batch_size {found.batch_size}: the data ended before the memory")
+    require(rank.peak <= rank.limit, f"{rank.peak >> 20} MiB is more than the limit of {rank.limit >> 20} MiB")
+    batch = {"batch_size": found.batch_size, "global_batch_size": found.batch_size, "probe_memory": "on"}
+    run = trained(device, place, {**settings, **batch})
+    require("Memory probe" not in run.warnings, f"it does not fit: {run.warnings[:300]}")
+    return f"batch_size {found.batch_size}: {rank.peak >> 20} of {rank.limit >> 20} MiB"
+
+
 def memory_sample(device: torch.device, place: Path) -> str:
     """A sample that does not fit is left out with a warning."""
     side = 8192 if device.type == "cuda" else 32
@@ -235,6 +260,7 @@ POINTS: Mapping[str, Point] = {
     "out of memory: last backward, two ranks": memory_last_backward,
     "out of memory: probe": memory_probe,
     "out of memory: sample": memory_sample,
+    "largest batch size": memory_search,
     "host memory of two ranks": host_memory,
 }
 

@@ -87,6 +87,8 @@ def search_config(config: TrainConfig, place: Path) -> TrainConfig:
             "batch_size": 1,
             "drop_last": False,
             "cache_only": False,
+            "early_stopping_patience": None,  # which would need validation images, and none are encoded
+            "restore_best": False,
             "sync_batch_norm": False,
             "tensorboard": False,
             "max_restarts": 0,
