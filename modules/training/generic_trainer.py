@@ -48,16 +48,16 @@ from modules.training.early_stopping import EarlyStopping
 from modules.training.former_meaning import changed_meaning
 from modules.training.memory_guard import MemoryGuard
 from modules.training.memory_probe import limit_to_memory, wants_probe
+from modules.training.metric_sync import MetricSync
 from modules.training.model_setup import compile_model
 from modules.training.move_model import move_model
 from modules.training.optimizers import set_learning_rate
 from modules.training.resume import check_unchanged
-from modules.training.safeguards import NonFiniteGuard, check_per_sample
+from modules.training.safeguards import check_per_sample
 from modules.training.sample_dropout import PerSampleDropout
 from modules.training.schedules import learning_rate_factor
 from modules.training.setup import Parallelism, build_components
 from modules.training.step_metrics import StepMetrics
-from modules.training.triggers import TimeTrigger, is_due
 
 
 class GenericTrainer:
@@ -115,15 +115,13 @@ class GenericTrainer:
         self.early_stopping = EarlyStopping.of(config)
         self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
         self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
-        backups = self.components.backups
-        self.nonfinite = NonFiniteGuard(config.max_nonfinite_steps, lambda: backups.newest_valid()[0], self.report)
-        self.log_timer = TimeTrigger({"log": config.log_every})
         self.actions = ActionRunner(computed_by_all=self.syncs_in_forward)
         self.best_position: Position | None = None  # of the weights in the model, once the best ones are restored
         self.progress = Progress(0, self.components.data.order.epoch_size, plan.global_batch_size)
         if checkpoint is not None:
             self.load_state(checkpoint)
-        self.previous = self.logged = self.progress
+        self.previous = self.progress
+        self.sync = MetricSync(self.components, self.metrics, self.memory, ranks, self.report, self.progress)
         run_info.announce(self.components, self.progress, ranks, self.report)
 
     def train(self) -> Outcome:
@@ -143,8 +141,7 @@ class GenericTrainer:
 
     def finish(self, outcome: Outcome) -> None:
         """Read the last metrics. A complete run is tested, sampled and saved; whatever was trained leaves a backup."""
-        while self.metrics.pending:
-            self.sync_metrics({}, flush=True)
+        self.sync.settle({})
         if outcome.is_complete:
             if self.config.restore_best:
                 self.restore_best()
@@ -229,13 +226,13 @@ class GenericTrainer:
 
     def after_step(self) -> Outcome | None:
         """Sync with the other ranks now and then, run the actions that are due, and say whether the run ends here."""
-        requested = self.sync_metrics(self.requests.poll()) if self.metrics.sync_is_due else {}
+        requested = self.sync.exchange(self.requests.poll()) if self.metrics.sync_is_due else {}
         unreadable = self.components.data.unreadable
         if unreadable.too_many:
             requested = {**requested, BACKUP.name: 1.0}
         due = self.due_actions(requested)
         if BACKUP in due and self.components.precision.scaler.is_enabled():
-            requested = self.settle_loss_scale(requested)
+            requested = self.sync.settle(requested)
             due = self.due_actions(requested)
         for action in due:
             self.run_action(action, tolerate_os_errors=True)
@@ -250,48 +247,9 @@ class GenericTrainer:
             return FINISHED
         return STOPPED_EARLY if self.early_stopping.should_stop else None
 
-    def sync_metrics(self, requests: Mapping[str, float], *, flush: bool = False) -> Mapping[str, float]:
-        """Send requests and metrics to the other ranks; report what all ranks sent at the previous sync.
-
-        Returns the sums over the ranks, in which a request is positive if any rank made it. The newest step may still
-        be computing on the device and waits for the next sync, unless `flush`.
-        """
-        own = {
-            **requests,
-            **self.metrics.take_group(flush=flush),
-            **self.memory.metrics(),
-            **self.components.data.unreadable.metrics(),
-        }
-        sums = self.ranks.sync_metrics(own)
-        self.components.data.unreadable.follow(sums)
-        records = self.metrics.finish_group(sums)
-        for record in records:
-            progress = replace(self.progress, samples_seen=record.samples_seen)
-            shown = is_due(self.config.log_every, self.logged, progress) or bool(self.log_timer.due())
-            self.logged = progress
-            self.report.step(record, shown=shown)
-            self.nonfinite.check(record)
-        if records:
-            rank_times = run_info.rank_times(sums, self.ranks.cluster_info)
-            self.report.ranks(rank_times, self.ranks.readings.latest, len(records))
-            self.memory.follow_smallest(sums, records)
-            # all ranks learn of these steps here, and have to keep one scale
-            self.components.guarded_step.undo_backoff(sum(record.out_of_memory for record in records))
-        return sums
-
     def due_actions(self, requested: Mapping[str, float]) -> list[Action]:
         """The actions to run after this step, the same on all ranks."""
         return due_actions(ACTIONS, self.config, requested, self.previous, self.progress)
-
-    def settle_loss_scale(self, requested: Mapping[str, float]) -> Mapping[str, float]:
-        """Read the metrics of all steps, so that the loss scale is the one that a backup at this step has to hold.
-
-        Returns the requests of all ranks: `requested` and those that were still on their way.
-        """
-        while self.metrics.pending:
-            sums = self.sync_metrics({}, flush=True)
-            requested = {name: value + requested.get(name, 0.0) for name, value in sums.items()}
-        return requested
 
     def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
         """Run an action, at most once per step. Raises OSError if a file cannot be written, or only warns of it."""
@@ -317,13 +275,7 @@ class GenericTrainer:
             )
         if changed := changed_meaning(self.config, state.config, self.components.family):
             self.report.warning(changed)
-        if position.epoch_size != self.progress.epoch_size:
-            self.report.warning(
-                f"The images have changed since the backup: an epoch had {position.epoch_size} samples and now has "
-                f"{self.progress.epoch_size}. The run continues, but not exactly as it would have."
-            )
-        ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
-        self.report.note(f"Resuming at step {self.progress.step} (the backup was made by {ranks}).")
+        run_info.report_resume(position, self.progress, self.report)
 
     def check_stop(self) -> None:
         """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modules.checkpoint import Position
 from modules.config import TrainConfig
 from modules.data.loading.progress import Progress
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
@@ -66,6 +67,17 @@ def announce(components: Components, progress: Progress, ranks: RankGroup, repor
         total_steps=components.total_steps,
         total_samples=components.total_samples,
     )
+
+
+def report_resume(position: Position, progress: Progress, report: Report) -> None:
+    """Where a resumed run goes on, and whether its images are still the same."""
+    if position.epoch_size != progress.epoch_size:
+        report.warning(
+            f"The images have changed since the backup: an epoch had {position.epoch_size} samples and now has "
+            f"{progress.epoch_size}. The run continues, but not exactly as it would have."
+        )
+    ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
+    report.note(f"Resuming at step {progress.step} (the backup was made by {ranks}).")
 
 
 def summary(components: Components, world_size: int) -> list[str]:
