@@ -59,7 +59,7 @@ def train_in_processes(
     exits: tuple[WorkerExit, ...] = ()
     with _environment(plan.environment()), _interrupts_sent_to(folder):
         try:
-            spawn(_train_as_rank, len(ranks), plan.port, (task, config, folder, resume))
+            spawn(_train_as_rank, len(ranks), plan.port, (task.on_cpu(), config, folder, resume))
         except RankExited as error:
             exits = (WorkerExit(error.rank, error.rank_exit_code, error.pid, time=time.time(), is_first=True),)
     if not exits:

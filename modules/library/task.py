@@ -7,7 +7,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -50,6 +50,12 @@ class Task:
     def register(self) -> None:
         """Let the engine find it in this process, as the family PROGRAM."""
         register_family(PROGRAM, custom_family(self._code()))
+
+    def on_cpu(self) -> Task:
+        """With a model that new processes can be sent: on the CPU."""
+        if all(value.device.type == "cpu" for value in self.model.state_dict().values()):
+            return self
+        return replace(self, model=copy.deepcopy(unwrapped(self.model)).cpu())
 
     def check_sendable(self) -> None:
         """Raise ConfigError, with what to do, if new processes cannot get it: they import functions and classes."""

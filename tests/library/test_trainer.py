@@ -89,10 +89,9 @@ def test_the_figures_are_those_of_the_whole_data(trained: tuple[nn.Module, FitRe
 
 
 def test_an_interrupted_fit_resumes_exactly(tmp_path: Path) -> None:
-    """Requests are looked for about every 0.2 s, so the run must be longer."""
-    expected, model, steps = make_model(), make_model(), 500
-    trainer(tmp_path / "whole", expected, epochs=100).fit()
-    interrupted = trainer(tmp_path, model, Interrupting(), epochs=100)
+    expected, model, steps = make_model(), make_model(), 100
+    trainer(tmp_path / "whole", expected, epochs=20).fit()
+    interrupted = trainer(tmp_path, model, Interrupting(), epochs=20)
     first = interrupted.fit()
     assert (first.reason, first.is_complete, first.model_path) == ("interrupted", False, None)
     assert 10 <= first.step < steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,10 @@ class Sums:
 
 @dataclass
 class Interrupting(Sums):
-    """Sends this process Ctrl-C when one sample is read for the third time: in the third epoch."""
+    """Sends this process Ctrl-C when one sample is read for the third time: in the third epoch.
+
+    It is slow, so that few steps pass until the run looks for requests, which it does about every 0.2 s.
+    """
 
     reads: int = 0
 
@@ -46,6 +50,7 @@ class Interrupting(Sums):
             self.reads += 1
             if self.reads == 3:
                 os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.002)
         return super().__getitem__(index)
 
 
