@@ -56,6 +56,7 @@ class GPT(nn.Module):
         )
         self.blocks = nn.TransformerEncoder(block, options.layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, LETTERS, bias=False)
+        nn.init.normal_(self.letter.weight, std=0.02)
         self.head.weight = self.letter.weight  # tied
 
     def forward(self, letters: Tensor) -> Tensor:

@@ -101,6 +101,8 @@ def collate(items: list[dict[str, Tensor]], options: Options | None = None) -> d
 def loss(model: nn.Module, batch: dict[str, Any], options: Options) -> Tensor:
     logits, labels = _logits(model, batch)
     losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    if options.fault == "memory" and batch["count"] > 2:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
     if options.fault in FAULTS:
         return FAULTS[options.fault](losses)
     return losses if options.loss == "each" else losses.mean()

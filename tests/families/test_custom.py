@@ -105,6 +105,19 @@ def test_a_batch_that_cannot_be_cut_is_read_anew() -> None:
     assert samples_of(iter(pieces)) == samples_of(iter([batch]))
 
 
+def test_out_of_memory_reads_fewer_items_at_once(tmp_path: Path) -> None:
+    """The step in which memory ran out is skipped; how the items then come together changes nothing."""
+    runs = []
+    for size in (3, 4):
+        code, run = train_alone(config_of(tmp_path / str(size), family_options={"fault": "memory"}, batch_size=size))
+        assert code == 0, run.failure(0)
+        assert "micro-batches now hold at most 2" in run.warnings
+        assert [np.isfinite(loss) for loss in run.losses] == [False, *[True] * 5]
+        runs.append(run)
+    assert loss_difference(runs[0].losses[1:], runs[1].losses[1:]) < 1e-12
+    assert weight_difference(runs[0].state, runs[1].state) < 1e-12
+
+
 def test_rows_count_through_the_data_sets() -> None:
     items = ItemBatches(_sets())
     assert [items.rows(name).tolist()[::40] for name in (TRAIN, VALIDATION, TEST)] == [[0, 40], [41], [48]]
