@@ -18,7 +18,7 @@ from modules.run.batch_size.records import GIB, RESULT, RankBatchSize, SearchReq
 from modules.training.control_requests import Outcome
 from modules.training.distributed_trainer import DistributedTrainer
 from modules.training.generic_trainer import GenericTrainer
-from modules.training.memory_guard import OutOfMemory
+from modules.training.memory_guard import OutOfMemory, explain_single_sample
 from modules.training.memory_meter import memory_meter
 from modules.training.memory_probe import buckets_of, fits, micro_batch_of, pixels_of_buckets, unchanged
 
@@ -35,11 +35,13 @@ def search_batch_size(trainer: GenericTrainer, request: SearchRequest) -> Outcom
     report, trainer.report = trainer.report, cast("Report", _WithoutNotes(trainer.report))
     trainer.setup()
     trainer.report = report
+    found: list[RankBatchSize] = []
     try:
-        found = RankSearch(trainer, request).run()
+        search = RankSearch(trainer, request)
+        trainer.ranks.run_on_all("batch size search", lambda: found.append(search.run()))  # can be stopped meanwhile
     finally:
         trainer.components.data.loader.close()
-    ranks = [RankBatchSize.parse(text) for text in trainer.ranks.gather("batch size", found.dump())]
+    ranks = [RankBatchSize.parse(text) for text in trainer.ranks.gather("batch size", found[0].dump())]
     result = SearchResult(tuple(ranks), largest_useful(trainer))
     if result.batch_size == 0:
         rank = next(number for number, each in enumerate(ranks) if each.batch_size == 0)
@@ -105,7 +107,8 @@ class RankSearch:
             or trainer.config.global_batch_size is not None
         )
         if isinstance(trainer, DistributedTrainer):
-            trainer.warm_up_ddp(self._batch(1))  # allocates what DDP and the communication need
+            with explain_single_sample(trainer.ranks.rank):
+                trainer.warm_up_ddp(self._batch(1))  # allocates what DDP and the communication need
         here = trainer.ranks.gather("host of the search", hostname()).count(hostname())
         self._meter = memory_meter(trainer.ranks.device, request, here)
         trainer.ranks.gather("memory before the search", "")  # no rank begins while another still looks

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from modules.run.batch_size.start import search_config
 from modules.training.batch_size_finder import largest_that_fits
 from modules.training.worker import run_worker
 from scripts.find_batch_size import main
-from tests.runs import ROOT, Run, group_settings, run_command, tiny_config
+from tests.runs import ROOT, Run, environment, group_settings, run_command, tiny_config
 
 
 def search_alone(
@@ -102,7 +104,26 @@ def test_two_ranks_agree_on_the_smallest_and_leave_nothing_behind(images: Path, 
     assert "batch_size: 5  # as before\n" in file.read_text()
     assert load_config(file) == config.model_copy(update={"batch_size": 5})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "result.json", "temporary"]
-    assert list(place.iterdir()) == []
+    assert not list(place.glob("tandem-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.end_to_end
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_stops_the_search_of_all_ranks(images: Path, tmp_path: Path) -> None:
+    file, place = tmp_path / "config.yaml", tmp_path / "temporary"
+    place.mkdir()
+    save_config(tiny_config(images, tmp_path, family_options={"slow_step_s": 1.0}, **group_settings(2)), file)
+    command = [sys.executable, str(ROOT / "scripts" / "find_batch_size.py"), "--config", str(file)]
+    variables = environment(TMPDIR=str(place))
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as searching:
+        assert searching.stdout is not None
+        assert any(line.startswith("batch_size 1: fits") for line in searching.stdout)
+        searching.send_signal(signal.SIGINT)
+        rest = searching.stdout.read()
+        assert searching.wait(timeout=60) == 130
+    assert "Largest batch_size" not in rest
+    assert not list(place.glob("tandem-*"))
 
 
 @pytest.mark.parametrize(
