@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from modules.checkpoint import Position
 from modules.config import TrainConfig
 from modules.data.loading.progress import Progress
@@ -73,7 +77,7 @@ def report_resume(position: Position, progress: Progress, report: Report) -> Non
     """Where a resumed run goes on, and whether its images are still the same."""
     if position.epoch_size != progress.epoch_size:
         report.warning(
-            f"The images have changed since the backup: an epoch had {position.epoch_size} samples and now has "
+            f"The data has changed since the backup: an epoch had {position.epoch_size} samples and now has "
             f"{progress.epoch_size}. The run continues, but not exactly as it would have."
         )
     ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
@@ -94,8 +98,23 @@ def summary(components: Components, world_size: int) -> list[str]:
     method = method_summary(components.family, components.config, weights)
     groups = (group.summary(plan.learning_rate) for group in components.groups)
     notes = components.family.base_model_notes(components.config)
-    lines = (first, *notes, method, *groups, _idle_warning(components), weights.summary(), plan.explanation)
+    batch_norm = batch_norm_note(weights.model, components.config, components.device, world_size)
+    last = (_idle_warning(components), weights.summary(), batch_norm, plan.explanation)
+    lines = (first, *notes, method, *groups, *last)
     return [line for line in lines if line]
+
+
+def batch_norm_note(model: nn.Module, config: TrainConfig, device: torch.device, world_size: int) -> str:
+    """A sentence if BatchNorm meets several GPUs without sync_batch_norm, which there is none of on a CPU."""
+    if world_size == 1 or device.type == "cpu" or config.sync_batch_norm:
+        return ""
+    count = sum(isinstance(module, _BatchNorm) and module.training for module in model.modules())
+    if not count:
+        return ""
+    return (
+        f"Note: {count} BatchNorm layers average over the {config.batch_size} images of each GPU's batch; with "
+        "sync_batch_norm over those of all GPUs, as on one."
+    )
 
 
 def _idle_warning(components: Components) -> str:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from modules.config import ConfigError, DataError, TrainConfig
 from modules.training.checks import check_startable, startup_problems
 from modules.training.dry_run import dry_run
+from modules.training.run_info import batch_norm_note
 from tests.runs import ROOT
 
 XL: dict[str, object] = {"family": "stable_diffusion_xl", "base_model": "a/b", "resolution": 1024}
@@ -121,3 +123,13 @@ def test_the_windows_child_process_says_the_same() -> None:
     )  # fmt: skip
     assert json.loads(child.stdout) == dry_run(config)
     assert len(dry_run(config)) == 2
+
+
+def test_batch_norm_on_several_gpus_is_said() -> None:
+    model, gpu, cpu = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), torch.device("cuda"), torch.device("cpu")
+    config = TrainConfig(batch_size=4)
+    assert "1 BatchNorm layers average over the 4 images" in batch_norm_note(model, config, gpu, 2)
+    assert not batch_norm_note(model, config, gpu, 1)
+    assert not batch_norm_note(model, config, cpu, 2), "torch has no SyncBatchNorm there"
+    assert not batch_norm_note(model, config.model_copy(update={"sync_batch_norm": True}), gpu, 2)
+    assert not batch_norm_note(model.eval(), config, gpu, 2), "its averages are frozen"

@@ -25,7 +25,9 @@ from modules.training.worker import join_ranks
 from tests.checkpoint.states import state_at
 from tests.classes import classifier_config, write_classes
 from tests.ports import free_port
-from tests.runs import Run, same_state, same_tensors, tiny_config, train_alone
+from tests.runs import Run, group_exit_codes, same_state, same_tensors, tiny_config, train_alone
+
+pytestmark = pytest.mark.xdist_group("pair")
 
 # the loss of the validations falls, then rises
 DIVERGING: dict[str, object] = {
@@ -34,6 +36,12 @@ DIVERGING: dict[str, object] = {
     "validation_split": 0.2,
     "validate_every": "2 steps",
     "early_stopping_patience": 2,
+}
+
+RESTORED: dict[str, object] = {**DIVERGING, "ema": True, "restore_best": True, "precision": "fp64"}
+PAIR_JOBS: dict[str, dict[str, object]] = {
+    "best": RESTORED,
+    "sharded best": {**RESTORED, "training_mode": "fully_sharded"},
 }
 
 
@@ -150,6 +158,32 @@ def test_the_best_weights_are_tested_and_saved_at_the_end(images: Path, tmp_path
         assert "restore_best" not in run.warnings
     log = next(whole.folder.log_dir.glob("rank-0.txt")).read_text()
     assert f"restore_best: the weights of step {step}, whose loss of" in log
+
+
+def test_the_test_phase_measures_the_best_weights(images: Path, tmp_path: Path) -> None:
+    """As a run of the saved model does, which learns nothing."""
+    concepts = {"concepts": [{"path": str(images)}, {"path": str(images), "kind": "test"}]}
+    _, run = train_alone(tiny_config(images, tmp_path, **DIVERGING, **concepts, ema=True, restore_best=True))
+    (tested,) = (event for event in run.events("validation") if event["set"] == "test")
+    assert tested["step"] == run.state.position.best_step
+    still = {"base_model": str(run.folder.model_dir), "learning_rate": 1e-30, "max_steps": 1}
+    _, again = train_alone(tiny_config(images, tmp_path, **concepts, **still, run_name="y"))
+    (expected,) = (event["loss"] for event in again.events("validation") if event["set"] == "test")
+    assert tested["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_several_ranks_restore_the_best_weights_of_one(images: Path, tmp_path: Path, pair: dict[str, Run]) -> None:
+    code, alone = train_alone(tiny_config(images, tmp_path, **RESTORED))
+    assert code == 0
+    for name in PAIR_JOBS:
+        run = pair[name]
+        assert group_exit_codes(run, 2) == [0, 0]
+        assert run.state.position.best_step == alone.state.position.best_step
+        assert run.state.position.step == alone.state.position.step
+        assert best_folder(run).name == best_folder(alone).name
+        for weight, expected in trained_weights(alone).items():
+            torch.testing.assert_close(trained_weights(run)[weight], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_without_the_best_weights_the_last_ones_are_saved(images: Path, tmp_path: Path, diverged: Run) -> None:
