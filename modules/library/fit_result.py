@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from safetensors.torch import load_file
 from torch import nn
 
 from modules.checkpoint import Backups, read_backup
+from modules.checkpoint.formats.safetensors_file import SafetensorsFile
 from modules.config.sections.training import better_direction
 from modules.library.unwrap import unwrapped
 from modules.run import Event, RunFolder, read_events
@@ -70,7 +70,8 @@ def load_trained(model: nn.Module, result: FitResult) -> None:
     """
     bare = unwrapped(model)
     if result.model_path is not None:
-        bare.load_state_dict(load_file(result.model_path / WEIGHTS))
+        with SafetensorsFile(result.model_path / WEIGHTS) as file:
+            bare.load_state_dict({name: file.read(name) for name in file.names})
         return
     newest, _ = Backups(RunFolder(result.folder).backup_dir, keep=1).newest_valid()
     if newest is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from modules.checkpoint.backups import sync_to_disk
 from modules.checkpoint.formats.safetensors_file import lazy_tensor, write_safetensors
 from modules.distributed import main_process_first
 from modules.files import remove_tree
@@ -45,7 +46,7 @@ def _save(state: State, path: Path) -> None:
             "mapping of names to tensors, or a function that writes the file"
         )
     write_safetensors(path, {name: lazy_tensor(tensor) for name, tensor in tensors.items()}, {})
-    _flush(path.parent)
+    sync_to_disk(path.parent)
 
 
 def _write_with(write: Callable[[Path], object], path: Path) -> None:
@@ -60,10 +61,10 @@ def _write_with(write: Callable[[Path], object], path: Path) -> None:
             )
         for folder, _, files in os.walk(partial):
             for name in files:
-                _flush(Path(folder, name))
-            _flush(Path(folder))
+                sync_to_disk(Path(folder, name))
+            sync_to_disk(Path(folder))
         if partial.is_file():
-            _flush(partial)
+            sync_to_disk(partial)
         if path.exists() and (path.is_dir() or partial.is_dir()):  # a folder can neither replace nor be replaced
             remove_tree(former)
             path.rename(former)
@@ -72,15 +73,4 @@ def _write_with(write: Callable[[Path], object], path: Path) -> None:
         remove_tree(partial)
         raise
     remove_tree(former)
-    _flush(path.parent)
-
-
-def _flush(path: Path) -> None:
-    """To the disk itself; folders can be flushed on Unix only."""
-    if path.is_dir() and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() or os.name != "nt" else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_to_disk(path.parent)
