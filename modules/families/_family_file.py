@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -35,6 +36,21 @@ def load_file(path: Path) -> ModuleType:
             f"family: {str(path)!r} cannot be loaded: {describe_code_error(error)}.", _advice(path, error)
         ) from error
     return module
+
+
+class LoadedFile:
+    """A file that this process has loaded; another process that unpickles this loads it, too."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], LoadedFile], tuple[str]]:
+        return _load_again, (self.path,)
+
+
+def _load_again(path: str) -> LoadedFile:
+    load_file(Path(path))
+    return LoadedFile(path)
 
 
 def _advice(path: Path, error: BaseException) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from modules.data.loading.order import Order, TrainingRows, item_steps
 from modules.families._family import family_class
 from modules.training.parity import loss_difference, weight_difference
 from tests import points
-from tests.runs import Run, same_state, train_alone
+from tests.runs import Run, run_command, same_state, train_alone
 
 FILE = points.__file__
 
@@ -116,6 +118,19 @@ def test_out_of_memory_reads_fewer_items_at_once(tmp_path: Path) -> None:
         runs.append(run)
     assert loss_difference(runs[0].losses[1:], runs[1].losses[1:]) < 1e-12
     assert weight_difference(runs[0].state, runs[1].state) < 1e-12
+
+
+def test_a_new_process_reads_data_whose_classes_are_in_the_file(tmp_path: Path) -> None:
+    """As a loader worker on Windows, which starts with nothing but what it is sent."""
+    items = ItemBatches(family_class(FILE).load(config_of(tmp_path)).data_sets())
+    (tmp_path / "items").write_bytes(pickle.dumps(items))
+    program = (
+        "import pathlib, pickle, sys; from modules.data.batch import MicroBatch\n"
+        "items = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "print(items.batch(MicroBatch((4, 5), (4, 5), (1.0, 1.0), True, 2)).content['count'])"
+    )
+    done = run_command([sys.executable, "-c", program, str(tmp_path / "items")])
+    assert done.stdout.strip() == "2", done.stderr
 
 
 def test_rows_count_through_the_data_sets() -> None:

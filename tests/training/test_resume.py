@@ -159,7 +159,7 @@ def test_changed_images_are_warned_of(images: Path, tmp_path: Path, whole: Run) 
     (fewer / "00.png").unlink()
     code, run = train_alone(tiny_config(fewer, stopped_after(whole, 4, tmp_path), **TOUCHY), "latest")
     assert code == 0
-    assert "The images have changed" in run.warnings
+    assert "The data has changed" in run.warnings
 
 
 def test_a_run_that_is_done_says_so(

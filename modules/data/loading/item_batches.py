@@ -33,6 +33,7 @@ class ItemBatches(MicroBatchReader):
     """
 
     def __init__(self, data: DataSets) -> None:
+        self._source = data.source  # first, see DataSets
         sets = {TRAIN: data.train, VALIDATION: data.validation, TEST: data.test}
         self._sets: dict[str, MapDataset] = {name: each for name, each in sets.items() if each is not None}
         self._lengths = {name: item_count(each, name) for name, each in self._sets.items()}
