@@ -49,7 +49,7 @@ READERS: dict[str, tuple[str, Callable[[str], object]]] = {
 
 def read_file(path: Path) -> object:
     """The data in a file; raises ConfigError if it is missing, too large, binary, empty or malformed."""
-    text = _text(path)
+    text = text_of(path)
     if not text.strip():
         raise ConfigError(f"{path} is empty; give the settings file of another trainer.")
     suffix = path.suffix.lower()
@@ -69,8 +69,9 @@ def read_file(path: Path) -> object:
 
 def lines_of(path: Path) -> list[str]:
     """The lines of a text file; raises ConfigError as `read_file` does."""
-    return _text(path).splitlines()
+    return text_of(path).splitlines()
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a file; raises ConfigError if it is missing, too large or binary."""
     return read_text(path, LARGEST_FILE)

@@ -99,7 +99,9 @@ def check(found: ImportResult, given_settings: Mapping[str, Any], table: Table, 
     assert TrainConfig.model_validate(dump(found.config)) == found.config
     report = found.report
     reported = {
-        name for entry in (*report.imported, *report.changed, *report.not_imported) for name in entry.source.split(", ")
+        name
+        for entry in (*report.imported, *report.changed, *report.not_imported)
+        for name in entry.source.partition(" (line ")[0].split(", ")
     }
     groups_kept = {name for row in table.unsupported if row.is_group for name in row.names} | set(table.keys())
     for name, value in flatten(nested(given_settings), groups_kept).items():

@@ -87,7 +87,7 @@ n_gpu: 2
     assert (config.enable_multi_gpu, config.world_size) == (True, 2)
     assert config.validate_every == Interval(1, "epochs")
     assert config.max_grad_norm is None  # such scripts do not clip unless they say so
-    assert reasons(found)["lr_scheduler.type"].startswith("Tandem has constant, linear, cosine")
+    assert reasons(found)["lr_scheduler.type (line 5)"].startswith("Tandem has constant, linear, cosine")
 
 
 def test_of_two_names_the_first_counts(tmp_path: Path) -> None:

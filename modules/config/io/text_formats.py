@@ -48,6 +48,22 @@ def read_yaml(text: str) -> object:
     return data
 
 
+def lines_of_names(text: str) -> dict[str, int]:
+    """The line, counted from 1, of each name in YAML or JSON, with dots between it and its groups; empty for others."""
+    try:
+        root = yaml.compose(text, Loader=_Loader) if len(text) <= LARGEST_YAML else None
+    except (yaml.YAMLError, RecursionError):
+        return {}
+    found: dict[str, int] = {}
+    groups = [("", root)]
+    while groups:
+        prefix, group = groups.pop()
+        for key, value in group.value if isinstance(group, yaml.MappingNode) else ():
+            found[f"{prefix}{key.value}"] = key.start_mark.line + 1
+            groups.append((f"{prefix}{key.value}.", value))
+    return found
+
+
 def _character_at(text: str, line: int, column: int) -> str:
     return "".join(text.splitlines()[line : line + 1])[column : column + 1]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.config.errors import ConfigError
+from modules.config.io.text_formats import lines_of_names
 from modules.importers.report import ImportEntry
-from modules.importers.source_file import lines_of
-from modules.importers.training_yaml.names import canonical, key_lines, present_sections
+from modules.importers.source_file import text_of
+from modules.importers.training_yaml.names import canonical, present_sections
 from modules.importers.training_yaml.tables import TABLE
 from modules.importers.translation import Translation
 
@@ -41,7 +42,7 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
     if "validate_every" not in translation.data and _has_validation(translation):
         translation.add(ImportEntry("validation.every", None, "validate_every", "1 epoch", EVERY_EPOCH, given=False))
     try:
-        translation.lines = key_lines(lines_of(translation.paths.file))
+        translation.lines = lines_of_names(text_of(translation.paths.file))
     except ConfigError:
         translation.lines = {}
 

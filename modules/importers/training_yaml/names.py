@@ -1,9 +1,8 @@
-"""The names that training scripts use for the same setting, and the lines of a file that they are in."""
+"""The names that training scripts use for the same setting."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from modules.importers.rules import Table
@@ -26,7 +25,6 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _SECTION_OF: Final = {other: name for name, others in SECTIONS.items() for other in (name, *others)}
 _WRAPPERS: Final = frozenset({"args", "params", "kwargs"})  # as in optimizer: {type: Adam, args: {lr: 0.001}}
-_KEY: Final = re.compile(r"""^( *)(?:- )?["']?([\w.-]+)["']?\s*:(?:\s|$)""")
 
 
 def present_sections(data: Mapping[object, object]) -> set[str]:
@@ -42,19 +40,3 @@ def canonical(data: Mapping[str, object], table: Table) -> Iterator[tuple[str, s
         parts[0:1] = [_SECTION_OF.get(part, part) for part in parts[0:1]] if len(parts) > 1 else parts[0:1]
         name = ".".join(parts)
         yield table.renamed.get(name, name), written, value
-
-
-def key_lines(lines: Sequence[str]) -> dict[str, int]:
-    """The line, counted from 1, of each setting of a YAML or JSON file that has a line of its own."""
-    found: dict[str, int] = {}
-    stack: list[tuple[int, str]] = []
-    for number, line in enumerate(lines, start=1):
-        if not (key := _KEY.match(line)):
-            continue
-        indent = len(key[1])
-        while stack and stack[-1][0] >= indent:
-            stack.pop()
-        name = f"{stack[-1][1]}.{key[2]}" if stack else key[2]
-        stack.append((indent, name))
-        found.setdefault(name, number)
-    return found

@@ -31,7 +31,7 @@ from modules.importers.rules import (
 FOLDERS = {"data.train_dir": "train", "data.val_dir": "validation", "data.test_dir": "test"}
 OPTIMIZER = ("weight_decay", "momentum", "nesterov", "betas", "eps", "fused", "foreach")
 OPTIMIZER_KEYS = dict.fromkeys(("training.optimizer", *(f"optimizer.{name}" for name in OPTIMIZER)))
-NETWORK = "other scripts build the network from this name; Tandem's classifier takes it from timm"
+SMALL = "the residual network for small images has this name here"
 _SMALL_RESNET = re.compile(r"(?:cifar_?)?resnet_?(20|32|44|56|110)")
 _PRECISION_WORDS = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32": "fp32", "16": "fp16", "32-true": "fp32"}
 
@@ -71,7 +71,7 @@ def model(values: Values) -> list[Assignment]:
     network = f"cifar_resnet{small[1]}" if small else name
     found = [
         Assignment("family", "classifier", keys=("model.name",), quiet=True),
-        Assignment("family_options.network", network, "" if network == name else NETWORK, ("model.name",)),
+        Assignment("family_options.network", network, "" if network == name else SMALL, ("model.name",)),
     ]
     if values["model.pretrained"] is not None:
         pretrained = boolean(values["model.pretrained"])
