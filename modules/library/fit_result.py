@@ -11,11 +11,13 @@ from torch import nn
 
 from modules.checkpoint import Backups, read_backup
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
+from modules.config import TrainingError
 from modules.config.sections.training import better_direction
 from modules.library.unwrap import unwrapped
 from modules.run import Event, RunFolder, read_events
 
 WEIGHTS = "model.safetensors"
+_OF_THE_RUN = {"started", "phase", "step", "finished"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class FitResult:
 
     `reason` is "finished", "early_stopping", or, after which `fit(resume=True)` continues, "stopped", "interrupted",
     "terminated" or "paused". `metrics` are the last figures and `best` the best ones of all validations, by name:
-    train_loss, validation_loss, validation_accuracy, test_loss, ... `losses` are those of the steps.
+    train_loss, validation_loss, validation_accuracy, test_loss, ... `losses` are those of the steps. On another machine
+    that does not see the run folder all of it is empty.
     """
 
     folder: Path
@@ -42,14 +45,20 @@ class FitResult:
 
 
 def read_result(folder: RunFolder) -> FitResult:
-    """The result of the run in `folder`, from its events."""
+    """The result of the run in `folder`, from its events; an empty one on a machine that does not see the folder.
+
+    Raises TrainingError if the run has ended without saying how.
+    """
     events = read_events(folder.events_file)
+    last = next((str(event["type"]) for event in reversed(events) if event["type"] in _OF_THE_RUN), "finished")
+    if last != "finished":
+        raise TrainingError("the processes ended in the middle of the run, without an error", f"See {folder.log_dir}")
     losses = {cast(int, e["step"]): cast(float, e["loss"]) for e in events if e["type"] == "step" and e["loss"]}
     validations = [each for event in events if event["type"] == "validation" for each in _figures(event)]
     metrics = {"train_loss": losses[max(losses)]} if losses else {}
     metrics |= dict(validations)
     finished = [str(event["reason"]) for event in events if event["type"] == "finished"]
-    reason = finished[-1] if finished else "failed"
+    reason = finished[-1] if finished else ""
     model = folder.model_dir if (folder.model_dir / WEIGHTS).is_file() else None
     return FitResult(
         folder=folder.path,

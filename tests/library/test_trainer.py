@@ -18,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from modules.config import TrainConfig, load_config, save_config
 from modules.families import _family
 from modules.library import ConfigError, DataError, FitResult, Trainer, TrainingError
+from modules.library.fit_result import read_result
+from modules.run import EventLog, RunFolder
 from modules.training.model_setup import check_available
 from tests.library.trainer_programs import (
     SAMPLES,
@@ -145,6 +147,18 @@ def test_an_error_of_the_program_names_its_line(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"rank 0 failed: trainer_programs.py, line \d+.*my own mistake") as caught:
         trainer(tmp_path, make_model(), loss=failing_loss).fit()
     assert 'raise ValueError("my own mistake")' in caught.value.__notes__[0]
+
+
+def test_a_run_that_ends_without_a_word_is_an_error(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert read_result(folder).reason == ""  # another machine, which does not see it
+    log = EventLog(folder.events_file)
+    log.write("finished", reason="interrupted", exit_code=130)
+    assert read_result(folder).reason == "interrupted"
+    log.write("phase", phase="training")  # resumed
+    log.close()
+    with pytest.raises(TrainingError, match="ended in the middle of the run, without an error"):
+        read_result(folder)
 
 
 def test_a_lambda_trains_on_one_device_only(tmp_path: Path) -> None:

@@ -35,9 +35,14 @@ P = ParamSpec("P")
 class RankExited(TrainingError):
     """A rank's process ended by itself with an exit code other than 0, or was killed (a negative code)."""
 
-    def __init__(self, rank: int, exit_code: int, pid: int) -> None:
-        super().__init__(f"rank {rank} ended with exit code {exit_code}.")
-        self.rank, self.rank_exit_code, self.pid = rank, exit_code, pid
+    rank, rank_exit_code, pid = -1, 0, 0
+
+    @classmethod
+    def of_process(cls, rank: int, exit_code: int, pid: int) -> RankExited:
+        """The error about one process."""
+        error = cls(f"rank {rank} ended with exit code {exit_code}.")
+        error.rank, error.rank_exit_code, error.pid = rank, exit_code, pid
+        return error
 
     def in_torchrun_format(self) -> str:
         """For a supervisor, which reads how the ranks ended from the output of either launcher."""
@@ -81,7 +86,7 @@ def spawn(function: Callable[..., None], world_size: int, port: int, arguments: 
         while not context.join(grace_period=GRACE_S):
             time.sleep(0.1)
     except ProcessExitedException as error:
-        raise RankExited(error.error_index, int(error.exit_code or 0), error.error_pid) from error
+        raise RankExited.of_process(error.error_index, int(error.exit_code or 0), error.error_pid) from error
     except ProcessRaisedException as error:
         raise TrainingError(f"rank {error.error_index} failed: {error.msg}") from error
     finally:
