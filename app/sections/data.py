@@ -124,8 +124,10 @@ class Section(FormSection):
         return declaration is not None and declaration.brings_data
 
     def arrange(self) -> None:
-        """With data sets of its own only what applies to them, and where they come from."""
-        hidden = {str(self.list.frame if self.brings_data else self.own_data)}
+        """With data sets of its own: where they come from, what applies to them, and concepts that are left over."""
+        hidden = set[str]() if self.brings_data else {str(self.own_data)}
+        if self.brings_data and not self.list.items:
+            hidden.add(str(self.list.frame))
         name = PurePath(self.state.family.name).name
         self._origin.configure(
             text=f"The data comes from build_data in {name}; folders of images are not used." * self.brings_data
@@ -136,7 +138,10 @@ class Section(FormSection):
 
     def wants(self, option: Option) -> bool:
         return super().wants(option) and (
-            not self.brings_data or option.path in _OF_OWN_DATA or option.path in self._forced
+            not self.brings_data
+            or option.path in _OF_OWN_DATA
+            or option.path in self._forced
+            or option.path.startswith("concepts.")
         )
 
     def jump_to(self, path: str) -> None:

@@ -474,6 +474,10 @@ def test_data_of_ones_own_needs_no_folders_of_images(driver: Driver) -> None:
     assert "The data comes from build_data in points.py" in shown
     assert not any(part in shown for part in ("Add a folder", "Resolution", "Masks", "Cache folder"))
     driver.set("validation_split", "0.2")
+    driver.draft.set("concepts", [{"path": ""}])
+    driver.settle()
+    assert "This concept" in driver.text(section), "what is wrong in it can be corrected"
+    driver.draft.set("concepts", [])
     driver.window.show_section("model")
     driver.set("family_options.width", "9")
     driver.draft.set("family", "pixel_diffusion")

@@ -54,6 +54,8 @@ def test_no_program_runs_it(hostile: tuple[Path, Path], capsys: pytest.CaptureFi
     for program, arguments in (
         (train.main, ["--config", str(config)]),
         (train.main, ["--config", str(config), "--dry_run"]),
+        (train.main, ["--config", str(folder / "theirs.py"), "--dry_run"]),
+        (train.main, ["--set", f"family={folder / 'theirs.py'}", "--set", f"runs_dir={folder / 'runs'}"]),
         (train.main, ["--config", str(config), "--verify_parity"]),
         (train.main, ["--resume", "latest", "--set", f"runs_dir={folder / 'runs'}"]),
         (train.main, ["--resume", str(backup)]),
