@@ -31,6 +31,7 @@ from modules.run.batch_size.records import SearchResult
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision, can_use_tf32
 from scripts.gpu_check_list import CheckFailed
+from scripts.gpu_library import library
 from scripts.make_demo_data import make_demo_data
 from tests.runs import Run, group_settings, run_command, tiny_config, train_command
 
@@ -262,6 +263,7 @@ POINTS: Mapping[str, Point] = {
     "out of memory: sample": memory_sample,
     "largest batch size": memory_search,
     "host memory of two ranks": host_memory,
+    "modules.library": library,
 }
 
 
