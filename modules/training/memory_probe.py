@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -41,7 +42,8 @@ def limit_to_memory(
     `model` is the network without a wrapper that synchronises. Raises OutOfMemory on all ranks if not even one sample
     fits on one of them.
     """
-    largest, what = _largest_micro_batch(components, ranks.world_size)
+    largest, size = _largest_micro_batch(components, ranks.world_size)
+    of_size = f" of {size}" if size else ""
     batch = components.data.loader.load(largest)
     adds_up = _has_several_micro_batches(components, ranks.world_size)
     fitting = _fitting_samples(components, model, dropout, batch, adds_up=adds_up)
@@ -50,7 +52,7 @@ def limit_to_memory(
     rank = by_rank.index(smallest)
     if smallest == 0:
         raise OutOfMemory(
-            f"Out of memory on rank {rank} with a single sample of {what}, before the first step.",
+            f"Out of memory on rank {rank} with a single sample{of_size}, before the first step.",
             "Try gradient_checkpointing, a lower resolution, precision bf16, an optimizer with less state, or a "
             "smaller model.",
         )
@@ -59,13 +61,13 @@ def limit_to_memory(
         total = torch.cuda.get_device_properties(components.device).total_memory
         peak = f" (peak {torch.cuda.max_memory_allocated(components.device) / GIB:.1f} of {total / GIB:.1f} GiB)"
     if smallest == len(batch):
-        report.note(f"Memory probe: {smallest} x {what} fit at once{peak}.")
+        report.note(f"Memory probe: {smallest} {f'x {size}' if size else 'samples'} fit at once{peak}.")
         return
     memory.limit(smallest)
     where = f" of rank {rank}" if ranks.world_size > 1 else ""
     report.warning(
-        f"Memory probe: micro-batches hold at most {smallest} instead of {len(batch)} samples, because no more of "
-        f"{what} fit into the memory{where}{peak}. The effective batch stays "
+        f"Memory probe: micro-batches hold at most {smallest} instead of {len(batch)} samples, because no "
+        f"more{of_size} fit into the memory{where}{peak}. The effective batch stays "
         f"{components.plan.global_batch_size}; set batch_size to {smallest} to start like this."
     )
 
@@ -83,7 +85,7 @@ def pixels_of_buckets(data: Dataset) -> NDArray[np.int64]:
 
 
 def _largest_micro_batch(components: Components, world_size: int) -> tuple[MicroBatch, str]:
-    """The micro-batch of an epoch with the most pixels that a rank may get, and what its samples are."""
+    """The micro-batch of an epoch with the most pixels that a rank may get, and their size; empty if unknown."""
     data, config = components.data, components.config
     rows = data.order.epoch(0)
     of_rank = -(-components.plan.global_batch_size // world_size)
@@ -91,8 +93,8 @@ def _largest_micro_batch(components: Components, world_size: int) -> tuple[Micro
     counts = np.minimum(np.bincount(buckets, minlength=len(pixels)), min(config.batch_size, of_rank))
     chosen = int(np.argmax(counts * pixels))
     taken = rows[buckets == chosen][: counts[chosen]]
-    what = "the data's samples" if data.index is None else f"{data.index.buckets[chosen]} pixels"
-    return micro_batch_of(taken.tolist()), what
+    size = "" if data.index is None else f"{data.index.buckets[chosen]} pixels"
+    return micro_batch_of(taken.tolist()), size
 
 
 def micro_batch_of(rows: Sequence[int]) -> MicroBatch:
@@ -105,11 +107,12 @@ def _fitting_samples(
     components: Components, model: nn.Module, dropout: PerSampleDropout, batch: Batch, *, adds_up: bool
 ) -> int:
     """The largest of the batch's size, half of it, a quarter and so on that fits; 0 if not even one sample does."""
-    batch = batch.to(components.device, components.precision.weights)
+    device, dtype = components.device, components.precision.weights
     samples = len(batch)
     with unchanged(components, model):
         while samples:
-            if fits(components, dropout, lambda: next(batch.split(samples)), adds_up=adds_up):  # noqa: B023
+            part = next(batch.split(samples))
+            if fits(components, dropout, partial(part.to, device, dtype), adds_up=adds_up):
                 return samples
             components.weights.clear_gradients()
             release_memory()
