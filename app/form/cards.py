@@ -96,6 +96,8 @@ class FieldCard:
         for option in self._visible:
             if option not in visible:
                 self.fields[option.path, option.variant].remove()
+        for row in range(2 * len(visible) + 3, 2 * len(self._visible) + 3):  # of fields that are gone
+            self.frame.grid_rowconfigure(row, minsize=0)
         self._visible = visible
         self.frame.grid_rowconfigure(2 * len(visible) + 2, minsize=theme.px(6))
         for row, option in enumerate(visible, start=1):

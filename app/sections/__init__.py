@@ -7,7 +7,7 @@ from typing import Final
 
 SECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("Model", "The model to train and its initial weights."),
-    "data": ("Data", "The training images and how they are loaded."),
+    "data": ("Data", "The training data and how it is loaded."),
     "training": ("Training", "Duration, batch size, precision, optimizer and learning rate."),
     "adapters": ("Adapters", "Which submodules are trained; LoRA and textual inversion."),
     "multi_gpu": ("Multi-GPU", "Multiple GPUs and multiple machines."),

@@ -33,6 +33,7 @@ _OF_OWN_DATA: Final = frozenset(
     ("validation_split", "loader_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last")
 )
 
+ALL_IMAGES: Final = "All images"
 EMPTY = "No images yet.\nAdd a folder of images to train on."
 
 
@@ -64,7 +65,7 @@ class Section(FormSection):
         Card("Augmentation", ("horizontal_flip", "crop_jitter", "color_jitter", "image_variations", "mask_suffix"), 1),
     )
     cards = (
-        Card("All images", ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0),
+        Card(ALL_IMAGES, ("resolution", "aspect_ratio_bucketing", "validation_split", "caption_dropout"), 0),
         Card("Masks", ("masked_training", "unmasked_weight", "normalize_masked_area_loss"), 0),
         Card("Cache", ("cache_dir", "cache_latents", "cache_only", "cache_batch_size"), 0),
         Card(
@@ -90,6 +91,7 @@ class Section(FormSection):
         self.columns.add(self.own_data, 0)
         self.list = self.add_list(kind, self.item_cards)
         super().build()
+        self._for_all = next(block for block in self.blocks if block.heading.cget("text") == ALL_IMAGES)
         self.page = "folders"
         self.tabs = Segments(self.head, list(TABS.values()), self._chosen_tab)
         self.tabs.set(TABS["folders"])
@@ -101,11 +103,6 @@ class Section(FormSection):
             self.pages.bind("<<ShowImages>>", lambda event: self.turn_to("images"))
         super().show()
         self.pages.reload_if_changed()
-
-    def refresh(self) -> None:
-        super().refresh()
-        if self.pages is not None:
-            self.pages.reload_if_changed()
 
     def hide(self) -> None:
         if self.pages is not None:
@@ -123,11 +120,23 @@ class Section(FormSection):
         declaration = self.state.family.declaration
         return declaration is not None and declaration.brings_data
 
+    def refresh(self) -> None:
+        """Without the pages about images, if there are none."""
+        if self.brings_data:
+            self.turn_to("folders")
+            self.tabs.pack_forget()
+        else:
+            self.tabs.pack(side="right")
+        super().refresh()
+        if self.pages is not None:
+            self.pages.reload_if_changed()
+
     def arrange(self) -> None:
         """With data sets of its own: where they come from, what applies to them, and concepts that are left over."""
         hidden = set[str]() if self.brings_data else {str(self.own_data)}
         if self.brings_data and not self.list.items:
             hidden.add(str(self.list.frame))
+        self._for_all.heading.configure(text="All samples" if self.brings_data else ALL_IMAGES)
         name = PurePath(self.state.family.name).name
         self._origin.configure(
             text=f"The data comes from build_data in {name}; folders of images are not used." * self.brings_data

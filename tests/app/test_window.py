@@ -472,7 +472,8 @@ def test_data_of_ones_own_needs_no_folders_of_images(driver: Driver) -> None:
     driver.settle()
     shown = driver.text(section)
     assert "The data comes from build_data in points.py" in shown
-    assert not any(part in shown for part in ("Add a folder", "Resolution", "Masks", "Cache folder"))
+    assert not any(part in shown for part in ("Add a folder", "Resolution", "Masks", "Cache folder", "All images"))
+    assert not section.tabs.winfo_ismapped()  # type: ignore[attr-defined]
     driver.set("validation_split", "0.2")
     driver.draft.set("concepts", [{"path": ""}])
     driver.settle()
@@ -483,6 +484,8 @@ def test_data_of_ones_own_needs_no_folders_of_images(driver: Driver) -> None:
     driver.draft.set("family", "pixel_diffusion")
     driver.window.show_section("data")
     driver.wait(lambda: "Add a folder" in driver.text(section), "the folders are back")
+    driver.settle()
+    assert section.tabs.winfo_ismapped()  # type: ignore[attr-defined]
 
 
 def test_a_family_file_runs_only_after_it_was_allowed(
