@@ -101,7 +101,7 @@ class BatchSizeWindow:
         except (OSError, FileFault):
             self._show_status("No result: see below.", theme.BAD)
             return
-        self._show_status(f"{self.result.batch_size} images per process", theme.GOOD)
+        self._show_status(f"Largest batch size: {self.result.batch_size}", theme.GOOD)
         self.use.configure(state="normal", text=f"Set batch size to {self.result.batch_size}")
 
     def _use(self) -> None:

@@ -41,7 +41,8 @@ class TrainingSettings(Section):
     batch_size: int = setting(
         1,
         title="Batch size per GPU",
-        help="How many images one GPU processes at once. Larger is faster and more stable until the memory is full.",
+        help="How many images one GPU processes at once. Larger is faster and more stable until the memory is "
+        "full; scripts/find_batch_size.py, or Find the largest batch (Multi-GPU) in the window, finds how many fit.",
         unit="images",
         ge=1,
         le=65_536,

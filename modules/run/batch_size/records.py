@@ -125,6 +125,6 @@ class SearchResult:
             else ""
         )
         return [
-            f"With {of_ranks} x gradient_accumulation_steps {config.gradient_accumulation_steps} one step takes "
+            f"With {of_ranks} x gradient_accumulation_steps {config.gradient_accumulation_steps}, one step takes "
             f"{batch} samples, and the learning rate {rate:g} {becomes}.{advice}"
         ]
