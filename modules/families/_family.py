@@ -19,7 +19,7 @@ from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
 from modules.config.family_files import PROGRAM, family_names
 from modules.data.batch import Batch, DataSets, Example, ExampleTransform, SampleMixing, SampleTransform
-from modules.families._family_file import load_file
+from modules.families._family_file import load_python_file
 
 if TYPE_CHECKING:
     from modules.diffusion.hub.model import HubModel
@@ -268,7 +268,7 @@ def family_class(name: str) -> type[Family]:
     """
     if name in _registered:
         return _registered[name]
-    module = load_file(Path(name)) if name.endswith(".py") else _built_in_module(name)
+    module = load_python_file(Path(name)) if name.endswith(".py") else _built_in_module(name)
     found = [
         member
         for member in vars(module).values()

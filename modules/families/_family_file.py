@@ -14,7 +14,7 @@ from modules.config.trusted_code import read_code, require_trusted
 _CODE = "__code_that_ran__"
 
 
-def load_file(path: Path) -> ModuleType:
+def load_python_file(path: Path) -> ModuleType:
     """The module that the file is. Unchanged, it runs once in a process. Raises ConfigError, with the line, if it may
     not or cannot run."""
     code = read_code(path)
@@ -49,7 +49,7 @@ class LoadedFile:
 
 
 def _load_again(path: str) -> LoadedFile:
-    load_file(Path(path))
+    load_python_file(Path(path))
     return LoadedFile(path)
 
 
