@@ -44,7 +44,7 @@ def test_onetrainer(onetrainer: Path) -> None:
     assert config.ema_decay == pytest.approx(0.998**0.25)
     assert (config.precision, config.gradient_checkpointing, config.max_grad_norm) == ("bf16", True, 1.0)
     assert dump(config)["optimizer"] == {
-        "name": "adamw", "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.02, "fused": True,
+        "name": "adamw", "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.02, "fused": True, "foreach": True,
     }  # fmt: skip
     assert (config.enable_multi_gpu, config.device_ids) == (True, (0, 1))
     assert (config.masked_training, config.unmasked_weight, config.caption_dropout) == (True, 0.2, 0.1)
@@ -130,7 +130,7 @@ def test_sd_scripts(kohya: Path) -> None:
     assert (config.scheduler, config.scheduler_cycles, config.seed) == ("cosine_with_restarts", 3, 31337)
     assert (config.precision, config.resolution, config.aspect_ratio_bucketing) == ("bf16", 1024, True)
     assert dump(config)["optimizer"] == {
-        "name": "adamw", "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.1, "fused": True,
+        "name": "adamw", "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.1, "fused": True, "foreach": True,
     }  # fmt: skip
     assert (config.sample_every, config.backup_every) == (Interval(100, "steps"), Interval(1, "epochs"))
     assert (config.runs_dir, config.run_name) == (str(kohya.parent / "output"), "cat")
