@@ -99,7 +99,7 @@ def _train_as_rank(rank_env: RankEnv, task: Task, config: TrainConfig, folder: R
 
 
 def _prepare(folder: RunFolder, ranks: range) -> None:
-    clear_failures(folder, ranks)
+    clear_failures(folder, {*ranks, *(failure.rank for failure in read_failures(folder))})
     clear_commands(folder)
 
 

@@ -19,7 +19,7 @@ from modules.config import TrainConfig, load_config, save_config
 from modules.families import _family
 from modules.library import ConfigError, DataError, FitResult, Trainer, TrainingError
 from modules.library.fit_result import read_result
-from modules.run import EventLog, RunFolder
+from modules.run import EventLog, Failure, RunFolder, record_failure
 from modules.training.model_setup import check_available
 from tests.library.trainer_programs import (
     SAMPLES,
@@ -99,6 +99,7 @@ def test_an_interrupted_fit_resumes_exactly(tmp_path: Path) -> None:
     assert 10 <= first.step < steps
     assert not same(model, make_model())  # of the backup
     model.load_state_dict(make_model().state_dict())
+    record_failure(RunFolder(first.folder), Failure(1, "vm", "error", "of an earlier start with two ranks"))
     result = interrupted.fit(resume=True)
     assert (result.reason, result.step) == ("finished", steps)
     assert same(model, expected)
