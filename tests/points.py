@@ -5,6 +5,7 @@ A batch has the points of all its samples one after the other, so it cannot be c
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,8 @@ class Points(torch.utils.data.Dataset[dict[str, Tensor]]):
             raise KeyError("no such row")
         points = self.points[index, : index % 3 + 1]
         label = (points.sum() > 0).float()
+        if self.fault == "unseeded":
+            points = points + np.random.default_rng().normal()
         moved = points + 0.1 * torch.randn(points.shape) + 0.1 * float(np.random.randn()) + 0.1 * random.random()
         return {"points": moved, "label": label}
 
@@ -85,7 +88,8 @@ def build_model(options: Options) -> nn.Module:
 def build_data(options: Options) -> dict[str, Points]:
     if options.fault == "data":
         return {"trian": Points(3, 1)}
-    train = Points(0 if options.fault == "empty" else 41, 1, options.fault)
+    count = {"empty": 0, "lengths": 41 + int(os.environ.get("RANK", "0"))}.get(options.fault, 41)
+    train = Points(count, 1, options.fault)
     return {"train": train, "validation": Points(options.held_out, 2), "test": Points(5, 3)}
 
 

@@ -111,6 +111,8 @@ class CustomFamily(Family):
         counted = batch.weights > 0
         counts = {}
         for name, given in found.items():
+            if not isinstance(name, str) or name == "loss":
+                raise TrainingError(f"{place} returned a metric named {name!r}; name it by another text.")
             value = torch.tensor(given) if isinstance(given, int | float) else given
             values = per_sample(value, len(batch), f"{place}, {name!r},").detach().to(counted.device, torch.float64)
             counts[f"{name}/sum"] = torch.where(counted, values, 0.0).sum()

@@ -107,8 +107,8 @@ def _check_equal(items: ItemBatches, lengths: list[int], ranks: RankGroup, repor
     other = next((rank for rank, text in enumerate(counts) if text != counts[0]), None)
     if other is not None:
         raise DataError(
-            f"The data sets for training, validation and test have {counts[0]} items on rank 0, but {counts[other]} on "
-            f"rank {other}.",
+            f"The training, validation and test data have {counts[0]} items on rank 0, but {counts[other]} on rank "
+            f"{other}.",
             "Let build_data return the same on every rank, and copy the same files to every machine.",
         )
     if ranks.world_size == 1:
