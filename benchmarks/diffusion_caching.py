@@ -18,7 +18,8 @@ from benchmarks.diffusion_bench import RESOLUTION, Bench, print_medians
 from benchmarks.side_by_side import Clock
 from modules.config import TrainConfig
 from modules.data.cache.cache import Cache
-from modules.families._family import Family, family_class
+from modules.families._by_name import family_class
+from modules.families._family import Family
 
 CACHING, PROCESSES = 0.9, 1.8  # the targets
 BARE_BATCH = 4  # images that the bare loop encodes at once

@@ -138,7 +138,7 @@ def load_classifier(config: TrainConfig) -> Classifier:
     """On the GPU if there is one, ready to classify. Raises ConfigError if it is another kind of model."""
     import torch
 
-    from modules.families._family import family_class
+    from modules.families._by_name import family_class
     from modules.families.classifier import Classifier
 
     kind = family_class(config.family)

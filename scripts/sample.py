@@ -95,7 +95,7 @@ def generate(options: argparse.Namespace) -> None:
     """Load the model through its family and generate. Raises TandemError or OSError."""
     import torch
 
-    from modules.families._family import family_class
+    from modules.families._by_name import family_class
     from modules.monitoring import make_grid, save_image
     from modules.training.methods.method import apply_adapter
     from modules.training.sample_requests import sample_requests

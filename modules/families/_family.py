@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
 
 import torch
@@ -17,9 +16,7 @@ from torch import Tensor, nn
 
 from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
-from modules.config.family_files import PROGRAM, family_names
 from modules.data.batch import Batch, DataSets, Example, ExampleTransform, SampleMixing, SampleTransform
-from modules.families._family_file import load_python_file
 
 if TYPE_CHECKING:
     from modules.diffusion.hub.model import HubModel
@@ -221,19 +218,6 @@ class Family(ABC):
         )
 
 
-# Members of Family that had other names in older versions, so that files written for those get a sentence.
-_RENAMED = {
-    "parts": "submodules",
-    "draw": "sample_transform",
-    "rest": "offload_frozen",
-    "remarks": "prompt_warnings",
-    "learn_words": "add_placeholder_token",
-    "sampling_facts": "sample_metadata",
-    "encode_together": "encode_batch",
-    "on_hub": "hub_model",
-    "adapter_names": "adapter_prefixes",
-}
-
 OptionsT = TypeVar("OptionsT", bound=Section)
 
 
@@ -250,50 +234,3 @@ def read_options(options: type[OptionsT], given: Mapping[str, JsonValue]) -> Opt
         return options.model_validate(given)
     except ValidationError as error:
         raise ConfigError.from_faults("family_options", explain(error, options)) from error
-
-
-_registered: dict[str, type[Family]] = {}
-
-
-def register_family(name: str, kind: type[Family]) -> None:
-    """Let `family_class(name)` find a family that no file defines, in this process; replaces a former one."""
-    _registered[name] = kind
-
-
-def family_class(name: str) -> type[Family]:
-    """The family in modules/families/NAME.py, or in the Python file whose path `name` is, or registered.
-
-    A file defines exactly one Family, or the functions of `modules/families/_custom.py`. Raises ConfigError if it
-    does not, or there is no such family.
-    """
-    if name in _registered:
-        return _registered[name]
-    module = load_python_file(Path(name)) if name.endswith(".py") else _built_in_module(name)
-    found = [
-        member
-        for member in vars(module).values()
-        if isinstance(member, type) and issubclass(member, Family) and member.__module__ == module.__name__
-    ]
-    if not found and name.endswith(".py"):
-        from modules.families._custom import family_of_file  # it needs Family
-
-        return family_of_file(module)
-    if len(found) != 1:
-        raise ConfigError(f"family: {name!r} defines {len(found)} Family classes; a family file defines exactly one.")
-    if old := [member for member in _RENAMED if member in vars(found[0])]:
-        renamed = ", ".join(f"{member} to {_RENAMED[member]}" for member in old)
-        raise ConfigError(f"family: {name!r} was written for an older Tandem; rename {renamed}.")
-    return found[0]
-
-
-def _built_in_module(name: str) -> ModuleType:
-    if name == PROGRAM:
-        raise ConfigError(
-            "This run was started by a program with a model of its own, which no file describes.",
-            "Continue it in that program: Trainer(..., run_name=...).fit(resume=True).",
-        )
-    if name not in family_names():
-        raise ConfigError(
-            f"family is {name!r}; use one of {', '.join(family_names())}, or the path of a .py file of your own."
-        )
-    return importlib.import_module(f"modules.families.{name}")

@@ -8,7 +8,7 @@ from modules.config import ConfigError
 from modules.config.family_files import family_names
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from modules.families._latent_diffusion import LatentDiffusion
 from modules.files import FileFault
 

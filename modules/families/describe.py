@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from modules.config import TandemError
 from modules.config.options import options
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,9 +18,9 @@ from modules.config import ConfigError, DataError, Section
 from modules.config.family_files import PROGRAM
 from modules.data.batch import DataSets
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, item_count
+from modules.families._by_name import register_family
 from modules.families._custom import custom_family
 from modules.families._custom_code import CustomCode
-from modules.families._family import register_family
 from modules.library.unwrap import unwrapped
 
 Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.data.archives.cifar import is_archive
 from modules.data.index.build import check_concepts
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from modules.training.methods.lora import check_lora_targets
 from modules.training.model_setup import check_available
 from modules.training.sample_requests import sample_requests

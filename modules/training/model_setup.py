@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from modules.config import ConfigError, TrainConfig, unsupported_resolution
-from modules.families._family import Family, family_class
+from modules.families._by_name import family_class
+from modules.families._family import Family
 from modules.training.early_stopping import LOSS, keeps_best
 from modules.training.methods.lora_from import check_lora_from
 from modules.training.methods.method import prepare

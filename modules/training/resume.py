@@ -15,7 +15,8 @@ from modules.checkpoint import TrainingState
 from modules.config import Change, ResumeError, SubmoduleSettings, TrainConfig, dump, find_changes
 from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data
-from modules.families._family import Family, family_class, read_options
+from modules.families._by_name import family_class
+from modules.families._family import Family, read_options
 from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_from import read_lora_from, structure_digest
 from modules.training.plan import InitialModel

@@ -15,7 +15,7 @@ import pytest
 
 from modules import ROOT
 from modules.config import TrainConfig, save_config, trusted_code
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from scripts import preflight, sample, submit_slurm, train
 
 

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
-from modules.families._family import SampleRequest, family_class
+from modules.families._by_name import family_class
+from modules.families._family import SampleRequest
 from modules.families._latent_diffusion import LatentDiffusion
 
 PIPELINES = {"stable_diffusion": StableDiffusionPipeline, "stable_diffusion_xl": StableDiffusionXLPipeline}

@@ -19,7 +19,7 @@ from modules.data.batch import Batch, DataSets
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, ItemBatches, item_loader
 from modules.data.loading.loader import Loader
 from modules.data.loading.order import Order, TrainingRows, item_steps
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from modules.training.parity import loss_difference, weight_difference
 from tests import points
 from tests.runs import Run, run_command, same_state, train_alone

@@ -13,9 +13,9 @@ import torch
 from modules.config import ConfigError, DataError, TandemError
 from modules.data.batch import DataSets
 from modules.data.loading.item_batches import item_count
+from modules.families._by_name import family_class, register_family
 from modules.families._custom import CustomFamily, custom_family
 from modules.families._custom_code import CustomCode, as_data_sets
-from modules.families._family import family_class, register_family
 from modules.training.checks import startup_problems
 from tests import points
 from tests.families.test_custom import config_of

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.declared_schedule import declared_schedule, measured_schedule
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from scripts.train import dry_run, parser
 from tests.families.diffusion_checks import REQUEST, batch, load
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from modules.checkpoint.formats import write_single_file
 from modules.config import TrainConfig
-from modules.families._family import Family, family_class
+from modules.families._by_name import family_class
+from modules.families._family import Family
 from modules.families._latent_diffusion import LatentDiffusion
 from modules.training.methods.method import prepare
 from modules.training.model_setup import load_family, prepare_model

@@ -13,7 +13,7 @@ import torch
 
 from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from tests.families.diffusion_checks import REQUEST, load
 from tests.hub_server import HubServer, hub_server
 

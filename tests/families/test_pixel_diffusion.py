@@ -14,7 +14,8 @@ from torch import Tensor
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
-from modules.families._family import SampleRequest, family_class
+from modules.families._by_name import family_class
+from modules.families._family import SampleRequest
 from modules.families.pixel_diffusion import PixelDiffusion
 
 TINY = {"width": 8, "patch": 1, "tokens": 6, "vocabulary": 64}

@@ -14,7 +14,8 @@ import torch
 from diffusers import StableDiffusionInpaintPipeline
 from safetensors import safe_open
 
-from modules.families._family import Family, family_class
+from modules.families._by_name import family_class
+from modules.families._family import Family
 from modules.families._latent_diffusion import LatentDiffusion
 from tests.families.diffusion_checks import CAPTIONS, REQUEST, batch, direct_loss, example, load, pipeline
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from modules.importers import import_file
 from modules.importers.start_values import SIZE_STEPS
 from modules.run.folder.run_folder import check_run_name

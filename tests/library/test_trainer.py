@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from modules.config import TrainConfig, load_config, save_config
-from modules.families import _family
+from modules.families import _by_name
 from modules.library import ConfigError, DataError, FitResult, Trainer, TrainingError
 from modules.library.fit_result import read_result
 from modules.run import EventLog, Failure, RunFolder, record_failure
@@ -187,7 +187,7 @@ def test_another_program_cannot_continue_the_run(
     trained: tuple[nn.Module, FitResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load_config(trained[1].folder / "config.json")
-    monkeypatch.delitem(_family._registered, config.family)
+    monkeypatch.delitem(_by_name._registered, config.family)
     with pytest.raises(ConfigError, match=r"started by a program .* Trainer\(\.\.\., run_name=\.\.\.\)\.fit"):
         check_available(config)
 

@@ -10,7 +10,8 @@ import pytest
 
 from modules.config import ConfigError, TrainConfig
 from modules.distributed import SharedFolderGroups
-from modules.families._family import Family, family_class
+from modules.families._by_name import family_class
+from modules.families._family import Family
 from modules.monitoring import SilentReport
 from modules.training.fetch_base_model import fetch_base_model
 from tests.runs import ROOT

@@ -12,7 +12,7 @@ import pytest
 
 from modules.checkpoint import TrainingState
 from modules.config import Option, ResumeError, Section, TrainConfig, dump, load_config, options
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from modules.training.former_meaning import changed_meaning
 from modules.training.model_setup import load_family
 from modules.training.resume import check_unchanged

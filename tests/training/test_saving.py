@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from modules.config import TrainConfig
-from modules.families._family import family_class
+from modules.families._by_name import family_class
 from tests.checkpoint.formats.generating import PROMPT, generate, same
 from tests.checkpoint.formats.real_blocks import with_the_real_blocks
 from tests.conftest import draw_images
