@@ -194,12 +194,17 @@ def test_train_lists_errors_and_jumps_to_them(driver: Driver) -> None:
 
 def test_inactive_settings_say_why(driver: Driver) -> None:
     field = driver.field("ema_decay")
-    assert "EMA (averaged weights)" in field.message.cget("text")
+    card = next(each for each in driver.window.sections["training"].blocks if field in each.fields.values())
+    assert "EMA (averaged weights)" in card._reason_label.cget("text"), "two settings of the card wait for the same"
     assert str(field.control.line.cget("state")) == "disabled"  # type: ignore[attr-defined]
     driver.set("ema", True)
-    assert field.message.cget("text") == ""
+    assert field.message.cget("text") == card._reason_label.cget("text") == ""
     driver.set("ema_decay", 0.5)
     assert driver.draft.get("ema_decay") == "0.5"
+    alone = driver.field("optimizer.foreach")
+    assert "Fused optimizer step" in alone.message.cget("text")
+    driver.set("optimizer.fused", False)
+    assert alone.message.cget("text") == ""
 
 
 def test_settings_of_other_optimizers_are_not_shown(driver: Driver) -> None:
