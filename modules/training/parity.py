@@ -75,6 +75,7 @@ def comparable(config: TrainConfig, ranks: int) -> TrainConfig:
             "epochs": STEPS,
             "precision": config.precision if config.precision in TOLERANCE else "fp32",
             "early_stopping_patience": None,
+            "restore_best": False,  # both need validations, of which there are none
             "log_every": Interval(1, "steps"),
             "tensorboard": False,
             "run_name": None,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import TrainConfig
-from modules.training.parity import loss_difference, weight_difference
+from modules.training.parity import comparable, loss_difference, weight_difference
 from tests.pair_jobs import ADAPTERS, DDP_JOBS, FP64_JOBS, PARITY, SHARDED_ADAPTERS, TIMEOUTS
 from tests.runs import ROOT, Job, Run, group_settings, recorded, tiny_config, train_alone, train_group
 
@@ -207,6 +207,12 @@ def test_an_epoch_shows_every_picture_once(place: Path, one: Run) -> None:
     seen = recorded(place / "one", 0, skip_first_call=False).samples[:41]
     assert len({sample[0] for sample in seen}) == 41
     assert one.state.position.epoch_size == 41
+
+
+def test_settings_that_need_validations_are_left_out_of_the_comparison() -> None:
+    stopping = {"early_stopping_patience": 3, "restore_best": True}
+    config = TrainConfig.model_validate({"validate_every": "1 epoch", "validation_split": 0.1, **stopping})
+    TrainConfig.model_validate(comparable(config, 2).model_dump(mode="json"))  # as its runs read it
 
 
 def test_curves_of_unequal_length_differ_infinitely() -> None:
