@@ -104,8 +104,8 @@ def starvation_warning(ranks: Sequence[RankStepTimes], loader_workers: int) -> s
     more = max(2, loader_workers * 2)
     return (
         f"Training is limited by data loading: {fractions[worst.rank]:.0%} of each step on rank {worst.rank} "
-        f"({worst.host}) is spent waiting for images. Try loader_workers={more} (now {loader_workers}), a larger "
-        "prefetch_factor, or a faster disk for cache_dir."
+        f"({worst.host}) is spent waiting for samples. Try loader_workers={more} (now {loader_workers}), a larger "
+        "prefetch_factor, or a faster disk for the data or cache_dir."
     )
 
 

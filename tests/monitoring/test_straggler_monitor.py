@@ -43,7 +43,7 @@ def test_no_warning_for_small_delays_or_more_samples(ranks: list[RankStepTimes])
 def test_waiting_for_the_loader() -> None:
     ranks = [rank(0, 0.6, data_s=0.3), rank(1, 0.6, data_s=0.4)]
     text = starvation_warning(ranks, loader_workers=4)
-    assert "40% of each step on rank 1 (alpha)" in text
+    assert "40% of each step on rank 1 (alpha) is spent waiting for samples" in text
     assert "loader_workers=8 (now 4)" in text
     assert starvation_warning([rank(0, 0.6, data_s=0.1)], loader_workers=4) == ""
     assert starvation_warning([rank(0, 0.0, step_s=0.0)], loader_workers=4) == ""
