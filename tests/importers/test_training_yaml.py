@@ -124,6 +124,13 @@ def test_a_python_file_as_the_model_is_the_family(tmp_path: Path) -> None:
     assert found.config.family == str(tmp_path / "net.py")
 
 
+def test_early_stopping_that_is_on_is_not_listed_as_a_setting_without_effect(tmp_path: Path) -> None:
+    text = "training: {epochs: 1}\ndata: {val_split: 0.1}\nearly_stopping: {enabled: true, patience: 4}\n"
+    found = imported(tmp_path, text)
+    assert found.config.early_stopping_patience == 4
+    assert reasons(found) == {}
+
+
 def test_early_stopping_that_is_off_is_off(tmp_path: Path) -> None:
     text = "training: {epochs: 1}\nearly_stopping:\n  enabled: false\n  patience: 4\n"
     assert imported(tmp_path, text).config.early_stopping_patience is None

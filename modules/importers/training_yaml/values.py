@@ -158,8 +158,11 @@ def precision(values: Values) -> list[Assignment]:
 
 def parallel(values: Values) -> list[Assignment]:
     """How many processes, and which kind."""
-    found = []
+    found: list[Assignment] = []
     count = values["parallel.world_size"]
+    if isinstance(count, (list, tuple)):  # the numbers of the GPUs, as Lightning's devices may be
+        found.append(Assignment("device_ids", device_ids(count), keys=("parallel.world_size",), quiet=True))
+        count = len(count)
     ranks = None if count in ("auto", -1, "-1") else optional_number(count)
     mode = values["parallel.mode"]
     chosen = None if mode in EMPTY_VALUES else _MODES(mode)
@@ -194,9 +197,10 @@ def early_stopping(values: Values) -> list[Assignment]:
     enabled = values["early_stopping.enabled"]
     if enabled is not None and not boolean(enabled):
         return []
-    found = []
+    found: list[Assignment] = []
     if patience := optional_number(values["early_stopping.patience"]):
-        found.append(Assignment("early_stopping_patience", integer(patience), keys=("early_stopping.patience",)))
+        keys = ["early_stopping.enabled"] * (enabled is not None) + ["early_stopping.patience"]
+        found.append(Assignment("early_stopping_patience", integer(patience), keys=tuple(keys)))
     if is_text(values["early_stopping.metric"]):
         found += _metric(str(values["early_stopping.metric"]))
     for key, read in (("mode", _DIRECTIONS), ("min_delta", _least_change)):
