@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from modules.importers.rules import Table
 from modules.importers.translation import flatten
@@ -24,7 +24,17 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "experiment": ("exp",),
 }
 _SECTION_OF: Final = {other: name for name, others in SECTIONS.items() for other in (name, *others)}
-_WRAPPERS: Final = frozenset({"args", "params", "kwargs"})  # as in optimizer: {type: Adam, args: {lr: 0.001}}
+_WRAPPERS: Final = frozenset({"args", "params", "kwargs", "init_args"})  # as in optimizer: {type: Adam, args: {lr: 1}}
+_CLASS: Final = frozenset({"class_path", "_target_"})  # how Lightning's CLI and Hydra name the class of a group
+# Groups within a section, as Hydra's templates for Lightning have them -> the section that they are.
+_INNER_SECTIONS: Final = {
+    ("model", "optimizer"): "optimizer",
+    ("model", "scheduler"): "scheduler",
+    ("model", "lr_scheduler"): "scheduler",
+    ("callbacks", "early_stopping"): "early_stopping",
+    ("callbacks", "model_checkpoint"): "checkpoint",
+}
+_CALLBACKS: Final = {"EarlyStopping": "early_stopping", "ModelCheckpoint": "checkpoint"}  # of Lightning -> section
 
 
 def present_sections(data: Mapping[object, object]) -> set[str]:
@@ -35,8 +45,40 @@ def present_sections(data: Mapping[object, object]) -> set[str]:
 
 def canonical(data: Mapping[str, object], table: Table) -> Iterator[tuple[str, str, object]]:
     """(the table's name, the name in the file, the value) of each setting, in the order of the file."""
-    for written, value in flatten(data).items():
+    for written, value in _with_callbacks(flatten(data)):
         parts = [part for part in written.lower().split(".") if part not in _WRAPPERS]
         parts[0:1] = [_SECTION_OF.get(part, part) for part in parts[0:1]] if len(parts) > 1 else parts[0:1]
+        if isinstance(value, _OfCallback):
+            parts, value = [value.section, parts[-1]], value.value
+        if (inner := _INNER_SECTIONS.get((parts[0], parts[1])) if len(parts) > 2 else None) is not None:
+            parts[:2] = [inner]
+        if parts[-1] in _CLASS and parts[:-1] in (["optimizer"], ["scheduler"]):
+            parts[-1], value = "type", _class_name(value)
         name = ".".join(parts)
         yield table.renamed.get(name, name), written, value
+
+
+class _OfCallback(NamedTuple):
+    section: str
+    value: object
+
+
+def _with_callbacks(settings: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """The settings, with those of the callbacks in a list, such as Lightning's `trainer.callbacks`, one by one."""
+    for written, value in settings.items():
+        if written.rpartition(".")[2] != "callbacks" or not isinstance(value, list):
+            yield written, value
+            continue
+        for number, callback in enumerate(value):
+            settings_of = flatten({"": callback})
+            section = _CALLBACKS.get(_class_name(settings_of.pop(".class_path", None)))
+            if section is None:
+                yield f"{written}.{number}", [callback]  # in a list: as a whole
+                continue
+            for name, inner in settings_of.items():
+                yield f"{written}.{number}{name}", _OfCallback(section, inner)
+
+
+def _class_name(path: object) -> str:
+    """SGD of torch.optim.SGD."""
+    return str(path).rpartition(".")[2]

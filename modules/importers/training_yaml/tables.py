@@ -11,8 +11,10 @@ from modules.importers.training_yaml import values
 
 _LAUNCH = "Tandem starts its processes itself, and tells each which one it is"
 _TEST = "a concept of the kind test is measured at the end, on the weights that are saved"
-_CODE = "the model family decides; write a family of your own for another one (docs/library.md)"
-_AUGMENT = "set horizontal_flip of the concept, and family_options such as rand_augment"
+_CODE = "the model family decides; write a family of your own for another one (docs/custom_models.md)"
+_AUGMENT = (
+    "set horizontal_flip and color_jitter of the concept, and family_options such as crop_padding and rand_augment"
+)
 
 # The table's name -> other names; a dot separates the section.
 _OTHER_NAMES: Mapping[str, Iterable[str]] = {
@@ -69,22 +71,22 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
     ),
     "training.use_ema": ("use_ema", "training.ema", "training.ema.enabled", "model.ema", "model.use_ema"),
     "training.ema_decay": ("training.ema.decay", "model.ema_decay"),
-    "seed": ("training.seed", "experiment.seed", "data.seed"),
-    "device": ("training.device", "experiment.device", "parallel.device"),
-    "parallel.mode": ("parallel.strategy", "parallel.type", "parallel"),
+    "seed": ("seed_everything", "training.seed", "experiment.seed", "data.seed"),
+    "device": ("training.device", "training.accelerator", "experiment.device", "parallel.device"),
+    "parallel.mode": ("parallel.strategy", "parallel.type", "parallel", "training.strategy"),
     "parallel.enabled": ("parallel.enable", "parallel.use_ddp", "training.distributed", "training.use_ddp"),
     "parallel.world_size": ("parallel.num_gpus", "parallel.n_gpu", "parallel.nproc_per_node", "world_size",
-                            "training.world_size", "n_gpu", "num_gpus"),
+                            "training.world_size", "training.devices", "n_gpu", "num_gpus"),
     "parallel.backend": ("parallel.dist_backend", "dist_backend"),
     "parallel.sync_batchnorm": ("parallel.sync_bn", "parallel.sync_batch_norm", "training.sync_bn",
                                 "training.sync_batchnorm", "model.sync_bn"),
     "parallel.gpus": ("parallel.device_ids", "parallel.gpu_ids", "gpu_ids"),
-    "parallel.num_nodes": ("parallel.nnodes",),
+    "parallel.num_nodes": ("parallel.nnodes", "training.num_nodes"),
     "parallel.master_port": ("parallel.port",),
     "validation.every": (
         "validation.interval", "validation.every_n_epochs", "validation.frequency", "validation.val_interval",
         "validation.eval_every", "validation.eval_interval", "training.val_interval", "training.eval_every",
-        "training.eval_interval", "training.val_every", "training.validate_every",
+        "training.eval_interval", "training.val_every", "training.validate_every", "training.check_val_every_n_epoch",
     ),
     "early_stopping.enabled": ("early_stopping", "early_stopping.enable", "early_stopping.use"),
     "early_stopping.patience": ("training.patience", "training.early_stopping_patience", "training.early_stop",
@@ -96,7 +98,9 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
                                  "training.early_stopping.min_delta"),
     "early_stopping.restore_best": ("early_stopping.restore_best_weights",),
     "checkpoint.dir": ("checkpoint.save_dir", "checkpoint.path", "checkpoint.output_dir", "checkpoint.dirpath",
-                       "output_dir", "save_dir", "training.save_dir", "training.output_dir", "experiment.output_dir",
+                       "output_dir", "save_dir", "training.save_dir", "training.output_dir",
+                       "training.default_root_dir",
+                       "experiment.output_dir",
                        "experiment.save_dir"),
     "checkpoint.save_every": (
         "checkpoint.interval", "checkpoint.save_interval", "checkpoint.every_n_epochs", "checkpoint.save_freq",
@@ -105,11 +109,11 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
     "checkpoint.save_every_steps": ("checkpoint.every_n_steps", "checkpoint.every_n_train_steps",
                                     "checkpoint.save_steps"),
     "checkpoint.keep": ("checkpoint.keep_last", "checkpoint.keep_last_n", "checkpoint.max_to_keep",
-                        "checkpoint.max_keep", "checkpoint.save_top_k", "checkpoint.keep_n"),
+                        "checkpoint.max_keep", "checkpoint.keep_n"),
     "logging.tensorboard": ("logging.use_tensorboard", "training.tensorboard"),
     "logging.log_every": ("logging.interval", "logging.log_interval", "logging.every_n_steps", "logging.print_freq",
                           "logging.log_freq", "logging.print_every", "training.log_interval", "training.log_every",
-                          "training.print_freq"),
+                          "training.print_freq", "training.log_every_n_steps"),
     "experiment.name": ("name", "experiment_name", "run_name", "experiment", "experiment.run_name", "logging.name",
                         "logging.experiment_name", "logging.run_name"),
 }  # fmt: skip
@@ -199,14 +203,21 @@ TABLE = Table(
     ),
     unsupported=(
         Unsupported("data.shuffle", "Tandem shuffles every epoch, from the seed", default=True),
-        Unsupported("data.name data.dataset data.type", "give the folder or the archive: set concepts"),
+        Unsupported(
+            "data.name data.dataset data.type data.class_path data._target_",
+            "give the folder or the archive: set concepts",
+        ),
         Unsupported("data.augmentation data.augmentation.* data.augment data.transforms data.transforms.*", _AUGMENT),
         Unsupported("data.mean data.std data.normalize data.normalization*", _CODE),
         Unsupported("data.num_classes model.num_classes num_classes", "Tandem counts the classes of the images"),
         Unsupported("model.checkpoint model.weights model.resume", "set base_model to a saved model, or use --resume"),
+        Unsupported("model.class_path model._target_", _CODE),
+        Unsupported("model.lr model.learning_rate", "set learning_rate"),
         Unsupported("model.*", "set family_options"),
         Unsupported("loss loss.* training.loss training.loss.* training.criterion criterion metrics", _CODE),
-        Unsupported("training.resume checkpoint.resume* resume", "use --resume latest"),
+        Unsupported("training.resume checkpoint.resume* resume ckpt_path", "use --resume latest"),
+        Unsupported("training.gradient_clip_algorithm", "Tandem clips the norm of all gradients", default="norm"),
+        Unsupported("checkpoint.save_top_k", "the best weights are kept, and the last backups: set backups_kept"),
         Unsupported("training.deterministic training.benchmark", "Tandem repeats a run exactly, and chooses kernels"),
         Unsupported("parallel.rank parallel.local_rank parallel.init_method parallel.dist_url", _LAUNCH),
         Unsupported("parallel.timeout", "set step_timeout_s"),
@@ -217,7 +228,7 @@ TABLE = Table(
         Unsupported("checkpoint.save_last", "the last backup is always kept", default=True),
         Unsupported("checkpoint.save_best", "the best weights are kept if there is a validation", default=True),
         Unsupported(
-            "checkpoint.save_best_only checkpoint.monitor checkpoint.mode",
+            "checkpoint.save_best_only checkpoint.monitor checkpoint.mode validation.metric",
             "set early_stopping_metric, which decides what the best weights are; set restore_best to save those",
         ),
         Unsupported("logging.dir logging.log_dir logging.path", "the run's folder contains the log"),
