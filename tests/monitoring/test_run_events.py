@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from modules.monitoring.report import RunReport
+from modules.run import EventLog
 from tests.runs import Run, tiny_config, train_alone
 
 FIELDS = {
@@ -118,3 +120,13 @@ def test_log_every_reduces_step_events_only(images: Path, tmp_path: Path) -> Non
     assert code == 0
     assert [event["step"] for event in run.events("step")] == [3, 6]
     assert not run.folder.tensorboard_dir.exists()
+
+
+def test_a_small_validation_loss_keeps_its_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = RunReport(EventLog(tmp_path / "events.jsonl"), None)
+    report.validation("validation", 4.7584e-06, 3)
+    report.validation("validation", 0.0268, 4)
+    report.close()
+    shown = "".join(capsys.readouterr())
+    assert "Step 3: validation loss 4.7584e-06." in shown
+    assert "Step 4: validation loss 0.0268." in shown
