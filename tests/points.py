@@ -117,6 +117,8 @@ def metrics(model: nn.Module, batch: dict[str, Any], options: Options | None = N
     right = (logits > 0) == (labels > 0.5)
     if options is not None and options.fault == "metric":
         right = right[:, None]
+    if options is not None and options.fault == "complex metric":
+        return {"accuracy": right * 1j}
     return {"accuracy": right, "error": (logits.sigmoid() - labels).abs().mean()}
 
 

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from modules.config import ConfigError, Section, TrainConfig, TrainingError
 from modules.config.code_errors import describe_code_error
@@ -28,7 +29,10 @@ MODEL_NAME = "TandemCustomModel"
 
 def custom_family(code: CustomCode) -> type[CustomFamily]:
     """The family that trains it."""
-    return type("Custom", (CustomFamily,), {"code": code, "Options": code.options})
+    own: dict[str, object] = {"code": code, "Options": code.options}
+    if code.metrics is None:  # it measures the loss only
+        own["summarize"] = Family.summarize
+    return type("Custom", (CustomFamily,), own)
 
 
 def family_of_file(module: ModuleType) -> type[CustomFamily]:
@@ -63,6 +67,7 @@ class CustomFamily(Family):
             model = _called(code, "build_model", options)
         if not isinstance(model, nn.Module):
             raise ConfigError(f"{code.place('build_model')} returned {kind_of(model)} instead of a torch.nn.Module.")
+        _check_weights(model, f"{code.place('build_model')} returned a model")
         if config.base_model is not None:
             _load_weights(model, Path(config.base_model))
         return cls(options, model, config.seed)
@@ -114,7 +119,10 @@ class CustomFamily(Family):
             if not isinstance(name, str) or name == "loss":
                 raise TrainingError(f"{place} returned a metric named {name!r}; name it by another text.")
             value = torch.tensor(given) if isinstance(given, int | float) else given
-            values = per_sample(value, len(batch), f"{place}, {name!r},").detach().to(counted.device, torch.float64)
+            values = per_sample(value, len(batch), f"{place}, {name!r},").detach()
+            if values.is_complex():
+                raise TrainingError(f"{place}, {name!r}, returned {values.dtype} numbers; a metric is real.")
+            values = values.to(counted.device, torch.float64)
             counts[f"{name}/sum"] = torch.where(counted, values, 0.0).sum()
             counts[f"{name}/samples"] = counted.sum()
         return Evaluation(losses, counts)
@@ -157,6 +165,30 @@ def _called(code: CustomCode, function: str, options: Section) -> object:
         raise
     except Exception as error:  # a user's code can raise anything
         raise ConfigError(f"{function} failed: {describe_code_error(error)}.") from error
+
+
+def _check_weights(model: nn.Module, what: str) -> None:
+    """Raise ConfigError for a model that cannot be trained."""
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(value):
+            raise ConfigError(
+                f"{what} whose {name!r} has no shape yet.",
+                "Give the layer its sizes, or run one forward of the model in build_model.",
+            )
+        if value.device.type == "meta":
+            raise ConfigError(f"{what} whose {name!r} has no values.", "Build the model on the CPU, not 'meta'.")
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if not trained:
+        raise ConfigError(
+            f"{what} without weights to train; it has {len(list(model.parameters()))}, all of them frozen.",
+            "Leave requires_grad=True on those that are to be trained.",
+        )
+    for name, weight in trained.items():
+        if weight.is_complex():
+            raise ConfigError(
+                f"{what} whose weight {name!r} is {str(weight.dtype)[6:]}; only real numbers are trained.",
+                "Keep it as real numbers [..., 2], and use torch.view_as_complex in forward().",
+            )
 
 
 def _no_samples(code: CustomCode) -> ConfigError:

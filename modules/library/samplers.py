@@ -74,6 +74,8 @@ class DistributedBatchSampler(Sampler[list[int]]):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
+        if not isinstance(batch_size, int):
+            raise TypeError(f"batch_size is {batch_size}; it must be a whole number")
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; it must be 1 or more, per rank")
         self.size, self.batch_size = _size(data), batch_size

@@ -28,6 +28,10 @@ def save_on_rank0(state: State, path: str | Path) -> Path:
     All ranks must call it. Raises OSError on rank 0 if the disk is full or not writable; the launcher then ends the
     others.
     """
+    if not isinstance(state, nn.Module | Mapping) and not callable(state):
+        raise TypeError(
+            f"save_on_rank0: state is {type(state).__name__}; give a module, a mapping of tensors or a function"
+        )
     path = Path(path)
     main_process_first(lambda: _save(state, path))
     return path

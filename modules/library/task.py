@@ -44,7 +44,7 @@ class Task:
             if data is not None and not item_count(data, name):
                 raise DataError(f"Trainer: the {name} data is empty")
         for name, function in (("loss", self.loss), ("metrics", self.metrics)):
-            if function is not None:
+            if function is not None or name == "loss":
                 _check_takes_model_and_batch(name, function)
 
     def register(self) -> None:
@@ -90,10 +90,10 @@ class Task:
         return self.data
 
 
-def _check_takes_model_and_batch(name: str, function: Callable[..., object]) -> None:
+def _check_takes_model_and_batch(name: str, function: Callable[..., object] | None) -> None:
     example = "def loss(model, batch): x, y = batch; return F.cross_entropy(model(x), y, reduction='none')"
     try:
-        if isinstance(function, nn.Module):
+        if function is None or isinstance(function, nn.Module):
             raise TypeError
         inspect.signature(function).bind(None, None)
     except TypeError:

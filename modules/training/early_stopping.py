@@ -12,6 +12,11 @@ from modules.checkpoint import Position
 from modules.config import ConfigError, TrainConfig, better_direction
 from modules.distributed import RankGroup
 
+
+class UnknownMetric(ConfigError):
+    """early_stopping_metric names none of what a validation measures."""
+
+
 LOSS = "loss"  # the metric that every family has
 
 
@@ -67,15 +72,16 @@ def keeps_best(config: TrainConfig) -> bool:
 def value_of_rank0(ranks: RankGroup, values: Mapping[str, float], metric: str) -> float:
     """Rank 0's value of the metric, on every rank, so that one of them decides for all.
 
-    Raises ConfigError, on every rank, if rank 0 has no such metric.
+    Raises UnknownMetric, on every rank, if rank 0 has no such metric.
     """
     own = values if ranks.rank == 0 else {metric: 0.0}
     missing = ranks.all_reduce(float(metric not in own))
     value = ranks.all_reduce(own.get(metric, 0.0))  # the others add zeros, which change nothing
     if missing:
         known = json.loads(ranks.gather("metrics", json.dumps(list(own)))[0])
-        raise ConfigError(
+        raise UnknownMetric(
             f"early_stopping_metric is {metric!r}, but a validation of this model measures {', '.join(known)}; use "
-            f"{'one of them' if len(known) > 1 else 'it'}."
+            f"{'one of them' if len(known) > 1 else 'it'}.",
+            "The run is backed up: continue with --resume latest and --set early_stopping_metric=NAME.",
         )
     return value

@@ -44,7 +44,7 @@ from modules.training.control_requests import (
     StoppedBeforeTraining,
 )
 from modules.training.dataset import RowSelection
-from modules.training.early_stopping import EarlyStopping
+from modules.training.early_stopping import EarlyStopping, UnknownMetric
 from modules.training.former_meaning import changed_meaning
 from modules.training.memory_guard import MemoryGuard
 from modules.training.memory_probe import limit_to_memory, wants_probe
@@ -235,7 +235,11 @@ class GenericTrainer:
             requested = self.sync.settle(requested)
             due = self.due_actions(requested)
         for action in due:
-            self.run_action(action, tolerate_os_errors=True)
+            try:
+                self.run_action(action, tolerate_os_errors=True)
+            except UnknownMetric:  # on every rank
+                self.run_action(BACKUP, tolerate_os_errors=True)
+                raise
         if due:
             self.report.phase("training")
             self.metrics.restart_clock()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from modules.config import ConfigError, DataError, TandemError
 from modules.data.batch import DataSets
@@ -17,6 +18,7 @@ from modules.families._by_name import family_class, register_family
 from modules.families._custom import CustomFamily, custom_family
 from modules.families._custom_code import CustomCode, as_data_sets
 from modules.training.checks import startup_problems
+from modules.training.model_setup import check_available
 from tests import points
 from tests.families.test_custom import config_of
 from tests.runs import train_alone
@@ -126,6 +128,43 @@ def test_objects_of_a_program_are_trained_like_a_file(registered: type[CustomFam
     code, run = train_alone(config_of(tmp_path, family="custom", loader_workers=1, max_steps=2))
     assert code == 0, run.failure(0)
     assert len(run.losses) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        (nn.ReLU(), "returned a model without weights to train; it has 0, all of them frozen"),
+        (nn.Linear(2, 1).requires_grad_(False), "returned a model without weights to train; it has 2, all"),
+        (nn.LazyLinear(1), "returned a model whose 'weight' has no shape yet.*one forward"),
+        (nn.Linear(2, 1, device="meta"), "returned a model whose 'weight' has no values.*not 'meta'"),
+        (
+            nn.ParameterDict({"phase": nn.Parameter(torch.ones(1, dtype=torch.complex64))}),
+            "'phase' is complex64.*view_as",
+        ),
+    ],
+)
+def test_weights_that_cannot_be_trained_are_named(model: nn.Module, part: str, tmp_path: Path) -> None:
+    code = CustomCode("a script", build_model=lambda: model, build_data=list, loss=points.loss)
+    with pytest.raises(ConfigError, match=part):
+        custom_family(code).load(config_of(tmp_path))
+
+
+def test_a_complex_metric_is_refused(tmp_path: Path) -> None:
+    code, run = train_alone(config_of(tmp_path, family_options={"fault": "complex metric"}))
+    assert code == 3
+    assert "metrics, 'accuracy', returned torch.complex64 numbers; a metric is real" in run.failure(0)
+
+
+def test_an_unknown_metric_loses_nothing(registered: type[CustomFamily], tmp_path: Path) -> None:
+    """A file without metrics is told before the start, one with others at the first validation, after a backup."""
+    stopping = {"early_stopping_metric": "wer", "early_stopping_mode": "min", "restore_best": True}
+    config = config_of(tmp_path, **stopping, validate_every="2 steps", max_steps=6)
+    code, run = train_alone(config)
+    assert code == 2
+    assert "--resume latest" in json.loads(run.folder.failure_file(0).read_text())["advice"]
+    assert [folder.name for folder in run.folder.backup_dir.iterdir()] == ["step-000002"]
+    with pytest.raises(ConfigError, match="measures the loss only"):
+        check_available(config.model_copy(update={"family": "custom"}))
 
 
 def test_no_concepts_are_asked_for(tmp_path: Path) -> None:

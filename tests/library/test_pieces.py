@@ -78,6 +78,14 @@ def test_impossible_samplers() -> None:
         DistributedSampler([])
     with pytest.raises(ValueError, match="batch_size is 0; it must be 1 or more"):
         DistributedBatchSampler(5, 0)
+    with pytest.raises(TypeError, match=r"batch_size is 2\.5; it must be a whole number"):
+        DistributedBatchSampler(5, 2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("processes", [0, -1])
+def test_no_processes_are_a_mistake(processes: int) -> None:
+    with pytest.raises(ValueError, match=f"world_size is {processes}; it must be 1 or more"):
+        launch_distributed(rank_programs.train, processes, "gloo")
 
 
 def test_reduce_mean_in_one_process() -> None:
@@ -126,6 +134,8 @@ def test_what_is_saved_is_whole_or_the_former_file(tmp_path: Path) -> None:
     assert save_on_rank0({"weight": torch.ones(2)}, file) == file
     with pytest.raises(TypeError, match="'step' is int, and safetensors holds tensors"):
         save_on_rank0({"step": 3}, file)  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="state is int; give a module, a mapping of tensors or a function"):
+        save_on_rank0(3, file)  # type: ignore[arg-type]
 
     def fails(path: Path) -> None:
         path.write_text("half")

@@ -133,6 +133,7 @@ def test_where_settings_come_from(tmp_path: Path) -> None:
         ({"epoch": 3}, ConfigError, "epoch .* is not a known setting; did you mean epochs?"),
         ({"config": 3}, ConfigError, "config is int; give a TrainConfig, a mapping"),
         ({"loss": nn.MSELoss()}, ConfigError, r"loss is MSELoss, which cannot be called as loss\(model, batch\)"),
+        ({"loss": None}, ConfigError, "loss is NoneType, which cannot be called"),
         ({"metrics": lambda batch: {}}, ConfigError, "metrics is <lambda>, which cannot be called as metrics"),
         ({"model": squared_error}, ConfigError, "model is function; give a torch.nn.Module"),
         ({"train_data": []}, DataError, "the training data is empty"),

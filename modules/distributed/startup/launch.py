@@ -66,6 +66,8 @@ def launch_distributed(
     `train_fn` must be importable (defined at the top level of a module). Returns when all have exited. If one fails,
     the others are terminated within seconds and TrainingError names the rank and carries its traceback.
     """
+    if world_size < 1:
+        raise ValueError(f"world_size is {world_size}; it must be 1 or more processes")
     port = find_free_port(12355)
     spawn(_in_group, world_size, port, (train_fn, resolve_backend(backend)[0], args, kwargs))
 
