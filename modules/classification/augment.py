@@ -68,7 +68,11 @@ def random_crop(pixels: Tensor, padding: int, generator: torch.Generator) -> Ten
 
 
 def random_erase(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """[3, H, W] with a rectangle of random pixels (Zhong et al. 2017, arXiv:1708.04896)."""
+    """[3, H, W] with a rectangle of random pixels (Zhong et al. 2017, arXiv:1708.04896).
+
+    As in timm's RandomErasing, at most a third of the area (0.4 in the paper), and the logarithm of the aspect ratio is
+    uniform. A side longer than the image's is shortened to it, where paper and timm draw again.
+    """
     _, height, width = pixels.shape
     area = _between(generator, *_ERASED_AREA) * height * width
     aspect = math.exp(_between(generator, *map(math.log, _ERASED_ASPECT)))
@@ -100,8 +104,9 @@ def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
     return lambda image, strength, sign: kind(image).enhance(1 + sign * 0.9 * strength)
 
 
-# (image, strength from 0 to 1, sign) -> image. Ranges as in the paper's table: 30 degrees, a shear of 0.3, a shift of
-# a third of the image, enhancement from 0.1 to 1.9.
+# (image, strength from 0 to 1, sign) -> image. Ranges of AutoAugment (Cubuk et al. 2018, arXiv:1805.09501, table 6): 30
+# degrees, a shear of 0.3, enhancement from 0.1 to 1.9; a shift of a third of the image, about the 10 of 32 pixels of
+# its code for CIFAR (150 of 331 for ImageNet).
 Operation = Callable[[Image.Image, float, float], Image.Image]
 OPERATIONS: tuple[Operation, ...] = (
     lambda image, strength, sign: image,

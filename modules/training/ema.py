@@ -27,6 +27,9 @@ class Ema:
 
     The decay ramps up as (1 + step) / (10 + step), so that early steps soon lose their weight (as in tf.train's
     ExponentialMovingAverage). It depends on the step alone, so a resumed run averages in the same way.
+
+    Buffers, such as BatchNorm's running averages, are the model's own, as in torch.optim.swa_utils.AveragedModel with
+    use_buffers=False; timm's ModelEmaV2 averages them, too.
     """
 
     def __init__(self, weights: Tensors, decay: float, swap: Callable[[Tensors, Tensors], None] = swap_storage) -> None:
