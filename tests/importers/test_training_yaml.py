@@ -131,6 +131,17 @@ def test_early_stopping_that_is_on_is_not_listed_as_a_setting_without_effect(tmp
     assert reasons(found) == {}
 
 
+def test_advice_names_the_guide_and_the_settings_there_are(tmp_path: Path) -> None:
+    text = (
+        "training: {epochs: 1}\nloss: mse\n"
+        "data:\n  augmentation: {random_crop: true}\nvalidation:\n  metric: accuracy\n"
+    )
+    why = {source.partition(" ")[0]: reason for source, reason in reasons(imported(tmp_path, text)).items()}
+    assert "docs/custom_models.md" in why["loss"]
+    assert "crop_padding" in why["data.augmentation.random_crop"]
+    assert "early_stopping_metric" in why["validation.metric"]
+
+
 def test_early_stopping_that_is_off_is_off(tmp_path: Path) -> None:
     text = "training: {epochs: 1}\nearly_stopping:\n  enabled: false\n  patience: 4\n"
     assert imported(tmp_path, text).config.early_stopping_patience is None
