@@ -71,8 +71,9 @@ def settings(options: argparse.Namespace) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     """The flags."""
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag in ("data", "val-data", "model"):
-        top.add_argument(f"--{flag}")
+    top.add_argument("--data", metavar="FOLDER", help="one folder of images for each class, or a CIFAR archive")
+    top.add_argument("--val-data", metavar="FOLDER", help="the same for validation, after each epoch")
+    top.add_argument("--model", metavar="NAME|FILE.py", help="a classifier's network, or your own model and data")
     for flag, (name, kind) in FLAGS.items():
         top.add_argument(f"--{flag}", type=kind, metavar="X", help=f"the setting {name}")
     for flag, changed in SWITCHES.items():
