@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.runs import Run
 
 os.environ[trusted_code.VARIABLE] = "any"  # the family files of the tests; inherited by every process
+_VISIBLE_GPUS = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
 FAST_FILE_S = 0.3  # with --fast, a file starts no further test after this time
 NOT_FAST = {"slow", "end_to_end"}
 seconds_of_file: defaultdict[str, float] = defaultdict(float)
@@ -92,9 +93,11 @@ class FilesAndGroups(LoadFileScheduling):
 
 @pytest.fixture(autouse=True)
 def no_rank_env() -> Iterator[None]:
-    """A test that joins a group in this process leaves its rank, and the network interface, in the environment; the
-    next one would use them."""
+    """A test that joins a group in this process leaves its rank, and the network interface, in the environment, and
+    one that trains with `device: cpu` hides the GPUs there; the next one would use them."""
     yield
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.environ.update(_VISIBLE_GPUS)
     for name in (*RankEnv(0, 0, 1, "", 0).environment(), "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         os.environ.pop(name, None)
 

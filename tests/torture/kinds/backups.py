@@ -36,7 +36,7 @@ class Fuzzer:
         for weight in parts.weights.local.values():
             weight.grad = torch.ones_like(weight)
         parts.guarded_step.optimizer.step()
-        position = Position(8, 1, 0, 41, 8, 2, 0.1, 0.2, 0.5, 1, {"model": "float32:0123"})
+        position = Position(8, 1, 0, 41, 8, 2, 0.1, 0.2, 0.5, best_step=1, base={"model": "float32:0123"})
         state = capture_state(parts, position)
         self._config = config
         self._good = Backups(places.seeds, keep=9).write(state, write_json(dump(config)))
