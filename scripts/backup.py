@@ -83,10 +83,10 @@ def parser() -> argparse.ArgumentParser:
         return action
 
     listing = add("list", "list the backups, the newest first, without reading their weights")
-    listing.add_argument("--json", action="store_true", help="as JSON, for programs")
+    listing.add_argument("--json", metavar="FILE", help="also write it as JSON")
     checking = add("verify", "read every file of the backups and compare the checksums")
     checking.add_argument("steps", metavar="STEP", nargs="*", type=int, help="only those of these steps")
-    checking.add_argument("--json", action="store_true", help="as JSON, for programs")
+    checking.add_argument("--json", metavar="FILE", help="also write it as JSON")
     going_back = add("restore", "make a backup the one that --resume latest continues from; the others stay")
     going_back.add_argument(
         "backup", metavar="STEP|FOLDER", help="the step of a backup of the run, or a copy elsewhere"
@@ -115,9 +115,8 @@ def open_run(given: str) -> RunFolder:
 def show(options: argparse.Namespace, run: RunFolder) -> int:
     """`list`."""
     backups = backups_of(run)
-    if options.json:
-        echo(json.dumps([_as_json(each) for each in backups], indent=2))
-    elif not backups:
+    _write_json(backups, options.json)
+    if not backups:
         echo(f"{run.path} has no backups.")
     else:
         rows = [("step", "epoch", "written", "size", "ranks", ""), *(_row(each) for each in backups)]
@@ -140,10 +139,8 @@ def verify(options: argparse.Namespace, run: RunFolder) -> int:
     checked = []
     for each in chosen:
         checked.append(replace(each, fault=find_damage(each.folder) or ""))
-        if not options.json:
-            echo(checked[-1].fault or f"{each.folder} is undamaged.")
-    if options.json:
-        echo(json.dumps([_as_json(each) for each in checked], indent=2))
+        echo(checked[-1].fault or f"{each.folder} is undamaged.")
+    _write_json(checked, options.json)
     return FAILED if any(each.fault for each in checked) else FINISHED
 
 
@@ -228,6 +225,12 @@ def _row(backup: BackupInfo) -> tuple[str, ...]:
     note = backup.fault or ("" if best is None else f"best validation so far {best:.4g}")
     epochs = f"{position.samples_seen / position.epoch_size:.2f}"
     return (f"{position.step}", epochs, written, _size(backup.size), f"{position.world_size}", note)
+
+
+def _write_json(backups: list[BackupInfo], file: str | None) -> None:
+    if file is not None:
+        text = json.dumps([_as_json(each) for each in backups], indent=2)
+        Path(file).write_text(f"{text}\n", encoding="utf-8")
 
 
 def _as_json(backup: BackupInfo) -> dict[str, object]:

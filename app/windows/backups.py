@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 import tkinter as tk
 from collections.abc import Callable
-from functools import partial
 
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import frame, text
 from app.widgets.table import table
-from app.windows.dialog import Dialog
+from app.windows.child_program import ProgramWindow
 from modules import ROOT
-from modules.files import FileFault, Record, decode_json, printable, validate_record
+from modules.files import FileFault, Record, printable, read_json, validate_record
 from modules.run import RunFolder
 
 SCRIPT = ROOT / "scripts" / "backup.py"
@@ -34,21 +31,16 @@ class Backup(Record):
     fault: str
 
 
-class BackupsWindow:
-    """Lists the backups of a run, the newest first; programs of their own read and change them."""
+class BackupsWindow(ProgramWindow):
+    """Lists the backups of a run, the newest first; scripts/backup.py reads and changes them."""
 
-    def __init__(self, parent: tk.Misc, state: AppState, run: RunFolder) -> None:
-        self.state, self.run = state, run
+    def __init__(self, parent: tk.Misc, state: AppState, folder: RunFolder) -> None:
+        message = "Each holds everything needed to continue the run exactly."
+        super().__init__(parent, state, f"Backups of {folder.name}", message)
+        self._run = folder
         self.backups: dict[str, Backup] = {}
-        self.is_busy = False
-        self._dialog = Dialog(
-            parent,
-            f"Backups of {run.name}",
-            "Each holds everything needed to continue the run exactly.",
-            modal=False,
-        )
-        self._dialog.window.resizable(True, True)
-        holder = frame(self._dialog.body)
+        self._then: Callable[[int, str], object] = lambda exit_code, output: None
+        holder = frame(self.dialog.body)
         holder.configure(width=theme.px(760), height=theme.px(260))
         holder.pack_propagate(False)
         holder.pack(fill="both", expand=True)
@@ -62,66 +54,78 @@ class BackupsWindow:
         self.table = table(holder, columns)
         theme.follow(self.table, "damaged", self._colour_rows)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._on_select())
-        self.message = text(self._dialog.body, "", colour=theme.MUTED, wrap=740)
-        self.message.pack(fill="x", pady=(theme.px(8), 0))
-        self.remove_button = self._dialog.button("Remove old ones …", self._ask_to_remove)
-        self.verify_button = self._dialog.button("Check all files", self.verify)
-        self.restore_button = self._dialog.button("Continue from this one", self.restore)
-        self._dialog.button("Close", self._dialog.close, "accent")
+        self.status = text(self.dialog.body, "", colour=theme.MUTED, wrap=740)
+        self.status.pack(fill="x", pady=(theme.px(8), 0))
+        self.remove_button = self.dialog.button("Remove old ones …", self._ask_to_remove)
+        self.verify_button = self.dialog.button("Check all files", self.verify)
+        self.restore_button = self.dialog.button("Continue from this one", self.restore)
+        self.dialog.button("Close", self.dialog.close, "accent")
         self._show_buttons()
 
-    def show(self) -> tk.Toplevel:
-        """Open the window and read the list."""
-        window = self._dialog.show()
-        self.reload()
-        return window
-
-    def reload(self, message: str = "") -> None:
-        """Read the list anew, and then show `message`."""
-        self._start(["list", "--json"], partial(self._fill, state="complete", message=message))
+    def start(self) -> None:
+        """Read the list."""
+        self._read("list", "complete", "")
 
     def verify(self) -> None:
         """Read every file of all backups."""
-        self._start(
-            ["verify", "--json"], partial(self._fill, state="undamaged", message="All checksums were compared.")
-        )
+        self._read("verify", "undamaged", "All checksums were compared.")
 
     def restore(self) -> None:
         """Let the run continue from the selected backup."""
         (folder,) = self.table.selection()
         step = self.backups[folder].step
-        message = f"Resume now continues at step {step}. The other backups are still there."
-        self._start(["restore", str(step)], lambda done: self._report(done, message))
+        self._changed_by(
+            ["restore", str(step)], f"Resume now continues at step {step}. The other backups are still there."
+        )
+
+    def ended(self, exit_code: int, output: str) -> None:
+        """Show what came of it."""
+        self._show_buttons()
+        self._then(exit_code, output)
 
     def _ask_to_remove(self) -> None:
-        self._start(["prune", "--dry_run"], self._confirm_removal)
+        self._call(["prune", "--dry_run"], self._confirm_removal)
 
-    def _confirm_removal(self, done: subprocess.CompletedProcess[str]) -> None:
-        what = done.stdout.strip()
-        if done.returncode or what.startswith("Nothing"):
-            self._say(what or _last_line(done), theme.BAD if done.returncode else theme.MUTED)
+    def _confirm_removal(self, exit_code: int, output: str) -> None:
+        if exit_code or output.startswith("Nothing"):
+            self.show_status(_last_line(output), theme.BAD if exit_code else theme.MUTED)
             return
 
         def answered(answer: str) -> None:
             if answer:
-                self._start(["prune", "--yes"], lambda removed: self._report(removed, _last_line(removed)))
+                self._changed_by(["prune", "--yes"], "The old ones are removed.")
 
         choices = [Choice("remove", "Remove"), Choice("", "Cancel", "accent")]
-        question = f"{what}\n\nThe newest ones stay, as many as “Backups kept” of this run says."
-        ask(self._dialog.window, "Remove old backups?", question, choices, answered)
+        question = f"{printable(output)}\n\nThe newest ones stay, as many as “Backups kept” of this run says."
+        ask(self.dialog.window, "Remove old backups?", question, choices, answered)
 
-    def _report(self, done: subprocess.CompletedProcess[str], message: str) -> None:
-        if done.returncode:
-            self._say(_last_line(done), theme.BAD)
-        else:
-            self.reload(message)
+    def _changed_by(self, arguments: list[str], message: str) -> None:
+        """Read the list anew after this, and then show `message`."""
 
-    def _fill(self, done: subprocess.CompletedProcess[str], state: str, message: str) -> None:
-        try:
-            found = validate_record(list[Backup], decode_json(done.stdout))
-        except FileFault:
-            self._say(_last_line(done), theme.BAD)
-            return
+        def then(exit_code: int, output: str) -> None:
+            if exit_code:
+                self.show_status(_last_line(output), theme.BAD)
+            else:
+                self._read("list", "complete", message)
+
+        self._call(arguments, then)
+
+    def _read(self, action: str, state: str, message: str) -> None:
+        """Fill the table with what `list` or `verify` says; `state` is that of undamaged backups."""
+        file = self.file("backups.json")
+        file.unlink(missing_ok=True)
+
+        def then(exit_code: int, output: str) -> None:
+            try:
+                found = validate_record(list[Backup], read_json(file))
+            except (OSError, FileFault):
+                self.show_status(_last_line(output), theme.BAD)
+            else:
+                self._fill(found, state, message)
+
+        self._call([action, "--json", str(file)], then)
+
+    def _fill(self, found: list[Backup], state: str, message: str) -> None:
         self.table.delete(*self.table.get_children())
         self.backups = {each.folder: each for each in found}
         for each in found:
@@ -129,41 +133,26 @@ class BackupsWindow:
             self.table.insert("", "end", iid=each.folder, values=values, tags=("damaged",) if each.fault else ())
         damaged = sum(bool(each.fault) for each in found)
         if damaged:
-            self._say(f"{damaged} of {len(found)} cannot be used. Resume takes the newest undamaged one.", theme.BAD)
-        else:
-            self._say(message or ("" if found else "This run has no backups yet."), theme.MUTED)
-        self._show_buttons()
-
-    def _start(self, command: list[str], then: Callable[[subprocess.CompletedProcess[str]], object]) -> None:
-        """Run scripts/backup.py in a process of its own, and call `then` with what it said."""
-        if self.is_busy:
-            return
-        self.is_busy = True
-        self._say(_READING, theme.MUTED)
-        self._show_buttons()
-        argv = [sys.executable, str(SCRIPT), command[0], str(self.run.path), *command[1:]]
-
-        def work() -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False
+            self.show_status(
+                f"{damaged} of {len(found)} cannot be used. Resume takes the newest undamaged one.", theme.BAD
             )
+        else:
+            self.show_status(message or ("" if found else "This run has no backups yet."), theme.MUTED)
+        self._show_buttons()
 
-        def finished(done: subprocess.CompletedProcess[str]) -> None:
-            self.is_busy = False
-            if self._dialog.window.winfo_exists():
-                self._show_buttons()
-                then(done)
-
-        def failed(message: str) -> None:
-            self.is_busy = False
-            self._say(message, theme.BAD)
-
-        self.state.background.run(work, finished, failed)
+    def _call(self, arguments: list[str], then: Callable[[int, str], object]) -> None:
+        """Run scripts/backup.py, and call `then` with its exit code and what it said."""
+        if self.child is not None:
+            return
+        self._then = then
+        self.show_status(_READING, theme.MUTED)
+        self.run(SCRIPT, [arguments[0], str(self._run.path), *arguments[1:]])
+        self._show_buttons()
 
     def _on_select(self) -> None:
         for folder in self.table.selection():
             if folder in self.backups and (fault := self.backups[folder].fault):
-                self._say(printable(fault), theme.BAD)
+                self.show_status(printable(fault), theme.BAD)
         self._show_buttons()
 
     def _show_buttons(self) -> None:
@@ -174,12 +163,7 @@ class BackupsWindow:
             (self.verify_button, bool(self.backups)),
             (self.restore_button, usable),
         ):
-            button.configure(state="normal" if is_possible and not self.is_busy else "disabled")
-
-    def _say(self, message: str, colour: theme.Colour) -> None:
-        if self._dialog.window.winfo_exists():
-            theme.paint(self.message, fg=colour)
-            self.message.configure(text=message)
+            button.configure(state="normal" if is_possible and self.child is None else "disabled")
 
     def _colour_rows(self) -> None:
         self.table.tag_configure("damaged", foreground=theme.resolve(theme.BAD))
@@ -195,6 +179,6 @@ def _row(backup: Backup, state: str) -> tuple[str, ...]:
     )
 
 
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+def _last_line(output: str) -> str:
+    lines = output.splitlines()
     return printable(lines[-1]) if lines else "The program ended without a word."

@@ -46,7 +46,7 @@ def opened(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> BackupsWindow:
     page.select(["cats"])
     driven.until(lambda: page.backups_button.cget("state") == "normal", "the button")
     driven.click(page.backups_button)
-    driven.until(lambda: shown and not shown[0].is_busy, "the list")
+    driven.until(lambda: shown and shown[0].child is None and shown[0].backups, "the list")
     return shown[0]
 
 
@@ -70,20 +70,20 @@ def test_backups_are_listed_checked_restored_and_removed(
     assert window.restore_button.cget("state") == "disabled", "nothing is selected"
 
     driven.click(window.verify_button)
-    driven.until(lambda: not window.is_busy, "the check")
+    driven.until(lambda: window.child is None, "the check")
     assert [row[4] == "undamaged" for row in rows(window)] == [True, False, True]
     assert rows(window)[1][4].startswith("damaged: the checksum of weights.safetensors")
-    assert "1 of 3 cannot be used" in window.message.cget("text")
+    assert "1 of 3 cannot be used" in window.status.cget("text")
     window.table.selection_set(window.table.get_children()[1])
     driven.live(0.1)
     assert window.restore_button.cget("state") == "disabled", "a damaged one"
-    assert "step-000010 is damaged" in window.message.cget("text")
+    assert "step-000010 is damaged" in window.status.cget("text")
 
     window.table.selection_set(window.table.get_children()[2])
     driven.live(0.1)
     driven.click(window.restore_button)
-    driven.until(lambda: not window.is_busy and rows(window)[0][0] == "5", "the restored one first")
-    assert "continues at step 5" in window.message.cget("text")
+    driven.until(lambda: window.child is None and rows(window)[0][0] == "5", "the restored one first")
+    assert "continues at step 5" in window.status.cget("text")
     assert manifest_number(run, 5) > manifest_number(run, 15)
 
     driven.click(window.remove_button)
@@ -97,14 +97,14 @@ def test_backups_are_listed_checked_restored_and_removed(
         each for each in widgets(toplevels(window)[0]) if hasattr(each, "invoke") and each.cget("text") == "Remove"
     )
     driven.click(remove)
-    driven.until(lambda: not window.is_busy and len(rows(window)) == 2, "the removal")
+    driven.until(lambda: window.child is None and len(rows(window)) == 2, "the removal")
     assert sorted(path.name for path in run.backup_dir.iterdir()) == ["step-000005", "step-000015"]
     driven.press("Escape")
-    driven.until(lambda: not window._dialog.window.winfo_exists(), "closed")
+    driven.until(lambda: not window.dialog.window.winfo_exists(), "closed")
 
 
 def toplevels(window: BackupsWindow) -> list[tk.Misc]:
-    return [each for each in widgets(window._dialog.window) if isinstance(each, tk.Toplevel)]
+    return [each for each in widgets(window.dialog.window) if isinstance(each, tk.Toplevel)]
 
 
 def widgets(parent: tk.Misc) -> list[tk.Misc]:

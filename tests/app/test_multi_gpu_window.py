@@ -188,20 +188,20 @@ def test_preflight_fills_its_table(section: Section, shared_driver: Driver, shar
     shared_driver.draft.open_config(config)
     opened = PreflightWindow(shared_driver.window, shared_driver.window.state_)
     opened.show()
-    shared_driver.wait(lambda: opened._child is None, "the end of the preflight")
+    shared_driver.wait(lambda: opened.child is None, "the end of the preflight")
     assert opened.report is not None
     assert opened.report.complete
     assert len(opened.table.get_children()) == len(opened.report.cells)
-    assert opened.report.verdict in shared_driver.text(opened._dialog.window)
-    opened._dialog.close()
+    assert opened.report.verdict in shared_driver.text(opened.dialog.window)
+    opened.dialog.close()
 
 
 def test_closing_the_preflight_stops_its_processes(section: Section, shared_driver: Driver) -> None:
     opened = PreflightWindow(shared_driver.window, shared_driver.window.state_)
     opened.show()
-    child = opened._child
+    child = opened.child
     assert child is not None
-    opened._dialog.close()
+    opened.dialog.close()
     shared_driver.settle()
     assert child.process.wait(timeout=60) is not None
 
@@ -233,7 +233,7 @@ def test_closing_the_search_stops_its_processes(section: Section, shared_driver:
     opened.show()
     child = opened.child
     assert child is not None
-    opened._dialog.close()
+    opened.dialog.close()
     shared_driver.settle()
     assert child.process.wait(timeout=60) is not None
 

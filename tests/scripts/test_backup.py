@@ -49,7 +49,7 @@ def newest(run: RunFolder) -> str:
 
 
 def test_list_names_the_newest_first_and_says_what_is_incomplete(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert backup.main(["list", str(run.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -57,8 +57,9 @@ def test_list_names_the_newest_first_and_says_what_is_incomplete(
     assert all("best validation so far 0.5" in line for line in lines[1:])
     (run.backup_dir / "step-001500" / "ema.safetensors").unlink()
     (run.backup_dir / "step-001000" / "manifest.json").write_text("[]")
-    assert backup.main(["list", str(run.path), "--json"]) == 3
-    by_step = {Path(each["folder"]).name: each for each in json.loads(capsys.readouterr().out)}
+    found = tmp_path / "found.json"
+    assert backup.main(["list", str(run.path), "--json", str(found)]) == 3
+    by_step = {Path(each["folder"]).name: each for each in json.loads(found.read_text())}
     assert "ema.safetensors is missing" in by_step["step-001500"]["fault"]
     assert "manifest.json" in by_step["step-001000"]["fault"]
     assert (by_step["step-002000"]["step"], by_step["step-002000"]["fault"]) == (2000, "")
@@ -67,16 +68,18 @@ def test_list_names_the_newest_first_and_says_what_is_incomplete(
     )
 
 
-def test_verify_reads_every_file(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reads_every_file(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert backup.main(["verify", str(run.path)]) == 0
     assert capsys.readouterr().out.count("is undamaged") == len(STEPS)
     damage(run.backup_dir / "step-001000")
     assert backup.main(["verify", str(run.path), "500"]) == 0
     assert backup.main(["verify", str(run.path), "1000", "2000"]) == 3
     assert "the checksum of weights.safetensors does not match" in capsys.readouterr().out
-    assert backup.main(["verify", str(run.path), "--json"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert [each["step"] for each in found if each["fault"]] == [1000]
+    found = tmp_path / "found.json"
+    assert backup.main(["verify", str(run.path), "--json", str(found)]) == 3
+    assert [each["step"] for each in json.loads(found.read_text()) if each["fault"]] == [1000]
+    assert backup.main(["verify", str(run.path), "--json", str(tmp_path)]) == 3
+    assert f"{tmp_path} cannot be read or written" in capsys.readouterr().err
 
 
 def test_restore_goes_back_and_removes_nothing(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
