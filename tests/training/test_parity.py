@@ -31,12 +31,13 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
 
 # five channels: on four ranks the last two hold no row of most weights
 BLOCKS: dict[str, object] = {"family": str(ROOT / "tests" / "block_family.py"), "family_options": {"width": 5}}
-SHARDED: dict[str, object] = {**PARITY, **BLOCKS, "training_mode": "fully_sharded"}
+SHORT: dict[str, object] = {**PARITY, "max_steps": 16}
+SHARDED: dict[str, object] = {**SHORT, **BLOCKS, "training_mode": "fully_sharded"}
 MANY: dict[str, dict[str, object]] = {
     "fp64": PARITY,
-    "fp64 accumulated": {**PARITY, "batch_size": 1, "gradient_accumulation_steps": 2},
-    "not compressed yet": {**PARITY, "gradient_compression": "powersgd", "powersgd_start_step": 100},
-    "fp32": {"max_steps": 50},
+    "fp64 accumulated": {**SHORT, "batch_size": 1, "gradient_accumulation_steps": 2},
+    "not compressed yet": {**SHORT, "gradient_compression": "powersgd", "powersgd_start_step": 100},
+    "fp32": {"max_steps": 16},
     "sharded": SHARDED,
     "sharded accumulated": {**SHARDED, "batch_size": 1, "fsdp_whole_gradients": True},
     "sharded and kept": {**SHARDED, "batch_size": 2, "fsdp_reshard_after_forward": False},
@@ -69,8 +70,15 @@ def one(images: Path, place: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
+def short(images: Path, place: Path) -> Run:
+    code, run = train_alone(tiny_config(images, place, run_name="one-short", **SHORT))
+    assert code == 0
+    return run
+
+
+@pytest.fixture(scope="module")
 def one_of_blocks(images: Path, place: Path) -> Run:
-    code, run = train_alone(tiny_config(images, place, run_name="one-of-blocks", **{**PARITY, **BLOCKS}))
+    code, run = train_alone(tiny_config(images, place, run_name="one-of-blocks", **{**SHORT, **BLOCKS}))
     assert code == 0
     return run
 
@@ -112,12 +120,13 @@ def test_two_ranks_train_as_one_does(one: Run, pair: dict[str, Run], name: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fp64", "fp64 accumulated", "not compressed yet"])
 def test_three_and_four_ranks_train_as_one_does(
-    one: Run, three: dict[str, Run], four: dict[str, Run], name: str
+    one: Run, short: Run, three: dict[str, Run], four: dict[str, Run]
 ) -> None:
-    assert_same_run(one, three[name], 1e-9)
-    assert_same_run(one, four[name], 1e-9)
+    for many in (three, four):
+        assert_same_run(one, many["fp64"], 1e-9)
+        assert_same_run(short, many["fp64 accumulated"], 1e-9, steps=16)
+        assert_same_run(short, many["not compressed yet"], 1e-9, steps=16)
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +177,8 @@ def test_dropout_is_the_same_on_any_number_of_ranks(
 def test_three_and_four_ranks_that_divide_the_model_do_so_too(
     one_of_blocks: Run, three: dict[str, Run], four: dict[str, Run], name: str
 ) -> None:
-    assert_same_run(one_of_blocks, three[name], 1e-9)
-    assert_same_run(one_of_blocks, four[name], 1e-9)
+    assert_same_run(one_of_blocks, three[name], 1e-9, steps=16)
+    assert_same_run(one_of_blocks, four[name], 1e-9, steps=16)
 
 
 @pytest.mark.slow
@@ -177,11 +186,12 @@ def test_in_single_precision_they_agree_to_its_rounding(
     images: Path, place: Path, pair: dict[str, Run], three: dict[str, Run], four: dict[str, Run]
 ) -> None:
     _, alone = train_alone(tiny_config(images, place, run_name="one-32", max_steps=50))
-    _, of_blocks = train_alone(tiny_config(images, place, run_name="one-32-of-blocks", max_steps=50, **BLOCKS))
-    for many in (pair, three, four):
-        assert_same_run(alone, many["fp32"], 1e-4)
+    _, of_short = train_alone(tiny_config(images, place, run_name="one-32-short", max_steps=16))
+    _, of_blocks = train_alone(tiny_config(images, place, run_name="one-32-of-blocks", max_steps=16, **BLOCKS))
+    assert_same_run(alone, pair["fp32"], 1e-4)
     for many in (three, four):
-        assert_same_run(of_blocks, many["sharded fp32"], 1e-4)
+        assert_same_run(of_short, many["fp32"], 1e-4, steps=16)
+        assert_same_run(of_blocks, many["sharded fp32"], 1e-4, steps=16)
 
 
 @pytest.mark.slow
