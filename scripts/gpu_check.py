@@ -29,7 +29,7 @@ from modules.config import TandemError, TrainConfig, trusted_code
 from modules.machine import visible_gpus
 from modules.run import root_cause
 from scripts.common import add_version
-from scripts.gpu_check_list import GLOBAL_BATCH, SINGLE_PROCESS, Check, CheckFailed, Runs, checks
+from scripts.gpu_check_list import GLOBAL_BATCH, ONLY_ON_GPU, SINGLE_PROCESS, Check, CheckFailed, Runs, checks
 from scripts.gpu_points import POINTS, run_point
 from scripts.make_demo_data import make_demo_data
 from tests.runs import Job, group_exit_codes, group_settings, tiny_config, train_alone, train_group
@@ -183,7 +183,7 @@ def evaluate(check: Check, runs: Runs | str, reference: Runs, layout: Layout) ->
             cause = root_cause(run.folder)
             reason = "no reason was recorded" if cause is None else cause.message.splitlines()[0]
             refused = cause is not None and cause.kind == "config" and layout.visible == ""
-            return f"not on the CPU: {reason}" if refused else f"FAILED: {reason}"
+            return f"{ONLY_ON_GPU}: {reason}" if refused else f"FAILED: {reason}"
     try:
         return check.evaluate(runs, reference)
     except CheckFailed as error:
@@ -217,7 +217,7 @@ def summary(table: Mapping[str, Mapping[str, str]]) -> tuple[str, int]:
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     cells = [cell for found in table.values() for cell in found.values()]
     failed = sum(cell.startswith("FAILED") for cell in cells)
-    left_out = sum(cell.startswith("not on the CPU") for cell in cells)
+    left_out = sum(cell.startswith(ONLY_ON_GPU) for cell in cells)
     verdict = f"{failed} of {len(cells)} checks FAILED." if failed else f"All {len(cells) - left_out} checks passed."
     if left_out:
         verdict += f" {left_out} cannot run on the CPU."

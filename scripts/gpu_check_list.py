@@ -19,11 +19,19 @@ BATCH_NORM: dict[str, object] = {
     "aspect_ratio_bucketing": False,  # so that all ranks together normalise over the samples of one process
     "drop_last": True,
 }
+ONLY_ON_GPU = "not on the CPU"  # begins the outcome of what a CPU cannot check
+MIB = 1 << 20
 STATEFUL: dict[str, object] = {"family_options": {"dropout": 0.2}, "ema": True, "max_steps": 8}
 
 
 class CheckFailed(Exception):
     """Why a check failed."""
+
+
+def require(condition: bool, reason: str) -> None:
+    """Raise CheckFailed with the reason unless the condition holds."""
+    if not condition:
+        raise CheckFailed(reason)
 
 
 Runs = Mapping[str, Run]

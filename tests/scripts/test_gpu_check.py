@@ -14,7 +14,8 @@ from modules.run.folder.failures import record_failure
 from scripts import gpu_check
 from scripts.gpu_check import FAILED, NO_GPU, WORKS, Layout, evaluate, summary
 from scripts.gpu_check_list import Check, CheckFailed, checks, matches
-from scripts.gpu_points import POINTS, run_point, said
+from scripts.gpu_points import POINTS, run_point
+from scripts.gpu_run_points import said
 from tests.runs import ROOT, Run, environment, tiny_config, train_alone
 
 ON_CPU = Layout("gloo, 2 CPU processes", "gloo", 2, "")

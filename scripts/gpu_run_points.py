@@ -1,0 +1,140 @@
+"""Points of scripts/gpu_points.py that start runs with the real commands."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from modules.config import TrainConfig, save_config, trusted_code
+from modules.run import RunFolder
+from modules.run.batch_size.records import SearchResult
+from scripts.gpu_check_list import MIB, require
+from scripts.make_demo_data import make_demo_data
+from tests.runs import ROOT, Run, group_settings, run_command, tiny_config, train_command
+
+
+def spawn_launcher(device: torch.device, place: Path) -> str:
+    """Two processes without torchrun; they share the GPU if there is one."""
+    run = trained(device, place, {**group_settings(2), "distributed_backend": "gloo"}, "--no_torchrun", ranks=2)
+    return f"2 processes, {len(run.losses)} steps, loss {run.losses[0]:.2f} to {run.losses[-1]:.2f}"
+
+
+def failing_rank(device: torch.device, place: Path) -> str:
+    """A rank that fails ends the run, and its process does not hang in the communication library."""
+    gpus = max(1, torch.cuda.device_count()) if device.type == "cuda" else 2
+    faults = {"family_options": {"faults": [f"error:{gpus - 1}:3"]}}
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    started = time.monotonic()
+    config = tiny(place, {**group_settings(gpus), **faults, "distributed_backend": backend, "max_steps": 100})
+    done = run_command(train_command(config, place / "c.json", "--multi_gpu"), **environment(device))
+    require(done.returncode == 3, f"exit code {done.returncode}: {done.stderr[-300:]}")
+    require("a mistake in the family's own code" in done.stderr, f"another cause: {done.stderr[-300:]}")
+    return f"{gpus} ranks over {backend}: ended with the cause, {time.monotonic() - started:.0f} s after the start"
+
+
+def memory_forward(device: torch.device, place: Path) -> str:
+    """Memory runs out in a step: it is skipped, and training goes on in smaller pieces."""
+    settings = {"probe_memory": "off", **starved(device, "fits:0:2")}
+    return said(trained(device, place, settings), "Out of memory")
+
+
+def memory_last_backward(device: torch.device, place: Path) -> str:
+    """The same on one of two ranks, in the backward in which their gradients are reduced."""
+    settings = {**group_settings(2), "distributed_backend": "gloo", "probe_memory": "off"}
+    settings |= starved(device, "fits:1:2")
+    return said(trained(device, place, settings, "--no_torchrun", ranks=2), "Out of memory")
+
+
+def memory_probe(device: torch.device, place: Path) -> str:
+    """The probe finds before the first step how many samples fit."""
+    settings = {"probe_memory": "on", **starved(device, "fits:0:2")}
+    return said(trained(device, place, settings), "Memory probe")
+
+
+def memory_search(device: torch.device, place: Path) -> str:
+    """The search for the largest batch ends below its memory target, and a run with its answer needs no smaller one."""
+    settings: dict[str, object] = {"family_options": {"faults": ["fits:0:3"]}}
+    flags = []
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        settings = {"family": "pixel_diffusion", "resolution": 64, "aspect_ratio_bucketing": False}
+        flags = ["--memory_target", f"{(total - free + (3 << 30)) / total:.4f}"]
+    config, result = tiny(place, settings), place / "result.json"
+    save_config(config, place / "search.json")
+    script = str(ROOT / "scripts" / "find_batch_size.py")
+    argv = [sys.executable, script, "--config", str(place / "search.json"), "--json", str(result), *flags]
+    done = run_command(argv, **environment(device))
+    require(done.returncode == 0, f"exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
+    found = SearchResult.load(result)
+    rank = found.ranks[0]
+    require(0 < found.batch_size < found.most, f"batch_size {found.batch_size}: the data ended before the memory")
+    require(rank.peak <= rank.limit, f"{rank.peak >> 20} MiB is more than the limit of {rank.limit >> 20} MiB")
+    batch = {"batch_size": found.batch_size, "global_batch_size": found.batch_size, "probe_memory": "on"}
+    run = trained(device, place, {**settings, **batch})
+    require("Memory probe" not in run.warnings, f"it does not fit: {run.warnings[:300]}")
+    return f"batch_size {found.batch_size}: {rank.peak >> 20} of {rank.limit >> 20} MiB"
+
+
+def memory_sample(device: torch.device, place: Path) -> str:
+    """A sample that does not fit is left out with a warning."""
+    side = 8192 if device.type == "cuda" else 32
+    samples = [{"prompt": "a red circle", "width": side, "height": side, "steps": 1}]
+    settings = {"samples": samples, "sample_every": "2 steps", "batch_size": 4, "global_batch_size": 4}
+    settings = {**starved(device, "fits_sample:0:700"), **settings}
+    return said(trained(device, place, settings), "left out and training continues")
+
+
+def host_memory(device: torch.device, place: Path) -> str:
+    """Main memory of one and of two ranks that start from the same base model."""
+    from benchmarks.host_memory import KINDS, peaks  # diffusers, which the other points do without
+    from tests.families.tiny_pipelines import fat_sd, tiny_sd
+
+    model = fat_sd(place / "model", 512) if device.type == "cuda" else tiny_sd(place / "model")
+    kind = KINDS["LoRA, frozen weights bf16"]
+    one, two = (peaks(place, model, ranks, kind)["Anonymous"] for ranks in (1, 2))
+    size = sum(file.stat().st_size for file in model.rglob("*.safetensors")) / MIB
+    return f"model of {size:.0f} MiB: one rank {one:.0f} MiB, two ranks together {two:.0f} MiB"
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """The variables of a run's processes: the tests' families are allowed, and a rehearsal sees no GPU."""
+    allowed = {trusted_code.VARIABLE: "any"}
+    return {**allowed, "CUDA_VISIBLE_DEVICES": ""} if device.type == "cpu" else allowed
+
+
+def starved(device: torch.device, fault: str) -> dict[str, object]:
+    """Settings of a run that runs out of memory: really on a GPU, by a fault of the tests' family on a CPU."""
+    if device.type == "cpu":
+        return {"family_options": {"faults": [fault]}}
+    # several GiB of activations at once; what one sample of 64 px takes fits many times
+    batch = {"resolution": 64, "batch_size": 1024, "global_batch_size": 1024}
+    return {"family": str(ROOT / "tests" / "small_memory_family.py"), **batch}
+
+
+def tiny(place: Path, settings: Mapping[str, object]) -> TrainConfig:
+    """Eight steps on images in `place`."""
+    images = place / "images"
+    make_demo_data(images, count=2048 if "family" in settings else 41)
+    return tiny_config(images, place, **{"max_steps": 8, "startup_timeout_s": 180, "step_timeout_s": 120, **settings})
+
+
+def trained(device: torch.device, place: Path, settings: Mapping[str, object], *flags: str, ranks: int = 1) -> Run:
+    """The run that the real command makes of these settings. Raises CheckFailed if it fails."""
+    config = tiny(place, settings)
+    done = run_command(
+        train_command(config, place / "c.json", *(["--multi_gpu"] if ranks > 1 else []), *flags),
+        **environment(device),
+    )
+    require(done.returncode == 0, f"exit code {done.returncode}: {' '.join(done.stderr.split())[-250:]}")
+    return Run(RunFolder(Path(config.runs_dir) / str(config.run_name)))
+
+
+def said(run: Run, words: str) -> str:
+    """The warning of a run that has these words, shortened. Raises CheckFailed without one."""
+    found = [line for line in run.warnings.splitlines() if words in line]
+    require(bool(found), f"no warning of '{words}'; the warnings are: {run.warnings[:200] or 'none'}")
+    return f"{len(run.losses)} steps; {found[0].split('. ')[0][:150]}"
