@@ -45,6 +45,7 @@ from modules.run.launch.preview import absolute_config_path, preview, to_argumen
 from modules.run.launch.rank_env import RankEnv, read_rank_env, started_by_hand
 from modules.run.launch.slurm_environment import check_gpus_of_step
 from modules.run.launch.store_secret import NO_SECRET, store_secret
+from modules.run.queued_output import queued_output
 from modules.run.start import check_start, start_run
 from modules.run.supervise.signals import block_pause_signal, ignore_signals_after_stop, ignore_termination_signals
 
@@ -60,6 +61,11 @@ def main(arguments: list[str] | None = None) -> int:
     block_pause_signal()
     if arguments is None:  # as a program
         ignore_signals_after_stop()
+    with queued_output():
+        return _main(arguments)
+
+
+def _main(arguments: list[str] | None) -> int:
     token = take_token(os.environ)
     options = parser().parse_args(arguments)
     if options.run_folder is None and (code := previous_fatal_exit_code()) is not None:
