@@ -13,14 +13,14 @@ from app.monitor.curves import PLOTS, SPANS
 from app.monitor.plot import Plot
 from app.monitor.points import Axis, points_of
 from app.monitor.run_list import read_view, setting_differences
-from app.monitor.series import Curve
-from app.runs.view import RunView
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Menu, Segments, Slider, card, frame, text
 from app.widgets.table import table
 from modules.config import TrainConfig, find_option
 from modules.run import RunFolder
+from modules.run.view.run_view import RunView
+from modules.run.view.series import Curve
 
 MAX_RUNS: Final = len(theme.SERIES)
 _REDRAW_S: Final = 0.5

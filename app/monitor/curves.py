@@ -12,11 +12,11 @@ from app.monitor.chart import PlotLine, format_number
 from app.monitor.page import Page
 from app.monitor.plot import Plot, Range
 from app.monitor.points import Axis, Points, points_of
-from app.monitor.series import Series
 from app.monitor.toolbar import Toolbar
-from app.runs.view import RunView
 from app.widgets import theme
 from app.widgets.buttons import Segments, Slider, Switch, card, frame, text
+from modules.run.view.run_view import RunView
+from modules.run.view.series import Series
 
 REDRAW_S: Final = 0.5
 SPANS: Final = (0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)

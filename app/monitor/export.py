@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from PIL import Image, ImageDraw, ImageFont
 
-from app.runs.event_records import parse_float, parse_int, parse_text
 from app.widgets import theme
 from modules.run import EventReader, RunFolder
+from modules.run.view.event_records import parse_float, parse_int, parse_text
 
 if TYPE_CHECKING:
     from app.monitor.chart import PlotLine

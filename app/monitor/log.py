@@ -8,9 +8,9 @@ from typing import Final
 from app.monitor.line_list import LineList
 from app.monitor.log_reader import CONSOLE, LAUNCHER, LogLine, LogReader
 from app.monitor.page import Page
-from app.runs.event_records import Message
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, card, frame, text
+from modules.run.view.event_records import Message
 
 _ALL: Final = "all"
 _LEVELS: Final = {

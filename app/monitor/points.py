@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.monitor.series import Curve
+from modules.run.view.series import Curve
 
 Floats = NDArray[np.float64]
 Axis = Literal["steps", "time"]

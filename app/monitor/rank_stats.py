@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from app.runs.event_records import MetricSummary
-from app.runs.view import RunView
+from modules.run.view.event_records import MetricSummary
+from modules.run.view.run_view import RunView
 
 STRAGGLER_RATIO: Final = 1.2  # times the median step
 MAX_DATA_WAIT_SHARE: Final = 0.3  # of the step time

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from app.runs.status import Liveness, Status, read_liveness, status_of
-from app.runs.view import RunView
 from modules.files import FileFault, open_regular, read_json
 from modules.run import Event, EventReader, RunFolder
 from modules.run.folder.events import parse_events
+from modules.run.view.run_view import RunView
 
 MAX_RUNS: Final = 2000
 _HEAD_BYTES: Final = 192 << 10

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.runs.event_records import SampleFile
-from app.runs.view import RunView
+from modules.run.view.event_records import SampleFile
+from modules.run.view.run_view import RunView
 
 
 class SampleIndex:

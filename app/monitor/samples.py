@@ -9,9 +9,9 @@ from app.monitor.page import Page
 from app.monitor.sample_index import SampleIndex
 from app.monitor.tile_grid import TileGrid
 from app.monitor.viewer import SampleViewer
-from app.runs.event_records import SampleFile
 from app.widgets import theme
 from app.widgets.buttons import Menu, Segments, Slider, card, frame, handler, text
+from modules.run.view.event_records import SampleFile
 
 _FULL: Final = 1000  # positions of the slider
 

@@ -10,10 +10,10 @@ from typing import Final
 from PIL import ImageTk
 
 from app.monitor.tiles import TileLoader
-from app.runs.event_records import SampleFile
 from app.widgets import theme
 from app.widgets.ellipsis import truncate
 from app.widgets.scrollbar import Scrollbar
+from modules.run.view.event_records import SampleFile
 
 SIDE: Final = 168
 _GAP: Final = 14

@@ -12,9 +12,9 @@ from typing import Final
 
 from PIL import Image
 
-from app.runs.event_records import SampleFile
 from modules.files import decode_json
 from modules.files.images import open_image
+from modules.run.view.event_records import SampleFile
 
 _MAX_TILES: Final = 400  # 100 KiB each at 176 pixels
 _MAX_PIXELS: Final = 64_000_000

@@ -10,10 +10,10 @@ from PIL import Image, ImageTk
 
 from app.monitor.sample_index import SampleIndex
 from app.monitor.tiles import fit_image, read_settings
-from app.runs.event_records import SampleFile
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
 from modules.files.images import memory_to_decode, open_image
+from modules.run.view.event_records import SampleFile
 
 _SIZE: Final = (900, 620)
 _SIDEBAR_WIDTH: Final = 260

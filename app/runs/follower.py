@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from app.runs.status import Liveness, read_liveness
-from app.runs.view import RunView
 from modules.run import EventReader, RunFolder
+from modules.run.view.run_view import RunView
 
 POLL_EVERY_S: Final = 0.2
 _LIVENESS_EVERY_S: Final = 1.0

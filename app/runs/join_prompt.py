@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.runs.view import RunView
+from modules.run.view.run_view import RunView
 
 
 @dataclass(frozen=True)

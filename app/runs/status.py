@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from app.runs.event_records import Message, Phase, Step
 from app.runs.join_prompt import join_prompt_of
-from app.runs.view import RunView
 from modules.files import FileFault, open_regular, printable
 from modules.run import Failure, RunFolder, root_cause
 from modules.run.folder.failures import read_start_failure
@@ -17,6 +15,8 @@ from modules.run.folder.pidfile import Launcher, find_launcher
 from modules.run.folder.run_lock import is_training
 from modules.run.format_progress import format_progress
 from modules.run.join.join_line import read_join_line
+from modules.run.view.event_records import Message, Phase, Step
+from modules.run.view.run_view import RunView
 
 Tone = Literal["idle", "busy", "good", "warn", "bad"]
 

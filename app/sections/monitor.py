@@ -10,7 +10,6 @@ from typing import Final
 
 from app.monitor.page import Page
 from app.monitor.waiting import WaitingCard
-from app.runs.event_records import Message
 from app.runs.status import Status
 from app.sections import SECTIONS
 from app.state import AppState
@@ -18,6 +17,7 @@ from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text
 from app.widgets.ellipsis import truncate
+from modules.run.view.event_records import Message
 
 REFRESH_MS: Final = 125
 

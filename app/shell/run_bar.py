@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.runs.actions import RunActions
-from app.runs.event_records import Step
 from app.runs.status import NO_RUN, Status, Tone, duration
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, add_tooltip, frame, text
 from app.widgets.ellipsis import fit
 from app.widgets.progress_bar import ProgressBar
+from modules.run.view.event_records import Step
 
 REFRESH_MS: Final = 250
 MESSAGE_S: Final = 8.0

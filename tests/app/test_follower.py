@@ -12,16 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.runs.event_records import Message
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
 from app.runs.status import Liveness, status_of
-from app.runs.view import RunView
 from modules.config import DataError
 from modules.run import RunFolder
 from modules.run.folder.failures import record_start_failure
 from modules.run.folder.pidfile import Launcher
 from modules.run.join.join_line import read_join_line, write_join_line
+from modules.run.view.event_records import Message
+from modules.run.view.run_view import RunView
 from tests.app.fake_runs import line, make_fake_run, step_event
 
 Follow = Callable[[Path], Follower]

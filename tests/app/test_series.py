@@ -7,7 +7,7 @@ import math
 import pytest
 
 from app.monitor.points import extent, nearest, outline, points_of, smoothed, within
-from app.monitor.series import Series
+from modules.run.view.series import Series
 
 
 def series_of(values: list[float], max_points: int = 64) -> Series:

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from app.monitor.series import MAX_POINTS, Series
-from app.runs.event_records import (
+from modules.run.folder.events import Event
+from modules.run.view.event_records import (
     Finished,
     Message,
     MetricSummary,
@@ -21,7 +21,7 @@ from app.runs.event_records import (
     parse_rank,
     parse_text,
 )
-from modules.run import Event
+from modules.run.view.series import MAX_POINTS, Series
 
 MAX_SAMPLES: Final = 20_000
 MAX_MESSAGES: Final = 500
