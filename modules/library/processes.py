@@ -16,10 +16,11 @@ from modules.config import ConfigError, DataError, ResumeError, TandemError, Tra
 from modules.distributed import RankEnv, RankExited, open_store, spawn
 from modules.library.task import Task
 from modules.monitoring import RunReport
-from modules.run import EventLog, Failure, LaunchPlan, RunFolder, clear_failures, read_events, root_cause
+from modules.run import EventLog, Failure, LaunchPlan, RunFolder, clear_failures, root_cause
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.commands import STOP_INTERRUPTED, clear_commands, request_command
+from modules.run.folder.event_summary import EventSummary, follow_from_end
 from modules.run.folder.failures import read_failures
 from modules.run.launch.environment import set_network_interfaces
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
@@ -55,7 +56,7 @@ def train_in_processes(
     """Train in a new process for each rank of this machine. Raises the TandemError of the rank that failed first."""
     ranks = plan.ranks()
     _prepare(folder, ranks)
-    started = len(read_events(folder.events_file))
+    reader = follow_from_end(folder.events_file)
     exits: tuple[WorkerExit, ...] = ()
     with _environment(plan.environment()), _interrupts_sent_to(folder):
         try:
@@ -64,8 +65,9 @@ def train_in_processes(
             exits = (WorkerExit(error.rank, error.rank_exit_code, error.pid, time=time.time(), is_first=True),)
     if not exits:
         return
-    events, failures = read_events(folder.events_file)[started:], read_failures(folder)
-    if not failures and not events and exits[0].exit_code > 0:
+    events, failures = EventSummary(), read_failures(folder)
+    events.read(reader)
+    if not failures and not events.count and exits[0].exit_code > 0:
         raise TrainingError(
             f"the process of rank {exits[0].rank} ended before it could train; its error is above",
             'A script that trains on several devices calls fit() below `if __name__ == "__main__":`',
@@ -82,14 +84,16 @@ def train_in_group(task: Task, config: TrainConfig, rank_env: RankEnv, resume: s
     set_network_interfaces(os.environ, rank_env.master_addr)
     store = open_store(rank_env, config.startup_timeout_s, echo)  # its keys are those of this call alone
     folder = shared_run_folder(config, rank_env, store, resume)
-    before = _times_finished(folder)
+    events, reader = EventSummary(), follow_from_end(folder.events_file)
     task.register()
     code = run_worker(config, folder, rank_env, store, resume, supervised=False)
     if code not in _NO_FAILURE:
         raise _error(root_cause(folder))
     deadline = time.monotonic() + _REPORTED_WITHIN_S
-    while _times_finished(folder) == before and time.monotonic() < deadline:
+    events.read(reader)
+    while events.exit_code is None and time.monotonic() < deadline:
         time.sleep(0.05)  # rank 0 still writes its last events
+        events.read(reader)
     return folder
 
 
@@ -124,10 +128,6 @@ def _error(failure: Failure | None) -> TandemError:
     if failure.traceback:
         error.add_note(f"On rank {failure.rank}, {failure.host}:\n{failure.traceback.rstrip()}")
     return error
-
-
-def _times_finished(folder: RunFolder) -> int:
-    return sum(event["type"] == "finished" for event in read_events(folder.events_file))
 
 
 @contextmanager

@@ -29,13 +29,13 @@ from modules.monitoring import Report, RunReport, SilentReport, StragglerMonitor
 from modules.run import (
     Commands,
     EventLog,
+    EventReader,
     Failure,
     RunFolder,
     SilentCommands,
     clear_failures,
     create_reserve,
     exit_code_of,
-    read_events,
     record_failure,
     release_reserve,
     root_cause,
@@ -44,12 +44,14 @@ from modules.run import (
 )
 from modules.run.batch_size.records import SearchRequest
 from modules.run.console import warn
+from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_lock import training_lock
 from modules.run.launch.fatal_startup import is_fatal, report_fatal_startup
 from modules.run.launch.restarts import (
     restarts_left,
     resume_after_restart,
 )
+from modules.run.queued_output import queued_output
 from modules.run.supervise.outcome import outcome_message, outcome_of_failure
 from modules.training import run_info
 from modules.training.actions import ACTIONS
@@ -80,7 +82,8 @@ def run_worker(
     A failure is written to log/rank-N.error.json; a supervisor reports it, and without one rank 0 does. If it left a
     group that cannot be destroyed safely, the process ends here.
     """
-    code = _run_worker(config, folder, rank_env, store, resume, supervised=supervised)
+    with queued_output():
+        code = _run_worker(config, folder, rank_env, store, resume, supervised=supervised)
     exit_if_group_is_left(code)
     return code
 
@@ -217,18 +220,18 @@ def _report_failure(failure: Failure, folder: RunFolder, report: Report, rank: i
 
 
 def _report_end(failure: Failure, folder: RunFolder, report: Report) -> None:
-    outcome = outcome_of_failure(failure, read_events(folder.events_file))
+    outcome = outcome_of_failure(failure, EventSummary.of_file(folder.events_file))
     report.failed(failure)
     warn(outcome_message(outcome, folder))
 
 
 def _rank0_reported(folder: RunFolder, failure: Failure) -> bool:
     """Whether rank 0 reported how the run ended, before or soon after its failure was known."""
+    events, reader = EventSummary(), EventReader(folder.events_file)
     deadline = time.monotonic() + OTHERS_REPORT_WITHIN_S
     while time.monotonic() < deadline:
-        last = next(reversed(read_events(folder.events_file)), None)
-        reported = last is not None and last["type"] == "finished"
-        if reported and last is not None and float(str(last["t"])) > failure.time - OTHERS_REPORT_WITHIN_S:
+        events.read(reader)
+        if events.finished_at is not None and events.finished_at > failure.time - OTHERS_REPORT_WITHIN_S:
             return True
         time.sleep(0.1)
     return False

@@ -165,6 +165,7 @@ class EventReader:
         self._offset = 0
         self._head = b""
         self._is_skipping = False  # inside a line that is longer than any event
+        self._read_state: tuple[int, ...] = ()  # of the file when all of it had been read
         self.restarts = 0  # how often the file was replaced by another one, which is then read from its start
         if from_end:
             with suppress(OSError, FileFault), open_regular(path) as file:
@@ -174,11 +175,15 @@ class EventReader:
     def new(self) -> list[Event]:
         """The events since the last call, about `chunk_bytes` at most, to keep a window responsive; [] if none."""
         try:
-            with open_regular(self._path) as file:
+            with open_regular(self._path) as file:  # opening it is what makes NFS ask for its current size
+                state = _file_state(file)
+                if state == self._read_state:
+                    return []
                 self._detect_replacement(file)
                 while lines := self._read_lines(file):
                     if events := list(parse_events(lines)):
                         return events
+                self._read_state = () if self._is_skipping else state
         except (OSError, FileFault):
             pass
         return []
@@ -211,6 +216,11 @@ class EventReader:
             else:
                 self._offset += len(whole)
                 return whole
+
+
+def _file_state(file: BinaryIO) -> tuple[int, ...]:
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def read_events(path: Path) -> list[Event]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.config import ConfigError
 from modules.files import FileFault, read_bytes
 from modules.run.exit_codes import BAD_CONFIG, NO_DATA
-from modules.run.folder.events import read_events
+from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_folder import RunFolder
 
 
@@ -37,12 +37,10 @@ class FolderGuard:
 
 def remove_unstarted_run(folder: RunFolder) -> None:
     """Remove the folder of an unnamed run rejected at startup, unless it holds more than logs already printed."""
-    events = read_events(folder.events_file)
-    codes = [event.get("exit_code") for event in events if event["type"] == "finished"]
+    events = EventSummary.of_file(folder.events_file)
     own = {folder.config_file, folder.events_file, folder.join_keys_file}
     kept = [path for path in folder.path.rglob("*") if path.is_file() and path not in own and not _is_log(folder, path)]
-    has_started = any(event["type"] == "started" for event in events)
-    if codes and codes[-1] in (BAD_CONFIG, NO_DATA) and not has_started and not kept:
+    if events.exit_code in (BAD_CONFIG, NO_DATA) and not events.has_started and not kept:
         shutil.rmtree(folder.path, ignore_errors=True)
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from modules.run.folder.events import Event, EventLog
+from modules.run.folder.event_summary import EventSummary
+from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
-from modules.run.supervise.outcome import RunOutcome, reported_exit_code
+from modules.run.supervise.outcome import RunOutcome
 
 
-def write_last_events(folder: RunFolder, events: Sequence[Event], outcome: RunOutcome, stop_reason: str) -> None:
+def write_last_events(folder: RunFolder, events: EventSummary, outcome: RunOutcome, stop_reason: str) -> None:
     """Write the `error` and `finished` events that a dead rank 0 could not write; `events` are those that it wrote."""
     failure = outcome.failure
-    errors = [event for event in events if event["type"] == "error"]
-    is_reported = failure is None or (
-        bool(errors) and (errors[-1].get("rank"), errors[-1].get("kind")) == (failure.rank, failure.kind)
-    )
-    is_finished = reported_exit_code(events) is not None
+    error = events.error
+    is_reported = failure is None or (error is not None and (error.rank, error.kind) == (failure.rank, failure.kind))
+    is_finished = events.exit_code is not None
     if is_reported and is_finished:
         return
     log = EventLog(folder.events_file)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from modules.machine import hostname
-from modules.run.exit_codes import EXIT_CODES, FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED, exit_code_of
+from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED, exit_code_of
 from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
 from modules.run.folder.error_help import advice_for_kind, explain_text
-from modules.run.folder.events import Event
+from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
@@ -32,7 +32,7 @@ class RunEvidence:
     """What one start left behind: events, recorded failures, torchrun's report, the exit code of the process."""
 
     returncode: int
-    events: Sequence[Event] = ()
+    events: EventSummary = field(default_factory=EventSummary)
     failures: Sequence[Failure] = ()
     report: LauncherReport = field(default_factory=LauncherReport)
     stop_reason: str = ""
@@ -54,10 +54,10 @@ class RunOutcome:
 
 def decide_outcome(evidence: RunEvidence) -> RunOutcome:
     """Trust the run's own last event first, then recorded failures, then torchrun, then the bare exit code."""
-    phase = _last_phase(evidence.events) or (STARTING if 0 in evidence.ranks else "")
+    phase = evidence.events.phase or (STARTING if 0 in evidence.ranks else "")
     if evidence.was_forced:
         return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FAILED), None, phase)
-    reported = reported_exit_code(evidence.events)
+    reported = evidence.events.exit_code
     if reported is None and evidence.returncode == 0 and not _vanished(evidence):
         return RunOutcome(CODE_OF_STOP.get(evidence.stop_reason, FINISHED), None, phase)
     if reported in {FINISHED, INTERRUPTED, PAUSED, TERMINATED}:
@@ -69,23 +69,12 @@ def decide_outcome(evidence: RunEvidence) -> RunOutcome:
 
 def _vanished(evidence: RunEvidence) -> bool:
     """Whether rank 0 ended in the middle of the run without reporting it."""
-    return not evidence.stop_reason and any(event["type"] == "started" for event in evidence.events)
+    return not evidence.stop_reason and evidence.events.has_started
 
 
-def reported_exit_code(events: Sequence[Event]) -> int | None:
-    """The exit code of the last `finished` event; None without a valid one."""
-    for event in reversed(events):
-        if event["type"] == "finished":
-            code = event.get("exit_code")
-            return code if isinstance(code, int) and code in EXIT_CODES else None
-    return None
-
-
-def outcome_of_failure(failure: Failure, events: Sequence[Event]) -> RunOutcome:
+def outcome_of_failure(failure: Failure, events: EventSummary) -> RunOutcome:
     """The outcome of an unsupervised run whose cause is known; `events` are those so far."""
-    finished = [number for number, event in enumerate(events, start=1) if event["type"] == "finished"]
-    phase = _last_phase(events[finished[-1] if finished else 0 :]) or STARTING
-    return RunOutcome(exit_code_of(failure.kind), failure, phase)
+    return RunOutcome(exit_code_of(failure.kind), failure, events.phase_since_finished or STARTING)
 
 
 def outcome_message(outcome: RunOutcome, folder: RunFolder) -> str:
@@ -174,19 +163,18 @@ def _failure_of_exit(worker: WorkerExit, evidence: RunEvidence) -> Failure:
         return Failure(worker.rank, host, kind, message, advice)
     line = evidence.report.error_line(worker.rank)
     if line and worker.exit_code == 1:
-        explanation = explain_text(line, training=_last_phase(evidence.events) == "training")
+        explanation = explain_text(line, training=evidence.events.phase == "training")
         return Failure(worker.rank, host, *explanation)
     kind = _CODE_KINDS.get(worker.exit_code, "error")
     return Failure(worker.rank, host, kind, f"The process exited with code {worker.exit_code}.")
 
 
 def _failure_of_event(evidence: RunEvidence) -> Failure | None:
-    event = next((each for each in reversed(evidence.events) if each["type"] == "error"), None)
-    if event is None:
+    error = evidence.events.error
+    if error is None:
         return None
-    rank = event.get("rank")
-    host, kind, message, advice = (str(event.get(name) or "") for name in ("host", "kind", "message", "advice"))
-    return Failure(rank if isinstance(rank, int) else evidence.ranks.start, host, kind, message, advice)
+    rank = evidence.ranks.start if error.rank is None else error.rank
+    return Failure(rank, error.host, error.kind, error.message, error.advice)
 
 
 def _failure_of_launcher(evidence: RunEvidence) -> Failure:
@@ -247,10 +235,3 @@ def _signal_name(code: int) -> str:
     except ValueError:
         # Windows has status codes instead, e.g. 0xC0000005 for an access violation.
         return f"code {code & 0xFFFFFFFF:#010x}"
-
-
-def _last_phase(events: Sequence[Event]) -> str:
-    last = next((event for event in reversed(events) if event["type"] in {"phase", "step"}), None)
-    if last is None:
-        return ""
-    return "training" if last["type"] == "step" else str(last.get("phase") or "")

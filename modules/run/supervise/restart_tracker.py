@@ -60,7 +60,9 @@ class RestartTracker:
     def suspended_rank(self) -> Failure | None:
         """The failure of a rank under torchrun that has been suspended for long; the others wait for it in vain."""
         now = time.monotonic()
-        suspended = [each for each in self._tree.processes() if env_var(each, _RESTART_COUNT) and _is_suspended(each)]
+        suspended = [
+            each for each in self._tree.known_processes() if env_var(each, _RESTART_COUNT) and _is_suspended(each)
+        ]
         self._suspended_since = {each.pid: self._suspended_since.get(each.pid, now) for each in suspended}
         for process in suspended:
             rank, seconds = env_var(process, "RANK"), now - self._suspended_since[process.pid]

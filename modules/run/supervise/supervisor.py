@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from pathlib import Path
-from typing import BinaryIO, Self
+from contextlib import nullcontext
+from typing import Self
 
 from modules.files import mask_secrets
 from modules.run.console import warn
-from modules.run.exit_codes import exit_code_of
 from modules.run.folder.commands import clear_commands
-from modules.run.folder.events import Event, EventLog, EventReader
+from modules.run.folder.event_summary import EventSummary, follow_from_end
+from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure, clear_failures, read_failures, record_failure, release_reserve
 from modules.run.folder.folder_guard import FolderGuard
 from modules.run.folder.run_folder import RunFolder, not_writable_error
@@ -27,7 +24,9 @@ from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
 from modules.run.launch.torchrun_folder import torchrun_folder
+from modules.run.supervise.child_process import exit_waiter, launcher_name, start_child
 from modules.run.supervise.end_of_run import cause_of_restart, resume_hint, write_last_events
+from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.launcher_log import LauncherLogFile, parse_launcher_log
 from modules.run.supervise.outcome import (
     CODE_OF_STOP,
@@ -35,11 +34,10 @@ from modules.run.supervise.outcome import (
     RunOutcome,
     decide_outcome,
     outcome_message,
-    reported_exit_code,
 )
 from modules.run.supervise.process_tree import ProcessTree
+from modules.run.supervise.recorded_failures import RecordedFailures
 from modules.run.supervise.restart_tracker import RestartTracker
-from modules.run.supervise.signals import pause_signal_blocked
 from modules.run.supervise.stop_requests import StopRequests
 
 _POLL_EVERY_S = 0.1
@@ -65,20 +63,14 @@ class Supervisor:
         collect_remote_failures: Callable[[], None] | None = None,
         store_secret: str = "",
         may_restart: Callable[[Failure], bool] | None = None,
-        failure_grace_s: float = 8.0,
-        report_grace_s: float = 4.0,
-        finish_grace_s: float = 60.0,
-        alone_grace_s: float = 5.0,
+        grace: GracePeriods | None = None,
     ) -> None:
         """Prepare to run `argv`; `ranks` are those of this node, `watched` those whose failures are recorded here.
 
         `collect_remote_failures` is called before a failure is diagnosed, so that other machines can report theirs.
         `store_secret` is what only the processes of this start know, on all its machines; one machine makes its own.
         `may_restart`: whether a restart may overcome a failure; it is not reported then, so that the caller can start
-        again.
-        The grace periods apply to the other ranks after a failure, then to torchrun's report, and to all processes
-        after the `finished` event; `alone_grace_s` to a torchrun whose ranks have all ended and which waits for other
-        machines. Processes that outlive them are killed.
+        again. Processes that outlive the `grace` periods are killed.
         """
         self._argv = list(argv)
         self._folder = folder
@@ -88,18 +80,16 @@ class Supervisor:
         self._collect_remote_failures = collect_remote_failures
         self._may_restart = may_restart
         self._store_secret = store_secret or secrets.token_hex(32)
-        self._failure_grace_s = failure_grace_s
-        self._report_grace_s = report_grace_s
-        self._finish_grace_s = finish_grace_s
-        self._alone_grace_s = alone_grace_s
+        self._grace = grace or GracePeriods()
         self.outcome: RunOutcome | None = None
         self.restart_was_stopped = False  # by a signal after a failure
         self._tree = ProcessTree()
         self._restarts = RestartTracker(self._tree, argv)
+        self._recorded_failures = RecordedFailures(folder, self._watched, self._restarts)
         self._guard = FolderGuard(folder)
         self._launcher_pid = 0
-        self._reader = EventReader(folder.events_file, from_end=True)
-        self._events: list[Event] = []
+        self._reader = follow_from_end(folder.events_file)
+        self._events = EventSummary()
         self._log = LauncherLogFile(folder.launcher_log)
         self._requests = StopRequests(folder, self._tree, argv, has_first_rank=0 in ranks)
         self._failed_at: float | None = None
@@ -150,15 +140,15 @@ class Supervisor:
         environment = dict(os.environ)
         folder = torchrun_folder(environment) if str(TORCHRUN) in self._argv else nullcontext()
         with log, self._requests.handlers_installed(), folder:
-            child = self._start(log, environment)
+            child = start_child(self._argv, log, self._child_environment(environment))
             self._launcher_pid = child.pid
             try:
-                while child.poll() is None:
-                    self._requests.handle(child)
-                    self._kill_overdue(child)
-                    self._do_housekeeping()
-                    with suppress(subprocess.TimeoutExpired):
-                        child.wait(_POLL_EVERY_S)
+                with exit_waiter(child) as waiter:
+                    while child.poll() is None:
+                        self._requests.handle(child)
+                        self._kill_overdue(child)
+                        self._do_housekeeping()
+                        waiter.wait(_POLL_EVERY_S)
             finally:
                 # Helper processes of a successful run are about to exit; those of a failed one may hang.
                 self._tree.terminate(patience_s=2.0 if child.poll() == 0 else 0.0)
@@ -208,46 +198,30 @@ class Supervisor:
         if 0 in self._ranks:
             clear_commands(self._folder)
 
-    def _start(self, log: BinaryIO, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        # In a new session: the terminal's Ctrl-C must reach only this process, because torchrun would
-        # end the ranks before they have made a backup.
-        new_group = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0))  # Windows has no sessions
-        with pause_signal_blocked():
-            return subprocess.Popen(
-                self._argv,
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-                env={
-                    **environment,
-                    "PYTHONSAFEPATH": "1",  # processes that Python starts with -c would import from the current folder
-                    **self._environment,
-                    **self._tree.variables,
-                    STORE_SECRET: self._store_secret,
-                },
-                start_new_session=sys.platform != "win32",
-                creationflags=new_group,
-            )
+    def _child_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+        return {
+            **environment,
+            "PYTHONSAFEPATH": "1",  # processes that Python starts with -c would import from the current folder
+            **self._environment,
+            **self._tree.variables,
+            STORE_SECRET: self._store_secret,
+        }
 
     def _kill_overdue(self, child: subprocess.Popen[bytes]) -> None:
         """Stop a failed run within 30 s even if a rank hangs in a collective; torchrun alone takes longer."""
         now = time.monotonic()
         self._read_progress(now)
-        if self._failed_at is not None and self._restarts.max_restarts and self._would_fail_again():
+        if self._failed_at is not None and self._restarts.max_restarts and self._recorded_failures.would_repeat():
             self._killed_pids.update(self._tree.kill())  # torchrun included, before it restarts the ranks
             return
-        grace_periods = (
-            (self._failed_at, self._failure_grace_s),
-            (self._finished_at, self._finish_grace_s),
-            (self._alone_since, self._alone_grace_s),
-        )
-        deadline = min((at + grace_s for at, grace_s in grace_periods if at is not None), default=math.inf)
+        deadline = self._grace.deadline(self._failed_at, self._finished_at, self._alone_since)
         if now < deadline:
             return
         if not self._restarts.is_last_attempt and self._finished_at is None:
             self._killed_pids.update(self._restarts.kill_ranks())  # torchrun will restart them
             return
         # torchrun is spared at first, because its report names the rank that failed first.
-        spared = [child.pid] if now < deadline + self._report_grace_s else []
+        spared = [child.pid] if now < deadline + self._grace.report_s else []
         self._killed_pids.update(self._tree.kill(spare=spared))
 
     def _do_housekeeping(self) -> None:
@@ -270,7 +244,7 @@ class Supervisor:
 
     def _is_only_launcher_left(self) -> bool:
         """Whether torchrun is the only process left on this machine."""
-        is_torchrun = _launcher_name(self._argv) == "torchrun"
+        is_torchrun = launcher_name(self._argv) == "torchrun"
         return is_torchrun and all(each.pid == self._launcher_pid for each in self._tree.processes())
 
     def _report_restart(self) -> None:
@@ -289,28 +263,16 @@ class Supervisor:
             log.close()
 
     def _read_progress(self, now: float) -> None:
-        self._events.extend(self._reader.new())
-        if self._finished_at is None and reported_exit_code(self._events) is not None:
+        self._events.add(self._reader.new())
+        if self._finished_at is None and self._events.exit_code is not None:
             self._finished_at = now
-        if self._failed_at is None and (self._has_recorded_failure() or self._log.shows_failure()):
+        if self._failed_at is None and (
+            self._recorded_failures.is_any(self._launcher_pid) or self._log.shows_failure()
+        ):
             self._failed_at = now
 
-    def _has_recorded_failure(self) -> bool:
-        recorded = [file for rank in self._watched if (file := self._folder.failure_file(rank)).exists()]
-        if not recorded or not self._restarts.max_restarts:
-            return bool(recorded)
-        # Other machines may record the loss of this machine's ranks when it has already restarted them.
-        started = self._restarts.ranks_started_at(self._launcher_pid)
-        return started is not None and any(_written_after(file, started) for file in recorded)
-
-    def _would_fail_again(self) -> bool:
-        """Whether a rank rejected its settings or data, as it would again after a restart."""
-        failures = [each for each in read_failures(self._folder) if each.rank in self._watched]
-        return any(is_fatal(exit_code_of(each.kind)) for each in failures)
-
     def _decide_outcome(self, returncode: int) -> RunOutcome:
-        while new := self._reader.new():
-            self._events.extend(new)
+        self._events.read(self._reader)
         return decide_outcome(
             RunEvidence(
                 returncode=returncode,
@@ -320,7 +282,7 @@ class Supervisor:
                 stop_reason=self._requests.stop_reason,
                 was_forced=self._requests.was_forced,
                 killed_pids=frozenset(self._killed_pids),
-                launcher=_launcher_name(self._argv),
+                launcher=launcher_name(self._argv),
                 launcher_pid=self._launcher_pid,
                 ranks=self._ranks,
             )
@@ -336,16 +298,3 @@ class Supervisor:
             warn(message)
         elif self._requests.was_forced:
             warn(f"Stopped at once, without a backup; {resume_hint(self._folder, self._ranks)}")
-
-
-def _launcher_name(argv: Sequence[str]) -> str:
-    if str(TORCHRUN) in argv:
-        return "torchrun"
-    return "spawn" if "--spawn" in argv else ""
-
-
-def _written_after(file: Path, seconds: float) -> bool:
-    try:
-        return file.stat().st_mtime > seconds
-    except OSError:
-        return False

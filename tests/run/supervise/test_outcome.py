@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from modules.run import Event, Failure, RunFolder
+from modules.run.folder.event_summary import EventSummary
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit, parse_launcher_log
 from modules.run.supervise.outcome import RunEvidence, decide_outcome, outcome_message
 
@@ -17,8 +18,9 @@ KILLED = WorkerExit(1, -9, 11, "b", time=100.0, is_first=True)
 ENDED = WorkerExit(0, -15, 10, "a", time=100.0)
 
 
-def finished(code: int) -> list[Event]:
-    return [{"type": "phase", "phase": "training"}, {"type": "finished", "reason": "x", "exit_code": code}]
+def finished(code: int) -> EventSummary:
+    events: list[Event] = [{"type": "phase", "phase": "training"}]
+    return EventSummary([*events, {"type": "finished", "reason": "x", "exit_code": code}])
 
 
 @pytest.mark.parametrize(
@@ -41,13 +43,13 @@ def finished(code: int) -> list[Event]:
         (RunEvidence(1, report=LauncherReport((ENDED,))), 3, 0),
         (RunEvidence(1, failures=[Failure(2, "c", "data", "no pictures")]), 4, 2),
         (RunEvidence(2), 2, 0),
-        (RunEvidence(1, events=[{"type": "error", "rank": 5, "kind": "config", "message": "m"}]), 2, 5),
+        (RunEvidence(1, events=EventSummary([{"type": "error", "rank": 5, "kind": "config", "message": "m"}])), 2, 5),
         (RunEvidence(-9, stop_reason="interrupted", was_forced=True), 130, None),
         (RunEvidence(-9, was_forced=True), 3, None),
-        (RunEvidence(1, events=[{"type": "finished", "exit_code": "0"}], failures=[OOM]), 3, 1),
+        (RunEvidence(1, events=EventSummary([{"type": "finished", "exit_code": "0"}]), failures=[OOM]), 3, 1),
         (RunEvidence(3221225477), 3, 0),
-        (RunEvidence(0, events=[{"type": "started"}]), 3, 0),
-        (RunEvidence(0, events=[{"type": "started"}], stop_reason="interrupted"), 130, None),
+        (RunEvidence(0, events=EventSummary([{"type": "started"}])), 3, 0),
+        (RunEvidence(0, events=EventSummary([{"type": "started"}]), stop_reason="interrupted"), 130, None),
         (RunEvidence(-9, failures=[LOST], launcher="torchrun", launcher_pid=5, ranks=range(2, 4)), 3, 2),
         (RunEvidence(-9, failures=[LOST], launcher="torchrun", launcher_pid=5, killed_pids=frozenset({5})), 3, 0),
     ],
@@ -60,7 +62,8 @@ def test_outcome_decisions(evidence: RunEvidence, code: int, rank: int | None) -
 
 def test_message_names_rank_host_cause_fix_and_log() -> None:
     folder = RunFolder(Path("runs/x"))
-    message = outcome_message(decide_outcome(RunEvidence(1, events=[{"type": "step"}], failures=[OOM])), folder)
+    evidence = RunEvidence(1, events=EventSummary([{"type": "step"}]), failures=[OOM])
+    message = outcome_message(decide_outcome(evidence), folder)
     assert message.splitlines() == [
         "Training stopped: rank 1 on b failed while training (out of memory).",
         "  What happened: CUDA out of memory",

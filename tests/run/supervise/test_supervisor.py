@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
 from modules.run.launch.plan import TORCHRUN
+from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.supervisor import Supervisor, any_failure
 from tests.ports import free_port
 
@@ -67,7 +69,7 @@ def supervise(folder: RunFolder, *roles: str, grace_s: float = 2.0) -> int:
     environment = {"OMP_NUM_THREADS": "1"}
     argv = torchrun(folder, *roles)
     ranks = range(len(roles))
-    return Supervisor(argv, folder, environment=environment, ranks=ranks, failure_grace_s=grace_s).run()
+    return Supervisor(argv, folder, environment=environment, ranks=ranks, grace=GracePeriods(failure_s=grace_s)).run()
 
 
 def supervise_in_subprocess(
@@ -167,7 +169,7 @@ def test_ranks_of_a_killed_launcher_are_killed(folder: RunFolder, capfd: pytest.
 
 def test_orphans_and_hanging_ranks_are_killed(folder: RunFolder) -> None:
     argv = torchrun(folder, "orphan", "finish_and_hang:0")
-    assert Supervisor(argv, folder, ranks=range(2), finish_grace_s=0.5).run() == 0
+    assert Supervisor(argv, folder, ranks=range(2), grace=GracePeriods(finish_s=0.5)).run() == 0
 
 
 def test_idle_torchrun_is_killed(folder: RunFolder) -> None:
@@ -177,7 +179,7 @@ def test_idle_torchrun_is_killed(folder: RunFolder) -> None:
         "log.write('finished', reason='finished', exit_code=0); log.close(); time.sleep(300)"
     )
     argv = [sys.executable, "-c", code, str(folder.events_file), str(TORCHRUN)]
-    supervisor = Supervisor(argv, folder, alone_grace_s=0.2, report_grace_s=0.2, finish_grace_s=200.0)
+    supervisor = Supervisor(argv, folder, grace=GracePeriods(alone_s=0.2, report_s=0.2, finish_s=200.0))
     assert supervisor.run() == 0
 
 
@@ -292,3 +294,41 @@ def test_unwritable_folder_error(folder: RunFolder) -> None:
     folder.launcher_log.mkdir()
     with pytest.raises(ConfigError, match=r"run folder cannot be written: .*launcher\.txt"):
         Supervisor([sys.executable, "-c", ""], folder).run()
+
+
+REPLAY = """
+import json, sys, time
+rank = {"host": "alpha", "step_s": 0.2, "data_s": 0.01, "own_s": 0.15, "memory_used_mib": 20_000, "power_w": 300.5}
+ranks = json.dumps({"v": 1, "t": 1.0, "type": "ranks", "ranks": [{"rank": n, **rank} for n in range(16)]})
+with open(sys.argv[1], "a") as file:
+    for step in range(5_000):
+        file.write(json.dumps({"v": 1, "t": 1.0, "type": "step", "step": step, "loss": 0.123456, "lr": 1e-4}) + "\\n")
+        if step % 10 == 0:
+            file.write(ranks + "\\n")
+    file.write(json.dumps({"v": 1, "t": 1.0, "type": "finished", "exit_code": 0}) + "\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc counts the bytes that a process has read")
+def test_the_supervisor_keeps_no_events_and_reads_each_once(folder: RunFolder) -> None:
+    folder.events_file.write_text('{"type":"step","step":1}\n')
+    argv = [sys.executable, "-c", REPLAY.replace("\\\\", "\\"), str(folder.events_file)]
+    before = _bytes_read()
+    tracemalloc.start()
+    supervisor = Supervisor(argv, folder)
+    assert supervisor.run() == 0
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    size = folder.events_file.stat().st_size
+    assert size > 1 << 20
+    assert peak < 1 << 20, f"{peak:,} bytes"
+    read = _bytes_read()
+    for _ in range(50):
+        supervisor._read_progress(0.0)
+    assert _bytes_read() - read < 4096, "an unchanged file is not read again"
+    assert read - before < size * 1.3 + (1 << 20)
+
+
+def _bytes_read() -> int:
+    with open("/proc/self/io", encoding="ascii") as file:
+        return int(file.readline().split()[1])

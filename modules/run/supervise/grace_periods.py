@@ -1,0 +1,21 @@
+"""How long the processes of a run may outlive its failure or its end before they are killed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GracePeriods:
+    """In seconds."""
+
+    failure_s: float = 8.0  # of the other ranks after a failure
+    report_s: float = 4.0  # of torchrun after that, for its report
+    finish_s: float = 60.0  # of all processes after the `finished` event
+    alone_s: float = 5.0  # of a torchrun whose ranks have all ended and which waits for other machines
+
+    def deadline(self, failed_at: float | None, finished_at: float | None, alone_since: float | None) -> float:
+        """The earliest end of those that have begun; infinite if none has."""
+        begun = ((failed_at, self.failure_s), (finished_at, self.finish_s), (alone_since, self.alone_s))
+        return min((at + grace_s for at, grace_s in begun if at is not None), default=math.inf)
