@@ -107,8 +107,15 @@ _HOST_MEMORY = _Rule(
 )
 _SHARED_MEMORY = _Rule(
     "host_memory",
-    "Shared memory (/dev/shm) is full: start the container with --shm-size=8g, or set loader_workers=0.",
-    texts=("unable to open shared memory", "killed by signal: bus error", "insufficient shared memory"),
+    "Shared memory (/dev/shm) is full: start the container with --shm-size=8g, or set loader_workers=0. Between GPUs "
+    "NCCL_SHM_DISABLE=1 does without.",
+    texts=(
+        "unable to open shared memory",
+        "unable to allocate shared memory",
+        "shared memory segment",  # NCCL
+        "killed by signal: bus error",
+        "insufficient shared memory",
+    ),
 )
 _LOADER = _Rule(
     "loader",

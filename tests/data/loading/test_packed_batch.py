@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from modules.data.batch import Batch
 from modules.data.index.problems import Problem
@@ -42,5 +46,30 @@ def test_tensors_share_one_buffer_and_are_aligned() -> None:
         Batch({"a": torch.zeros(1, 3, dtype=torch.uint8), "b": torch.rand(1)}, *torch.ones(3, 1).unbind(), True, 1)
     )
     tensors = packed.unpack().tensors
-    assert {t.untyped_storage().data_ptr() for t in tensors.values()} == {packed.buffer.data_ptr()}
+    assert {t.untyped_storage().data_ptr() for t in tensors.values()} == {torch.as_tensor(packed.buffer).data_ptr()}
     assert all(t.storage_offset() * t.element_size() % ALIGNMENT_BYTES == 0 for t in tensors.values())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX's")
+def test_batches_arrive_without_shared_memory() -> None:
+    """As with a full /dev/shm: no file may grow in the worker."""
+    loader = DataLoader(
+        [torch.arange(1000), torch.ones(2)],  # type: ignore[arg-type]
+        batch_size=None,
+        num_workers=1,
+        collate_fn=pack_pixels,
+        worker_init_fn=refuse_files,
+        timeout=60,
+    )
+    received = [packed.unpack().tensors["pixels"] for packed in loader]
+    assert [tensor.tolist() for tensor in received] == [list(range(1000)), [1.0, 1.0]]
+
+
+def pack_pixels(pixels: torch.Tensor) -> PackedBatch:
+    return PackedBatch.pack(Batch({"pixels": pixels}, *torch.ones(3, 1).unbind(), True, 1))
+
+
+def refuse_files(_: int) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
