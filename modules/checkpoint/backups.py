@@ -1,17 +1,14 @@
-"""Atomic backups: written to a temporary folder, checksummed, renamed; resuming finds the newest valid one."""
+"""Atomic backups: written to a temporary folder, read back, renamed; resuming finds the newest valid one."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from modules.checkpoint.backup_files import (
@@ -19,11 +16,11 @@ from modules.checkpoint.backup_files import (
     MANIFEST,
     VERSION,
     TrainingState,
-    file_sha256,
     find_damage,
     read_manifest,
     read_progress,
 )
+from modules.checkpoint.hashed_files import drop_from_cache, write_bytes, write_tensors
 from modules.config import ResumeError
 from modules.files import is_link, remove_tree
 
@@ -39,9 +36,10 @@ class Backups:
         self._keep = keep
 
     def write(self, state: TrainingState, config_json: str) -> Path:
-        """Write a backup of `state`, then remove the oldest beyond `keep`. Returns its folder.
+        """Write a backup of `state` and read it back, then remove the oldest beyond `keep`. Returns its folder.
 
-        Raises OSError (disk full, no permission, a link); a partial backup is removed and older ones stay untouched.
+        Raises OSError (disk full, no permission, a link, a disk that returns other bytes); a partial backup is removed
+        and older ones stay untouched.
         """
         if is_link(self._folder):
             raise OSError(errno.ELOOP, "is a link to another folder", str(self._folder))
@@ -53,22 +51,23 @@ class Backups:
             partial.mkdir(parents=True)
             number = 1 + max(map(_number, complete_backups(self._folder)), default=0)
             _write_files(partial, state, config_json, number)
+            _read_back(partial)
             self.put_in_place(partial, final)
-        except (OSError, SafetensorError) as error:
+        except OSError:
             remove_tree(partial)
-            if isinstance(error, SafetensorError):  # safetensors raises its own error if the disk is full
-                raise OSError(f"{partial}: {error}") from error
             raise
         self._rotate()
         return final
 
     def put_in_place(self, partial: Path, final: Path) -> None:
         """Rename a complete backup to its name; one of that name stays complete until it is replaced."""
+        former = self._folder / f"{REPLACED}{final.name}"
         if final.exists():
-            final.rename(self._folder / f"{REPLACED}{final.name}")
+            remove_tree(former)  # which an earlier replacement could not remove
+            final.rename(former)
         partial.rename(final)
         sync_to_disk(self._folder)
-        remove_tree(self._folder / f"{REPLACED}{final.name}")
+        remove_tree(former)
 
     def newest_valid(self) -> tuple[Path | None, list[str]]:
         """The newest backup that is complete and undamaged, and a sentence about each newer one that is not."""
@@ -103,7 +102,8 @@ class Backups:
 
     def _rotate(self) -> None:
         for folder in complete_backups(self._folder)[: -self._keep]:
-            remove_tree(folder)
+            with suppress(OSError):  # renamed first: a backup is there as a whole or not at all
+                folder.rename(self._folder / f"{PARTIAL}old-{folder.name}")
         for leftover in self._folder.glob(f"{PARTIAL}*"):
             remove_tree(leftover)
 
@@ -123,10 +123,6 @@ def _number(folder: Path) -> int:
 
 
 def _write_files(folder: Path, state: TrainingState, config_json: str, number: int) -> None:
-    write_tensors(folder / "weights.safetensors", state.weights)
-    write_tensors(folder / "optimizer.safetensors", state.optimizer.tensors)
-    if state.ema is not None:
-        write_tensors(folder / "ema.safetensors", state.ema)
     optimizer = state.optimizer
     structure = {
         "kind": optimizer.class_name,
@@ -134,32 +130,32 @@ def _write_files(folder: Path, state: TrainingState, config_json: str, number: i
         "groups": optimizer.groups,
         "scaler": state.scaler,
     }
-    (folder / "optimizer.json").write_text(json.dumps(structure), "utf-8")
-    (folder / "progress.json").write_text(json.dumps(asdict(state.position), indent=2), "utf-8")
-    (folder / "config.json").write_text(config_json, "utf-8")
-    names = sorted(path.name for path in folder.iterdir())
-    files = {name: {"size": (folder / name).stat().st_size, "sha256": file_sha256(folder / name)} for name in names}
-    manifest = {"version": VERSION, "number": number, "step": state.position.step, "files": files}
-    for name in names:
-        sync_to_disk(folder / name)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), "utf-8")
-    sync_to_disk(folder / MANIFEST)
+    tensors = {"ema": state.ema, "optimizer": optimizer.tensors, "weights": state.weights}
+    texts = {
+        "config": config_json,
+        "optimizer": json.dumps(structure),
+        "progress": json.dumps(asdict(state.position), indent=2),
+    }
+    files = {f"{name}.json": write_bytes(folder / f"{name}.json", text.encode()) for name, text in texts.items()}
+    for name, each in tensors.items():
+        if each is not None:
+            files[f"{name}.safetensors"] = write_tensors(folder / f"{name}.safetensors", each)
+    manifest = {
+        "version": VERSION,
+        "number": number,
+        "step": state.position.step,
+        "files": {name: files[name].model_dump() for name in sorted(files)},
+    }
+    write_bytes(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
     sync_to_disk(folder)
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write `tensors`, which may be live ones as long as they do not change meanwhile.
-
-    Raises OSError or SafetensorError.
-    """
-    ready: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, tensor in tensors.items():
-        saved = to_cpu(tensor)
-        storage = saved.untyped_storage().data_ptr()
-        ready[name] = saved.clone() if storage in storages else saved  # safetensors rejects tied weights
-        storages.add(storage)
-    save_file(ready, file, metadata)
+def _read_back(folder: Path) -> None:
+    """Raises OSError if the disk does not return what was written to the files of a backup."""
+    for path in folder.iterdir():
+        drop_from_cache(path)
+    if fault := find_damage(folder):
+        raise OSError(errno.EIO, f"what was written could not be read back ({fault})")
 
 
 def to_cpu(tensor: Tensor) -> Tensor:

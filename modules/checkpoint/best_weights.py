@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
-from safetensors import SafetensorError
 from torch import Tensor
 
 from modules.checkpoint.backup_files import Count, Position, Text, file_sha256, json_of, read_tensors, valid_record
-from modules.checkpoint.backups import sync_to_disk, write_tensors
+from modules.checkpoint.backups import sync_to_disk
+from modules.checkpoint.hashed_files import write_bytes, write_tensors
 from modules.config import ResumeError
 from modules.files import FileFault, Record, file_size, is_link, printable, read_bytes, remove_tree
 
@@ -70,25 +70,21 @@ class BestWeights:
         try:
             partial.mkdir(parents=True)
             metadata = {"step": str(best.position.step), "metric": best.metric, "value": repr(best.value)}
-            write_tensors(partial / WEIGHTS, weights, metadata)
-            file = partial / WEIGHTS
+            written = write_tensors(partial / WEIGHTS, weights, metadata)
             content = {
                 "version": 1,
                 "metric": best.metric,
                 "value": best.value,
                 "position": asdict(best.position),
-                "sha256": file_sha256(file),
-                "size": file.stat().st_size,
+                **written.model_dump(),
             }
-            (partial / INFO).write_text(json.dumps(content, indent=2), "utf-8")
-            for path in (file, partial / INFO, partial):
-                sync_to_disk(path)
+            write_bytes(partial / INFO, json.dumps(content, indent=2).encode())
+            sync_to_disk(partial)
             remove_tree(final)
             partial.rename(final)
-        except (OSError, SafetensorError) as error:
+            sync_to_disk(self._folder)
+        except OSError:
             remove_tree(partial)
-            if isinstance(error, SafetensorError):  # safetensors raises its own error if the disk is full
-                raise OSError(f"{partial}: {error}") from error
             raise
         for other in self._folder.iterdir():
             named = _NAME.fullmatch(other.name)

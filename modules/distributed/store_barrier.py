@@ -15,6 +15,7 @@ from modules.distributed.health.watchdog import Watchdog
 from modules.distributed.run_store import RunStore
 
 POLL_EVERY_S = 0.05
+_FIRST_POLLS_S = 0.001  # most waits are short, and each one between two steps is lost for training
 _COMPLETED = "completed"
 
 
@@ -87,10 +88,12 @@ class StoreBarrier:
     def _wait_for(self, rank: int, key: str, name: str) -> None:
         """Wait until there is a text of `rank`, whoever has written it."""
         with self._watchdog.waiting(f"rank {rank} ({name})", rank):
+            pause_s = _FIRST_POLLS_S
             while not self._store.check([f"{key}/{rank}"]):
                 self.on_wait()
                 self._watchdog.check()
-                time.sleep(POLL_EVERY_S)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, POLL_EVERY_S)
 
 
 def do_nothing() -> None:

@@ -11,10 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
-import numpy as np
-
 from modules.files import printable
-from modules.files.images import open_image
 from modules.monitoring.straggler_monitor import RankStepTimes, StragglerMonitor
 from modules.monitoring.tensorboard import TensorBoardWriter
 from modules.monitoring.terminal import open_terminal
@@ -25,7 +22,7 @@ log = logging.getLogger("tandem")
 
 _LOWEST_CLASSES = 5  # named after a validation
 RANKS_EVERY_S = 2.0  # at most one `ranks` event
-Reading: TypeAlias = Mapping[str, float | None]  # name with unit, for example cpu_percent -> value
+Reading: TypeAlias = Mapping[str, float | str | None]  # name with unit, for example cpu_percent -> value
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,7 @@ class Report(Protocol):
         self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int
     ) -> None: ...
     def sample(self, file: Path, prompt: str, step: int) -> None: ...
+    def backing_up(self, step: int | None) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
     def validation(
         self,
@@ -62,6 +60,7 @@ class Report(Protocol):
         step: int,
         metrics: Mapping[str, float] = ...,
         by_class: Mapping[str, float] = ...,
+        confusion: Sequence[Sequence[int]] = ...,
     ) -> None: ...
     def note(self, text: str) -> None: ...
     def warning(self, text: str) -> None: ...
@@ -81,7 +80,8 @@ class SilentReport:
     def _ignore(self, *arguments: object, **options: object) -> None:
         """Report nothing."""
 
-    started = phase = step = ranks = sample = backup = validation = note = waiting = failed = finished = close = _ignore
+    started = phase = step = ranks = sample = backing_up = backup = validation = _ignore
+    note = waiting = failed = finished = close = _ignore
 
 
 class RunReport:
@@ -153,12 +153,16 @@ class RunReport:
         """A sample was generated and saved as `file`."""
         self._events.write("sample", file=str(file.resolve()), prompt=prompt, step=step)
         if self._tensorboard is not None:
-            with open_image(file) as image:
-                pixels = np.asarray(image.convert("RGB"))
-            self._tensorboard.add_image(f"samples/{file.stem}", pixels, step)
+            # one tag for all steps, so that TensorBoard shows them with a slider
+            name = file.stem.removeprefix(f"step-{step:06d}-")
+            self._tensorboard.add_png(f"samples/{name}", file, step)
+
+    def backing_up(self, step: int | None) -> None:
+        """A backup of `step` is being written; None: no longer any. May be called from any thread."""
+        self._events.write("backing_up", step=step)
 
     def backup(self, folder: Path, step: int) -> None:
-        """A backup is complete."""
+        """A backup is complete; may be called from any thread."""
         self._events.write("backup", path=str(folder.resolve()), step=step)
 
     def validation(
@@ -168,12 +172,18 @@ class RunReport:
         step: int,
         metrics: Mapping[str, float] = MappingProxyType({}),
         by_class: Mapping[str, float] = MappingProxyType({}),
+        confusion: Sequence[Sequence[int]] = (),
     ) -> None:
         """The loss on held-out images with fixed noise and timesteps; `name` is "validation" or "test".
 
-        `metrics` are numbers such as the accuracy, from 0 to 1; `by_class` is the accuracy of each class.
+        `metrics` are numbers such as the accuracy, from 0 to 1; `by_class` is the accuracy of each class; `confusion`
+        counts the samples of each class (row) by prediction.
         """
-        more = {key: dict(values) for key, values in (("metrics", metrics), ("classes", by_class)) if values}
+        more: dict[str, object] = {
+            key: dict(values) for key, values in (("metrics", metrics), ("classes", by_class)) if values
+        }
+        if confusion:
+            more["confusion"] = [list(row) for row in confusion]
         self._events.write("validation", set=name, loss=loss, step=step, **more)
         if self._tensorboard is not None:
             scalars = {f"{metric}/{name}": value for metric, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""The training loop, in the order things happen."""
+"""The training loop, in the order things happen; modules/training/finish.py is its end."""
 
 from __future__ import annotations
 
@@ -20,18 +20,7 @@ from modules.families._family import Family
 from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training import run_info
-from modules.training.actions import (
-    ACTIONS,
-    BACKUP,
-    SAMPLE,
-    SAVE,
-    Action,
-    ActionContext,
-    ActionRunner,
-    due_actions,
-    evaluate,
-    restore_best,
-)
+from modules.training.actions import ACTIONS, BACKUP, Action, ActionContext, ActionRunner, due_actions
 from modules.training.checkpoint_state import current_position, plan_for, restore_state
 from modules.training.checkpoint_sync import load_checkpoint
 from modules.training.control_requests import (
@@ -45,6 +34,7 @@ from modules.training.control_requests import (
 )
 from modules.training.dataset import RowSelection
 from modules.training.early_stopping import EarlyStopping, UnknownMetric
+from modules.training.finish import finish
 from modules.training.former_meaning import changed_meaning
 from modules.training.memory_guard import MemoryGuard
 from modules.training.memory_probe import limit_to_memory, wants_probe
@@ -58,6 +48,8 @@ from modules.training.sample_dropout import PerSampleDropout
 from modules.training.schedules import learning_rate_factor
 from modules.training.setup import Parallelism, build_components
 from modules.training.step_metrics import StepMetrics
+
+BACKUP_LIMIT_S = 2.0  # for a backup under way, when a rank of a group fails
 
 
 class GenericTrainer:
@@ -88,9 +80,12 @@ class GenericTrainer:
     def run(self) -> Outcome:
         """Train from start to end. Raises TandemError if that is impossible."""
         self.setup()
+        # other ranks wait in a collective for one that fails, and must not wait long
+        limit_s = None if self.ranks.world_size == 1 else BACKUP_LIMIT_S
         try:
-            outcome = self.train()
-            self.finish(outcome)
+            with self.components.backups.completing(limit_s):
+                outcome = self.train()
+                finish(self, outcome)
         finally:
             self.components.data.loader.close()
         return outcome
@@ -139,39 +134,13 @@ class GenericTrainer:
                     return outcome
         return FINISHED
 
-    def finish(self, outcome: Outcome) -> None:
-        """Read the last metrics. A complete run is tested, sampled and saved; whatever was trained leaves a backup."""
-        self.sync.settle({})
-        if outcome.is_complete:
-            if self.config.restore_best:
-                self.restore_best()
-            if test := self.components.data.test:
-                evaluate(self.action_context(), "test", test)
-            if self.config.sample_every:
-                self.run_action(SAMPLE)
-            self.run_action(SAVE)
-        if self.best_position is None:
-            self.run_action(BACKUP)
-        self.components.data.unreadable.exchange()
-        self.requests.clear_stop()
-        self.report.note(run_info.final_message(outcome, self.progress.step, self.folder))
-        self.report.finished(outcome.reason, outcome.exit_code)
-
-    def restore_best(self) -> None:
-        """After a backup of the last weights, bring back those of the best validation, for all that follows."""
-        self.run_action(BACKUP)
-        self.components, self.best_position = restore_best(
-            self.components, self.early_stopping, self.ranks, self.report
-        )
-        if self.best_position is not None:
-            self.actions.forget()
-
     # Within a step
 
     def micro_batches(self) -> Iterator[Batch]:
         """This rank's micro-batches in the global order, from the current position on, epoch after epoch."""
         while self.progress.step < self.components.total_steps:
-            loader = self.components.data.loader.epoch(self.progress.epoch, self.progress.step_in_epoch)
+            left = self.components.total_steps - self.progress.step
+            loader = self.components.data.loader.steps(self.progress.epoch, self.progress.step_in_epoch, left)
             while True:
                 waited_from = time.perf_counter()
                 batch = next(loader, None)
@@ -257,14 +226,17 @@ class GenericTrainer:
 
     def run_action(self, action: Action, *, tolerate_os_errors: bool = False) -> None:
         """Run an action, at most once per step. Raises OSError if a file cannot be written, or only warns of it."""
-        self.actions.run(action, self.action_context(), self.progress.step, tolerate_os_errors=tolerate_os_errors)
+        context = self.action_context(training_continues=tolerate_os_errors)
+        self.actions.run(action, context, self.progress.step, tolerate_os_errors=tolerate_os_errors)
 
-    def action_context(self) -> ActionContext:
+    def action_context(self, *, training_continues: bool = False) -> ActionContext:
         """What actions work with, at the position of the model's weights."""
         position = self.best_position or current_position(
             self.progress, self.components.plan, self.ranks.world_size, self.early_stopping
         )
-        return ActionContext(self.components, position, self.ranks, self.report, self.early_stopping)
+        return ActionContext(
+            self.components, position, self.ranks, self.report, self.early_stopping, training_continues
+        )
 
     # Before the first step
 
@@ -279,7 +251,7 @@ class GenericTrainer:
             )
         if changed := changed_meaning(self.config, state.config, self.components.family):
             self.report.warning(changed)
-        run_info.report_resume(position, self.progress, self.report)
+        run_info.report_resume(state, self.components, self.progress, self.report)
 
     def check_stop(self) -> None:
         """Before the first step: raises StoppedBeforeTraining on every rank as soon as any was asked to stop."""

@@ -14,6 +14,7 @@ from modules.distributed import RankGroup, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
 from modules.run import RunFolder
+from modules.training.backup_writer import BackupWriter
 from modules.training.dataset import Dataset, RowSelection, check_validation, prepare_dataset, resolve_data
 from modules.training.ema import Ema, decay_for_batch
 from modules.training.fetch_base_model import fetch_base_model
@@ -43,7 +44,7 @@ class Components:
     data: Dataset
     guarded_step: GuardedStep
     ema: Ema | None
-    backups: Backups
+    backups: BackupWriter
     sample_requests: list[SampleRequest]
     started_at: float = field(default_factory=time.time)  # seconds since 1970
 
@@ -129,7 +130,9 @@ def build_components(
         data=data,
         guarded_step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
         ema=Ema(weights.local, ema_decay, weights.swap) if config.ema else None,
-        backups=Backups(folder.backup_dir, config.backups_kept),
+        backups=BackupWriter(
+            Backups(folder.backup_dir, config.backups_kept), report, merges=config.backup_every.unit == "minutes"
+        ),
         sample_requests=requests,
     )
 

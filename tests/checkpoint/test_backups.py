@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from modules.checkpoint import Backups, find_damage, read_backup
+from modules.checkpoint import backups as backups_module
 from modules.config import ResumeError
 from tests.checkpoint.states import state_at
 
@@ -98,6 +99,20 @@ def test_missing_files_and_manifests_are_found(tmp_path: Path) -> None:
     ] * 3
     with pytest.raises(ResumeError, match="is not a complete backup"):
         read_backup(tmp_path / "step-000009")
+
+
+def test_a_disk_that_returns_other_bytes_costs_no_older_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Backups(tmp_path, keep=1).write(state_at(1), "{}")
+
+    def damage(path: Path) -> None:
+        if path.name == "weights.safetensors":
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+    monkeypatch.setattr(backups_module, "drop_from_cache", damage)
+    with pytest.raises(OSError, match=r"could not be read back .*checksum of weights\.safetensors does not match"):
+        Backups(tmp_path, keep=1).write(state_at(2), "{}")
+    assert [*tmp_path.iterdir()] == [written]
+    assert find_damage(written) is None
 
 
 def test_a_backup_of_a_newer_version_says_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from modules.checkpoint import OptimizerState, pack_optimizer, unpack_optimizer
-from modules.checkpoint.backups import write_tensors
+from modules.checkpoint.hashed_files import write_tensors
 from modules.config import ResumeError, TrainConfig
 from modules.config.sections.optimizers import OPTIMIZERS
 from modules.distributed import Weights

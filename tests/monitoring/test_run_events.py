@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from modules.monitoring.report import RunReport
 from modules.run import EventLog
@@ -30,6 +32,7 @@ FIELDS = {
     "step": {"step", "epoch", "samples_seen", "loss", "lr", "samples_per_s", "grad_norm", "eta_s"},
     "ranks": {"ranks"},
     "sample": {"file", "prompt", "step"},
+    "backing_up": {"step"},
     "backup": {"path", "step"},
     "validation": {"loss", "step", "set"},
     "warning": {"message"},
@@ -106,7 +109,10 @@ def test_tensorboard_has_loss_learning_rate_and_image(run: Run) -> None:
     tags = board.Tags()
     assert {"loss/train", "lr/model", "loss/validation"} <= set(tags["scalars"])
     assert [scalar.step for scalar in board.Scalars("lr/model")] == [1, 2, 3, 4, 5, 6]
-    assert any(tag.startswith("samples/") for tag in tags["images"])
+    assert set(tags["images"]) == {"samples/00", "samples/grid"}
+    assert [image.step for image in board.Images("samples/00")] == [4, 6]
+    with Image.open(BytesIO(board.Images("samples/grid")[0].encoded_image_string)) as grid:
+        assert grid.width == board.Images("samples/grid")[0].width
 
 
 def test_every_log_line_names_the_rank(run: Run) -> None:

@@ -33,10 +33,14 @@ _NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.float16: "F16",
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
     torch.int64: "I64",
     torch.int32: "I32",
     torch.int16: "I16",
     torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
@@ -118,10 +122,9 @@ def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: M
     The values of "modelspec.hash_sha256" and of KOHYA_HASH_KEYS, if `metadata` contains them, become those hashes.
     Raises OSError (disk full, no permission); an existing file then stays.
     """
-    # Widest dtype first, as safetensors itself does, so that every tensor is aligned.
-    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    names = ordered_names(tensors)
     hashed = {name: empty for name, empty in _NO_HASHES.items() if name in metadata}
-    header = _header(names, tensors, {"format": "pt", **metadata, **hashed})
+    header = safetensors_header(names, tensors, {"format": "pt", **metadata, **hashed})
     partial = file.with_name(f".partial-{file.name}")
     digest = hashlib.sha256()
     legacy = _LegacyHash(_kohya_header_length(names, tensors, metadata))
@@ -129,7 +132,7 @@ def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: M
         with partial.open("wb") as out:
             out.write(header)
             for name in names:
-                data = _bytes_of(name, tensors[name])
+                data = tensor_bytes(name, tensors[name])
                 digest.update(data)
                 legacy.update(data)
                 out.write(data)
@@ -149,9 +152,17 @@ def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: M
         raise
 
 
-def _header(names: list[str], tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> bytes:
+def ordered_names(tensors: Mapping[str, LazyTensor]) -> list[str]:
+    """The widest dtype first, as safetensors itself does, so that every tensor is aligned."""
+    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+
+
+def safetensors_header(names: list[str], tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> bytes:
     """The length and the JSON, padded with spaces to a multiple of 8 bytes."""
-    text = json.dumps(_header_content(names, tensors, metadata), separators=(",", ":")).encode()
+    content = _header_content(names, tensors, metadata)
+    if not metadata:
+        del content["__metadata__"]
+    text = json.dumps(content, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -195,7 +206,8 @@ class _LegacyHash:
         return self.digest.hexdigest()[:8]
 
 
-def _bytes_of(name: str, tensor: LazyTensor) -> memoryview:
+def tensor_bytes(name: str, tensor: LazyTensor) -> memoryview:
+    """The data as they are in the file. Raises ConfigError if a number cannot be held in the dtype of the file."""
     made = tensor.make().detach().to("cpu")
     assert tuple(made.shape) == tensor.shape
     written = made.to(tensor.dtype).contiguous()

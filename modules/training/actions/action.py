@@ -28,6 +28,7 @@ class ActionContext:
     ranks: RankGroup
     report: Report
     early_stopping: EarlyStopping
+    training_continues: bool = False  # files may be written in the background
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
 
 
 def _write(context: ActionContext, state: TrainingState) -> None:
+    """While training continues, returns once the state is copied."""
     parts = context.components
-    folder = parts.backups.write(state, parts.config.model_dump_json(indent=2))
-    context.report.backup(folder, context.position.step)
+    write = parts.backups.submit if context.training_continues else parts.backups.write
+    write(state, parts.config.model_dump_json(indent=2))
 
 
 BACKUP = Action(

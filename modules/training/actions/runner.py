@@ -9,6 +9,7 @@ from functools import partial
 from modules.config import TrainConfig
 from modules.data.loading.progress import Progress
 from modules.training.actions.action import Action, ActionContext
+from modules.training.backup_writer import not_written
 from modules.training.triggers import is_due
 
 
@@ -36,9 +37,9 @@ class ActionRunner:
         self._computed_by_all = computed_by_all
         self._last_run: dict[str, int] = {}  # action -> the step that it last ran at
 
-    def forget(self) -> None:
-        """The weights are others than before: actions may run again at the same step."""
-        self._last_run.clear()
+    def forget(self, action: Action | None = None) -> None:
+        """All actions may run again at the same step, because the weights are others than before, or only `action`."""
+        self._last_run = {} if action is None else {n: step for n, step in self._last_run.items() if n != action.name}
 
     def run(self, action: Action, context: ActionContext, step: int, *, tolerate_os_errors: bool) -> None:
         """Run an action after `step`. Raises OSError if a file cannot be written, or only warns of it."""
@@ -64,5 +65,4 @@ def _write(action: Action, context: ActionContext, results: Iterable[object], *,
     except OSError as error:
         if not tolerate_os_errors:
             raise
-        step = context.position.step
-        context.report.warning(f"The {action.name} at step {step} could not be written: {error}. Training continues.")
+        context.report.warning(not_written(action.name, context.position.step, error))

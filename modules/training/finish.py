@@ -1,0 +1,56 @@
+"""How a run ends: the last metrics, test, samples, model and backup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modules.training import run_info
+from modules.training.actions import BACKUP, SAMPLE, SAVE, evaluate, restore_best
+from modules.training.control_requests import Outcome
+
+if TYPE_CHECKING:
+    from modules.training.generic_trainer import GenericTrainer
+
+
+def finish(trainer: GenericTrainer, outcome: Outcome) -> None:
+    """Read the last metrics. A complete run is tested, sampled and saved; whatever was trained leaves a backup."""
+    trainer.sync.settle({})
+    if outcome.is_complete:
+        if trainer.config.restore_best:
+            _restore_best(trainer)
+        if test := trainer.components.data.test:
+            evaluate(trainer.action_context(), "test", test)
+        if trainer.config.sample_every:
+            trainer.run_action(SAMPLE)
+        trainer.run_action(SAVE)
+    if trainer.best_position is None:
+        _complete_backups(trainer)
+        trainer.run_action(BACKUP)
+    trainer.components.data.unreadable.exchange()
+    trainer.requests.clear_stop()
+    trainer.report.note(run_info.final_message(outcome, trainer.progress.step, trainer.folder))
+    trainer.report.finished(outcome.reason, outcome.exit_code)
+
+
+def _restore_best(trainer: GenericTrainer) -> None:
+    """After a backup of the last weights, bring back those of the best validation, for all that follows."""
+    _complete_backups(trainer)
+    trainer.run_action(BACKUP)
+    trainer.components, trainer.best_position = restore_best(
+        trainer.components, trainer.early_stopping, trainer.ranks, trainer.report
+    )
+    if trainer.best_position is not None:
+        trainer.actions.forget()
+
+
+def _complete_backups(trainer: GenericTrainer) -> None:
+    """Wait for the backups under way; if that of the last step has failed, all ranks may try it again."""
+    failed_step = ""
+
+    def wait() -> None:
+        nonlocal failed_step
+        failed_step = str(trainer.components.backups.wait() or "")
+
+    trainer.ranks.run_on_rank0("backup", wait)
+    if trainer.ranks.gather("failed backup", failed_step)[0] == str(trainer.progress.step):
+        trainer.actions.forget(BACKUP)
