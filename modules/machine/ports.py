@@ -5,6 +5,7 @@ import os
 import socket
 
 _TRIES = 100
+_ANSWERS_WITHIN_S = 5.0
 _LAST_PORT = 65535
 
 
@@ -22,6 +23,18 @@ def port_is_free(port: int) -> bool:
     if not 0 < port <= _LAST_PORT:
         return False
     return _can_listen(socket.AF_INET, port) and (not socket.has_ipv6 or _can_listen(socket.AF_INET6, port))
+
+
+def loopback_fault() -> str:
+    """Why a process cannot reach another one on this machine at 127.0.0.1; empty if it can."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), _ANSWERS_WITHIN_S),
+        ):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _can_listen(family: socket.AddressFamily, port: int) -> bool:

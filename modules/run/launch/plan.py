@@ -24,6 +24,7 @@ from modules.machine import (
     preferred_addresses,
     visible_gpus,
 )
+from modules.machine.ports import loopback_fault
 from modules.run.folder.run_folder import RunFolder
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.launch.environment import MULTI_PROCESS_MODES, LaunchEnvironment, build_launch_environment
@@ -83,6 +84,8 @@ class LaunchPlan:
         usable, reasons = _usable_gpus(config, gpus, environment)
         placement = choose_placement(config, gpus=len(usable), cores=cores, require_multi_gpu=require_multi_gpu)
         is_group = placement.mode in MULTI_PROCESS_MODES
+        if is_group:
+            _check_loopback()
         backend, backend_reasons = _choose_backend(config, len(usable)) if is_group else ("gloo", ())
         port, port_reasons = _choose_port(config, port_is_free) if is_group else (config.initial_port, ())
         master_addr, address_reasons = _choose_address(config)
@@ -290,6 +293,16 @@ def _spawn_on_windows(config: TrainConfig) -> Launcher:
                 "Train on this machine alone and without restarts, or use Linux (on Windows: WSL2)",
             )
     return "spawn"
+
+
+def _check_loopback() -> None:
+    """Raise ConfigError if the processes of this machine could not reach each other: they would wait without a word."""
+    if fault := loopback_fault():
+        raise ConfigError(
+            f"the processes of this machine cannot reach each other at {_LOOPBACK}: {fault}",
+            "Turn the loopback interface on (as root: ip link set lo up), allow it in the firewall, or train on one "
+            "device without --multi_gpu.",
+        )
 
 
 def _script_argv(config_path: str | Path, run_folder: str | Path | None, extra_args: Sequence[str]) -> tuple[str, ...]:

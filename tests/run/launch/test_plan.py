@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from modules.machine import Gpu, Route
 from modules.run import LaunchPlan
 from modules.run.launch.environment import network_interfaces
 from modules.run.launch.plan import TORCHRUN
+from tests.hosts import ROOT, skip_reason
 from tests.ports import free_port
 
 MULTI = {"enable_multi_gpu": True}
@@ -186,6 +188,23 @@ def network(monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[str, str]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo takes addresses there")
+@pytest.mark.skipif(bool(skip_reason()), reason=skip_reason())
+def test_a_loopback_that_is_down_is_named() -> None:
+    program = (
+        "from modules.config import ConfigError, TrainConfig; from modules.run import LaunchPlan\n"
+        "for ranks in (1, 2):\n"
+        "    config = TrainConfig(enable_multi_gpu=True, world_size=ranks, concepts=[{'path': '.'}])\n"
+        "    try: print(LaunchPlan.from_config(config, config_path='c').world_size)\n"
+        "    except ConfigError as error: print(error)"
+    )
+    argv = ["unshare", "--net", sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    alone, group = done.stdout.splitlines()
+    assert alone == "1", done.stderr
+    assert "cannot reach each other at 127.0.0.1: Network is unreachable" in group
+    assert "ip link set lo up" in group
+
+
 def test_network_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     # NCCL's manual: without "=", NCCL_SOCKET_IFNAME is the beginning of a name. gloo looks up the name as it is.
     chosen = {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
