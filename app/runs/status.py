@@ -118,6 +118,7 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         phase, step, finished = view.phase, view.step, None if is_old else view.finished
         total = view.run_info.total_steps if view.run_info is not None else None
         error, backup, last_event_at = view.error, view.backup_step, view.time
+        backing_up = None if is_old else view.backing_up
     done = _fraction(step, total)
     if not liveness.exists:
         return Status(
@@ -134,7 +135,10 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         stop_wanted = stop_wanted or liveness.stop_wanted
         if join_prompt is not None and not stop_wanted:
             return Status("waiting", "Waiting for machines", "busy", join_prompt.messages[-1], True, None)
-        return _active_status(None if is_old else phase, step, done, now, stop_wanted=stop_wanted)
+        status = _active_status(None if is_old else phase, step, done, now, stop_wanted=stop_wanted)
+        if backing_up is not None and status.kind == "training":
+            return replace(status, title=f"{status.title}, backing up step {backing_up}")
+        return status
     if liveness.start_failure is not None and liveness.start_failure.time > last_event_at:
         return Status("failed", "Did not start", "bad", "", False, done, liveness.start_failure)
     if finished is not None:

@@ -49,6 +49,7 @@ def _complete_backups(trainer: GenericTrainer) -> None:
 
     def wait() -> None:
         nonlocal failed_step
+        trainer.report.phase("saving")
         failed_step = str(trainer.components.backups.wait() or "")
 
     trainer.ranks.run_on_rank0("backup", wait)

@@ -164,6 +164,18 @@ def test_metrics_of_validations_are_kept_by_name() -> None:
     assert list(view.eval_metrics["accuracy"].curve().means) == [0.5]
 
 
+def test_a_backup_in_the_background_is_shown_until_it_is_complete() -> None:
+    view, training = RunView(), {"type": "phase", "phase": "training", "t": 5.0}
+    titles = []
+    for event in (training, {"type": "backing_up", "step": 40}, training, {"type": "backing_up", "step": None}):
+        view.apply([{"t": 5.0, **event}])
+        titles.append(status_of(view, Liveness(is_training=True), 6.0).title)
+    assert titles == ["Training", "Training, backing up step 40", "Training, backing up step 40", "Training"]
+    killed_and_resumed = ({"type": "backing_up", "step": 40}, {"type": "phase", "phase": "loading"}, training)
+    view.apply([{"t": 5.0, **event} for event in killed_and_resumed])
+    assert status_of(view, Liveness(is_training=True), 6.0).title == "Training"
+
+
 def test_invalid_event_values_leave_the_view_usable() -> None:
     values = [None, True, -1, 1e308, "x" * 10_000, [], {}, [[]], float("nan"), 10**400]
     names = {
@@ -172,6 +184,7 @@ def test_invalid_event_values_leave_the_view_usable() -> None:
         "step": ("step", "epoch", "loss", "lr", "samples_per_s", "grad_norm", "eta_s"),
         "ranks": ("ranks",),
         "sample": ("file", "prompt", "step"),
+        "backing_up": ("step",),
         "backup": ("path", "step"),
         "validation": ("set", "loss", "step", "metrics"),
         "warning": ("message",),

@@ -16,10 +16,12 @@ from modules.run.view.event_records import (
     RunInfo,
     SampleFile,
     Step,
+    parse_facts,
     parse_float,
     parse_int,
     parse_rank,
     parse_text,
+    parse_texts,
 )
 from modules.run.view.series import MAX_POINTS, Series
 
@@ -27,6 +29,7 @@ MAX_SAMPLES: Final = 20_000
 MAX_MESSAGES: Final = 500
 MAX_RANKS: Final = 4096
 MAX_JOINING: Final = 6
+MAX_DATA_LINES: Final = 40
 MAX_EVALUATIONS: Final = 8  # curves
 
 _LENGTH_STEP: Final = 1024  # points
@@ -74,14 +77,18 @@ class RunView:
         self.samples: deque[SampleFile] = deque(maxlen=MAX_SAMPLES)
         self.samples_count = 0
         self.backup_step: int | None = None
+        self.data: tuple[str, ...] = ()  # lines about the data set
+        self.backing_up: int | None = None  # the step of a backup that is being written
         self.warnings: deque[Message] = deque(maxlen=MAX_MESSAGES)
         self.joining: deque[Message] = deque(maxlen=MAX_JOINING)  # who has joined, and who is missing
         self._handlers: dict[str, Callable[[Event, float], None]] = {
             "started": self._started,
             "phase": self._phase,
+            "data": self._data,
             "step": self._step,
             "ranks": self._ranks,
             "sample": self._sample,
+            "backing_up": self._backing_up,
             "backup": self._backup,
             "validation": self._validation,
             "warning": self._warning,
@@ -106,6 +113,8 @@ class RunView:
             tuple(parse_text(each) for each in devices[:MAX_RANKS]) if isinstance(devices, list) else (),
             parse_int(event.get("total_steps")),
             parse_text(event.get("host")),
+            parse_facts(event),
+            parse_texts(event.get("versions")),
         )
         self.ranks, self.rank_summaries = [], []
 
@@ -113,9 +122,15 @@ class RunView:
         self._set_time(time)
         name = parse_text(event.get("phase"))
         if name == "loading":  # the first event of each start, resumed ones too
-            self.finished, self.error, self.step = None, None, None
+            self.finished, self.error, self.step, self.backing_up = None, None, None, None
         counted = parse_int(event.get("done")), parse_int(event.get("total")), parse_text(event.get("unit"))
         self.phase = Phase(name, time, *counted)
+
+    def _data(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        lines = event.get("lines")
+        if isinstance(lines, list):
+            self.data = tuple(parse_text(line) for line in lines[:MAX_DATA_LINES])
 
     def _step(self, event: Event, time: float) -> None:
         step = parse_int(event.get("step"))
@@ -163,6 +178,10 @@ class RunView:
         if isinstance(file, str) and step is not None:
             self.samples_count += 1
             self.samples.append(SampleFile(parse_text(file), parse_text(event.get("prompt")), step, self.samples_count))
+
+    def _backing_up(self, event: Event, time: float) -> None:
+        self._set_time(time)
+        self.backing_up = parse_int(event.get("step"))
 
     def _backup(self, event: Event, time: float) -> None:
         self._set_time(time)

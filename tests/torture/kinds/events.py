@@ -101,6 +101,7 @@ def _write_run(folder: RunFolder) -> None:
         log.write("ranks", step=step, ranks=[row, row | {"rank": 1}])
         log.write("validation", step=step, loss=0.4, set="validation")
     log.write("sample", file="samples/000008-0.png", prompt="a cat", step=8)
+    log.write("backing_up", step=8)
     log.write("backup", step=8, path="backup/step-000008")
     log.write("warning", message="The cache folder is not shared.")
     log.write("error", rank=1, host="beta", kind="out_of_memory", message="It is out of memory.", advice="Use less.")
