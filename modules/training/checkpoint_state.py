@@ -13,7 +13,7 @@ from modules.checkpoint import (
     pack_optimizer,
     unpack_optimizer,
 )
-from modules.config import ResumeError, TrainConfig
+from modules.config import ResumeError, TrainConfig, effective_batch
 from modules.data.loading.progress import Progress
 from modules.distributed import Weights
 from modules.training.early_stopping import EarlyStopping
@@ -21,7 +21,7 @@ from modules.training.plan import InitialModel, Plan, plan_run
 from modules.training.setup import Components
 
 
-def _resumed_plan(config: TrainConfig, position: Position) -> Plan:
+def _resumed_plan(config: TrainConfig, world_size: int, position: Position) -> Plan:
     """The plan a run started with, which holds on any number of ranks.
 
     Raises ResumeError if the config now asks for another effective batch.
@@ -32,7 +32,13 @@ def _resumed_plan(config: TrainConfig, position: Position) -> Plan:
             f"{position.global_batch_size}; leave it out or set it to {position.global_batch_size}, or start a new run."
         )
     factor = position.learning_rate / position.original_learning_rate
-    return Plan(position.global_batch_size, config.learning_rate, config.learning_rate * factor, "")
+    asked = effective_batch(config, world_size)
+    kept = (
+        f"The effective batch stays {position.global_batch_size}, with which this run started; batch_size x "
+        f"gradient_accumulation_steps x ranks is now {asked}."
+    )
+    explanation = "" if asked == position.global_batch_size else kept
+    return Plan(position.global_batch_size, config.learning_rate, config.learning_rate * factor, explanation)
 
 
 def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | None) -> Plan:
@@ -41,7 +47,7 @@ def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | None)
         return plan_run(config, world_size)
     base_model = resume.config.get("base_model")
     initial_model = InitialModel(None if base_model is None else str(base_model), resume.position.base)
-    return replace(_resumed_plan(config, resume.position), initial_model=initial_model)
+    return replace(_resumed_plan(config, world_size, resume.position), initial_model=initial_model)
 
 
 def current_position(progress: Progress, plan: Plan, world_size: int, early_stopping: EarlyStopping) -> Position:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from modules.checkpoint import Position
+from modules.checkpoint import TrainingState
 from modules.config import TrainConfig
 from modules.data.loading.progress import Progress
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
@@ -17,6 +18,7 @@ from modules.monitoring import RankStepTimes, Report
 from modules.run import RunFolder
 from modules.training.control_requests import Outcome
 from modules.training.methods.method import file_limits, method_summary
+from modules.training.schedules import learning_rate_factor
 from modules.training.setup import Components
 from modules.training.step_metrics import RANK_METRICS
 
@@ -73,8 +75,9 @@ def announce(components: Components, progress: Progress, ranks: RankGroup, repor
     )
 
 
-def report_resume(position: Position, progress: Progress, report: Report) -> None:
-    """Where a resumed run goes on, and whether its images are still the same."""
+def report_resume(state: TrainingState, components: Components, progress: Progress, report: Report) -> None:
+    """Where a resumed run goes on, whether its images are still the same, and what another length means to it."""
+    position = state.position
     if position.epoch_size != progress.epoch_size:
         report.warning(
             f"The data has changed since the backup: an epoch had {position.epoch_size} samples and now has "
@@ -82,6 +85,23 @@ def report_resume(position: Position, progress: Progress, report: Report) -> Non
         )
     ranks = f"{position.world_size} rank{'s' * (position.world_size != 1)}"
     report.note(f"Resuming at step {progress.step} (the backup was made by {ranks}).")
+    if changed := other_length(components, state.config, progress.step):
+        report.warning(changed)
+
+
+def other_length(components: Components, former: Mapping[str, object], step: int) -> str:
+    """What another number of steps than in the config `former` does to the learning rate; empty if nothing."""
+    config, now = components.config, components.total_steps
+    lengths = {name: former[name] for name in ("epochs", "max_steps") if isinstance(former.get(name), int | None)}
+    before = replace(components, config=config.model_copy(update=lengths)).total_steps
+    factors = [learning_rate_factor(step, steps, config) for steps in (before, now)]
+    if before == now or factors[0] == factors[1] or step >= now:
+        return ""
+    was, is_ = (f"{components.plan.learning_rate * factor:.3g}" for factor in factors)
+    return (
+        f"The run now has {now} steps instead of {before}, over which its learning rate is spread: that of step "
+        f"{step + 1} is {is_}, where it would have been {was}."
+    )
 
 
 def summary(components: Components, world_size: int) -> list[str]:
