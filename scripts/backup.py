@@ -26,7 +26,7 @@ from modules.run.folder.links import refuse_links
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 
 if TYPE_CHECKING:
-    from modules.checkpoint.manage_backups import BackupInfo
+    from modules.checkpoint.backup_list import BackupInfo
 
 EXAMPLES = """examples:
   the backups of a run, the newest first:
@@ -160,18 +160,18 @@ def restore(options: argparse.Namespace, run: RunFolder) -> int:
 def prune(options: argparse.Namespace, run: RunFolder) -> int:
     """`prune`."""
     from modules.checkpoint import Backups
-    from modules.checkpoint.manage_backups import to_remove
+    from modules.checkpoint.backup_list import Rotation
     from modules.files import remove_tree
 
     keep = kept_by_config(run) if options.keep is None else options.keep
     for name, value, least in (("keep", keep, 1), ("every", options.every, 0), ("older_than", options.older_than, 0)):
         if not value >= least:
             raise ConfigError(f"--{name} is {value}; use {least} or more.")
-    backups = backups_of(run)
+    backups, rotation = backups_of(run), Rotation(keep, options.every, options.older_than)
     newest, faults = Backups(run.backup_dir, keep=1).newest_valid()
     for fault in faults:
         warn(fault)
-    removed = [each for each in to_remove(backups, keep, options.every, options.older_than) if each.folder != newest]
+    removed = [each for each in rotation.outdated(backups) if each.folder != newest]
     if not removed:
         echo("Nothing to remove.")
         return FINISHED
@@ -195,7 +195,7 @@ def prune(options: argparse.Namespace, run: RunFolder) -> int:
 
 def backups_of(run: RunFolder) -> list[BackupInfo]:
     """The newest first."""
-    from modules.checkpoint.manage_backups import list_backups
+    from modules.checkpoint.backup_list import list_backups
 
     return list_backups(run.backup_dir)
 

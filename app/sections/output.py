@@ -13,7 +13,7 @@ class Section(FormSection):
     declared_in = ("Output",)
     cards = (
         Card("Runs", ("runs_dir", "run_name"), 0),
-        Card("Backups", ("backup_every", "backups_kept"), 1),
+        Card("Backups", ("backup_every", "backups_kept", "backups_kept_every", "backups_kept_days"), 1),
         Card("Logging", ("log_every", "tensorboard"), 0),
         Card("Model files", ("save_dtype", "save_single_file", "lora_layouts"), 0),
         Card(

@@ -12,14 +12,13 @@ from pathlib import Path
 from torch import Tensor
 
 from modules.checkpoint.backup_files import (
-    BACKUP_NAME,
     MANIFEST,
     VERSION,
     TrainingState,
     find_damage,
-    read_manifest,
     read_progress,
 )
+from modules.checkpoint.backup_list import Rotation, backup_number, complete_backups, list_backups
 from modules.checkpoint.hashed_files import drop_from_cache, write_bytes, write_tensors
 from modules.config import ResumeError
 from modules.files import is_link, remove_tree
@@ -31,12 +30,13 @@ REPLACED = f"{PARTIAL}former-"
 class Backups:
     """The folder backup/ of one run."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, every: int = 0, days: float = 0.0) -> None:
+        """Those stay that `Rotation` says."""
         self._folder = folder
-        self._keep = keep
+        self._rotation = Rotation(keep, every, days)
 
     def write(self, state: TrainingState, config_json: str) -> Path:
-        """Write a backup of `state` and read it back, then remove the oldest beyond `keep`. Returns its folder.
+        """Write a backup of `state` and read it back, then remove those that are outdated. Returns its folder.
 
         Raises OSError (disk full, no permission, a link, a disk that returns other bytes); a partial backup is removed
         and older ones stay untouched.
@@ -49,7 +49,7 @@ class Backups:
         self._restore_replaced()
         try:
             partial.mkdir(parents=True)
-            number = 1 + max(map(_number, complete_backups(self._folder)), default=0)
+            number = 1 + max(map(backup_number, complete_backups(self._folder)), default=0)
             _write_files(partial, state, config_json, number)
             _read_back(partial)
             self.put_in_place(partial, final)
@@ -74,7 +74,7 @@ class Backups:
         damaged: list[str] = []
         self._restore_replaced()
         candidates = complete_backups(self._folder)[::-1]
-        candidates.sort(key=lambda path: _number(path) > 0)  # an unreadable manifest first: it may be the newest
+        candidates.sort(key=lambda path: backup_number(path) > 0)  # an unreadable manifest first: it may be the newest
         for folder in candidates:
             fault = find_damage(folder)
             if fault is None:
@@ -101,25 +101,11 @@ class Backups:
                     replaced.rename(final)
 
     def _rotate(self) -> None:
-        for folder in complete_backups(self._folder)[: -self._keep]:
+        for each in self._rotation.outdated(list_backups(self._folder)):
             with suppress(OSError):  # renamed first: a backup is there as a whole or not at all
-                folder.rename(self._folder / f"{PARTIAL}old-{folder.name}")
+                each.folder.rename(self._folder / f"{PARTIAL}old-{each.folder.name}")
         for leftover in self._folder.glob(f"{PARTIAL}*"):
             remove_tree(leftover)
-
-
-def complete_backups(folder: Path) -> list[Path]:
-    """In the order of writing, which differs from that of steps if a run was resumed from an earlier backup."""
-    found = (path for path in folder.glob("step-*") if BACKUP_NAME.fullmatch(path.name))
-    return sorted(found, key=lambda path: (_number(path), len(path.name), path.name))
-
-
-def _number(folder: Path) -> int:
-    """The backup's number within its run, from 1; 0 if its manifest is unreadable."""
-    try:
-        return read_manifest(folder).number
-    except ResumeError:
-        return 0
 
 
 def _write_files(folder: Path, state: TrainingState, config_json: str, number: int) -> None:

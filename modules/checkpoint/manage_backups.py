@@ -1,42 +1,17 @@
-"""What a person does with the backups of a run: see them, check them, go back to one, and remove old ones."""
+"""Going back to an earlier backup of a run, or to a copy that was kept elsewhere."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from modules.checkpoint.backup_files import MANIFEST, Position, find_damage, read_manifest, read_progress
-from modules.checkpoint.backups import PARTIAL, Backups, complete_backups, sync_to_disk
+from modules.checkpoint.backup_files import MANIFEST, find_damage, read_manifest, read_progress
+from modules.checkpoint.backup_list import list_backups
+from modules.checkpoint.backups import PARTIAL, Backups, sync_to_disk
 from modules.config import ResumeError
-from modules.files import FileFault, file_size, open_regular, remove_tree
-
-_DAY_S = 24 * 3600.0
-
-
-@dataclass(frozen=True)
-class BackupInfo:
-    """One backup, as its manifest and sizes say without reading the weights."""
-
-    folder: Path
-    number: int  # within the run, in the order of writing; 0 if the manifest cannot be read
-    written: float  # seconds since 1970
-    size: int  # bytes
-    position: Position | None  # None if `fault` says why
-    fault: str = ""  # what is wrong, in a sentence
-
-    @property
-    def age_days(self) -> float:
-        """Days since it was written."""
-        return (time.time() - self.written) / _DAY_S
-
-
-def list_backups(folder: Path) -> list[BackupInfo]:
-    """The backups in the folder backup/ of a run, the newest first. Damage that only reading finds is not noticed."""
-    return [_describe(each) for each in reversed(complete_backups(folder))]
+from modules.files import open_regular, remove_tree
 
 
 def go_back_to(folder: Path, source: Path) -> Path:
@@ -62,40 +37,6 @@ def go_back_to(folder: Path, source: Path) -> Path:
     finally:
         remove_tree(partial)
     return final
-
-
-def to_remove(backups: list[BackupInfo], keep: int, every: int = 0, min_age_days: float = 0.0) -> list[BackupInfo]:
-    """Which of `backups` (the newest first) a pruning removes: neither the `keep` newest, nor those of steps that are
-    multiples of `every` (0: none), nor any younger than `min_age_days`."""
-    return [
-        each
-        for each in backups[keep:]
-        if each.age_days >= min_age_days and not (every and each.position and each.position.step % every == 0)
-    ]
-
-
-def _describe(folder: Path) -> BackupInfo:
-    number, position, fault = 0, None, ""
-    try:
-        manifest = read_manifest(folder)
-        number = manifest.number
-        position = read_progress(folder)
-        for name, entry in manifest.files.items():
-            if _size(folder / name) != entry.size:
-                raise ResumeError(f"{folder} is damaged: {name} is missing or has another size.")
-    except ResumeError as error:
-        fault = str(error)
-    sizes = [_size(file) for file in folder.iterdir()] if folder.is_dir() else []
-    written = (folder / MANIFEST).stat() if (folder / MANIFEST).is_file() else folder.stat()
-    return BackupInfo(folder, number, written.st_mtime, sum(sizes), position, fault)
-
-
-def _size(file: Path) -> int:
-    """Bytes; 0 for what is no file."""
-    try:
-        return file_size(file)
-    except (OSError, FileFault):
-        return 0
 
 
 def _copy(source: Path, target: Path, number: int) -> None:

@@ -175,6 +175,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_every": ("logging_steps",),
     "backup_every": ("backup_after", "checkpointing_steps", "save_every", "save_every_n_steps", "save_state"),
     "backups_kept": ("rolling_backup_count", "checkpoints_total_limit", "max_step_saves_to_keep", "save_last_n_steps"),
+    "backups_kept_every": ("save_every", "keep_every_n_steps", "archive"),
+    "backups_kept_days": ("rotation", "retention", "delete old backups"),
     "tensorboard": ("logging_dir", "log_with", "report_to", "wandb"),
     "save_dtype": ("Number format of saved files",),
     "metadata_dataset": ("Tell about the pictures",),

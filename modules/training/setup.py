@@ -131,7 +131,9 @@ def build_components(
         guarded_step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
         ema=Ema(weights.local, ema_decay, weights.swap) if config.ema else None,
         backups=BackupWriter(
-            Backups(folder.backup_dir, config.backups_kept), report, merges=config.backup_every.unit == "minutes"
+            Backups(folder.backup_dir, config.backups_kept, config.backups_kept_every, config.backups_kept_days),
+            report,
+            merges=config.backup_every.unit == "minutes",
         ),
         sample_requests=requests,
     )

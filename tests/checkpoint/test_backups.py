@@ -51,6 +51,14 @@ def test_only_so_many_backups_are_kept_and_they_are_the_newest(tmp_path: Path) -
     assert backups.newest_valid()[0] == tmp_path / "step-1000000"
 
 
+def test_certain_steps_and_young_backups_stay(tmp_path: Path) -> None:
+    for step in (10, 15, 20, 25, 30, 35):
+        Backups(tmp_path, keep=1, every=20, days=1.0).write(state_at(step), "{}")
+        if step != 30:
+            os.utime(tmp_path / f"step-{step:06d}" / "manifest.json", times=(0, 0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000020", "step-000030", "step-000035"]
+
+
 def test_a_backup_just_written_is_never_the_one_that_is_removed(tmp_path: Path) -> None:
     for step in (30, 40, 50):
         Backups(tmp_path, keep=3).write(state_at(step), "{}")

@@ -124,9 +124,11 @@ def test_a_full_disk_is_a_warning_while_training(images: Path, tmp_path: Path, m
             raise OSError(errno.ENOSPC, "No space left on device", str(folder))
 
     monkeypatch.setattr(backups, "_write_files", write_files)
-    code, run = train_alone(tiny_config(images, tmp_path, backup_every="2 steps", max_steps=6))
+    kept = {"backup_every": "2 steps", "backups_kept": 1, "backups_kept_every": 2}
+    code, run = train_alone(tiny_config(images, tmp_path, max_steps=6, **kept))
     assert code == 0
     assert "The backup at step 4 could not be written" in run.warnings
+    assert sorted(path.name for path in run.folder.backup_dir.iterdir()) == ["step-000002", "step-000006"]
     assert [event["step"] for event in run.events("backup")] == [2, 6]
     assert not list(run.folder.backup_dir.glob("*step-000004"))
 

@@ -47,6 +47,25 @@ class OutputSettings(Section):
         ge=1,
         le=10_000,
     )
+    backups_kept_every: int = setting(
+        0,
+        title="Keep backups every N steps",
+        help="Backups of steps that are multiples of this are not deleted, however many there are. 0: none. They are "
+        "made if it is a multiple of the steps between two backups.",
+        unit="steps",
+        ge=0,
+        le=1_000_000_000,
+        advanced=True,
+    )
+    backups_kept_days: float = setting(
+        0.0,
+        title="Keep backups for",
+        help="Younger backups are not deleted, however many there are. 0: only the other two settings decide.",
+        unit="days",
+        ge=0,
+        le=36_500,
+        advanced=True,
+    )
     tensorboard: bool = setting(
         True,
         title="TensorBoard logs",
