@@ -52,6 +52,7 @@ class Metrics:
     values: Mapping[str, float]  # such as accuracy
     by_class: Mapping[str, float] = field(default_factory=dict)  # accuracy of each class
     images: Mapping[str, Image] = field(default_factory=dict)  # title -> image, saved among the samples
+    confusion: Sequence[Sequence[int]] = ()  # samples of each class (row) by prediction, for the event
 
 
 class NoOptions(Section):

@@ -27,6 +27,7 @@ from modules.families._family import Evaluation, Family, Metrics, SampleRequest,
 from modules.files import FileFault, file_size, read_json
 
 MODEL_NAME = "TandemClassifier"
+_MATRIX_IN_EVENT = 100  # classes: 20 KB for each validation
 
 
 class Classifier(Family):
@@ -103,10 +104,11 @@ class Classifier(Family):
         """Accuracies, those of the classes, and the confusion matrix."""
         values, by_class = confusion.accuracies(counts)
         named = {name: value for name, value in zip(self.classes, by_class, strict=True) if value == value}
-        images = {}
-        if "matrix" in counts:
-            images["confusion matrix"] = confusion.draw_matrix(counts["matrix"], self.classes)
-        return Metrics(values, named, images)
+        if "matrix" not in counts:
+            return Metrics(values, named)
+        images = {"confusion matrix": confusion.draw_matrix(counts["matrix"], self.classes)}
+        numbers = counts["matrix"].tolist() if len(self.classes) <= _MATRIX_IN_EVENT else ()
+        return Metrics(values, named, images, numbers)
 
     @torch.no_grad()
     def probabilities(self, pixels: Tensor) -> Tensor:

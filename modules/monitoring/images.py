@@ -24,7 +24,8 @@ def save_image(image: Image.Image, file: Path, settings: Mapping[str, object]) -
     info.add_itxt("prompt", str(settings.get("prompt", "")))
     info.add_itxt("tandem", json.dumps(dict(settings)))
     partial = file.with_name(f".partial-{file.name}")
-    image.save(partial, format="PNG", pnginfo=info)
+    # drawings, which have a palette, become small anyway: 2 ms instead of 5 for 900 x 900 pixels
+    image.save(partial, format="PNG", pnginfo=info, compress_level=1 if image.mode == "P" else 6)
     partial.replace(file)
 
 

@@ -234,6 +234,9 @@ def test_the_validation_counts_every_image_once(alone: Run) -> None:
     of_class = {name: len(range(number, VALIDATION_IMAGES, 3)) for number, name in enumerate(CLASSES)}
     right = sum(classes[name] * count for name, count in of_class.items())
     assert right == pytest.approx(metrics["accuracy"] * VALIDATION_IMAGES)
+    matrix = cast("list[list[int]]", event["confusion"])
+    assert [sum(row) for row in matrix] == [of_class[name] for name in CLASSES]
+    assert sum(row[number] for number, row in enumerate(matrix)) == round(right)
     (sample,) = alone.events("sample")
     assert sample["prompt"] == "confusion matrix (validation)"
     with Image.open(str(sample["file"])) as matrix:

@@ -15,9 +15,10 @@ from modules.config import DataError
 from modules.config.code_errors import describe_code_error
 from modules.config.sections.data import DataSettings
 from modules.data.batch import Batch, DataSets, MapDataset, MicroBatch
-from modules.data.loading.loader import Loader, MicroBatchReader
+from modules.data.loading.loader import Loader
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.order import Order
+from modules.data.loading.worker_batches import MicroBatchReader
 from modules.data.nested import take_tensors
 from modules.data.random_state import keep_random_state, seed_everything
 

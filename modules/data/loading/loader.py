@@ -3,20 +3,19 @@ its seed."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, count, cycle, groupby, islice
+from operator import itemgetter
 from typing import Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
-from modules.config import Concept, TandemError, TrainingError
+from modules.config import Concept
 from modules.config.sections.data import DataSettings
 from modules.data.batch import Batch, MicroBatch, SampleMixing, SampleTransform
 from modules.data.cache.reader import MEMORY_BYTES
@@ -26,19 +25,17 @@ from modules.data.loading.caption_augmentation import augment_caption
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.on_the_fly import UnreadableImage
 from modules.data.loading.order import Order, StepSamples
-from modules.data.loading.packed_batch import PackedBatch
-from modules.data.loading.worker_signals import ignore_foreign_sigterm
+from modules.data.loading.worker_batches import (
+    Loading,
+    MicroBatchReader,
+    MicroBatchSampler,
+    data_loader,
+    end_workers,
+    received,
+)
 from modules.data.rng import SampleRng
 
 SplitStep: TypeAlias = Callable[..., list[MicroBatch]]  # into the micro-batches of one rank
-Received: TypeAlias = "Batch | PackedBatch | _WorkerError"
-Loading: TypeAlias = "DataLoader[Received]"
-
-
-class LoaderWorkerDied(TrainingError):
-    """A loader worker process ended unexpectedly."""
-
-    kind = "loader"
 
 
 class Examples(Protocol):
@@ -52,22 +49,6 @@ class Examples(Protocol):
 
     def sample(self, row: int, rng: SampleRng | None) -> dict[str, Tensor]:
         """What SampleTransform gets of a usable row: a view drawn from `rng`, without it the one for validation."""
-
-
-class MicroBatchReader(Dataset["Received"], ABC):
-    """Maps a MicroBatch to its Batch, in the loader's workers."""
-
-    @abstractmethod
-    def batch(self, micro_batch: MicroBatch) -> Batch:
-        """Read the samples of a micro-batch."""
-
-    def __getitem__(self, micro_batch: MicroBatch) -> Received:
-        # torch re-raises a worker's error from its text alone; returned as a value, it arrives unchanged.
-        try:
-            batch = self.batch(micro_batch)
-        except TandemError as error:
-            return _WorkerError(error)
-        return batch if get_worker_info() is None else PackedBatch.pack(batch)
 
 
 class MicroBatchDataset(MicroBatchReader):
@@ -161,30 +142,51 @@ class Loader:
         self._data, self._order = data, order
         self._split_step = split_step
         self._split_training_step = partial(split_step, mixes=True) if mixes else split_step
-        self._sampler, self._validation_sampler = _MicroBatchSampler(), _MicroBatchSampler()
+        self._keeps_workers = settings.persistent_workers
+        # DataLoader asks for one more when it hands one out, which is copied before it hands out the next
+        slots = settings.loader_workers * settings.prefetch_factor + 1
+        self._sampler, self._validation_sampler = MicroBatchSampler(slots), MicroBatchSampler(slots)
         # workers of a DataLoader start with its first batch
         self._training, self._validation = (
-            _data_loader(settings, data, sampler, keep_workers=settings.persistent_workers)
-            for sampler in (self._sampler, self._validation_sampler)
+            data_loader(settings, data, sampler) for sampler in (self._sampler, self._validation_sampler)
         )
+        self._next_validation: tuple[Sequence[StepSamples], Iterator[Batch]] | None = None
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The batches of this rank from step `first_step` of an epoch on.
+        """The batches of this rank from step `first_step` of an epoch on; see `steps`."""
+        return self._training_batches((epoch, step) for step in range(first_step, self._order.steps_per_epoch))
 
-        One epoch at a time: requesting another ends the previous one.
+    def steps(self, epoch: int, first_step: int, number: int) -> Iterator[Batch]:
+        """The batches of this rank of `number` steps, from step `first_step` of an epoch on: the first ones of the next
+        epoch are read ahead like all others, unless each epoch has workers of its own.
+
+        One iterator at a time: requesting another ends the previous one.
         """
-        order = self._order
-        steps = (order.step(epoch, step) for step in range(first_step, order.steps_per_epoch))
-        self._sampler.pending = chain.from_iterable(map(self._split_training_step, steps))
-        return self._batches(self._training)
+        positions = islice(self._positions(epoch, first_step), number)
+        if self._keeps_workers:
+            return self._training_batches(positions)
+        epochs = groupby(positions, key=itemgetter(0))
+        return chain.from_iterable(self._training_batches(steps) for _, steps in epochs)
 
     def validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
-        """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch.
+        """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch. The first ones
+        of the next validation on the same steps are read ahead, unless each has workers of its own.
 
         One validation at a time: requesting another ends the previous one.
         """
-        self._validation_sampler.pending = chain.from_iterable(map(self._split_step, steps))
-        return self._batches(self._validation)
+        expected, self._next_validation = self._next_validation, None
+        if expected is not None and expected[0] is steps:
+            batches = expected[1]
+        else:
+            repeated = cycle(steps) if self._keeps_workers else steps
+            self._validation_sampler.pending = chain.from_iterable(map(self._split_step, repeated))
+            batches = self._batches(self._validation)
+        left = len(steps)
+        while left and (batch := next(batches, None)) is not None:
+            yield batch
+            left -= batch.is_last_of_step
+        if self._keeps_workers:
+            self._next_validation = (steps, batches)
 
     def load(self, micro_batch: MicroBatch) -> Batch:
         """One micro-batch, read in this process."""
@@ -193,11 +195,23 @@ class Loader:
     def close(self) -> None:
         """End the worker processes. Call it after a failure as well: workers left to the garbage collector hang for 5 s
         each, because it closes the queue through which torch asks them to exit."""
+        self._next_validation = None
         for loading in (self._training, self._validation):
-            _end_workers(loading, loading._iterator)
+            end_workers(loading, loading._iterator)
+
+    def _positions(self, epoch: int, first_step: int) -> Iterator[tuple[int, int]]:
+        """(epoch, step) of each step from there on, without end."""
+        for each in count(epoch):
+            for step in range(first_step if each == epoch else 0, self._order.steps_per_epoch):
+                yield each, step
+
+    def _training_batches(self, positions: Iterable[tuple[int, int]]) -> Iterator[Batch]:
+        steps = (self._order.step(epoch, step) for epoch, step in positions)
+        self._sampler.pending = chain.from_iterable(map(self._split_training_step, steps))
+        return self._batches(self._training)
 
     def _batches(self, loading: Loading) -> Iterator[Batch]:
-        return map(self._remakeable, _received(loading))
+        return map(self._remakeable, received(loading))
 
     def _remakeable(self, batch: Batch) -> Batch:
         return batch if batch.structure is None else replace(batch, remake=self.load)
@@ -234,62 +248,3 @@ def make_loader(
         equal_counts=equal_counts,
     )
     return Loader(settings, data, order, split_step, mixes=mixing is not None)
-
-
-@dataclass(frozen=True)
-class _WorkerError:
-    """A worker's error, sent to the trainer's process to be raised there."""
-
-    error: TandemError
-
-
-@dataclass
-class _MicroBatchSampler(Sampler[MicroBatch]):
-    """The micro-batches to load; refilled for every epoch, because persistent workers keep their sampler."""
-
-    pending: Iterator[MicroBatch] = field(default_factory=lambda: iter(()))
-
-    def __iter__(self) -> Iterator[MicroBatch]:
-        return self.pending
-
-
-def _data_loader(
-    settings: DataSettings, data: MicroBatchReader, sampler: _MicroBatchSampler, keep_workers: bool
-) -> Loading:
-    workers = settings.loader_workers
-    return DataLoader(
-        data,
-        batch_size=None,
-        sampler=sampler,
-        num_workers=workers,
-        pin_memory=settings.pin_memory and torch.cuda.is_available(),
-        prefetch_factor=settings.prefetch_factor if workers else None,
-        persistent_workers=keep_workers and workers > 0,
-        worker_init_fn=ignore_foreign_sigterm,
-        generator=torch.Generator(),  # otherwise torch takes the workers' seeds from the global one
-    )
-
-
-def _received(loading: Loading) -> Iterator[Batch]:
-    items = iter(loading)
-    try:
-        for item in items:
-            if isinstance(item, _WorkerError):
-                raise item.error
-            yield item.unpack() if isinstance(item, PackedBatch) else item
-    except (TandemError, RuntimeError) as failure:
-        _end_workers(loading, items)
-        if isinstance(failure, TandemError) or "DataLoader worker" not in str(failure):
-            raise
-        raise LoaderWorkerDied(
-            f"A loader process ended unexpectedly: {failure}",
-            "It usually ran out of memory: lower loader_workers or prefetch_factor, or set loader_workers to 0.",
-        ) from failure
-
-
-def _end_workers(loading: Loading, items: object) -> None:
-    # The only public way to end persistent workers is to drop all references, and tracebacks keep some.
-    shut_down = getattr(items, "_shutdown_workers", None)  # only iterators with workers have it
-    if shut_down is not None:
-        shut_down()
-        loading._iterator = None

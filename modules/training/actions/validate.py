@@ -71,7 +71,7 @@ def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> M
     for data in context.ranks.gather_bytes(f"{name} counts", own) if has_counts else []:
         _add(total, load(data))
     metrics = context.components.family.summarize(total) if total else Metrics({})
-    context.report.validation(name, loss, context.position.step, metrics.values, metrics.by_class)
+    context.report.validation(name, loss, context.position.step, metrics.values, metrics.by_class, metrics.confusion)
     if has_counts:
         context.ranks.run_on_rank0(f"{name} images", lambda: _save_images(context, name, metrics))
     return metrics.values

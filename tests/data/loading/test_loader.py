@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from torch import Tensor
 
 from modules.config import DataError
 from modules.data.batch import Batch
-from modules.data.loading.loader import LoaderWorkerDied, make_loader
+from modules.data.loading.loader import make_loader
 from modules.data.loading.order import validation_steps
+from modules.data.loading.worker_batches import LoaderWorkerDied
 from modules.data.summary import summarize_dataset
 from tests.data.helpers import Prepared, config_for, prepare, transform, write_image
 
@@ -103,6 +106,42 @@ def test_epoch_can_start_at_any_step(prepared: Prepared) -> None:
         expected = batches[ends[step - 1] + 1 :]
         assert [batch.seeds.tolist() for batch in rest] == [batch.seeds.tolist() for batch in expected]
         assert all(b.tensors["pixels"].equal(e.tensors["pixels"]) for b, e in zip(rest, expected, strict=True))
+
+
+@pytest.mark.parametrize("settings", [{}, {"persistent_workers": False}, {"loader_workers": 0}], ids=str)
+def test_steps_run_over_epochs(prepared: Prepared, settings: dict[str, object]) -> None:
+    prepared.config = prepared.config.model_copy(update={"loader_workers": 2, **settings})
+    loader, per_epoch = prepared.loader(batch_size=4), prepared.order.steps_per_epoch
+    expected = [*loader.epoch(1, per_epoch - 1), *loader.epoch(2), *loader.epoch(3)]
+    found = list(loader.steps(1, per_epoch - 1, 1 + 2 * per_epoch))
+    loader.close()
+    assert [batch.seeds.tolist() for batch in found] == [batch.seeds.tolist() for batch in expected]
+    assert all(f.tensors["pixels"].equal(e.tensors["pixels"]) for f, e in zip(found, expected, strict=True))
+
+
+def test_the_next_epoch_and_validation_are_read_ahead(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c", validation_split=0.3, loader_workers=1, **OPTIONS)
+    prepared, log = prepare(config), tmp_path / "read"
+
+    def noted(cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
+        with log.open("a") as lines:
+            lines.write(f"{generator.initial_seed()}\n")
+        return transform(cached, caption, generator)
+
+    def times_read(seed: int) -> int:
+        return log.read_text().split().count(str(seed))
+
+    steps = validation_steps(prepared.index, config.concepts, config.seed, prepared.cached.usable, 4)
+    loader = make_loader(config, prepared.index, prepared.cached, prepared.order, noted, batch_size=8)
+    per_epoch = prepared.order.steps_per_epoch
+    assert len(list(islice(loader.steps(0, 0, 2 * per_epoch), per_epoch))) == per_epoch
+    assert len(samples(loader.validation(steps))) == sum(map(len, steps))
+    next_epoch, next_validation = (int(step.seeds[0]) for step in (prepared.order.step(1, 0), steps[0]))
+    deadline = time.monotonic() + 60
+    while (times_read(next_epoch), times_read(next_validation)) != (1, 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    loader.close()
 
 
 def test_epoch_can_be_abandoned(prepared: Prepared) -> None:

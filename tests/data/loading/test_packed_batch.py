@@ -13,7 +13,8 @@ from modules.data.index.problems import Problem
 from modules.data.loading.packed_batch import ALIGNMENT_BYTES, PackedBatch
 
 
-def test_unpack_returns_the_packed_batch() -> None:
+@pytest.mark.parametrize("slot_bytes", [None, 100, 5000])
+def test_unpack_returns_the_packed_batch(slot_bytes: int | None) -> None:
     batch = Batch(
         tensors={
             "pixels": torch.randn(3, 4, 5, 7).transpose(2, 3),
@@ -29,7 +30,13 @@ def test_unpack_returns_the_packed_batch() -> None:
         step_samples=3,
         problems=(Problem("a.png", "gone"),),
     )
-    received = PackedBatch.pack(batch).unpack()
+    slots = None if slot_bytes is None else torch.zeros(2, slot_bytes, dtype=torch.uint8)
+    packed = PackedBatch.pack(batch, slots, 1)
+    assert (packed.slot == 1) == (slot_bytes == 5000)
+    received = packed.unpack(slots)
+    if slots is not None:
+        assert slots.any() == (slot_bytes == 5000)
+        slots.fill_(255)  # the next batch
     assert received.problems == batch.problems
     assert list(received.tensors) == list(batch.tensors)
     for name, tensor in batch.tensors.items():

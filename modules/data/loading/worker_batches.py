@@ -1,0 +1,128 @@
+"""Batches from the worker processes of torch's DataLoader: how they are asked for, sent, and what ends them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+from mmap import mmap
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+
+from modules.config import TandemError, TrainingError
+from modules.config.sections.data import DataSettings
+from modules.data.batch import Batch, MicroBatch
+from modules.data.loading.packed_batch import PackedBatch
+from modules.data.loading.worker_signals import ignore_foreign_sigterm
+
+Received: TypeAlias = "Batch | PackedBatch | _WorkerError"
+Loading: TypeAlias = "DataLoader[Received]"
+
+_SLOT_BYTES = 1 << 20  # of a larger batch, the handshake is a small part
+
+
+class LoaderWorkerDied(TrainingError):
+    """A loader worker process ended unexpectedly."""
+
+    kind = "loader"
+
+
+class MicroBatchReader(ABC):
+    """Maps a MicroBatch to its Batch, in the loader's workers."""
+
+    @abstractmethod
+    def batch(self, micro_batch: MicroBatch) -> Batch:
+        """Read the samples of a micro-batch."""
+
+
+@dataclass
+class MicroBatchSampler(Sampler[tuple[int, MicroBatch]]):
+    """The micro-batches to load, each with its slot; refilled for every epoch, because persistent workers keep their
+    sampler."""
+
+    slots: int
+    pending: Iterator[MicroBatch] = field(default_factory=lambda: iter(()))
+
+    def __iter__(self) -> Iterator[tuple[int, MicroBatch]]:
+        return zip(cycle(range(self.slots)), self.pending, strict=False)
+
+
+def data_loader(settings: DataSettings, data: MicroBatchReader, sampler: MicroBatchSampler) -> Loading:
+    workers = settings.loader_workers
+    pin_memory = settings.pin_memory and torch.cuda.is_available()
+    # Workers that are replaced could still write into a slot, and torch's pinning thread takes batches out earlier.
+    has_slots = bool(workers) and settings.persistent_workers and not pin_memory
+    return DataLoader(
+        _Requested(data, _new_slots(sampler.slots) if has_slots else None),
+        batch_size=None,
+        sampler=sampler,
+        num_workers=workers,
+        pin_memory=pin_memory,
+        prefetch_factor=settings.prefetch_factor if workers else None,
+        persistent_workers=settings.persistent_workers and workers > 0,
+        worker_init_fn=ignore_foreign_sigterm,
+        generator=torch.Generator(),  # otherwise torch takes the workers' seeds from the global one
+    )
+
+
+def _new_slots(number: int) -> Tensor | None:
+    """uint8 [number, _SLOT_BYTES]: memory of this process that those forked from it share. It is taken only where it is
+    written, and unlike torch's it is not in /dev/shm, which may be full."""
+    if torch.multiprocessing.get_start_method() != "fork":
+        return None
+    return torch.frombuffer(mmap(-1, number * _SLOT_BYTES), dtype=torch.uint8).view(number, _SLOT_BYTES)
+
+
+def received(loading: Loading) -> Iterator[Batch]:
+    items = iter(loading)
+    assert isinstance(loading.dataset, _Requested)
+    slots = loading.dataset.slots
+    try:
+        for item in items:
+            if isinstance(item, _WorkerError):
+                raise item.error
+            yield item.unpack(slots) if isinstance(item, PackedBatch) else item
+    except (TandemError, RuntimeError) as failure:
+        end_workers(loading, items)
+        if isinstance(failure, TandemError) or "DataLoader worker" not in str(failure):
+            raise
+        raise LoaderWorkerDied(
+            f"A loader process ended unexpectedly: {failure}",
+            "It usually ran out of memory: lower loader_workers or prefetch_factor, or set loader_workers to 0.",
+        ) from failure
+
+
+def end_workers(loading: Loading, items: object) -> None:
+    # The only public way to end persistent workers is to drop all references, and tracebacks keep some.
+    shut_down = getattr(items, "_shutdown_workers", None)  # only iterators with workers have it
+    if shut_down is not None:
+        shut_down()
+        loading._iterator = None
+
+
+@dataclass(frozen=True)
+class _WorkerError:
+    """A worker's error, sent to the trainer's process to be raised there."""
+
+    error: TandemError
+
+
+@dataclass(frozen=True)
+class _Requested(Dataset["Received"]):
+    """What torch's DataLoader asks for by (slot, micro-batch)."""
+
+    data: MicroBatchReader
+    slots: Tensor | None  # uint8 [N, bytes] of shared memory
+
+    def __getitem__(self, request: tuple[int, MicroBatch]) -> Received:
+        slot, micro_batch = request
+        # torch re-raises a worker's error from its text alone; returned as a value, it arrives unchanged.
+        try:
+            batch = self.data.batch(micro_batch)
+        except TandemError as error:
+            return _WorkerError(error)
+        return batch if get_worker_info() is None else PackedBatch.pack(batch, self.slots, slot)
