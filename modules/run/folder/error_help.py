@@ -206,6 +206,18 @@ _PERMISSION = _Rule(
     names=("PermissionError",),
     texts=("permission denied", "read-only file system"),
 )
+_INPUT_OUTPUT = _Rule(
+    "disk",
+    "The disk, or the network drive, failed: see `dmesg`. Once it is well again, continue with --resume latest, or set "
+    "runs_dir and cache_dir to another disk.",
+    texts=("input/output error", "stale file handle"),
+)
+_OPEN_FILES = _Rule(
+    "open_files",
+    "This process may not open more files: raise the limit with `ulimit -n 65536` (in a service LimitNOFILE=65536), or "
+    "lower loader_workers; then continue with --resume latest.",
+    texts=("too many open files",),
+)
 _INTERRUPT = _Rule("interrupted", "Start again with --resume latest to continue.", names=("KeyboardInterrupt",))
 
 _MISMATCH = _Rule(
@@ -224,6 +236,8 @@ _ALWAYS = (
     _PORT,
     _DISK,
     _PERMISSION,
+    _INPUT_OUTPUT,
+    _OPEN_FILES,
     _NETWORK_INTERFACE,
 )
 # The first match wins. A lost peer comes before NCCL and timeouts, whose texts contain its message.
@@ -236,6 +250,10 @@ _ERRNO_RULES: Final = {
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
     errno.EROFS: _PERMISSION,
+    errno.EIO: _INPUT_OUTPUT,
+    errno.ESTALE: _INPUT_OUTPUT,
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
     errno.ENOMEM: _HOST_MEMORY,
     errno.EADDRINUSE: _PORT,
 }

@@ -89,7 +89,9 @@ def record_failure(folder: RunFolder, failure: Failure, *, keep_existing: bool =
         with suppress(OSError):
             temporary.unlink()
         if not _use_reserve(folder, failure.rank, text):
-            warn(f"{target} cannot be written: {error}\n{failure.traceback or failure.message}")
+            is_explained = failure.kind != "error" or failure.advice
+            shown = f"{failure.message} {failure.advice}" if is_explained else failure.traceback or failure.message
+            warn(f"{target} cannot be written: {error}\n{shown}")
 
 
 def create_reserve(folder: RunFolder, rank: int) -> None:

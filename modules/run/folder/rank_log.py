@@ -60,7 +60,8 @@ def stop_rank_log(handler: logging.Handler) -> None:
     """Undo `start_rank_log` for this handler."""
     logging.captureWarnings(False)
     logging.getLogger().removeHandler(handler)
-    handler.close()
+    with suppress(OSError):  # lines that a failing disk has not taken
+        handler.close()
 
 
 def rank_lines(rank: int, text: str, seconds: float | None = None) -> str:

@@ -92,6 +92,8 @@ def error_named(name: str, text: str) -> Exception:
         (RuntimeError("I/O error: No space left on device (os error 28)"), "disk_full", "backups_kept"),
         (PermissionError(errno.EACCES, "Permission denied", "cache"), "permission", "write permission"),
         (OSError(errno.EROFS, "Read-only file system", "cache"), "permission", "write permission"),
+        (OSError(errno.EIO, "Input/output error", "cache"), "disk", "dmesg"),
+        (OSError(errno.EMFILE, "Too many open files", "cache"), "open_files", "ulimit -n"),
         (KeyboardInterrupt(), "interrupted", "--resume latest"),
         (SystemExit(7), "error", ""),
         (ZeroDivisionError("division by zero"), "error", ""),
