@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,7 @@ from app.widgets.table import table
 from app.windows.backups import BackupsWindow
 from modules.config import TandemError, load_config
 from modules.run import RunFolder
+from modules.run.html_report import write_report
 
 _SCAN_S: Final = 2.0
 _DASH: Final = "-"
@@ -28,6 +31,7 @@ class RunsPage(Page):
         """Table above; actions on the selected runs, or their comparison, below."""
         self.runs: dict[str, RunSummary] = {}
         self._list = RunList()
+        self._browse: Callable[[str], object] = webbrowser.open
         self._scanned_at = 0.0
         self._is_scanning = False
         self.comparison: RunComparison | None = None
@@ -70,7 +74,15 @@ class RunsPage(Page):
             icon="backup",
             tooltip="What this run can continue from: check it, go back, or free disk space.",
         )
-        for button in (self.follow_button, self.resume_button, self.settings_button, self.backups_button):
+        self.report_button = Button(
+            self.bar,
+            "Report",
+            self._show_report,
+            icon="file",
+            tooltip="Curves, samples, warnings, devices and settings of this run as one page in the browser.",
+        )
+        buttons = (self.follow_button, self.resume_button, self.settings_button, self.backups_button)
+        for button in (*buttons, self.report_button):
             button.pack(side="left", padx=(0, theme.px(8)))
         self.message = text(
             self.bar, "Select two or more runs to compare them.", "small", colour=theme.MUTED, bg=theme.WINDOW
@@ -137,6 +149,7 @@ class RunsPage(Page):
         self.settings_button.configure(state="normal" if only is not None else "disabled")
         self.resume_button.configure(state="normal" if can_resume else "disabled")
         self.backups_button.configure(state="normal" if only is not None else "disabled")
+        self.report_button.configure(state="normal" if only is not None else "disabled")
         self._show_message()
         if len(selected) < 2:
             if self.comparison is not None:
@@ -170,6 +183,23 @@ class RunsPage(Page):
     def _show_backups(self) -> None:
         if len(self.selected) == 1:
             BackupsWindow(self, self.state, RunFolder(self.selected[0].path)).show()
+
+    def _show_report(self) -> None:
+        """Write the report anew, which a run does only at its end, and open it in the browser."""
+        if len(self.selected) != 1:
+            return
+        folder = RunFolder(self.selected[0].path.resolve())
+
+        def failed(reason: str) -> None:
+            if folder.report_file.is_file():  # of a run on a disk that may only be read
+                self._browse(folder.report_file.as_uri())
+            else:
+                self.message.configure(text=f"The report cannot be written: {reason}")
+
+        def done(file: Path) -> None:
+            self._browse(file.as_uri())
+
+        self.state.background.run(lambda: write_report(folder), done, failed)
 
     def _open_settings(self) -> None:
         if len(self.selected) != 1:

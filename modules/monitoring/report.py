@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from modules.files import printable
+from modules.monitoring.device_log import DeviceLog, Reading
 from modules.monitoring.straggler_monitor import RankStepTimes, StragglerMonitor
 from modules.monitoring.tensorboard import TensorBoardWriter
 from modules.monitoring.terminal import open_terminal
@@ -22,7 +23,6 @@ log = logging.getLogger("tandem")
 
 _LOWEST_CLASSES = 5  # named after a validation
 RANKS_EVERY_S = 2.0  # at most one `ranks` event
-Reading: TypeAlias = Mapping[str, float | str | None]  # name with unit, for example cpu_percent -> value
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Report(Protocol):
         self, run_info: Mapping[str, object], first_step: int, total_steps: int, total_samples: int
     ) -> None: ...
     def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None: ...
+    def data(self, lines: Sequence[str]) -> None: ...
     def step(self, record: StepRecord, *, shown: bool) -> None: ...
     def ranks(
         self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int
@@ -80,7 +81,7 @@ class SilentReport:
     def _ignore(self, *arguments: object, **options: object) -> None:
         """Report nothing."""
 
-    started = phase = step = ranks = sample = backing_up = backup = validation = _ignore
+    started = phase = data = step = ranks = sample = backing_up = backup = validation = _ignore
     note = waiting = failed = finished = close = _ignore
 
 
@@ -99,7 +100,8 @@ class RunReport:
         self._total_samples = 0
         self._straggler_monitor = straggler_monitor
         self._ranks_written_at = 0.0
-        self._tensorboard = None if tensorboard_dir is None else TensorBoardWriter(tensorboard_dir)
+        self._devices = DeviceLog()
+        self._tensorboard = None if tensorboard_dir is None else TensorBoardWriter(tensorboard_dir, self.warning)
 
     def started(self, run_info: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
         """The description of the run (the `started` event), before its first step."""
@@ -112,6 +114,12 @@ class RunReport:
         counted = {} if total is None else {"done": done, "total": total, **({"unit": unit} if unit else {})}
         self._events.write("phase", phase=name, **counted)
         self._terminal.phase(name, done, total, unit)
+
+    def data(self, lines: Sequence[str]) -> None:
+        """What there is to train on, line by line."""
+        self._events.write("data", lines=list(lines))
+        for line in lines:
+            self.note(line)
 
     def step(self, record: StepRecord, *, shown: bool) -> None:
         """One optimizer step; an event and scalars only if `shown` (log_every)."""
@@ -147,7 +155,11 @@ class RunReport:
             return
         self._ranks_written_at = now
         latest = readings()
-        self._events.write("ranks", ranks=[{**asdict(each), **latest.get(each.rank, {})} for each in times])
+        rows = [{**each.event(), **latest.get(each.rank, {})} for each in times]
+        for each, row in zip(times, rows, strict=True):
+            for text in self._devices.add(each.rank, row):
+                self.warning(text) if row.get("fault") else self.note(text)
+        self._events.write("ranks", ranks=rows)
 
     def sample(self, file: Path, prompt: str, step: int) -> None:
         """A sample was generated and saved as `file`."""
@@ -216,7 +228,11 @@ class RunReport:
         self.finished("failed", exit_code_of(failure.kind))
 
     def finished(self, reason: str, exit_code: int) -> None:
-        """The last event of a run."""
+        """The last event of a run, after what its devices have done on average."""
+        if rows := self._devices.summary():
+            self._events.write("ranks_summary", ranks=rows)
+            for line in self._devices.lines():
+                self.note(line)
         self._terminal.close()
         self._events.write("finished", reason=reason, exit_code=exit_code)
 

@@ -247,8 +247,7 @@ def _report_dataset(
 ) -> None:
     """Log the summary of the dataset, and warn about captions and unusable files."""
     ranks.run_on_rank0("problems", lambda: write_problems(problems, problems_file))
-    for line in summarize_dataset(index, examples, order).lines():
-        report.note(line)
+    report.data(summarize_dataset(index, examples, order).lines())
     prefixes = [config.concepts[number].prompt_prefix for number in index.concept]
     captions = [prefix + caption for row, prefix in enumerate(prefixes) for caption in index.captions(row)]
     for warning in family.prompt_warnings(captions):

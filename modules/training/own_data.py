@@ -49,10 +49,10 @@ def prepare_own_data(
     held_out = train[_is_held_out(train, config)]
     order = order_items(np.setdiff1d(train, held_out), config, global_batch_size)
     validation = np.concatenate([held_out, own_validation])
-    report.note(
-        f"Data: {order.samples_per_epoch} samples to train on, {len(validation)} for validation, {len(test)} for the "
-        f"test; {order.steps_per_epoch} steps per epoch of {global_batch_size} samples."
+    counted = (
+        f"{order.samples_per_epoch} samples to train on, {len(validation)} for validation, {len(test)} for the test"
     )
+    report.data([f"Data: {counted}; {order.steps_per_epoch} steps per epoch of {global_batch_size} samples."])
     loader = item_loader(
         config,
         items,

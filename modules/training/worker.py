@@ -46,6 +46,7 @@ from modules.run.batch_size.records import SearchRequest
 from modules.run.console import warn
 from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_lock import training_lock
+from modules.run.html_report import update_report
 from modules.run.launch.fatal_startup import is_fatal, report_fatal_startup
 from modules.run.launch.restarts import (
     restarts_left,
@@ -130,6 +131,8 @@ def _run_worker(
     finally:
         release_reserve(folder, [rank])
         report.close()
+        if rank == 0:
+            update_report(folder)
         stop_rank_log(log)
 
 

@@ -330,6 +330,12 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path) -> None:
     assert "999" in page.message.cget("text"), "a config of a newer version is reported, not opened"
     page.select(["dogs"])
     driven.until(lambda: "It broke." in page.message.cget("text"), "why it failed")
+    opened: list[str] = []
+    page._browse = opened.append
+    driven.click(page.report_button)
+    driven.until(lambda: opened, "the report")
+    assert opened == [(runs / "dogs" / "report.html").as_uri()]
+    assert "It broke." in (runs / "dogs" / "report.html").read_text("utf-8")
     page._open_settings()
     assert driven.window.state_.draft.get("batch_size") == 3
     page._follow()

@@ -71,6 +71,11 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def report_file(self) -> Path:
+        """The report of the run for people, written at its end."""
+        return self.path / "report.html"
+
+    @property
     def log_dir(self) -> Path:
         """Logs of all ranks and of the launcher."""
         return self.path / "log"

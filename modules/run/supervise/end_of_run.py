@@ -6,6 +6,7 @@ from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
+from modules.run.html_report import update_report
 from modules.run.supervise.outcome import RunOutcome
 
 
@@ -25,6 +26,7 @@ def write_last_events(folder: RunFolder, events: EventSummary, outcome: RunOutco
         reason = "failed" if failure else requested or "finished"
         log.write("finished", reason=reason, exit_code=outcome.exit_code)
     log.close()
+    update_report(folder)
 
 
 def cause_of_restart(failure: Failure | None) -> str:

@@ -42,6 +42,29 @@ class RunInfo:
     devices: tuple[str, ...] = ()
     total_steps: int | None = None
     host: str = ""
+    facts: tuple[tuple[str, str], ...] = ()  # name and value, as people read them
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+FACTS: Final[Mapping[str, str]] = {
+    "backend": "Backend",
+    "trainable_parameters": "Trained parameters",
+    "global_batch_size": "Effective batch",
+    "steps_per_epoch": "Steps per epoch",
+    "learning_rate": "Learning rate",
+}  # field of the `started` event -> name
+
+
+def parse_facts(event: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """The fields of FACTS that a `started` event has."""
+    found = []
+    for field_name, name in FACTS.items():
+        value = event.get(field_name)
+        real = parse_float(value)
+        text = parse_text(value) if real is None else f"{real:,.0f}" if isinstance(value, int) else f"{real:.4g}"
+        if text:
+            found.append((name, text))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -116,6 +139,13 @@ def parse_int(value: object) -> int | None:
 def parse_text(value: object) -> str:
     """Text, truncated if very long; empty for anything else."""
     return value[:_MAX_TEXT_LENGTH] if isinstance(value, str) else ""
+
+
+def parse_texts(value: object) -> dict[str, str]:
+    """The texts of a dict, at most 40; empty for anything else."""
+    if not isinstance(value, dict):
+        return {}
+    return {parse_text(name): text for name, each in list(value.items())[:40] if (text := parse_text(each))}
 
 
 def parse_rank(row: object) -> dict[str, float | str]:

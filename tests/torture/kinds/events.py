@@ -21,6 +21,7 @@ from modules.run.folder.events import EventLog, read_events
 from modules.run.folder.failures import Failure, read_failures, record_failure, root_cause
 from modules.run.folder.folder_guard import remove_unstarted_run
 from modules.run.folder.pidfile import write_pidfile
+from modules.run.html_report import write_report
 from modules.run.join.join_line import read_join_line, write_join_line
 from tests.torture.kind import Places
 from tests.torture.mutations import file_changed, file_replaced, json_changed, text_changed
@@ -63,6 +64,7 @@ class Fuzzer:
         for summary in RunList().scan(folder.path.parent):
             assert summary.path == folder.path
         setting_differences([folder.path, folder.path])
+        write_report(folder)
         log = LogReader(folder)
         log.poll()
         log.close()

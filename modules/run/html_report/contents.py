@@ -1,0 +1,243 @@
+"""What the report of a run says, read from its folder. The folder may come from somebody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import yaml
+from markupsafe import Markup
+
+from modules.config import TrainConfig
+from modules.files import mask_secrets, printable
+from modules.run.folder.events import EventReader
+from modules.run.folder.run_folder import RunFolder
+from modules.run.html_report.pictures import PromptRow, sample_rows
+from modules.run.html_report.svg import Line, plot
+from modules.run.view.event_records import RunInfo
+from modules.run.view.run_view import RunView
+from modules.run.view.series import Series
+
+_DASH: Final = "-"
+_MOST_RANKS: Final = 64  # rows of the table of devices
+_MOST_TEXT: Final = 200_000  # characters of the settings
+_CHUNK_BYTES: Final = 64 << 10
+_NAMES: Final[Mapping[str, str]] = {"step_s": "Step", "data_s": "Waiting for data", "own_s": "Own part of the step"}
+_VERDICTS: Final[Mapping[str, str]] = {
+    "finished": "Finished: all steps are done and the model is saved.",
+    "early_stopping": "Finished early: validation no longer improved. The model is saved.",
+    "cached": "The images are cached; nothing was trained, as requested.",
+    "stopped": "Stopped after a backup. --resume latest continues from it.",
+    "interrupted": "Interrupted after a backup. --resume latest continues from it.",
+    "paused": "Paused after a backup. --resume latest continues from it.",
+    "terminated": "Terminated by a signal. --resume latest continues from the last backup.",
+}
+_GOOD_ENDS: Final = frozenset({"finished", "early_stopping", "cached"})
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot: the labels are in the order of their colours."""
+
+    title: str
+    labels: list[str]
+    drawing: Markup
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """One rank: its device, and mean and highest value of what was measured there."""
+
+    rank: int
+    device: str
+    values: list[tuple[str, str, str]]  # name, mean, highest
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything in the report, as text, numbers and pictures."""
+
+    name: str
+    verdict: str
+    tone: str  # good, bad or open
+    error: tuple[str, str]  # message and advice
+    facts: list[tuple[str, str]]
+    plots: list[Plot]
+    samples: list[PromptRow]
+    warnings: list[tuple[str, str]]  # when, and what
+    data: list[str]
+    devices: list[DeviceRow]
+    more_devices: int
+    changed: list[tuple[str, str, str]]  # setting, value, default
+    settings: str
+    versions: list[tuple[str, str]]
+
+
+def read_contents(folder: RunFolder) -> Contents:
+    """What the events of a run say; little of a run that has none."""
+    view, reader = RunView(), EventReader(folder.events_file, chunk_bytes=_CHUNK_BYTES)
+    while events := reader.new():
+        view.apply(events)
+    info = view.run_info or RunInfo(0.0)
+    verdict, tone = _verdict(view)
+    changed, settings = _settings(info.config)
+    error = ("", "") if view.error is None else (printable(view.error.text, lines=True), printable(view.error.advice))
+    return Contents(
+        name=printable(folder.name),
+        verdict=verdict,
+        tone=tone,
+        error=error,
+        facts=_facts(view, info),
+        plots=_plots(view),
+        samples=sample_rows(view.samples, folder),
+        warnings=[(_clock(each.time), printable(each.text, lines=True)) for each in view.warnings],
+        data=[printable(line) for line in view.data],
+        devices=_devices(view, info),
+        more_devices=max(0, len(info.devices) - _MOST_RANKS),
+        changed=changed,
+        settings=settings,
+        versions=[(printable(name), printable(value)) for name, value in info.versions.items()],
+    )
+
+
+def _verdict(view: RunView) -> tuple[str, str]:
+    if view.error is not None:
+        rank = "" if view.error.rank is None else f" on rank {view.error.rank}"
+        return f"Failed{rank}{f' on {printable(view.error.host)}' if view.error.host else ''}.", "bad"
+    if view.finished is None:
+        return "Not finished yet, or ended without a word.", "open"
+    reason = view.finished.reason
+    text = _VERDICTS.get(reason, f"Ended: {printable(reason) or 'without a reason'}.")
+    return text, "good" if reason in _GOOD_ENDS else "open"
+
+
+def _facts(view: RunView, info: RunInfo) -> list[tuple[str, str]]:
+    def last(series: Series | None) -> str:
+        return _DASH if series is None or not len(series) else f"{series.curve().means[-1]:.4g}"
+
+    step = _DASH if view.step is None else f"{view.step.step:,}"
+    total = "" if info.total_steps is None else f" of {info.total_steps:,}"
+    facts = [
+        ("Steps", step + total),
+        ("Last loss", last(view.metrics["loss"])),
+        *((f"{name.capitalize()} loss", last(series)) for name, series in view.eval_losses.items()),
+        *((name.capitalize(), last(series)) for name, series in view.eval_metrics.items()),
+        ("Samples per second", last(view.metrics["samples_per_s"])),
+        ("Started", _clock(view.first_time or 0.0)),
+        ("Duration", _duration(view.time - (view.first_time or view.time))),
+        ("Family", str(info.config.get("family", _DASH))),
+        ("Method", str(info.config.get("method", _DASH))),
+        ("Devices", _count(info.devices)),
+        *((name, value) for name, value in info.facts),
+    ]
+    return [(printable(name), printable(value)) for name, value in facts]
+
+
+def _plots(view: RunView) -> list[Plot]:
+    losses = {"training": view.metrics["loss"], **view.eval_losses}
+    groups = [
+        ("Loss", losses),
+        ("Validation", view.eval_metrics),
+        ("Learning rate", {"learning rate": view.metrics["lr"]}),
+        ("Gradient norm", {"gradient norm": view.metrics["grad_norm"]}),
+        ("Samples per second", {"samples per second": view.metrics["samples_per_s"]}),
+    ]
+    plots = []
+    for title, series in groups:
+        lines = [
+            Line(printable(name), each.curve(), spread=name in ("training", "gradient norm"))
+            for name, each in series.items()
+            if len(each)
+        ]
+        if lines:
+            plots.append(Plot(title, [line.label for line in lines], plot(lines)))
+    return plots
+
+
+def _devices(view: RunView, info: RunInfo) -> list[DeviceRow]:
+    rows = []
+    for rank in range(min(_MOST_RANKS, max(len(info.devices), len(view.rank_summaries)))):
+        summaries = view.rank_summaries[rank] if rank < len(view.rank_summaries) else {}
+        values = [
+            (_title(name), _figure(name, summary.mean), _figure(name, summary.maximum))
+            for name, summary in summaries.items()
+            if name not in ("rank", "samples")
+        ]
+        rows.append(DeviceRow(rank, printable(info.devices[rank]) if rank < len(info.devices) else _DASH, values))
+    return rows
+
+
+def _title(name: str) -> str:
+    """`gpu_memory_mib` as people read it, without its unit."""
+    words = name.rpartition("_")[0] if _unit(name) else name
+    return _NAMES.get(name) or printable(words.replace("_", " ").capitalize())
+
+
+def _figure(name: str, value: float) -> str:
+    unit = _unit(name)
+    if unit == "s":
+        return f"{1000 * value:,.0f} ms" if value < 10 else f"{value:,.1f} s"
+    return f"{value:,.0f}{'' if unit in ('', '%') else ' '}{unit}" if abs(value) >= 10 or not value else f"{value:.2g}"
+
+
+def _unit(name: str) -> str:
+    units = {"s": "s", "percent": "%", "mib": "MiB", "c": "°C", "w": "W", "mhz": "MHz"}
+    return units.get(name.rpartition("_")[2], "") if "_" in name else ""
+
+
+def _settings(config: Mapping[str, object]) -> tuple[list[tuple[str, str, str]], str]:
+    """The settings that are not the defaults, with these, and all as YAML; nothing if no config can be so large."""
+    try:
+        if len(str(config)) > _MOST_TEXT:
+            return [], ""
+        defaults = dict(_flat(TrainConfig().model_dump(mode="json")))
+        given = [(name, value) for name, value in _flat(config) if name != "version"]
+        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True, width=110) if config else ""
+    except (RecursionError, yaml.YAMLError):  # nested by somebody
+        return [], ""
+    changed = [
+        (printable(name), _short(value), _short(defaults.get(name)))
+        for name, value in given
+        if value != defaults.get(name)
+    ]
+    return changed, printable(text, _MOST_TEXT, lines=True)
+
+
+def _flat(value: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+    for name, inside in value.items():
+        if isinstance(inside, Mapping) and inside:
+            yield from _flat(inside, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", inside
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value in (None, "", [], {}):
+        return _DASH
+    if isinstance(value, list):
+        return f"{len(value)} {'entry' if len(value) == 1 else 'entries'}" if len(str(value)) > 80 else str(value)
+    return printable(mask_secrets(str(value)), 160)
+
+
+def _count(devices: tuple[str, ...]) -> str:
+    names: dict[str, int] = {}
+    for device in devices:
+        names[device] = names.get(device, 0) + 1
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items()) or _DASH
+
+
+def _clock(at: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at > 0 else _DASH
+    except (OverflowError, OSError, ValueError):
+        return _DASH
+
+
+def _duration(seconds: float) -> str:
+    whole = int(max(0.0, min(seconds, 1e10)))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s" if minutes else f"{whole} s"

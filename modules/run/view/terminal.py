@@ -1,0 +1,132 @@
+"""A run as tables for the terminal: progress, where each rank's steps spend their time, and what its device does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from modules.files import printable
+from modules.run.format_progress import format_progress
+from modules.run.view.run_view import RunView
+
+Row = Mapping[str, float | str]
+
+PHASES: Final[Mapping[str, str]] = {
+    "data_s": "data",
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "sync_s": "sync",
+    "optimizer_s": "optimizer",
+    "logging_s": "logging",
+}
+# Title, fields that are shown with a slash between them, unit, factor.
+_DEVICE: Final = (
+    ("GPU load", ("utilization_percent",), "%", 1.0),
+    ("GPU memory", ("memory_used_mib", "memory_total_mib"), " GiB", 1 / 1024),
+    ("torch", ("allocated_mib", "reserved_mib"), " GiB", 1 / 1024),
+    ("temp.", ("temperature_c",), " °C", 1.0),
+    ("power", ("power_w", "power_limit_w"), " W", 1.0),
+    ("clock", ("sm_clock_mhz", "sm_clock_max_mhz"), " MHz", 1.0),
+    ("CPU", ("process_cpu_percent",), "%", 1.0),
+    ("RAM", ("process_ram_mib",), " GiB", 1 / 1024),
+    ("disk read/write", ("disk_read_mb_s", "disk_write_mb_s"), " MB/s", 1.0),
+    ("net sent/received", ("network_sent_mb_s", "network_received_mb_s"), " MB/s", 1.0),
+)
+_WARNINGS: Final = 5
+_MAX_TEXT: Final = 300
+
+
+def render(view: RunView, name: str, *, max_ranks: int = 32) -> RenderableType:
+    """The tables of a run; the first `max_ranks` ranks. Takes the view's lock."""
+    with view.lock:
+        rows = [dict(row) for row in view.ranks]
+        parts: list[RenderableType] = [_progress(view, name, rows)]
+        warnings = [each.text for each in view.warnings][-_WARNINGS:]
+        error = view.error
+    if rows:
+        parts += [_steps(rows[:max_ranks]), _devices(rows[:max_ranks])]
+    else:
+        parts.append(Text("Times and devices of each rank appear here once training has started.", style="dim"))
+    if len(rows) > max_ranks:
+        parts.append(Text(f"and {len(rows) - max_ranks} more ranks", style="dim"))
+    parts += [Text(f"Warning: {_shown(text)}", style="yellow") for text in warnings]
+    if error is not None:
+        parts.append(Text(f"Rank {error.rank} on {_shown(error.host)}: {_shown(error.text)}", style="bold red"))
+    return Group(*parts)
+
+
+def _progress(view: RunView, name: str, rows: list[dict[str, float | str]]) -> Text:
+    text = Text(printable(name, _MAX_TEXT), style="bold")
+    phase, step, info = view.phase, view.step, view.run_info
+    if view.finished is not None:
+        text.append(f"  {_shown(view.finished.reason)}", style="bold")
+    elif phase is not None:
+        done = format_progress(phase.done or 0, phase.total, phase.unit) if phase.total else ""
+        text.append(f"  {_shown(phase.name)} {done}".rstrip())
+    if step is not None:
+        total = f" of {info.total_steps}" if info is not None and info.total_steps else ""
+        text.append(f"\nstep {step.step}{total}", style="not bold")
+        if step.loss is not None:
+            text.append(f", loss {step.loss:.4g}", style="not bold")
+        if step.samples_per_s:
+            each = f" ({step.samples_per_s / len(rows):.1f} per device)" if len(rows) > 1 else ""
+            text.append(f", {step.samples_per_s:.1f} samples/s{each}", style="not bold")
+        if step.eta_s is not None and view.finished is None:
+            text.append(f", {timedelta(seconds=round(step.eta_s))} left", style="not bold")
+    if view.time and view.finished is None and (silent_s := time.time() - view.time) > 30:
+        text.append(f"\nno event for {timedelta(seconds=round(silent_s))}", style="yellow")
+    return text
+
+
+def _steps(rows: list[dict[str, float | str]]) -> Table:
+    """Milliseconds of each phase and its share of the step."""
+    table = Table(title="Step, ms", title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0))
+    shown = [key for key in PHASES if any(_number(row, key) for row in rows)]
+    for title in ("rank", "host", "step", *(PHASES[key] for key in shown), "samples/s"):
+        table.add_column(title, justify="left" if title in ("rank", "host") else "right", style=None)
+    for number, row in enumerate(rows):
+        step_s = _number(row, "step_s") or 0.0
+        cells = [f"{1000 * step_s:.4g}"]
+        for key in shown:
+            seconds = _number(row, key) or 0.0
+            cells.append(f"{1000 * seconds:.3g} {seconds / step_s:4.0%}" if step_s else "-")
+        speed = _number(row, "samples_per_s")
+        table.add_row(str(number), _shown(str(row.get("host", ""))), *cells, "-" if speed is None else f"{speed:.1f}")
+    return table
+
+
+def _devices(rows: list[dict[str, float | str]]) -> Table:
+    table = Table(title="Device", title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0))
+    offered = [each for each in _DEVICE if any(_number(row, each[1][0]) is not None for row in rows)]
+    table.add_column("rank")
+    for title, *_ in offered:
+        table.add_column(title, justify="right")
+    table.add_column("held back by")
+    for number, row in enumerate(rows):
+        fault, slowdown = str(row.get("fault") or ""), str(row.get("slowdown") or "")
+        held = Text(_shown(f"does not answer: {fault}"), style="red") if fault else Text(_shown(slowdown))
+        table.add_row(str(number), *(_cell(row, *each[1:]) for each in offered), held)
+    return table
+
+
+def _cell(row: Row, names: tuple[str, ...], unit: str, factor: float) -> str:
+    values = [value for name in names if (value := _number(row, name)) is not None]
+    if not values:
+        return "-"
+    decimals = 1 if factor < 1 or "/s" in unit else 0
+    return "/".join(f"{value * factor:.{decimals}f}" for value in values) + unit
+
+
+def _number(row: Row, name: str) -> float | None:
+    value = row.get(name)
+    return value if isinstance(value, float) else None
+
+
+def _shown(text: str) -> str:
+    return printable(text, _MAX_TEXT)

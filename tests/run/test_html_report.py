@@ -1,0 +1,116 @@
+"""The report of a run: one page with everything, that runs nothing and opens nothing, whoever wrote the run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.config import ConfigError
+from modules.run import EventLog, RunFolder
+from modules.run.html_report import write_report
+from modules.run.html_report.svg import ticks
+from scripts.report import main
+from tests.runs import tiny_config, train_alone
+
+
+def folder_with(path: Path, *events: tuple[str, dict[str, object]]) -> RunFolder:
+    folder = RunFolder(path)
+    folder.make_directories()
+    log = EventLog(folder.events_file)
+    for kind, fields in events:
+        log.write(kind, **fields)
+    log.close()
+    return folder
+
+
+def test_a_run_leaves_its_report(images: Path, tmp_path: Path) -> None:
+    samples = {"samples": [{"prompt": "a red disc", "width": 16, "height": 16}], "sample_every": "3 steps"}
+    code, run = train_alone(tiny_config(images, tmp_path, max_steps=6, learning_rate=0.0125, **samples))
+    assert code == 0
+    page = run.folder.report_file.read_text("utf-8")
+    assert "Finished: all steps are done and the model is saved." in page
+    assert "6 of 6" in page
+    assert re.search(r"<td>learning_rate</td><td>0.0125</td>", page), "a setting that was changed"
+    assert "41 images" in page, "the summary of the data"
+    assert page.count("data:image/png;base64,") == 2, "two samples, inside the page"
+    assert page.count("<svg") >= 4, "curves"
+    assert re.search(r"<dt>torch</dt><dd>2\.", page), "versions"
+    assert "Rank 0: " in page
+    assert "Waiting for data" in page or run.folder.events_file.read_text().count('"ranks"') < 2
+
+
+def test_a_failure_is_at_the_top_with_its_advice(tmp_path: Path) -> None:
+    error = {
+        "rank": 1,
+        "host": "beta",
+        "kind": "out_of_memory",
+        "message": "It is out of memory.",
+        "advice": "Use less.",
+    }
+    folder = folder_with(tmp_path / "x", ("error", error), ("finished", {"reason": "failed", "exit_code": 3}))
+    page = write_report(folder).read_text("utf-8")
+    assert page.index("Failed on rank 1 on beta.") < page.index("It is out of memory.") < page.index("Use less.")
+
+
+def test_a_log_from_elsewhere_neither_runs_anything_nor_shows_other_files(tmp_path: Path) -> None:
+    outside = tmp_path / "private.png"
+    Image.new("RGB", (8, 8), "red").save(outside)
+    evil = "<script>alert(1)</script><img src=https://example.org/x>\x1b[31m"
+    folder = folder_with(
+        tmp_path / "x",
+        ("started", {"config": {"family": evil, evil: evil}, "devices": [evil], "versions": {evil: evil}}),
+        ("data", {"lines": [evil]}),
+        ("step", {"step": 1, "loss": 1e308, "lr": 5e-324}),
+        ("step", {"step": 2**61, "loss": -1e308, "grad_norm": 0.0}),
+        ("validation", {"set": evil, "loss": 1.0, "step": 2, "metrics": {evil: 0.5}}),
+        ("warning", {"message": evil}),
+        ("ranks", {"ranks": [{evil: 1.0, "rank": 0}]}),
+        ("sample", {"file": str(outside), "prompt": evil, "step": 1}),
+        ("sample", {"file": "../../private.png", "prompt": "up", "step": 1}),
+        ("finished", {"reason": evil, "exit_code": 0}),
+    )
+    page = write_report(folder).read_text("utf-8")
+    assert "<script" not in page
+    assert "<img" not in page, "no picture outside of the run was shown"
+    assert "\x1b" not in page
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert page.count("cannot be read") == 2
+    (folder.samples_dir / "private.png").symlink_to(outside)
+    with pytest.raises(ConfigError, match="is a link"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize("deep", [200, 900])
+def test_a_config_that_nobody_wrote_is_left_out(tmp_path: Path, deep: int) -> None:
+    folder = folder_with(tmp_path / "x")
+    nested = '{"a":' * deep + "1" + "}" * deep
+    folder.events_file.write_text(f'{{"type":"started","t":1e300,"config":{nested}}}\n')
+    assert "Not finished yet" in write_report(folder).read_text("utf-8")
+
+
+def test_a_long_run_stays_a_small_page(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "x")
+    step = '{{"type":"step","t":{0},"step":{0},"loss":{1},"lr":0.1,"grad_norm":1,"samples_per_s":3}}\n'
+    folder.events_file.write_text("".join(step.format(number, number % 7) for number in range(1, 40_001)))
+    assert write_report(folder).stat().st_size < 200_000
+
+
+def test_the_program_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "missing")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main([str(tmp_path)]) == 2
+    assert "has no events.jsonl" in capsys.readouterr().err
+    folder = folder_with(tmp_path / "x", ("step", {"step": 1, "loss": 1.0}))
+    assert main([str(folder.path), "--output", str(tmp_path / "no" / "r.html")]) == 3
+    assert "cannot be read or written: No such file or directory" in capsys.readouterr().err
+    assert main([str(folder.path), "--output", str(tmp_path / "r.html")]) == 0
+    assert (tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_ticks_are_round_values_inside_the_range() -> None:
+    assert ticks(0.0, 1.0, 5) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert ticks(1.0, 1875.0, 6) == [500.0, 1000.0, 1500.0]
+    assert ticks(3.0, 3.0, 5) == [3.0]
