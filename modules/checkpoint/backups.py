@@ -19,7 +19,7 @@ from modules.checkpoint.backup_files import (
     read_progress,
 )
 from modules.checkpoint.backup_list import Rotation, backup_number, complete_backups, list_backups
-from modules.checkpoint.hashed_files import drop_from_cache, write_bytes, write_tensors
+from modules.checkpoint.hashed_files import write_bytes, write_tensors
 from modules.config import ResumeError
 from modules.files import is_link, remove_tree
 
@@ -51,7 +51,6 @@ class Backups:
             partial.mkdir(parents=True)
             number = 1 + max(map(backup_number, complete_backups(self._folder)), default=0)
             _write_files(partial, state, config_json, number)
-            _read_back(partial)
             self.put_in_place(partial, final)
         except OSError:
             remove_tree(partial)
@@ -134,14 +133,6 @@ def _write_files(folder: Path, state: TrainingState, config_json: str, number: i
     }
     write_bytes(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
     sync_to_disk(folder)
-
-
-def _read_back(folder: Path) -> None:
-    """Raises OSError if the disk does not return what was written to the files of a backup."""
-    for path in folder.iterdir():
-        drop_from_cache(path)
-    if fault := find_damage(folder):
-        raise OSError(errno.EIO, f"what was written could not be read back ({fault})")
 
 
 def to_cpu(tensor: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.checkpoint import Backups, find_damage, read_backup
-from modules.checkpoint import backups as backups_module
+from modules.checkpoint import Backups, find_damage, hashed_files, read_backup
 from modules.config import ResumeError
 from tests.checkpoint.states import state_at
 
@@ -109,16 +108,21 @@ def test_missing_files_and_manifests_are_found(tmp_path: Path) -> None:
         read_backup(tmp_path / "step-000009")
 
 
-def test_a_disk_that_returns_other_bytes_costs_no_older_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("segment", [500, 1 << 20])  # the first is read back by a thread
+def test_a_disk_that_returns_other_bytes_costs_no_older_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment: int
+) -> None:
     written = Backups(tmp_path, keep=1).write(state_at(1), "{}")
 
-    def damage(path: Path) -> None:
-        if path.name == "weights.safetensors":
-            path.write_bytes(path.read_bytes()[:-1] + b"x")
+    def damage(descriptor: int, start: int, end: int) -> None:
+        if end > 1500:
+            os.pwrite(descriptor, b"x", end - 1)
 
-    monkeypatch.setattr(backups_module, "drop_from_cache", damage)
-    with pytest.raises(OSError, match=r"could not be read back .*checksum of weights\.safetensors does not match"):
-        Backups(tmp_path, keep=1).write(state_at(2), "{}")
+    monkeypatch.setattr(hashed_files, "drop_from_cache", damage)
+    monkeypatch.setattr(hashed_files, "_SEGMENT_BYTES", segment)
+    monkeypatch.setattr(hashed_files, "CHUNK_BYTES", 100)
+    with pytest.raises(OSError, match=r"the disk does not return what was written: .*\.safetensors"):
+        Backups(tmp_path, keep=1).write(state_at(2, size=1000), "{}")
     assert [*tmp_path.iterdir()] == [written]
     assert find_damage(written) is None
 

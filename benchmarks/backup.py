@@ -1,0 +1,156 @@
+"""Speed of backups: python benchmarks/backup.py [--part disk|stall] [--size MB] [--folder FOLDER]
+
+- disk: a state of `--size` MB is written as a backup, flushed and read back, against plain writes and fsync of as many
+  bytes in one file; the two alternate, and the figure is the ratio of the medians of their speeds
+- stall: a model that has a state of `--size` MB is trained, on the GPU if there is one, once without backups and with
+  some in the background; the figure is how much longer the steps take from a backup's start to its end
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch
+from torch import nn
+
+from modules.checkpoint import Backups, OptimizerState, Position, TrainingState, pack_optimizer
+from modules.monitoring import SilentReport
+from modules.training.backup_writer import BackupWriter
+from modules.training.state_copy import StateCopy, size_of
+
+ROUNDS = 5
+WARM_UP_STEPS, STEPS = 3, 8
+WIDTH = 2048
+CHUNK = 4 << 20
+
+
+@dataclass
+class LastBackup(SilentReport):
+    """When the last backup was complete."""
+
+    at: float = 0.0
+
+    def backup(self, folder: Path, step: int) -> None:
+        self.at = time.perf_counter()
+
+
+def main() -> None:
+    top = argparse.ArgumentParser(description="Speed of backups.", allow_abbrev=False)
+    top.add_argument("--part", choices=("disk", "stall"), help="only this one")
+    top.add_argument("--size", type=int, default=1000, help="of the state, in MB")
+    top.add_argument("--folder", help="on the disk to measure; default: the temporary folder")
+    options = top.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tandem-backup-", dir=options.folder) as place:
+        if options.part != "stall":
+            disk(Path(place), options.size)
+        if options.part != "disk":
+            stall(Path(place), options.size)
+
+
+def disk(place: Path, size_mb: int) -> None:
+    """Print MB/s of plain writes and of backups."""
+    count = size_mb * 10**6 // (3 * 4 * WIDTH * WIDTH) + 1
+    tensors = [{f"layer.{n}": torch.randn(WIDTH, WIDTH) for n in range(count)} for _ in range(3)]
+    moments = {f"{name}/{kind}": t for kind, of in zip("ab", tensors[1:], strict=True) for name, t in of.items()}
+    state = TrainingState(position(1), tensors[0], None, OptimizerState("AdamW", moments, {}, []), {})
+    size = size_of(state)
+    backups, speeds = Backups(place / "backup", keep=1), (list[float](), list[float]())
+    data = os.urandom(CHUNK)
+    for _ in range(ROUNDS):
+        for speed, work in zip(
+            speeds, (lambda: plain(place, size, data), lambda: backups.write(state, "{}")), strict=True
+        ):
+            started = time.perf_counter()
+            work()
+            speed.append(size / 1e6 / (time.perf_counter() - started))
+    written, backed_up = map(median, speeds)
+    print(f"a state of {size / 1e6:.0f} MB, medians of {ROUNDS}:")
+    print(f"  plain write and fsync        {written:7.0f} MB/s  ({min(speeds[0]):.0f} to {max(speeds[0]):.0f})")
+    print(f"  backup, with reading back    {backed_up:7.0f} MB/s  ({min(speeds[1]):.0f} to {max(speeds[1]):.0f})")
+    print(f"  ratio                        {backed_up / written:7.2f}")
+
+
+def plain(place: Path, size: int, data: bytes) -> None:
+    """Write `size` bytes and flush them."""
+    with (place / "plain").open("wb", buffering=0) as file:
+        for _ in range(size // len(data)):
+            file.write(data)
+        file.write(data[: size % len(data)])
+        os.fsync(file.fileno())
+
+
+def stall(place: Path, size_mb: int) -> None:
+    """Print what a backup in the background costs training."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    layers = size_mb * 10**6 // (3 * 4 * WIDTH * WIDTH) + 1
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers))).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    batch = torch.randn(1024 if device.type == "cuda" else 96, WIDTH, device=device)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+
+    def step() -> float:
+        started = time.perf_counter()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    def state(number: int) -> TrainingState:
+        weights = {name: weight.detach() for name, weight in model.named_parameters()}
+        return TrainingState(position(number), weights, None, pack_optimizer(optimizer, names), {})
+
+    alone = [step() for _ in range(WARM_UP_STEPS + STEPS)][WARM_UP_STEPS:]
+    report = LastBackup()
+    writer = BackupWriter(Backups(place / "stall", keep=1), report, merges=True)
+    copy, copies, lost, seconds = StateCopy(), [], [], []
+    copy.take(state(0))  # its memory is used again, as the writer's
+    writer.submit(state(0), "{}")
+    writer.wait()
+    for number in range(1, ROUNDS + 1):
+        started = time.perf_counter()
+        copy.take(state(number))
+        copies.append(time.perf_counter() - started)
+        report.at, started, steps = 0.0, time.perf_counter(), 0
+        writer.submit(state(number), "{}")
+        while not report.at:
+            step()
+            steps += 1
+        lost.append(time.perf_counter() - started - steps * median(alone))
+        seconds.append(report.at - started)
+        writer.wait()
+        alone += [step() for _ in range(STEPS)]
+    del copy
+    gc.collect()
+    started = time.perf_counter()
+    writer.write(state(ROUNDS + 1), "{}")
+    foreground = time.perf_counter() - started
+    one, copied, cost = median(alone), median(copies), median(lost)
+    print(f"\ntraining on {device.type}, a state of {size_of(state(0)) / 1e6:.0f} MB, medians of {ROUNDS} backups:")
+    print(f"  a step without a backup      {one * 1e3:7.0f} ms")
+    print(f"  copy to host memory          {copied * 1e3:7.0f} ms")
+    print(f"  training loses per backup    {cost * 1e3:7.0f} ms  ({min(lost) * 1e3:.0f} to {max(lost) * 1e3:.0f})")
+    print(f"  copy and one step            {(copied + one) * 1e3:7.0f} ms: the limit")
+    print(
+        f"  a backup in the background   {median(seconds) * 1e3:7.0f} ms, in the foreground {foreground * 1e3:.0f} ms"
+    )
+
+
+def position(step: int) -> Position:
+    return Position(step, step, 0, 1000, 1, 1, 1.0, 1.0)
+
+
+if __name__ == "__main__":
+    main()
