@@ -35,6 +35,7 @@ from modules.training.actions import evaluate
 from modules.training.control_requests import Outcome
 from modules.training.generic_trainer import GenericTrainer
 from modules.training.setup import Components
+from modules.training.step_phases import Phase
 from modules.training.worker import control_requests, join_ranks
 from scripts.make_class_data import make_class_data
 
@@ -94,8 +95,17 @@ def run(config: TrainConfig) -> Found:
             super().setup()
             self.others = {name: BareLoop(self.components) for name in LOOPS[1:]}
             self.waits: list[float] = []
-            add = self.metrics.add_data_wait
-            self.metrics.add_data_wait = lambda seconds: (self.waits.append(seconds), add(seconds))[1]  # type: ignore[method-assign]
+            begin, since = self.metrics.begin, [0.0]
+
+            def timed(phase: Phase) -> None:
+                begin(phase)
+                if phase == "data":
+                    since[0] = time.perf_counter()
+                elif since[0]:
+                    self.waits.append(time.perf_counter() - since[0])
+                    since[0] = 0.0
+
+            self.metrics.begin = timed  # type: ignore[method-assign]
             self.started = time.perf_counter()
 
         def after_step(self) -> Outcome | None:

@@ -13,6 +13,9 @@ from modules.run.view.run_view import RunView
 STRAGGLER_RATIO: Final = 1.2  # times the median step
 MAX_DATA_WAIT_SHARE: Final = 0.3  # of the step time
 
+# the fields of the `ranks` event, in the order in which they are drawn
+PHASES: Final = ("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s", "logging_s")
+
 Row = Mapping[str, float | str]
 
 
@@ -40,6 +43,7 @@ class RankStats:
     slowness: float
     data_wait_share: float
     is_straggler: bool = False
+    held_back: str = ""  # what holds the clocks of its GPU back, or why its driver does not answer
 
 
 def rank_stats(view: RunView) -> list[RankStats]:
@@ -68,6 +72,7 @@ def rank_stats(view: RunView) -> list[RankStats]:
                 slowness,
                 (_number(row, "data_s") or 0.0) / step_s if step_s else 0.0,
                 len(rows) > 1 and local[rank] == slowest and slowness >= STRAGGLER_RATIO,
+                str(row.get("fault") or row.get("slowdown") or ""),
             )
         )
     return found
@@ -80,9 +85,11 @@ def _local_time(row: Row) -> float:
 
 
 def _parts(row: Row, step_s: float | None) -> dict[str, float]:
-    """Seconds of a step: waiting for data, computing, and the rest, which is gradient sync and the optimizer step."""
+    """Seconds of a step by phase; of runs before 0.2: waiting for data, computing, and the rest."""
     if not step_s:
         return {}
+    if _number(row, "forward_s") is not None:
+        return {name: seconds for name in PHASES if (seconds := _number(row, name) or 0.0) > 0}
     data, local = min(_number(row, "data_s") or 0.0, step_s), min(_local_time(row), step_s)
     parts = {"data_s": data, "computing": max(0.0, local - data), "waiting": max(0.0, step_s - max(local, data))}
     return {name: seconds for name, seconds in parts.items() if seconds > 0}
@@ -94,9 +101,15 @@ def _gauges(row: Row, rank_summaries: Mapping[str, MetricSummary]) -> dict[str, 
         "utilization_percent": 100.0,
         "memory_used_mib": total,
         "temperature_c": 100.0,
-        "power_w": None,
+        "power_w": _number(row, "power_limit_w"),
+        "sm_clock_mhz": _number(row, "sm_clock_max_mhz"),
+        "reserved_mib": total,
         "cpu_percent": 100.0,
         "ram_used_mib": None,
+        "process_cpu_percent": None,
+        "process_ram_mib": None,
+        "disk_read_mb_s": None,
+        "network_sent_mb_s": None,
     }
     found = {}
     for name, limit in limits.items():

@@ -22,6 +22,11 @@ _MIN_PARTS_WIDTH: Final = 200
 _PARTS: Final = {
     "data_s": ("waiting for data", theme.SERIES[1]),
     "computing": ("computing", theme.SERIES[0]),
+    "forward_s": ("forward", theme.SERIES[0]),
+    "backward_s": ("backward", theme.SERIES[2]),
+    "sync_s": ("waiting for other processes", theme.SERIES[3]),
+    "optimizer_s": ("optimizer step", theme.SERIES[4]),
+    "logging_s": ("logging", theme.SERIES[5]),
     "waiting": ("gradient sync and optimizer step", theme.SERIES[3]),
 }
 # Title, format, unit, factor.
@@ -30,8 +35,14 @@ _GAUGES: Final = {
     "memory_used_mib": ("GPU memory", "{:.1f}", " GiB", 1 / 1024),
     "temperature_c": ("Temperature", "{:.0f}", " °C", 1.0),
     "power_w": ("Power", "{:.0f}", " W", 1.0),
+    "sm_clock_mhz": ("GPU clock", "{:.0f}", " MHz", 1.0),
+    "reserved_mib": ("Reserved by torch", "{:.1f}", " GiB", 1 / 1024),
     "cpu_percent": ("CPU load", "{:.0f}", " %", 1.0),
     "ram_used_mib": ("RAM", "{:.1f}", " GiB", 1 / 1024),
+    "process_cpu_percent": ("CPU of process", "{:.0f}", " %", 1.0),
+    "process_ram_mib": ("RAM of process", "{:.1f}", " GiB", 1 / 1024),
+    "disk_read_mb_s": ("Disk read", "{:.1f}", " MB/s", 1.0),
+    "network_sent_mb_s": ("Network sent", "{:.1f}", " MB/s", 1.0),
 }
 
 
@@ -137,6 +148,8 @@ class RanksPage(Page):
             label = f"{_seconds(each.step_s)} per step   (mean {_seconds(each.mean_step_s)})"
             if each.data_wait_share >= 0.02:
                 label += f"   {each.data_wait_share:.0%} waiting for data"
+            if each.held_back:
+                label += f"   {each.held_back}"
             self._write(split[0], lower, label, theme.MUTED, "small")
         for index, name in enumerate(shown):
             gauge = each.gauges.get(name)

@@ -1,7 +1,8 @@
 """What this machine has: GPUs, CPUs, memory, disk, addresses and ports. Never imports torch."""
 
-from modules.machine.devices import Gpu, GpuLoad, gpu_load, installed_gpus, visible_gpus
+from modules.machine.devices import Gpu, installed_gpus, mig_device, visible_gpus
 from modules.machine.gpu_info import GpuInfo, GpuMonitor, MetricSummary, device_summary, gpu_info
+from modules.machine.gpu_load import GpuLoad, gpu_load
 from modules.machine.health import GpuHealth, driver_version, gpu_health
 from modules.machine.host import (
     cpu_count,
@@ -14,6 +15,7 @@ from modules.machine.host import (
 )
 from modules.machine.links import Link, gpu_links, link_table, without_peer_access
 from modules.machine.ports import find_free_port, port_is_free
+from modules.machine.process_load import NetworkLoad, ProcessLoad
 from modules.machine.routes import (
     Route,
     is_loopback_name,
@@ -32,6 +34,8 @@ __all__ = [
     "GpuMonitor",
     "Link",
     "MetricSummary",
+    "NetworkLoad",
+    "ProcessLoad",
     "Route",
     "cpu_count",
     "device_summary",
@@ -50,6 +54,7 @@ __all__ = [
     "local_addresses",
     "machine_id",
     "memory_mib",
+    "mig_device",
     "network_cards",
     "port_is_free",
     "preferred_addresses",

@@ -29,18 +29,6 @@ class Gpu:
     cuda_index: int | None = None  # its number in CUDA, if hidden or unreadable GPUs make it another than `index`
 
 
-@dataclass(frozen=True)
-class GpuLoad:
-    """The current load of one GPU; values that its driver does not report are None."""
-
-    index: int
-    utilization_percent: int | None
-    memory_used_mib: int | None
-    temperature_c: int | None
-    power_w: float | None
-    memory_total_mib: int | None = None
-
-
 def visible_gpus(environment: Mapping[str, str] | None = None) -> list[Gpu]:
     """The usable GPUs that CUDA_VISIBLE_DEVICES allows, in its order; [] without a driver."""
     usable = [gpu for gpu in installed_gpus() if not gpu.fault]
@@ -57,10 +45,19 @@ def installed_gpus() -> list[Gpu]:
     return list(_numbered(gpu for gpu in described if gpu is not None))
 
 
-def gpu_load(gpus: list[Gpu]) -> list[GpuLoad]:
-    """The current load of each given GPU, in the same order; [] without a driver."""
+def mig_device(uuid: str) -> Gpu | None:
+    """The slice of a GPU (MIG) with this UUID and the number of its GPU; None if there is no such slice."""
     with open_nvml() as nvml:
-        return [] if nvml is None else [_measure(nvml, gpu.index) for gpu in gpus]
+        if nvml is None:
+            return None
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            index = nvml.nvmlDeviceGetIndex(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+        except nvml.NVMLError:
+            return None
+        memory = query_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        name = query_nvml(nvml, nvml.nvmlDeviceGetName, handle) or "MIG device"
+        return Gpu(int(index), nvml_text(name), 0 if memory is None else int(memory.total) >> 20, uuid)
 
 
 @contextmanager
@@ -102,24 +99,6 @@ def _numbered(gpus: Iterable[Gpu]) -> Iterator[Gpu]:
     for gpu in gpus:
         yield gpu if gpu.fault or count == gpu.index else replace(gpu, cuda_index=count)
         count += not gpu.fault
-
-
-def _measure(nvml: ModuleType, index: int) -> GpuLoad:
-    handle = query_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-    if handle is None:
-        return GpuLoad(index, None, None, None, None)
-    utilization = query_nvml(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = query_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    temperature = query_nvml(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-    power_mw = query_nvml(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
-    return GpuLoad(
-        index,
-        utilization_percent=None if utilization is None else int(utilization.gpu),
-        memory_used_mib=None if memory is None else int(memory.used) >> 20,
-        temperature_c=None if temperature is None else int(temperature),
-        power_w=None if power_mw is None else power_mw / 1000,
-        memory_total_mib=None if memory is None else int(memory.total) >> 20,
-    )
 
 
 def query_nvml(nvml: ModuleType, function: Callable[..., T], *arguments: object) -> T | None:

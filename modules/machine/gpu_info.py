@@ -11,7 +11,8 @@ from typing import Self
 
 import psutil
 
-from modules.machine.devices import gpu_load, visible_gpus
+from modules.machine.devices import visible_gpus
+from modules.machine.gpu_load import gpu_load
 from modules.machine.host import cpu_count, hostname, memory_mib
 from modules.machine.torch_build import gpu_obstacle
 
@@ -145,8 +146,8 @@ class GpuMonitor:
             values["cpu_percent"] = psutil.cpu_percent(None)
             self._cpu_from = time.monotonic()
         for gpu, load in zip(self._gpus, gpu_load(self._gpus), strict=False):
-            measured = {name: value for name, value in asdict(load).items() if value is not None}
-            for name in ("index", "memory_total_mib"):
+            measured = {name: value for name, value in asdict(load).items() if isinstance(value, (int, float))}
+            for name in ("index", "memory_total_mib", "power_limit_w", "sm_clock_max_mhz"):
                 measured.pop(name, None)
             values.update({f"gpu {gpu.index} {name}": float(value) for name, value in measured.items()})
         return values

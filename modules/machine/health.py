@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from modules.machine.devices import Gpu, nvml_text, open_nvml, query_nvml
-
-# Bits of nvmlClocksEventReasons for unwanted slowdowns.
-_SLOWDOWN_REASONS: Final = {
-    0x08: "hardware slowdown (temperature or power supply)",
-    0x20: "temperature (driver limit)",
-    0x40: "temperature (hardware limit)",
-    0x80: "power brake (external)",
-}
+from modules.machine.gpu_load import UNWANTED_REASONS
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ def gpu_health(gpus: Sequence[Gpu]) -> list[GpuHealth]:
             temperature = query_nvml(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
             reasons = query_nvml(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
             free = None if memory is None else int(memory.free) >> 20
-            slowdown_reasons = tuple(text for bit, text in _SLOWDOWN_REASONS.items() if int(reasons) & bit)
+            slowdown_reasons = tuple(text for bit, text in UNWANTED_REASONS.items() if int(reasons) & bit)
             found.append(GpuHealth(gpu.index, gpu.memory_mib, free, temperature, slowdown_reasons))
     return found
 

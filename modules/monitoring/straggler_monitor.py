@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 
 WINDOW = 100  # steps between two checks
@@ -29,6 +29,23 @@ class RankStepTimes:
     data_s: float
     own_s: float
     samples: float  # of this rank
+    # phases of the step, which with data_s add up to step_s; see modules/training/step_phases.py
+    logging_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    sync_s: float = 0.0
+    optimizer_s: float = 0.0
+    allocated_mib: float = 0.0  # by torch, on a GPU
+    reserved_mib: float = 0.0
+
+    def event(self) -> dict[str, float | int | str]:
+        """The fields in the `ranks` event: times rounded to microseconds, nothing that is not measured."""
+        found = {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        if not self.reserved_mib:
+            del found["allocated_mib"], found["reserved_mib"]
+        if self.step_s > 0:
+            found["samples_per_s"] = round(self.samples / self.step_s, 3)
+        return found
 
 
 class StragglerMonitor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -142,9 +141,9 @@ class GenericTrainer:
             left = self.components.total_steps - self.progress.step
             loader = self.components.data.loader.steps(self.progress.epoch, self.progress.step_in_epoch, left)
             while True:
-                waited_from = time.perf_counter()
+                self.metrics.begin("data")
                 batch = next(loader, None)
-                self.metrics.add_data_wait(time.perf_counter() - waited_from)
+                self.metrics.begin("forward")
                 if batch is None:
                     break
                 yield batch
@@ -161,21 +160,25 @@ class GenericTrainer:
     def add_gradients(self, batch: Batch) -> None:
         """Forward and backward of one piece; the last one of a step reduces the gradients over the ranks."""
         family, precision = self.components.family, self.components.precision
+        self.metrics.begin("forward")
         with self.dropout.of(batch.seeds, self.progress.step), self.no_sync(batch.is_last_of_step):
             with precision.autocast():
                 losses = check_per_sample(family.loss(batch), len(batch))
             # this rank's part of the mean over all samples of the step, whichever rank they are on
             loss = (losses * batch.weights).sum() / batch.step_samples
-            if batch.is_last_of_step:
-                self.metrics.mark_gradient_sync()
-                self.memory.enter_gradient_sync()
             # DDP averages over the ranks, so each loss is scaled up by their number
-            precision.scaler.scale(loss * (self.ranks.world_size * self.memory.loss_factor)).backward()
+            scaled = precision.scaler.scale(loss * (self.ranks.world_size * self.memory.loss_factor))
+            self.metrics.begin("backward")
+            if batch.is_last_of_step:
+                self.metrics.begin_gradient_sync(scaled)
+                self.memory.enter_gradient_sync()
+            scaled.backward()
         self.metrics.add_loss(loss, len(batch))
 
     def optimizer_step(self, samples: int) -> None:
         """Apply the gradients of a step of `samples` samples, unless they are not finite on any rank."""
         components = self.components
+        self.metrics.begin("optimizer")
         factor = learning_rate_factor(self.progress.step, components.total_steps, self.config)
         learning_rate = components.plan.learning_rate * factor
         set_learning_rate(
@@ -187,6 +190,7 @@ class GenericTrainer:
         self.previous, self.progress = self.progress, self.progress.after(samples)
         if components.ema is not None:
             components.ema.update(self.progress.step)
+        self.metrics.begin("sync")
         self.sync_buffers()
         self.metrics.end_step(self.progress, learning_rate, grad_norm, out_of_memory=self.memory.skip_step)
         self.memory.end_step()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -15,10 +13,12 @@ from torch import Tensor
 from modules.data.loading.progress import Progress
 from modules.distributed import HostCopy
 from modules.monitoring import StepRecord
+from modules.training.step_phases import PHASES, Phase, StepPhases, TimePoint
 
-# Per rank and step: seconds in all; seconds of waiting for the loader; seconds before the all-reduce of the gradients,
-# which ends at the same time on all ranks; samples.
-RANK_METRICS = ("step_s", "data_s", "own_s", "samples")
+# Per rank and step: seconds in all and of each phase; seconds before the all-reduce of the gradients, which ends at
+# the same time on all ranks; samples; memory that torch has allocated and reserved on a GPU.
+_MEMORY = ("allocated_mib", "reserved_mib")
+RANK_METRICS = ("step_s", *(f"{phase}_s" for phase in PHASES), "own_s", "samples", *_MEMORY)
 SAMPLES_AT_ONCE = "samples_at_once"  # how many samples fit into a rank's memory
 UNREADABLE = "unreadable"  # images that were found to be so since the last sync
 
@@ -35,37 +35,22 @@ def metric_names(requests: Iterable[str], world_size: int) -> list[str]:
     return [*requests, *LOSSES, *OUT_OF_MEMORY, UNREADABLE, *per_rank]
 
 
-class TimePoint:
-    """A point in a device's work. A GPU's is read once the GPU has passed it, so that nobody waits for it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._at = time.perf_counter()
-        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
-        if self._event is not None:
-            self._event.record()
-
-    def since(self, earlier: TimePoint) -> float:
-        """Seconds between two points."""
-        if self._event is None or earlier._event is None:
-            return self._at - earlier._at
-        return float(earlier._event.elapsed_time(self._event)) / 1000
-
-
 @dataclass(frozen=True)
 class _Step:
     progress: Progress
     learning_rate: float
     loss_and_norm: HostCopy  # this rank's part of the step's mean loss, and the gradient norm
     seconds: float
-    data_wait_s: float
     samples: int
-    started: TimePoint
+    phases: StepPhases
     gradient_sync: TimePoint  # when the reduction over the ranks started
     out_of_memory: bool  # on this rank
 
-    def rank_metrics(self) -> tuple[float, ...]:
-        """RANK_METRICS of this step."""
-        return self.seconds, self.data_wait_s, self.gradient_sync.since(self.started), float(self.samples)
+    def rank_metrics(self) -> dict[str, float]:
+        """RANK_METRICS of this step, without the memory."""
+        phases = {f"{phase}_s": seconds for phase, seconds in self.phases.by_phase().items()}
+        own_s = self.phases.seconds(self.gradient_sync)
+        return {"step_s": self.phases.seconds(), **phases, "own_s": own_s, "samples": float(self.samples)}
 
 
 class StepMetrics:
@@ -94,13 +79,15 @@ class StepMetrics:
         self._loss = self._loss + loss.detach()
         self._samples += samples
 
-    def add_data_wait(self, seconds: float) -> None:
-        """Time spent waiting for the loader."""
-        self._data_wait_s += seconds
+    def begin(self, phase: Phase) -> None:
+        """From here on the step is in this phase."""
+        self._phases.begin(phase)
 
-    def mark_gradient_sync(self) -> None:
-        """From here on the step's time includes waiting for the other ranks."""
+    def begin_gradient_sync(self, loss: Tensor) -> None:
+        """Before the backward of `loss`, [], in which the ranks reduce their gradients and so wait for each other."""
         self._gradient_sync = TimePoint(self._device)
+        if self._world_size > 1:
+            self._phases.begin_sync_after(loss)
 
     def end_step(
         self, progress: Progress, learning_rate: float, grad_norm: Tensor, *, out_of_memory: bool = False
@@ -109,16 +96,17 @@ class StepMetrics:
 
         `out_of_memory`: this rank made all ranks skip it.
         """
-        seconds = time.perf_counter() - self._clock
-        times = (seconds, self._data_wait_s, self._samples, self._started, self._gradient_sync, out_of_memory)
+        end = self._phases.end()  # before the copy: once that has arrived, the GPU has passed all points of the step
+        times = (end.at - self._started.at, self._samples, self._phases, self._gradient_sync, out_of_memory)
         self._unsent.append(_Step(progress, learning_rate, HostCopy(self._loss, grad_norm), *times))
         self._loss = self._zero
-        self.restart_clock()
+        self.restart_clock(end)
 
-    def restart_clock(self) -> None:
+    def restart_clock(self, start: TimePoint | None = None) -> None:
         """The next step starts here: time spent before (sampling, say) does not count for it."""
-        self._data_wait_s, self._samples, self._clock = 0.0, 0, time.perf_counter()
-        self._started = self._gradient_sync = TimePoint(self._device)
+        self._samples = 0
+        self._started = self._gradient_sync = start or TimePoint(self._device)
+        self._phases = StepPhases(self._device, self._started)
 
     # Between steps
 
@@ -140,10 +128,14 @@ class StepMetrics:
         count = min(len(self._unsent) - (0 if flush else 1), MAX_STEPS_PER_SYNC)
         self._finished, self._sent = self._sent, [self._unsent.popleft() for _ in range(count)]
         losses = {name: step.loss_and_norm.read()[0] for name, step in zip(LOSSES, self._sent, strict=False)}
-        columns = zip(*(step.rank_metrics() for step in self._sent), strict=True)
-        medians = {f"{name}/{self._rank}": median(c) for name, c in zip(RANK_METRICS, columns, strict=False)}
+        own = {f"{name}/{self._rank}": value for name, value in self._typical().items()}
         failed = {name: float(step.out_of_memory) for name, step in zip(OUT_OF_MEMORY, self._sent, strict=False)}
-        return {**losses, **failed, **medians}
+        return {**losses, **failed, **own}
+
+    def _typical(self) -> dict[str, float]:
+        """RANK_METRICS of the group: those of its step of median length, whose phases add up."""
+        found = sorted((step.rank_metrics() for step in self._sent), key=lambda each: each["step_s"])
+        return {**found[(len(found) - 1) // 2], **_memory_mib(self._device)} if found else {}
 
     def finish_group(self, sums: Mapping[str, float]) -> list[StepRecord]:
         """The steps that were sent with the previous group; their sums also set how often to sync from now on."""
@@ -152,6 +144,15 @@ class StepMetrics:
             self._steps_per_sync = max(1, min(round(SYNC_EVERY_S / slowest_s), MAX_STEPS_PER_SYNC))
         slots = zip(LOSSES, OUT_OF_MEMORY, self._finished, strict=False)
         return [_record(step, sums[loss], failed=sums[ranks] > 0) for loss, ranks, step in slots]
+
+
+def _memory_mib(device: torch.device) -> dict[str, float]:
+    """What torch has allocated and reserved on a GPU; counters of the allocator, the device is not asked."""
+    if device.type != "cuda":
+        return {}
+    stats = torch.cuda.memory_stats_as_nested_dict(device)
+    names = ("allocated_bytes", "reserved_bytes")
+    return {metric: stats[name]["all"]["current"] / 2**20 for metric, name in zip(_MEMORY, names, strict=True)}
 
 
 def _record(step: _Step, loss: float, *, failed: bool) -> StepRecord:

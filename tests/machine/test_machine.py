@@ -87,6 +87,7 @@ class FakeDriver:
     """Three GPUs; the last one does not report its power."""
 
     NVML_TEMPERATURE_GPU = 0
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
 
     class NVMLError(Exception):
         pass
@@ -123,6 +124,18 @@ class FakeDriver:
 
     def nvmlDeviceGetTemperature(self, handle: int, kind: int) -> int:  # noqa: N802
         return 61
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:  # noqa: N802
+        return 300_000
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:  # noqa: N802
+        return 1980
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: int, kind: int) -> int:  # noqa: N802
+        return 2100
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:  # noqa: N802
+        return 0x04
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
         if handle == 2:

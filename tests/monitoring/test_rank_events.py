@@ -48,6 +48,28 @@ def test_ranks_event_has_step_times_and_readings(pair: dict[str, Run]) -> None:
     assert second["own_s"] > first["own_s"]
 
 
+def test_phases_add_up_to_the_step(pair: dict[str, Run]) -> None:
+    for event in pair["slow rank"].events("ranks"):
+        for row in cast("list[dict[str, Any]]", event["ranks"]):
+            phases = ("logging_s", "data_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
+            assert sum(row[name] for name in phases) == pytest.approx(row["step_s"], rel=0.03)
+            assert row["samples_per_s"] == pytest.approx(row["samples"] / row["step_s"], rel=0.01)
+    *_, last = pair["slow rank"].events("ranks")
+    first, second = cast("list[dict[str, Any]]", last["ranks"])
+    assert first["sync_s"] > 0.5 * (second["forward_s"] - first["forward_s"]) > 0, (
+        "the fast rank waits for the slow one"
+    )
+    assert second["sync_s"] < first["sync_s"]
+
+
+def test_the_end_of_a_run_has_means_and_maxima(pair: dict[str, Run]) -> None:
+    (summary,) = pair["slow rank"].events("ranks_summary")
+    for row in cast("list[dict[str, Any]]", summary["ranks"]):
+        assert 0 < row["mean"]["process_ram_mib"] <= row["max"]["process_ram_mib"]
+        assert row["mean"]["step_s"] <= row["max"]["step_s"]
+    assert "Rank 1 on average: " in pair["slow rank"].folder.log_file(0).read_text()
+
+
 def test_straggler_and_slow_loader_are_reported_once(pair: dict[str, Run]) -> None:
     warnings = pair["slow rank"].warnings
     assert warnings.count(f"Rank 1 on {hostname()} is a straggler") == 1

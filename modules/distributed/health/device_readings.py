@@ -1,4 +1,4 @@
-"""Load, memory, temperature and power of every host, read by a thread of its first rank and sent to rank 0."""
+"""What every host's devices and processes do, read by a thread of its first rank and sent to rank 0."""
 
 from __future__ import annotations
 
@@ -14,12 +14,24 @@ from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, Ti
 from modules.distributed.run_store import FaultLog, RunStore, StoreFault, parse_value
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.rank_info import RankInfo
-from modules.machine import Gpu, gpu_load, installed_gpus, memory_mib, visible_gpus
+from modules.files import printable
+from modules.machine import (
+    Gpu,
+    NetworkLoad,
+    ProcessLoad,
+    gpu_load,
+    installed_gpus,
+    memory_mib,
+    mig_device,
+    visible_gpus,
+)
 
 READ_EVERY_S = 2.0
 _STORE_TIMEOUT_S = 10.0
 
-Reading: TypeAlias = Mapping[str, float | None]  # metric name with its unit -> value
+# metric name with its unit -> value; None if the driver does not offer it; text for `slowdown` and `fault`
+Reading: TypeAlias = Mapping[str, float | str | None]
+_MAX_CHARS = 200
 
 
 class Readings:
@@ -51,9 +63,9 @@ class Readings:
             self._store.close()
 
     def _poll(self) -> None:
-        psutil.cpu_percent(None)  # the first call has no interval to measure
+        reader = HostReader(self._local_ranks)
         while not self._closing.wait(READ_EVERY_S):
-            own = read_host(self._local_ranks)
+            own = reader.read()
             try:
                 self._latest = {**own, **self._exchange(own)}
             except (StoreClosed, StoreTimeout):
@@ -79,22 +91,39 @@ class Readings:
         text = store.find(f"readings/{first}")
         if text is None:
             return {}
-        sent = parse_value(dict[str, dict[str, float | None]], text, f"the readings of rank {first}")
-        return {rank: sent[str(rank)] for rank in self._ranks_of[first] if str(rank) in sent}
+        sent = parse_value(dict[str, dict[str, float | str | None]], text, f"the readings of rank {first}")
+        return {rank: _printable(sent[str(rank)]) for rank in self._ranks_of[first] if str(rank) in sent}
 
 
-def read_host(ranks: list[RankInfo]) -> dict[int, Reading]:
-    """The current readings of this machine from NVML and the operating system, for each of its ranks."""
-    memory = memory_mib()
-    host = {"cpu_percent": psutil.cpu_percent(None), "ram_used_mib": float(memory.total - memory.available)}
-    every = installed_gpus() if ranks[0].on_gpu else []
-    gpus = {row.rank: _gpu_of(row, every) for row in ranks if row.on_gpu}
-    loads = {load.index: load for load in gpu_load([gpu for gpu in gpus.values() if gpu is not None])}
-    found: dict[int, Reading] = {}
-    for row in ranks:
-        gpu = gpus.get(row.rank)
-        found[row.rank] = {**host, **({} if gpu is None else asdict(loads[gpu.index]))}
-    return found
+class HostReader:
+    """Reads this machine for each of its ranks, from NVML and the operating system."""
+
+    def __init__(self, ranks: Sequence[RankInfo]) -> None:
+        every = installed_gpus() if ranks[0].on_gpu else []
+        self._gpus = {row.rank: _gpu_of(row, every) for row in ranks if row.on_gpu}
+        self._processes = {row.rank: ProcessLoad(row.process_id) for row in ranks}
+        self._network = NetworkLoad()
+        psutil.cpu_percent(None)  # the first call has no interval to measure
+        self.read()
+
+    def read(self) -> dict[int, Reading]:
+        """The current readings by rank; rates are those since the last call."""
+        memory = memory_mib()
+        host = {"cpu_percent": psutil.cpu_percent(None), "ram_used_mib": float(memory.total - memory.available)}
+        host |= self._network.read()
+        known = [gpu for gpu in self._gpus.values() if gpu is not None]
+        loads = dict(zip((gpu.uuid or gpu.index for gpu in known), gpu_load(known), strict=False))
+        found: dict[int, Reading] = {}
+        for rank, process in self._processes.items():
+            gpu = self._gpus.get(rank)
+            load = None if gpu is None else loads.get(gpu.uuid or gpu.index)
+            found[rank] = {**host, **process.read(), **({} if load is None else asdict(load))}
+        return found
+
+
+def _printable(reading: Reading) -> Reading:
+    """Texts of another host without control characters."""
+    return {name: printable(each, _MAX_CHARS) if isinstance(each, str) else each for name, each in reading.items()}
 
 
 def _gpu_of(row: RankInfo, every: Sequence[Gpu]) -> Gpu | None:
@@ -103,6 +132,7 @@ def _gpu_of(row: RankInfo, every: Sequence[Gpu]) -> Gpu | None:
     Not by its number: under Slurm each task may see one GPU, so that all of them call theirs cuda:0.
     """
     if row.gpu_uuid:
-        return next((gpu for gpu in every if gpu.uuid == row.gpu_uuid), None)
+        found = next((gpu for gpu in every if gpu.uuid == row.gpu_uuid), None)
+        return found or mig_device(row.gpu_uuid.replace("GPU-", "MIG-", 1))
     number, visible = int(row.device.partition(":")[2] or 0), visible_gpus()
     return visible[number] if number < len(visible) else None

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
-from tests.nvml import LOST, NO_PERMISSION, RTX, fake_nvml
+from tests.nvml import A100_MIG, H100, LAPTOP, LOST, NO_PERMISSION, RTX, fake_nvml
 from tests.runs import ROOT, environment
 
 PROGRAM = """
-import json, sys
-from modules.distributed.health.device_readings import read_host
+import json, os, sys
+from modules.distributed.health.device_readings import HostReader
 from modules.distributed.startup.rank_info import RankInfo
 def row(rank, device, uuid):
-    return RankInfo(rank, "alpha", 1, device, "GPU", 1, 1, "nccl", 1, {}, gpu_uuid=uuid)
+    return RankInfo(rank, "alpha", os.getpid(), device, "GPU", 1, 1, "nccl", 1, {}, gpu_uuid=uuid)
 rows = [row(rank, *each) for rank, each in enumerate(json.loads(sys.argv[1]))]
-print(json.dumps({rank: reading.get("temperature_c") for rank, reading in read_host(rows).items()}))
+print(json.dumps(HostReader(rows).read()))
 """
 GPUS = [{**RTX, "uuid": f"GPU-{letter}", "temperature_c": 40 + n} for n, letter in enumerate("abc")]
 
 
 def temperatures(ranks: list[tuple[str, str]], *gpus: dict[str, object], **variables: str) -> list[float | None]:
+    return [each.get("temperature_c") for each in readings(ranks, *gpus, **variables)]
+
+
+def readings(ranks: list[tuple[str, str]], *gpus: dict[str, object], **variables: str) -> list[dict[str, Any]]:
     machine = fake_nvml(*gpus, path=[str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(ranks)],
@@ -49,3 +54,24 @@ def test_a_gpu_that_is_hidden_or_lost_shows_nothing() -> None:
     gpus = [GPUS[0], {**GPUS[1], "code": NO_PERMISSION}, {**GPUS[2], "code": LOST}]
     ranks = [("cuda:0", "GPU-a"), ("cuda:0", "GPU-b"), ("cuda:0", "GPU-c")]
     assert temperatures(ranks, *gpus) == [40, None, None]
+
+
+def test_every_kind_of_gpu_shows_what_its_driver_offers() -> None:
+    later = {**RTX, "code": LOST, "works_for": 2}  # lost while the run is going on
+    uuids = ("GPU-h100", "GPU-laptop", "GPU-slice", "GPU-aa")
+    first, laptop, part, gone = readings([("cuda:0", uuid) for uuid in uuids], H100, LAPTOP, A100_MIG, later)
+    assert (first["utilization_percent"], first["memory_used_mib"], first["power_w"]) == (98, 20_480, 652.31)
+    assert (first["sm_clock_mhz"], first["sm_clock_max_mhz"], first["slowdown"]) == (1755, 1980, "power limit")
+    assert (laptop["power_w"], laptop["slowdown"]) == (None, "temperature (driver limit)")
+    assert (part["memory_total_mib"], part["memory_used_mib"], part["power_w"]) == (20_096, 512, 130)
+    assert (part["index"], part["utilization_percent"]) == (2, None)
+    assert (gone["fault"], gone["temperature_c"]) == ("GPU is lost", None)
+    assert all(each["process_ram_mib"] > 0 and each["disk_read_mb_s"] >= 0 for each in (first, laptop, part, gone))
+    assert "network_sent_mb_s" in first
+
+
+def test_a_slice_and_a_uuid_in_cuda_visible_devices() -> None:
+    (part,) = readings([("cuda:0", "")], H100, A100_MIG, CUDA_VISIBLE_DEVICES="MIG-slice")
+    assert part["memory_total_mib"] == 20_096
+    (whole,) = readings([("cuda:0", "")], H100, {**LAPTOP}, CUDA_VISIBLE_DEVICES="GPU-lap")
+    assert whole["temperature_c"] == 87

@@ -1,0 +1,39 @@
+"""What a device does not offer is said once, and the end of a run has means and maxima."""
+
+from __future__ import annotations
+
+from modules.monitoring.device_log import DeviceLog
+
+FULL = {"utilization_percent": 90, "memory_used_mib": 2048, "temperature_c": 60, "power_w": 300.0}
+
+
+def test_what_the_driver_does_not_offer_is_said_once() -> None:
+    log = DeviceLog()
+    assert log.add(0, {**FULL, "sm_clock_mhz": 1755, "slowdown": ""}) == []
+    (text,) = log.add(1, {**FULL, "power_w": None, "slowdown": None})
+    assert text == "The driver of rank 1's GPU does not report: power, throttle reasons."
+    assert log.add(1, {**FULL, "power_w": None, "slowdown": None}) == []
+    assert log.add(2, {"cpu_percent": 3.0}) == [], "no GPU, nothing missing"
+
+
+def test_a_lost_gpu_is_said_once_and_the_others_go_on() -> None:
+    log = DeviceLog()
+    (text,) = log.add(1, {"utilization_percent": None, "fault": "GPU is lost"})
+    assert "rank 1" in text
+    assert "GPU is lost" in text
+    assert log.add(1, {"utilization_percent": None, "fault": "GPU is lost"}) == []
+    assert log.add(0, FULL) == []
+    assert [row["rank"] for row in log.summary()] == [0, 1]
+
+
+def test_mean_and_maximum_of_each_rank() -> None:
+    log = DeviceLog()
+    for power_w in (100.0, 200.0, 600.0):
+        log.add(0, {**FULL, "power_w": power_w, "rank": 0, "slowdown": ""})
+    (row,) = log.summary()
+    assert row["mean"] == {**FULL, "power_w": 300.0}
+    assert row["max"] == {**FULL, "power_w": 600.0}
+    (line,) = log.lines()
+    assert "GPU load 90 (max 90)%" in line
+    assert "power 300 (max 600) W" in line
+    assert "GPU memory 2 (max 2) GiB" in line

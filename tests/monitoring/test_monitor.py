@@ -1,0 +1,72 @@
+"""scripts/monitor.py shows a run's folder, whatever is in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.run import EventLog, RunFolder
+from scripts.monitor import main
+from tests.runs import ROOT, environment
+
+GPU = {
+    "utilization_percent": 97,
+    "memory_used_mib": 20_480,
+    "memory_total_mib": 81_559,
+    "power_w": 652.3,
+    "power_limit_w": 700.0,
+    "slowdown": "power limit",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = RunFolder(tmp_path / "cats")
+    folder.path.mkdir()
+    log = EventLog(folder.events_file)
+    log.write("started", total_steps=100, host="alpha", devices=[])
+    log.write("step", step=7, loss=0.5, samples_per_s=80.0, eta_s=60.0)
+    times = {"step_s": 0.2, "data_s": 0.05, "forward_s": 0.05, "backward_s": 0.1, "samples_per_s": 40.0}
+    rows = [{"rank": 0, "host": "alpha", **times, **GPU}, {"rank": 1, "host": "alpha", **times, "fault": "GPU is lost"}]
+    log.write("ranks", ranks=rows)
+    log.write("warning", message="[red]Training is limited\x1b[2J by data loading")
+    log.close()
+    return folder
+
+
+def test_steps_devices_and_warnings(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert "step 7 of 100, loss 0.5, 80.0 samples/s (40.0 per device), 0:01:00 left" in shown
+    assert "50  25%" in shown
+    assert "20.0/79.6 GiB" in shown
+    assert "652/700 W" in shown
+    assert "does not answer: GPU is lost" in shown
+    assert "Warning: [red]Training is limited" in shown, "texts of others are no markup"
+    assert "\x1b[2J" not in shown
+
+
+def test_it_follows_a_run_on_a_terminal_until_its_end(folder: RunFolder) -> None:
+    program = "import pty, sys; sys.exit(pty.spawn([sys.executable, *sys.argv[1:]]) >> 8)"
+    command = [sys.executable, "-c", program, str(ROOT / "scripts/monitor.py"), str(folder.path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**environment(), "TERM": "xterm"})
+    assert process.stdout is not None
+    shown = ""
+    while "step 7" not in shown:
+        shown += process.stdout.read(1)
+    log = EventLog(folder.events_file)
+    log.write("step", step=8, loss=0.25)
+    log.write("finished", reason="finished", exit_code=0)
+    log.close()
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "step 8 of 100" in rest
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), "--once"]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
