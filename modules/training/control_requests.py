@@ -14,7 +14,7 @@ from types import FrameType
 from modules.config import TandemError
 from modules.run import Commands, SilentCommands, exit_codes
 from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
-from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked
+from modules.run.supervise.signals import PAUSE_SIGNAL, other_deadly_signals, pause_signal_unblocked
 from modules.training.triggers import TimeTrigger
 
 
@@ -85,8 +85,12 @@ class ControlRequests:
 
     @contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Inside the block Ctrl-C, SIGTERM and SIGUSR1 become requests; a second Ctrl-C raises KeyboardInterrupt."""
-        previous = {number: signal.signal(number, self._remember) for number in SIGNALS if number}
+        """Inside the block Ctrl-C, SIGTERM and SIGUSR1 become requests; a second Ctrl-C raises KeyboardInterrupt.
+
+        What would end the process, such as SIGHUP, counts as SIGTERM.
+        """
+        handled = [*(number for number in SIGNALS if number), *other_deadly_signals()]
+        previous = {number: signal.signal(number, self._remember) for number in handled}
         try:
             with pause_signal_unblocked():
                 yield
@@ -95,7 +99,7 @@ class ControlRequests:
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        name = SIGNALS[number]
+        name = SIGNALS.get(number, "terminate")
         if name == "interrupt" and name in self._signalled:
             raise KeyboardInterrupt
         self._signalled.add(name)

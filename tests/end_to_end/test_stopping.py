@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from modules.run import request_command
+from modules.run import RunFolder, request_command
 from tests.end_to_end.conftest import TrainingProcess
-from tests.runs import group_settings, tiny_config
+from tests.runs import Run, environment, group_settings, same_state, tiny_config, train_command
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -30,13 +33,18 @@ def assert_stopped(training: TrainingProcess, exit_code: int, reason: str) -> No
     assert list(training.run.folder.commands_dir.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 2)])
+@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGHUP, 1), (signal.SIGINT, 2), (signal.SIGHUP, 2)])
 def test_signals_end_a_run_after_a_backup(start: Start, images: Path, tmp_path: Path, number: int, ranks: int) -> None:
+    """SIGHUP to the supervisor, as by a closed terminal, and to one of the ranks."""
     many = group_settings(ranks) if ranks > 1 else {}
-    flags = ["--no_torchrun"] if number == signal.SIGTERM else []
+    flags = ["--no_torchrun"] if number == signal.SIGHUP else []
     training = start(tiny_config(images, tmp_path, **LONG, **many), *flags)
     training.wait_for_step(5)
-    training.process.send_signal(number)
+    if number == signal.SIGHUP and ranks > 1:
+        [*_, rank] = [each for each in training.processes() if "spawn_main" in " ".join(each.cmdline())]
+        rank.send_signal(number)
+    else:
+        training.process.send_signal(number)
     if number == signal.SIGINT:
         assert_stopped(training, 130, "interrupted")
     else:
@@ -82,12 +90,10 @@ def test_a_run_can_be_stopped_while_it_caches(start: Start, images: Path, tmp_pa
 
 
 def test_after_a_killed_rank_a_resume_ends_in_the_same_weights(start: Start, images: Path, tmp_path: Path) -> None:
-    from tests.runs import same_state
-
     settings = {"max_steps": 40, "backup_every": "4 steps", "ema": True, **group_settings(2)}
     slow = {"dropout": 0.2, "slow_step_s": 0.05}
-    whole = start(tiny_config(images, tmp_path, run_name="whole", **settings, family_options={"dropout": 0.2}))
-    assert whole.wait()[0] == 0
+    whole = tiny_config(images, tmp_path, run_name="whole", **settings, family_options={"dropout": 0.2})
+    assert exit_code_without_a_reader(train_command(whole, tmp_path / "whole.json")) == 0
     training = start(tiny_config(images, tmp_path, **settings, family_options=slow))
     training.wait_for_step(9)
     ranks = [each for each in training.processes() if each.environ().get("RANK") == "1"]
@@ -102,4 +108,18 @@ def test_after_a_killed_rank_a_resume_ends_in_the_same_weights(start: Start, ima
     code, output = again.wait()
     assert code == 0, output
     assert "Resuming at step" in output
-    assert same_state(again.run.state, whole.run.state)
+    assert same_state(again.run.state, Run(RunFolder(tmp_path / "runs" / "whole")).state)
+
+
+def exit_code_without_a_reader(command: list[str]) -> int:
+    """Run a command in a terminal after Ctrl-S, or rather with a full pipe: nothing that it prints can be written."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    done = subprocess.run(command, stdout=writer, stderr=writer, env=environment(), timeout=200, check=False)
+    os.close(reader)
+    os.close(writer)
+    return done.returncode

@@ -24,6 +24,12 @@ _CODE_KINDS: Final = {exit_code_of(kind): kind for kind in ("config", "data", "i
 # healthy rank with it after another has died.
 _ROOT_CAUSE_SIGNALS: Final = frozenset({-9, -11, -7})
 _SIGTERM: Final = -15
+# Nothing that a process does to itself ends with these.
+_EXTERNAL_SIGNALS: Final = frozenset(
+    -getattr(signal, name)
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGALRM", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+    if hasattr(signal, name)
+)
 STARTING: Final = "starting"  # before the first phase event
 
 
@@ -207,10 +213,10 @@ def _explain_signal(code: int) -> tuple[str, str, str]:
             "Look for 'out of memory' in `dmesg`; if it is there, lower loader_workers or batch_size. "
             "Continue with --resume latest.",
         )
-    if code == _SIGTERM:
+    if code in _EXTERNAL_SIGNALS:
         return (
             "killed",
-            "The process was terminated externally (signal SIGTERM).",
+            f"The process was terminated externally ({_signal_name(code)}).",
             "Continue with --resume latest.",
         )
     if code == -7 and sys.platform == "linux":

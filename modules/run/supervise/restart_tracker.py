@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ class RestartTracker:
     def __init__(self, process_tree: ProcessTree, argv: Sequence[str]) -> None:
         self._tree = process_tree
         self._suspended_since: dict[int, float] = {}
+        self._was_suspended = False
         self.restart_count = 0
         options = [text.removeprefix(_OPTION) for text in argv if text.startswith(_OPTION)]
         self.max_restarts = int(options[0]) if options and options[0].isdecimal() else 0
@@ -57,20 +59,40 @@ class RestartTracker:
                 process.kill()
         return [process.pid for process in ranks]
 
-    def suspended_rank(self) -> Failure | None:
-        """The failure of a rank under torchrun that has been suspended for long; the others wait for it in vain."""
+    def suspended_rank(self, launcher: int, first_rank: int) -> Failure | None:
+        """The failure of a rank that has been suspended for long; the others wait for it in vain, or are, too.
+
+        Ranks that process `launcher` has started without torchrun do not tell their numbers: one of several is noticed
+        by the others, so here only all of them count, as `first_rank`.
+        """
         now = time.monotonic()
-        suspended = [
-            each for each in self._tree.known_processes() if env_var(each, _RESTART_COUNT) and _is_suspended(each)
-        ]
-        self._suspended_since = {each.pid: self._suspended_since.get(each.pid, now) for each in suspended}
-        for process in suspended:
-            rank, seconds = env_var(process, "RANK"), now - self._suspended_since[process.pid]
+        processes = self._tree.known_processes()
+        suspended = {each.pid: each for each in processes if _is_suspended(each)}
+        self._suspended_since = {pid: self._suspended_since.get(pid, now) for pid in suspended}
+        spawned = [each.pid for each in processes if _is_spawned(each, launcher)]
+        for pid, process in suspended.items():
+            rank = env_var(process, "RANK") if env_var(process, _RESTART_COUNT) else ""
+            if pid in spawned and suspended.keys() >= set(spawned):
+                rank = str(first_rank)
+            seconds = now - self._suspended_since[pid]
             if rank.isdecimal() and seconds > _SUSPENDED_AFTER_S:
-                text = f"The process of rank {rank} ({process.pid} on {hostname()}) is stopped (state T) for "
-                text += f"{seconds:.0f} s."
+                text = f"The process of rank {rank} ({pid} on {hostname()}) is stopped (state T) for {seconds:.0f} s."
                 return Failure(int(rank), hostname(), "stopped", text, advice_for_kind("stopped"))
         return None
+
+    def is_alone_and_suspended(self, process: int) -> bool:
+        """Whether the only process of a run has just become one that has been suspended for long."""
+        since = self._suspended_since.get(process, math.inf)
+        is_long = time.monotonic() - since > _SUSPENDED_AFTER_S
+        is_new, self._was_suspended = is_long and not self._was_suspended, is_long
+        return is_new
+
+
+def _is_spawned(process: psutil.Process, launcher: int) -> bool:
+    try:
+        return process.ppid() == launcher and any("spawn_main" in text for text in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _is_suspended(process: psutil.Process) -> bool:

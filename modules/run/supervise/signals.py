@@ -1,5 +1,8 @@
 """The signals a run answers: Ctrl-C and the like request a stop, SIGUSR1 a pause (back up and exit).
 
+SIGHUP, SIGQUIT and SIGUSR2 would end a process at once; they, too, request a stop, unless they are ignored (nohup) or
+a program that uses the library handles them.
+
 Slurm sends SIGUSR1 ahead of a time limit, to every process of a job or to any one of them, at any time. A process
 without a handler dies of it silently: torchrun, for example, or a rank that is still importing torch. So
 `scripts/train.py` first blocks it; its child processes inherit that, and only those with a handler unblock it.
@@ -23,11 +26,19 @@ def termination_signals() -> list[signal.Signals]:
     """The termination signals that this system has and that should be handled.
 
     SIGINT is included even if it is currently ignored, as in a background job of a shell script: a signal sent to
-    this process is meant. SIGHUP under nohup stays ignored.
+    this process is meant.
     """
-    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-    numbers = [signal.Signals[name] for name in names if hasattr(signal, name)]
-    return [each for each in numbers if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN]
+    return [*_existing("SIGINT", "SIGTERM", "SIGBREAK"), *other_deadly_signals()]
+
+
+def other_deadly_signals() -> list[signal.Signals]:
+    """SIGHUP, SIGQUIT and SIGUSR2, as far as one of them would now end this process."""
+    found = _existing("SIGHUP", "SIGQUIT", "SIGUSR2")
+    return [each for each in found if signal.getsignal(each) == signal.SIG_DFL]
+
+
+def _existing(*names: str) -> list[signal.Signals]:
+    return [signal.Signals[name] for name in names if hasattr(signal, name)]
 
 
 def ignore_termination_signals() -> None:

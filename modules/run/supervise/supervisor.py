@@ -232,8 +232,13 @@ class Supervisor:
         self._last_housekeeping = now
         if self._failed_at is not None and not self._restarts.is_last_attempt and self._restarts.detect_restart():
             self._report_restart()
-        if self._failed_at is None and (failure := self._restarts.suspended_rank()):
+        if self._failed_at is None and (failure := self._suspended_rank()):
             record_failure(self._folder, failure, keep_existing=True)
+        if not launcher_name(self._argv) and self._restarts.is_alone_and_suspended(self._launcher_pid):
+            self._warn(
+                f"The process of the run is stopped (state T): by Ctrl-Z, a debugger or `kill -STOP`. "
+                f"`kill -CONT {self._launcher_pid}` lets it continue."
+            )
         if self._finished_at is not None and self._alone_since is None and self._is_only_launcher_left():
             self._alone_since = now
         if self._guard.restore():
@@ -241,6 +246,9 @@ class Supervisor:
                 f"The run folder {self._folder.path} was deleted or moved during the run. It was recreated; "
                 "earlier backups, events and samples are no longer in it."
             )
+
+    def _suspended_rank(self) -> Failure | None:
+        return self._restarts.suspended_rank(self._launcher_pid, self._ranks.start)
 
     def _is_only_launcher_left(self) -> bool:
         """Whether torchrun is the only process left on this machine."""

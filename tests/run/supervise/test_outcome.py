@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,12 @@ def test_port_in_use_is_read_from_the_launcher_log() -> None:
     assert failure is not None
     assert failure.kind == "port_in_use"
     assert "initial_port" in failure.advice
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_a_signal_from_outside_is_no_crash() -> None:
+    outcome = decide_outcome(RunEvidence(1, report=LauncherReport((WorkerExit(1, -signal.SIGHUP, 10, "a"),))))
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "killed"
+    assert "terminated externally (signal SIGHUP)" in outcome.failure.message
+    assert "driver" not in outcome.failure.advice

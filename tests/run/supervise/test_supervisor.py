@@ -20,6 +20,8 @@ from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
 from modules.run.launch.plan import TORCHRUN
 from modules.run.supervise.grace_periods import GracePeriods
+from modules.run.supervise.process_tree import ProcessTree
+from modules.run.supervise.restart_tracker import RestartTracker
 from modules.run.supervise.supervisor import Supervisor, any_failure
 from tests.ports import free_port
 
@@ -199,12 +201,17 @@ def test_one_process_without_torchrun(folder: RunFolder, capfd: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     ("number", "exit_code", "reason"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGQUIT, 143, "terminated"),
+        (signal.SIGUSR2, 143, "terminated"),
+    ],
 )
 def test_one_signal_stops_after_a_backup(
     folder: RunFolder, number: signal.Signals, exit_code: int, reason: str
 ) -> None:
-    # torchrun is used in one of the two cases; starting it takes seconds.
+    # torchrun is used in one of the cases; starting it takes seconds.
     alone = [sys.executable, str(WORKER), str(folder.path), "train_until_stopped"]
     argv = torchrun(folder, "train_until_stopped", "wait_for_finish") if number == signal.SIGINT else alone
     process = supervise_in_subprocess(folder, *argv, late_signal=signal.SIGTERM)
@@ -288,6 +295,53 @@ def test_handlers_are_as_before_after_a_requested_stop(folder: RunFolder) -> Non
     finally:
         signal.signal(signal.SIGTERM, before)
         stop.join()
+
+
+def test_a_suspended_run_is_reported(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.run.supervise.restart_tracker._SUSPENDED_AFTER_S", 0.0)
+    monkeypatch.setattr("modules.run.supervise.supervisor._HOUSEKEEPING_EVERY_S", 0.05)
+    argv = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); os.kill(os.getpid(), 19)"]
+
+    def continue_once_reported() -> None:
+        while not (warnings := [event for event in read_events(folder.events_file) if event["type"] == "warning"]):
+            time.sleep(0.02)
+        words = str(warnings[0]["message"]).split()
+        os.kill(int(words[words.index("-CONT") + 1].rstrip("`")), signal.SIGCONT)
+
+    thread = threading.Thread(target=continue_once_reported)
+    thread.start()
+    assert Supervisor(argv, folder).run() == 0
+    thread.join()
+
+
+SPAWNING = """
+import subprocess, sys, time
+ranks = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)", "spawn_main"]) for _ in range(2)]
+print(*(rank.pid for rank in ranks), flush=True)
+time.sleep(100)
+"""
+
+
+def test_spawned_ranks_that_are_all_suspended_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others notice one that is suspended; nobody is left to notice that all are."""
+    monkeypatch.setattr("modules.run.supervise.restart_tracker._SUSPENDED_AFTER_S", 0.0)
+    tree = ProcessTree()
+    tracker = RestartTracker(tree, [])
+    environment = {**os.environ, **tree.variables}
+    with subprocess.Popen([sys.executable, "-c", SPAWNING], env=environment, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        ranks = [int(word) for word in launcher.stdout.readline().split()]
+        try:
+            for rank in ranks:
+                assert tracker.suspended_rank(launcher.pid, first_rank=2) is None
+                psutil.Process(rank).suspend()
+            tracker.suspended_rank(launcher.pid, first_rank=2)
+            failure = tracker.suspended_rank(launcher.pid, first_rank=2)
+        finally:
+            tree.kill()
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (2, "stopped")
+    assert "is stopped (state T)" in failure.message
 
 
 def test_unwritable_folder_error(folder: RunFolder) -> None:
