@@ -98,6 +98,7 @@ def _parts(row: Row, step_s: float | None) -> dict[str, float]:
 def _gauges(row: Row, rank_summaries: Mapping[str, MetricSummary]) -> dict[str, Gauge]:
     total = _number(row, "memory_total_mib")
     limits: dict[str, float | None] = {
+        "peak_percent": 100.0,
         "utilization_percent": 100.0,
         "memory_used_mib": total,
         "temperature_c": 100.0,

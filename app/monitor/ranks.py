@@ -35,6 +35,7 @@ _GAUGES: Final = {
     "memory_used_mib": ("GPU memory", "{:.1f}", " GiB", 1 / 1024),
     "temperature_c": ("Temperature", "{:.0f}", " °C", 1.0),
     "power_w": ("Power", "{:.0f}", " W", 1.0),
+    "peak_percent": ("Of peak FLOPs", "{:.0f}", " %", 1.0),
     "sm_clock_mhz": ("GPU clock", "{:.0f}", " MHz", 1.0),
     "reserved_mib": ("Reserved by torch", "{:.1f}", " GiB", 1 / 1024),
     "cpu_percent": ("CPU load", "{:.0f}", " %", 1.0),

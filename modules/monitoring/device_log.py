@@ -18,6 +18,8 @@ GPU_METRICS: Final[Mapping[str, tuple[str, str, float]]] = {
     "slowdown": ("throttle reasons", "", 1.0),
 }
 _OTHERS: Final[Mapping[str, tuple[str, str, float]]] = {
+    "model_tflops": ("model", "TFLOP/s", 1.0),
+    "peak_percent": ("of the measured peak", "%", 1.0),
     "allocated_mib": ("allocated by torch", "GiB", 1 / 1024),
     "reserved_mib": ("reserved by torch", "GiB", 1 / 1024),
     "process_cpu_percent": ("CPU of the process", "% of a core", 1.0),

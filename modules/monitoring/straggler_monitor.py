@@ -37,13 +37,20 @@ class RankStepTimes:
     optimizer_s: float = 0.0
     allocated_mib: float = 0.0  # by torch, on a GPU
     reserved_mib: float = 0.0
+    model_flops: float = 0.0  # of a step on this rank; 0 if they were not counted
+    peak_flops: float = 0.0  # per second, as measured
 
     def event(self) -> dict[str, float | int | str]:
         """The fields in the `ranks` event: times rounded to microseconds, nothing that is not measured."""
         found = {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(self).items()}
         if not self.reserved_mib:
             del found["allocated_mib"], found["reserved_mib"]
+        del found["model_flops"], found["peak_flops"]
         if self.step_s > 0:
+            if self.model_flops and self.peak_flops:
+                per_s = self.model_flops / self.step_s
+                found["model_tflops"] = float(f"{per_s / 1e12:.4g}")  # per second
+                found["peak_percent"] = float(f"{100 * per_s / self.peak_flops:.4g}")
             found["samples_per_s"] = round(self.samples / self.step_s, 3)
         return found
 

@@ -38,6 +38,7 @@ from modules.training.former_meaning import changed_meaning
 from modules.training.memory_guard import MemoryGuard
 from modules.training.memory_probe import limit_to_memory, wants_probe
 from modules.training.metric_sync import MetricSync
+from modules.training.model_flops import ModelFlops
 from modules.training.model_setup import compile_model
 from modules.training.move_model import move_model
 from modules.training.optimizers import set_learning_rate
@@ -105,7 +106,9 @@ class GenericTrainer:
             raise StoppedBeforeTraining(CACHED)
         model = self.components.family.model
         self.dropout = PerSampleDropout(model, ranks.device, self.report, compiled=config.compile)
-        self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size)
+        can_count = not config.compile and not self.syncs_in_training
+        self.flops = ModelFlops.of(model, self.components.precision, can_count=can_count)
+        self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size, self.flops)
         self.early_stopping = EarlyStopping.of(config)
         self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
         self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
@@ -162,7 +165,7 @@ class GenericTrainer:
         family, precision = self.components.family, self.components.precision
         self.metrics.begin("forward")
         with self.dropout.of(batch.seeds, self.progress.step), self.no_sync(batch.is_last_of_step):
-            with precision.autocast():
+            with precision.autocast(), self.flops.counting(len(batch)):
                 losses = check_per_sample(family.loss(batch), len(batch))
             # this rank's part of the mean over all samples of the step, whichever rank they are on
             loss = (losses * batch.weights).sum() / batch.step_samples

@@ -43,6 +43,11 @@ class Precision:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
 
+    @property
+    def computing(self) -> torch.dtype:
+        """In which most of a forward is computed."""
+        return self._autocast or self.weights
+
     def autocast(self) -> AbstractContextManager[object]:
         """The context of every forward: mixed precision if the config asks for it."""
         if self._autocast is None:

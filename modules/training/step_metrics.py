@@ -13,12 +13,15 @@ from torch import Tensor
 from modules.data.loading.progress import Progress
 from modules.distributed import HostCopy
 from modules.monitoring import StepRecord
+from modules.training.model_flops import ModelFlops
 from modules.training.step_phases import PHASES, Phase, StepPhases, TimePoint
 
 # Per rank and step: seconds in all and of each phase; seconds before the all-reduce of the gradients, which ends at
-# the same time on all ranks; samples; memory that torch has allocated and reserved on a GPU.
+# the same time on all ranks; samples; memory that torch has allocated and reserved on a GPU;
+# floating-point operations of the step, and the most that the device can do in a second.
 _MEMORY = ("allocated_mib", "reserved_mib")
-RANK_METRICS = ("step_s", *(f"{phase}_s" for phase in PHASES), "own_s", "samples", *_MEMORY)
+_FLOPS = ("model_flops", "peak_flops")
+RANK_METRICS = ("step_s", *(f"{phase}_s" for phase in PHASES), "own_s", "samples", *_MEMORY, *_FLOPS)
 SAMPLES_AT_ONCE = "samples_at_once"  # how many samples fit into a rank's memory
 UNREADABLE = "unreadable"  # images that were found to be so since the last sync
 
@@ -60,11 +63,12 @@ class StepMetrics:
     they compute it from the sums.
     """
 
-    def __init__(self, device: torch.device, rank: int, world_size: int) -> None:
+    def __init__(self, device: torch.device, rank: int, world_size: int, flops: ModelFlops | None = None) -> None:
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         self._device = device
         self._rank = rank
         self._world_size = world_size
+        self._flops = flops
         self._steps_per_sync = 1
         self._loss = self._zero
         self._unsent: deque[_Step] = deque()
@@ -135,7 +139,11 @@ class StepMetrics:
     def _typical(self) -> dict[str, float]:
         """RANK_METRICS of the group: those of its step of median length, whose phases add up."""
         found = sorted((step.rank_metrics() for step in self._sent), key=lambda each: each["step_s"])
-        return {**found[(len(found) - 1) // 2], **_memory_mib(self._device)} if found else {}
+        if not found:
+            return {}
+        typical = found[(len(found) - 1) // 2]
+        flops = {} if self._flops is None else self._flops.of_step(int(typical["samples"]))
+        return {**typical, **_memory_mib(self._device), **flops}
 
     def finish_group(self, sums: Mapping[str, float]) -> list[StepRecord]:
         """The steps that were sent with the previous group; their sums also set how often to sync from now on."""

@@ -53,6 +53,7 @@ def test_phases_add_up_to_the_step(pair: dict[str, Run]) -> None:
         for row in cast("list[dict[str, Any]]", event["ranks"]):
             phases = ("logging_s", "data_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
             assert sum(row[name] for name in phases) == pytest.approx(row["step_s"], rel=0.03)
+            assert 0 < row["peak_percent"] < 100
             assert row["samples_per_s"] == pytest.approx(row["samples"] / row["step_s"], rel=0.01)
     *_, last = pair["slow rank"].events("ranks")
     first, second = cast("list[dict[str, Any]]", last["ranks"])

@@ -88,7 +88,7 @@ def _steps(rows: list[dict[str, float | str]]) -> Table:
     """Milliseconds of each phase and its share of the step."""
     table = Table(title="Step, ms", title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0))
     shown = [key for key in PHASES if any(_number(row, key) for row in rows)]
-    for title in ("rank", "host", "step", *(PHASES[key] for key in shown), "samples/s"):
+    for title in ("rank", "host", "step", *(PHASES[key] for key in shown), "samples/s", "TFLOP/s", "of peak"):
         table.add_column(title, justify="left" if title in ("rank", "host") else "right", style=None)
     for number, row in enumerate(rows):
         step_s = _number(row, "step_s") or 0.0
@@ -97,7 +97,11 @@ def _steps(rows: list[dict[str, float | str]]) -> Table:
             seconds = _number(row, key) or 0.0
             cells.append(f"{1000 * seconds:.3g} {seconds / step_s:4.0%}" if step_s else "-")
         speed = _number(row, "samples_per_s")
-        table.add_row(str(number), _shown(str(row.get("host", ""))), *cells, "-" if speed is None else f"{speed:.1f}")
+        cells.append("-" if speed is None else f"{speed:.1f}")
+        for name, form in (("model_tflops", "{:.3g}"), ("peak_percent", "{:.0f}%")):
+            value = _number(row, name)
+            cells.append("-" if value is None else form.format(value))
+        table.add_row(str(number), _shown(str(row.get("host", ""))), *cells)
     return table
 
 
