@@ -49,7 +49,7 @@ from modules.training.schedules import learning_rate_factor
 from modules.training.setup import Parallelism, build_components
 from modules.training.step_metrics import StepMetrics
 
-BACKUP_LIMIT_S = 2.0  # for a backup under way, when a rank of a group fails
+BACKUP_LIMIT_S = 1.0  # for a backup under way, when a rank of a group fails
 
 
 class GenericTrainer:

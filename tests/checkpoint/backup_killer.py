@@ -1,7 +1,7 @@
 """Kills writers of backups at random moments: `backup_killer.py FOLDER counting|same KILLS`.
 
-Prints the step of the newest valid backup after each kill; fails where there is none or its weights are wrong.
-Forks, so that torch is imported once.
+Counting, the backups are written by a thread while what they were copied from is changed. Prints the step of the newest
+valid backup after each kill; fails where there is none or its weights are wrong. Forks, so that torch is imported once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from modules.checkpoint import Backups, read_backup
+from modules.monitoring import SilentReport
+from modules.training.backup_writer import BackupWriter
 from tests.checkpoint.states import state_at
 
 SIZE = 200_000
@@ -42,9 +44,15 @@ def main(folder: Path, is_same: bool, kills: int) -> None:
 
 
 def write_for_ever(backups: Backups, step: int, stride: int) -> None:
+    writer = BackupWriter(backups, SilentReport(), merges=False)
     while True:
         step += stride
-        backups.write(state_at(step, SIZE), "{}")
+        state = state_at(step, SIZE)
+        if stride == 0:
+            backups.write(state, "{}")
+            continue
+        writer.submit(state, "{}")
+        state.weights["layer.weight"].fill_(-1.0)
 
 
 if __name__ == "__main__":
