@@ -8,4 +8,4 @@ from typing import Final
 import torch
 
 HALF_DTYPES: Final[Mapping[str, torch.dtype]] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-DTYPES: Final[Mapping[str, torch.dtype]] = {"fp32": torch.float32, **HALF_DTYPES}
+DTYPES: Final[Mapping[str, torch.dtype]] = {"fp64": torch.float64, "fp32": torch.float32, **HALF_DTYPES}

@@ -56,7 +56,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
     share as evenly as possible. A rank that gets none computes one sample that does not count, because every rank must
     take part in the step. `loss_scales` makes the step exact: DistributedDataParallel averages gradients over the
     ranks, so that the mean over all n samples of a step needs each rank's mean loss, over its n_r samples, times
-    world_size * n_r / n:
+    world_size * n_r / n. With `drop_last` that step is left out instead, and all scales are 1:
 
         for (x, y), scale in zip(loader, sampler.loss_scales(), strict=True):
             loss = F.mse_loss(model(x), y) * scale
@@ -73,6 +73,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
         world_size: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        drop_last: bool = False,
     ) -> None:
         if not isinstance(batch_size, int):
             raise TypeError(f"batch_size is {batch_size}; it must be a whole number")
@@ -80,6 +81,13 @@ class DistributedBatchSampler(Sampler[list[int]]):
             raise ValueError(f"batch_size is {batch_size}; it must be 1 or more, per rank")
         self.size, self.batch_size = _size(data), batch_size
         self.rank, self.world_size = _place(rank, world_size)
+        per_step = batch_size * self.world_size
+        self._used = self.size // per_step * per_step if drop_last else self.size
+        if not self._used:
+            raise ValueError(
+                f"the data set has {self.size} samples, fewer than the {per_step} of a step, and drop_last leaves them "
+                "out; lower batch_size or switch drop_last off"
+            )
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -87,25 +95,25 @@ class DistributedBatchSampler(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-self.size // (self.batch_size * self.world_size))
+        return -(-self._used // (self.batch_size * self.world_size))
 
     def __iter__(self) -> Iterator[list[int]]:
         order = _order(self.size, self.seed, self.epoch, self.shuffle)
         per_step = self.batch_size * self.world_size
-        for start in range(0, self.size, per_step):
+        for start in range(0, self._used, per_step):
             step = order[start : start + per_step]
             yield step[self.rank :: self.world_size] or step[:1]
 
     def counts(self) -> list[int]:
         """How many samples of each batch count: its length, or 0 for one that only keeps this rank in step."""
         per_step = self.batch_size * self.world_size
-        steps = (min(per_step, self.size - start) for start in range(0, self.size, per_step))
+        steps = (min(per_step, self._used - start) for start in range(0, self._used, per_step))
         return [len(range(self.rank, samples, self.world_size)) for samples in steps]
 
     def loss_scales(self) -> list[float]:
         """The factor of each batch's mean loss: world_size * n_r / n, which is 1 in all steps but perhaps the last."""
         per_step = self.batch_size * self.world_size
-        samples = [min(per_step, self.size - start) for start in range(0, self.size, per_step)]
+        samples = [min(per_step, self._used - start) for start in range(0, self._used, per_step)]
         return [self.world_size * own / all_ranks for own, all_ranks in zip(self.counts(), samples, strict=True)]
 
 

@@ -38,7 +38,12 @@ def save_on_rank0(state: State, path: str | Path) -> Path:
 
 
 def _save(state: State, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(
+            f"save_on_rank0: {str(path.parent)!r} is a file; give a path within a folder"
+        ) from None
     if not isinstance(state, nn.Module | Mapping):
         _write_with(state, path)
         return
@@ -49,6 +54,8 @@ def _save(state: State, path: Path) -> None:
             f"save_on_rank0: {wrong[0]!r} is {type(tensors[wrong[0]]).__name__}, and safetensors holds tensors; give a "
             "mapping of names to tensors, or a function that writes the file"
         )
+    if path.is_dir():
+        raise IsADirectoryError(f"save_on_rank0: {str(path)!r} is a folder; give the path of a file within it")
     write_safetensors(path, {name: lazy_tensor(tensor) for name, tensor in tensors.items()}, {})
     sync_to_disk(path.parent)
 

@@ -17,13 +17,15 @@ ConfigSource: TypeAlias = "TrainConfig | Mapping[str, object] | str | Path | Non
 def trainer_config(source: ConfigSource, overrides: Mapping[str, object], *, has_validation: bool) -> TrainConfig:
     """The config of a run of a program's own model. Raises ConfigError that lists every fault.
 
-    What is not given has the default of docs/settings.md, except that all devices train (`enable_multi_gpu`), and that
-    validation data is used once an epoch.
+    What is not given has the default of docs/settings.md, except that all devices train (`enable_multi_gpu`),
+    that validation data is used once an epoch, and that what is trained in fp64 is saved in fp64.
     """
     given = {**_settings(source), **overrides}
     defaults: dict[str, object] = {"enable_multi_gpu": given.get("training_mode") != "single"}
     if has_validation or given.get("validation_split"):
         defaults["validate_every"] = "1 epoch"
+    if given.get("precision") == "fp64":
+        defaults["save_dtype"] = "fp64"  # the saved weights are loaded into the program's model
     return validate({**defaults, **given, "family": PROGRAM}, "Trainer")
 
 

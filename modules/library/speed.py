@@ -112,6 +112,8 @@ def benchmark(
     choose kernels and fill caches. A copy of the model is measured, without DistributedDataParallel around it, so the
     model keeps its gradients and buffers, such as BatchNorm's averages, and the caller its random numbers.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"benchmark: model is {type(model).__name__}; give a torch.nn.Module")
     if steps < 1 or warm_up < 0:
         raise ValueError(f"benchmark: steps is {steps} and warm_up {warm_up}; at least 1 and 0 are needed")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -122,13 +124,24 @@ def benchmark(
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for _ in range(warm_up + steps):
             started = _now(device)
-            mean = loss(measured, sample_batch).mean()
+            mean = _mean(loss(measured, sample_batch))
             after_forward = _now(device)
             mean.backward()
             times.append((after_forward - started, _now(device) - after_forward))
             measured.zero_grad(set_to_none=True)
     forward, backward = (statistics.median(column) * 1000 for column in zip(*times[warm_up:], strict=True))
     return Benchmark(forward, backward, steps, memory_efficiency(device))
+
+
+def _mean(losses: object) -> Tensor:
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"benchmark: loss returned {type(losses).__name__}; it must be a tensor, without .item()")
+    if not losses.requires_grad:
+        raise ValueError(
+            "benchmark: loss returned a tensor without a gradient; compute it with the output of the model, without "
+            "torch.no_grad() or .detach()"
+        )
+    return losses.mean()
 
 
 def _now(device: torch.device) -> float:

@@ -40,6 +40,12 @@ class Task:
         """Raise ConfigError or DataError for what the engine cannot train."""
         if not isinstance(self.model, nn.Module):
             raise ConfigError(f"Trainer: model is {type(self.model).__name__}; give a torch.nn.Module")
+        for name, value in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if value.device.type == "meta":
+                raise ConfigError(
+                    f"Trainer: model has no values yet: {name!r} is on the meta device",
+                    "Build it on the CPU, or give it values: model.to_empty(device='cpu') and its initialisation",
+                )
         for name, data in ((TRAIN, self.data.train), (VALIDATION, self.data.validation), (TEST, self.data.test)):
             if data is not None and not item_count(data, name):
                 raise DataError(f"Trainer: the {name} data is empty")

@@ -90,6 +90,10 @@ def test_a_fault_in_a_run_is_one_sentence(fault: str, part: str, tmp_path: Path)
             "map-style",
         ),
         (type("Broken", (), {"__len__": lambda self: 1 // 0, "__getitem__": None})(), "ZeroDivisionError"),
+        (
+            type("Endless", (), {"__len__": lambda self: 10**12, "__getitem__": None})(),
+            "1,000,000,000,000 items; at most",
+        ),
     ],
 )
 def test_a_data_set_needs_a_length(data: object, part: str) -> None:

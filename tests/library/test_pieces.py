@@ -71,6 +71,23 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert list(DistributedSampler(50, rank=0, world_size=1, shuffle=False)) == list(range(50))
 
 
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 5))
+def test_an_incomplete_last_step_can_be_dropped(size: int, world_size: int, batch_size: int) -> None:
+    def sampler(rank: int, drop_last: bool) -> DistributedBatchSampler:
+        return DistributedBatchSampler(size, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
+
+    whole = size // (batch_size * world_size)
+    if not whole:
+        with pytest.raises(ValueError, match=f"has {size} samples, fewer than the {batch_size * world_size} of a step"):
+            sampler(0, drop_last=True)
+        return
+    for rank in range(world_size):
+        dropping = sampler(rank, drop_last=True)
+        assert list(dropping) == list(sampler(rank, drop_last=False))[:whole]
+        assert dropping.loss_scales() == [1.0] * whole
+        assert dropping.counts() == [batch_size] * len(dropping)
+
+
 def test_impossible_samplers() -> None:
     with pytest.raises(ValueError, match="rank is 2 and world_size 2; ranks go from 0"):
         DistributedSampler(5, rank=2, world_size=2)
@@ -129,6 +146,16 @@ def test_a_benchmark_leaves_no_trace() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_a_benchmark_says_what_it_cannot_measure() -> None:
+    model, batch = nn.Linear(2, 1), torch.ones(1, 2)
+    with pytest.raises(TypeError, match="model is str; give a torch"):
+        benchmark("model", batch, lambda m, x: m(x))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="loss returned float; it must be a tensor"):
+        benchmark(model, batch, lambda m, x: m(x).sum().item())
+    with pytest.raises(ValueError, match="loss returned a tensor without a gradient"):
+        benchmark(model, batch, lambda m, x: m(x).detach())
+
+
 def test_what_is_saved_is_whole_or_the_former_file(tmp_path: Path) -> None:
     file = tmp_path / "new" / "model.safetensors"
     assert save_on_rank0({"weight": torch.ones(2)}, file) == file
@@ -136,6 +163,11 @@ def test_what_is_saved_is_whole_or_the_former_file(tmp_path: Path) -> None:
         save_on_rank0({"step": 3}, file)  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="state is int; give a module, a mapping of tensors or a function"):
         save_on_rank0(3, file)  # type: ignore[arg-type]
+
+    with pytest.raises(IsADirectoryError, match="is a folder; give the path of a file within it"):
+        save_on_rank0({"weight": torch.ones(2)}, tmp_path / "new")
+    with pytest.raises(NotADirectoryError, match=r"model\.safetensors' is a file; give a path within a folder"):
+        save_on_rank0({"weight": torch.ones(2)}, file / "inner")
 
     def fails(path: Path) -> None:
         path.write_text("half")

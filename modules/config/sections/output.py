@@ -72,11 +72,23 @@ class OutputSettings(Section):
         help="Also writes the curves and samples for TensorBoard, a viewer in the browser.",
         advanced=True,
     )
-    save_dtype: Literal["fp32", "bf16", "fp16"] = setting(
+    profile_steps: int = setting(
+        0,
+        title="Profile steps",
+        help="Records so many steps after the first three with PyTorch's profiler: a trace of each process for "
+        "ui.perfetto.dev in the folder profile of the run, and the ten operations that take longest in the log. These "
+        "steps are slower. 0: none.",
+        unit="steps",
+        ge=0,
+        le=1000,
+        advanced=True,
+    )
+    save_dtype: Literal["fp64", "fp32", "bf16", "fp16"] = setting(
         "fp32",
         title="Saved precision (dtype)",
-        help="fp32 loses nothing and is the best to continue training from. bf16 and fp16 take half the space; every "
-        "tool reads fp16, a few older ones cannot read bf16. Backups always keep full precision.",
+        help="fp32 loses nothing, unless precision is fp64, and is the best to continue training from. bf16 and fp16 "
+        "take half the space; every tool reads fp16, a few older ones cannot read bf16. Backups always keep full "
+        "precision.",
     )
     save_single_file: bool = setting(
         False,

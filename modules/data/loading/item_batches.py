@@ -24,6 +24,7 @@ from modules.data.random_state import keep_random_state, seed_everything
 
 T = TypeVar("T")
 TRAIN, VALIDATION, TEST = "training", "validation", "test"
+MAX_ITEMS = 2**31
 
 
 class ItemBatches(MicroBatchReader):
@@ -122,7 +123,14 @@ def item_count(data: MapDataset, name: str) -> int:
             "Give a map-style data set, with __len__ and __getitem__, as torch.utils.data.Dataset; not an iterable "
             "one or a DataLoader.",
         )
-    return _run(lambda: len(data), f"The length of the {name} data cannot be read")
+    length = _run(lambda: len(data), f"The length of the {name} data cannot be read")
+    if length > MAX_ITEMS:
+        raise DataError(
+            f"The {name} data says that it has {length:,} items; at most {MAX_ITEMS:,} are possible, because the order "
+            "of an epoch is in memory.",
+            "Let __len__ count what is read at once, such as windows of a text that do not overlap.",
+        )
+    return length
 
 
 def _run(work: Callable[[], T], what: str, advice: str = "") -> T:
