@@ -82,11 +82,12 @@ n_gpu: 2
     assert config.family_options == {"network": "cifar_resnet32", "pretrained": False}
     assert (config.batch_size, config.validation_split, config.loader_workers) == (16, 0.1, 2)
     assert (config.optimizer.name, config.learning_rate) == ("adam", 0.01)
-    assert (config.epochs, config.early_stopping_patience, config.early_stopping_metric) == (10, 3, "loss")
+    assert (config.epochs, config.early_stopping_patience, config.early_stopping_metric) == (10, 4, "loss")
     assert (config.early_stopping_mode, config.tensorboard) == ("min", False)
     assert (config.enable_multi_gpu, config.world_size) == (True, 2)
     assert config.validate_every == Interval(1, "epochs")
     assert config.max_grad_norm is None  # such scripts do not clip unless they say so
+    assert any("one validation more than early_stop" in entry.why for entry in found.report.changed)
     assert reasons(found)["lr_scheduler.type (line 5)"].startswith("Tandem has constant, linear, cosine")
 
 
@@ -140,6 +141,21 @@ def test_advice_names_the_guide_and_the_settings_there_are(tmp_path: Path) -> No
     assert "docs/custom_models.md" in why["loss"]
     assert "crop_padding" in why["data.augmentation.random_crop"]
     assert "early_stopping_metric" in why["validation.metric"]
+
+
+@pytest.mark.parametrize(
+    "callbacks",
+    [
+        "\n  callbacks:\n  - {class_path: pytorch_lightning.callbacks.EarlyStopping, init_args: {monitor: val_loss}}\n",
+        "\ncallbacks: {early_stopping: {_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val_loss}}\n",
+    ],
+    ids=["Lightning's CLI", "Hydra"],
+)
+def test_lightnings_callback_has_a_patience_by_default(tmp_path: Path, callbacks: str) -> None:
+    text = f"data: {{val_split: 0.1}}\ntrainer:\n  max_epochs: 9{callbacks}"
+    found = imported(tmp_path, text)
+    assert (found.config.early_stopping_patience, found.config.early_stopping_metric) == (3, "loss")
+    assert not reasons(found)
 
 
 def test_early_stopping_that_is_off_is_off(tmp_path: Path) -> None:

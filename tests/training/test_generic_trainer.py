@@ -7,10 +7,11 @@ import math
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from modules.checkpoint import backups
 from modules.training.parity import weight_difference
-from tests.runs import Run, group_exit_codes, same_state, tiny_config, train_alone
+from tests.runs import Run, group_exit_codes, same_state, same_tensors, tiny_config, train_alone
 
 pytestmark = pytest.mark.xdist_group("pair")
 
@@ -154,3 +155,24 @@ def test_test_images_are_evaluated_once_and_never_trained_on(images: Path, tmp_p
     assert [(event["set"], event["step"]) for event in run.events("validation")] == [("test", 6)]
     assert run.events("started")[0]["steps_per_epoch"] == plain.events("started")[0]["steps_per_epoch"]
     assert same_state(run.state, plain.state)
+
+
+def test_the_average_is_validated_and_sampled_but_not_trained(images: Path, tmp_path: Path) -> None:
+    settings = {
+        "validation_split": 0.2,
+        "validate_every": "6 steps",
+        "learning_rate": 0.1,
+        "ema_decay": 0.9,
+        "samples": [{"prompt": "x", "steps": 1}],
+        "sample_every": "6 steps",
+    }
+    shown = []
+    runs = [train_alone(tiny_config(images, tmp_path / str(ema), ema=ema, **settings))[1] for ema in (False, True)]
+    assert runs[0].losses == runs[1].losses
+    assert same_tensors(runs[0].state.weights, runs[1].state.weights)
+    for run in runs:
+        (validation,), (file,) = run.events("validation"), run.folder.samples_dir.glob("*-00.png")
+        with Image.open(file) as image:
+            shown.append((validation["loss"], image.tobytes()))
+    assert shown[0][0] != shown[1][0]
+    assert shown[0][1] != shown[1][1]

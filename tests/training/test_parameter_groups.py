@@ -134,6 +134,22 @@ def test_the_foreach_step_can_be_switched_off() -> None:
     assert found(fused=False, foreach=False) is False
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_a_fused_step_is_one_operation(name: str) -> None:
+    def operations(fused: bool) -> set[str]:
+        config = TrainConfig.model_validate({"optimizer": {"name": name, "fused": fused}})
+        weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+        for weight in weights:
+            weight.grad = torch.ones(2)
+        optimizer = build_optimizer(weights, config)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            optimizer.step()
+        return {event.key for event in profile.key_averages()}
+
+    assert f"aten::_fused_{name}_" in operations(fused=True)
+    assert not any("_fused_" in each for each in operations(fused=False))
+
+
 @pytest.fixture(scope="module")
 def divided(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     config = tiny_config(images, tmp_path_factory.mktemp("divided"), **DIVIDED, backup_every="1 step", backups_kept=9)

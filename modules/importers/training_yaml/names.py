@@ -54,6 +54,8 @@ def canonical(data: Mapping[str, object], table: Table) -> Iterator[tuple[str, s
             parts[:2] = [inner]
         if parts[-1] in _CLASS and parts[:-1] in (["optimizer"], ["scheduler"]):
             parts[-1], value = "type", _class_name(value)
+        if parts[0] == "early_stopping" and parts[-1] in _CLASS and _class_name(value) == "EarlyStopping":
+            parts[-1], value = "callback", _class_name(value)
         name = ".".join(parts)
         yield table.renamed.get(name, name), written, value
 
@@ -71,10 +73,13 @@ def _with_callbacks(settings: Mapping[str, object]) -> Iterator[tuple[str, objec
             continue
         for number, callback in enumerate(value):
             settings_of = flatten({"": callback})
-            section = _CALLBACKS.get(_class_name(settings_of.pop(".class_path", None)))
+            path = settings_of.pop(".class_path", None)
+            section = _CALLBACKS.get(_class_name(path))
             if section is None:
                 yield f"{written}.{number}", [callback]  # in a list: as a whole
                 continue
+            if section == "early_stopping":
+                yield f"{written}.{number}.class_path", _OfCallback(section, path)
             for name, inner in settings_of.items():
                 yield f"{written}.{number}{name}", _OfCallback(section, inner)
 

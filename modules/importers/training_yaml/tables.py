@@ -89,7 +89,7 @@ _OTHER_NAMES: Mapping[str, Iterable[str]] = {
         "training.eval_interval", "training.val_every", "training.validate_every", "training.check_val_every_n_epoch",
     ),
     "early_stopping.enabled": ("early_stopping", "early_stopping.enable", "early_stopping.use"),
-    "early_stopping.patience": ("training.patience", "training.early_stopping_patience", "training.early_stop",
+    "early_stopping.patience": ("training.patience", "training.early_stopping_patience",
                                 "training.early_stopping.patience"),
     "early_stopping.metric": ("early_stopping.monitor", "training.monitor", "training.early_stopping.metric",
                               "training.early_stopping.monitor"),
@@ -150,7 +150,7 @@ TABLE = Table(
             "enable_multi_gpu, training_mode, world_size", values.parallel,
         ),
         CombinedRule(
-            dict.fromkeys(f"early_stopping.{name}" for name in ("enabled", "patience", "metric", "mode", "min_delta")),
+            dict.fromkeys(values.STOPPING),
             "early_stopping_patience, early_stopping_metric, early_stopping_mode, early_stopping_min_delta",
             values.early_stopping,
         ),

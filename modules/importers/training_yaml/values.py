@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from modules.config.explain import format_value
 from modules.config.run_names import sanitize_run_name
@@ -192,21 +193,42 @@ def device(value: object) -> object:
     return "cpu" if name == "cpu" else "auto"
 
 
+STOPPING: Final = (
+    *("early_stopping.enabled", "early_stopping.patience", "early_stopping.metric", "early_stopping.mode"),
+    *("early_stopping.min_delta", "early_stopping.callback", "training.early_stop"),
+)
+_LIGHTNING_PATIENCE: Final = 3  # of EarlyStopping, if its callback gives none
+
+
 def early_stopping(values: Values) -> list[Assignment]:
     """Patience, metric, direction and smallest change, unless it is switched off."""
     enabled = values["early_stopping.enabled"]
     if enabled is not None and not boolean(enabled):
         return []
     found: list[Assignment] = []
-    if patience := optional_number(values["early_stopping.patience"]):
-        keys = ["early_stopping.enabled"] * (enabled is not None) + ["early_stopping.patience"]
-        found.append(Assignment("early_stopping_patience", integer(patience), keys=tuple(keys)))
+    found += _patience(values)
     if is_text(values["early_stopping.metric"]):
         found += _metric(str(values["early_stopping.metric"]))
     for key, read in (("mode", _DIRECTIONS), ("min_delta", _least_change)):
         if (value := values[f"early_stopping.{key}"]) is not None:
             found.append(Assignment(f"early_stopping_{key}", read(value), keys=(f"early_stopping.{key}",)))
     return found
+
+
+def _patience(values: Values) -> list[Assignment]:
+    """In validations without improvement; nothing if there is no early stopping."""
+    switch = tuple(key for key in ("early_stopping.enabled", "early_stopping.callback") if values[key] is not None)
+    if patience := optional_number(values["early_stopping.patience"]):
+        keys = (*switch, "early_stopping.patience")
+        return [Assignment("early_stopping_patience", integer(patience), keys=keys)]
+    if allowed := optional_number(values["training.early_stop"]):
+        why = "the template stops after one validation more than early_stop without improvement"
+        keys = (*switch, "training.early_stop")
+        return [Assignment("early_stopping_patience", integer(allowed) + 1, why, keys)]
+    if values["early_stopping.callback"] is not None and values["early_stopping.patience"] is None:
+        why = "Lightning's default patience"
+        return [Assignment("early_stopping_patience", _LIGHTNING_PATIENCE, why, switch)]
+    return []
 
 
 def _least_change(value: object) -> object:
