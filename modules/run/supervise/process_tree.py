@@ -14,6 +14,8 @@ import psutil
 
 START_TOKEN: Final = "TANDEM_START"
 _REMEMBER_OTHERS_S: Final = 30.0
+_DIE_WITHIN_S: Final = 10.0
+_WAKE_WITHIN_S: Final = 1.0
 
 
 class ProcessTree:
@@ -66,8 +68,10 @@ class ProcessTree:
     def terminate(self, *, patience_s: float) -> None:
         """Wait up to `patience_s` for the processes to exit, then kill until none is left."""
         psutil.wait_procs(self.processes(), timeout=patience_s)
-        give_up = time.monotonic() + 10
-        while self.kill() and time.monotonic() < give_up:
+        started = time.monotonic()
+        while (killed := self.kill()) and (seconds := time.monotonic() - started) < _DIE_WITHIN_S:
+            if seconds > _WAKE_WITHIN_S and all(map(waits_for_a_disk, killed)):
+                break
             time.sleep(0.05)
 
     def _contains(self, process: psutil.Process) -> bool:
@@ -75,6 +79,14 @@ class ProcessTree:
             return env_var(process, START_TOKEN) == self._token and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False  # it has just ended
+
+
+def waits_for_a_disk(pid: int) -> bool:
+    """Whether a process is in uninterruptible sleep (state D), in which it cannot even be killed."""
+    try:
+        return str(psutil.Process(pid).status()) == psutil.STATUS_DISK_SLEEP
+    except psutil.Error:
+        return False
 
 
 def tree_tokens(processes: Iterable[psutil.Process]) -> set[str]:

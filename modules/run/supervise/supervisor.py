@@ -35,7 +35,7 @@ from modules.run.supervise.outcome import (
     decide_outcome,
     outcome_message,
 )
-from modules.run.supervise.process_tree import ProcessTree
+from modules.run.supervise.process_tree import ProcessTree, waits_for_a_disk
 from modules.run.supervise.recorded_failures import RecordedFailures
 from modules.run.supervise.restart_tracker import RestartTracker
 from modules.run.supervise.stop_requests import StopRequests
@@ -241,6 +241,8 @@ class Supervisor:
             )
         if self._finished_at is not None and self._alone_since is None and self._is_only_launcher_left():
             self._alone_since = now
+        if self._failed_at is not None and self._restarts.is_last_attempt and self._is_rest_unkillable():
+            self._killed_pids.update(self._tree.kill())  # torchrun would wait for them
         if self._guard.restore():
             self._warn(
                 f"The run folder {self._folder.path} was deleted or moved during the run. It was recreated; "
@@ -254,6 +256,11 @@ class Supervisor:
         """Whether torchrun is the only process left on this machine."""
         is_torchrun = launcher_name(self._argv) == "torchrun"
         return is_torchrun and all(each.pid == self._launcher_pid for each in self._tree.processes())
+
+    def _is_rest_unkillable(self) -> bool:
+        """Whether the launcher waits only for processes that no signal reaches."""
+        rest = [each.pid for each in self._tree.processes() if each.pid != self._launcher_pid]
+        return bool(rest) and all(map(waits_for_a_disk, rest))
 
     def _report_restart(self) -> None:
         """Report why the previous attempt failed, and reset the state for the new one."""

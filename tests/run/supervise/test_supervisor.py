@@ -344,6 +344,39 @@ def test_spawned_ranks_that_are_all_suspended_are_a_failure(monkeypatch: pytest.
     assert "is stopped (state T)" in failure.message
 
 
+FREEZER = Path("/sys/fs/cgroup/freezer")
+WAITS_FOR_FROZEN_RANK = """
+import subprocess, sys; from pathlib import Path
+from modules.run import Failure, RunFolder, record_failure
+rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+group = Path(sys.argv[2])
+(group / "cgroup.procs").write_text(str(rank.pid))
+(group / "freezer.state").write_text("FROZEN")
+record_failure(RunFolder(Path(sys.argv[1])), Failure(1, "a", "stopped", "in state D"))
+rank.wait()
+"""
+
+
+@pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="only root may freeze processes, with cgroups of version 1")
+def test_a_rank_that_cannot_be_killed_is_not_waited_for(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("modules.run.supervise.supervisor._HOUSEKEEPING_EVERY_S", 0.05)
+    group = FREEZER / f"tandem-{os.getpid()}"
+    group.mkdir()
+    try:
+        argv = [sys.executable, "-c", WAITS_FOR_FROZEN_RANK, str(folder.path), str(group)]
+        environment = {"PYTHONPATH": str(WORKER.parents[3])}
+        patient = GracePeriods(failure_s=1000.0)
+        assert Supervisor(argv, folder, ranks=range(2), environment=environment, grace=patient).run() == 3
+        assert "rank 1 on a failed" in capfd.readouterr().err
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        while (group / "cgroup.procs").read_text():
+            time.sleep(0.02)
+        group.rmdir()
+
+
 def test_unwritable_folder_error(folder: RunFolder) -> None:
     folder.launcher_log.mkdir()
     with pytest.raises(ConfigError, match=r"run folder cannot be written: .*launcher\.txt"):
