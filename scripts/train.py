@@ -130,6 +130,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--backend", choices=("nccl", "gloo"), help="communication backend")
     top.add_argument("--no_torchrun", action="store_true", help="start the processes without torchrun")
     top.add_argument("--single_gpu_data_loading", action="store_true", help="let one process encode all images")
+    top.add_argument(
+        "--profile", metavar="STEPS", help="record so many steps: a trace of each rank, and what takes longest"
+    )
     top.add_argument("--dry_run", action="store_true", help="check the settings and show what would start")
     top.add_argument(
         "--verify_parity",
@@ -176,6 +179,7 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
         "distributed_data_loading=false": options.single_gpu_data_loading,
         f"distributed_backend={options.backend}": options.backend is not None,
         f"run_name={options.run_name}": options.run_name is not None,
+        f"profile_steps={options.profile}": options.profile is not None,
     }
     if options.config is None and options.resume is None:
         options.config = own_file(options.set)

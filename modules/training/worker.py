@@ -61,6 +61,7 @@ from modules.training.control_requests import STOP_REQUESTS, ControlRequests, Ou
 from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
 from modules.training.generic_trainer import GenericTrainer
+from modules.training.profiler import profiled
 from modules.training.run_location import find_backup
 from modules.training.step_metrics import metric_names
 from modules.training.triggers import TimeTrigger
@@ -114,7 +115,8 @@ def _run_worker(
             with join_ranks(config, folder, report, rank_env, store, supervised=supervised) as ranks:
                 trainer = _trainer(config, folder, report, requests, ranks, backup)
                 search = SearchRequest.from_environment(os.environ)
-                outcome = trainer.run() if search is None else search_batch_size(trainer, search)
+                with profiled(config, folder, rank, report):
+                    outcome = trainer.run() if search is None else search_batch_size(trainer, search)
             return _exit_code(outcome, in_supervised_group=in_supervised_group)
     except StoppedBeforeTraining as stop:
         report.note(str(stop))
