@@ -2,6 +2,9 @@
 
 A crash is any exception that is no TandemError, a worker that dies, much memory, or anything that is done outside of
 the folder of a case; a hang is 5 s.
+
+Only if named: writes (every call of a backup fails), disks (a run's disk fails), kills (a run is killed); a crash is
+a damaged backup, other weights after the resume, or an end without a word.
 """
 
 from __future__ import annotations
@@ -29,20 +32,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns 1 if there was a crash or a hang."""
     arguments = _parser().parse_args(argv)
     prepare_program()
+    from tests.torture.breakdowns import BREAKDOWNS, run_breakdowns
     from tests.torture.kinds import KINDS
     from tests.torture.watch import Plan, Tally, run
 
+    every_kind = {**KINDS, **BREAKDOWNS}
+
     if arguments.list:
-        print("\n".join(f"{name:10} {what}" for name, what in KINDS.items()))
+        print("\n".join(f"{name:10} {what}" for name, what in every_kind.items()))
         return 0
-    unknown = [name for name in arguments.kinds if name not in KINDS]
+    unknown = [name for name in arguments.kinds if name not in every_kind]
     if unknown:
-        print(f"there is no kind {unknown[0]!r}; the kinds are {', '.join(KINDS)}.", file=sys.stderr)
+        print(f"there is no kind {unknown[0]!r}; the kinds are {', '.join(every_kind)}.", file=sys.stderr)
         return 2
-    plans = [Plan(name, 0, arguments.count - 1) for name in KINDS if name in (arguments.kinds or KINDS)]
+    plans = [Plan(name, 0, arguments.count - 1) for name in every_kind if name in (arguments.kinds or KINDS)]
     if arguments.only:
         kind, _, number = arguments.only.partition(":")
-        if kind not in KINDS or not number.isdecimal():
+        if kind not in every_kind or not number.isdecimal():
             print(f"--only is {arguments.only!r}; use KIND:NUMBER, such as configs:17.", file=sys.stderr)
             return 2
         plans = [Plan(kind, int(number), int(number))]
@@ -59,7 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         tallies: list[Tally] = []
         print(HEADER, flush=True)
         for plan in plans:
-            tallies += run([plan], arguments.seed, folder.absolute(), progress=progress)
+            if plan.kind in BREAKDOWNS:
+                tally = run_breakdowns(plan, arguments.seed, folder.absolute(), progress)
+                if tally is None:
+                    print(f"{plan.kind}: needs Linux and a C compiler.", file=sys.stderr)
+                    return 2
+                tallies.append(tally)
+            else:
+                tallies += run([plan], arguments.seed, folder.absolute(), progress=progress)
             print(_row(tallies[-1]), flush=True)
     faults = [fault for tally in tallies for fault in tally.faults]
     for fault in faults:
