@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from app.monitor.points import Axis
 
 STEP_METRICS: Final = ("epoch", "samples_seen", "loss", "lr", "grad_norm", "samples_per_s")
-COLUMNS: Final = ("time", "step", *STEP_METRICS, "validation_loss", "test_loss", "validation_accuracy", "test_accuracy")
+COLUMNS: Final = ("time", "step", *STEP_METRICS, "validation_loss", "test_loss")
+_SETS: Final = ("validation", "test")
 _SIZE: Final = (1600, 1000)
 _TITLE_PX: Final = 34
 
@@ -36,17 +37,19 @@ class PlotSpec:
 
 
 def save_numbers(folder: RunFolder, file: Path) -> int:
-    """Write every step and validation of a run as CSV; returns the number of rows. Raises OSError."""
+    """Write every step and validation of a run as CSV, with each metric of the validations as validation_NAME and
+    test_NAME; returns the number of rows. Raises OSError."""
+    metrics = _metrics_of(folder)
     partial = file.with_name(f".partial-{os.getpid()}-{file.name}")
     rows = 0
     reader = EventReader(folder.events_file)
     try:
         with partial.open("w", newline="", encoding="utf-8") as target:
             writer = csv.writer(target)
-            writer.writerow(COLUMNS)
+            writer.writerow([*COLUMNS, *(f"{part}_{name}" for name in metrics for part in _SETS)])
             while events := reader.new():
                 for event in events:
-                    row = _row(event)
+                    row = _row(event, metrics)
                     if row is not None:
                         writer.writerow(["" if value is None else value for value in row])
                         rows += 1
@@ -84,16 +87,28 @@ def save_plots(
         partial.unlink(missing_ok=True)
 
 
-def _row(event: dict[str, object]) -> list[object] | None:
+def _metrics_of(folder: RunFolder) -> list[str]:
+    """The names of what the validations of a run measure besides the loss, in the order in which they appear."""
+    reader, names = EventReader(folder.events_file), dict[str, None]()
+    while events := reader.new():
+        for event in events:
+            measured = event.get("metrics")
+            if event.get("type") == "validation" and isinstance(measured, dict):
+                names |= dict.fromkeys(map(str, measured))
+    return list(names)
+
+
+def _row(event: dict[str, object], metrics: Sequence[str]) -> list[object] | None:
     step = parse_int(event.get("step"))
     if step is None or event.get("type") not in {"step", "validation"}:
         return None
     time = parse_float(event.get("t"))
     if event["type"] == "step":
-        return [time, step, *(_number(event.get(name)) for name in STEP_METRICS), *[None] * 4]
-    metrics = event.get("metrics")
-    accuracy = parse_float(metrics.get("accuracy")) if isinstance(metrics, dict) else None
-    measured = [parse_float(event.get("loss")), accuracy]
+        figures = [_number(event.get(name)) for name in STEP_METRICS]
+        return [time, step, *figures, *[None] * (2 + 2 * len(metrics))]
+    given = event.get("metrics")
+    found = given if isinstance(given, dict) else {}
+    measured = [parse_float(event.get("loss")), *(parse_float(found.get(name)) for name in metrics)]
     is_test = parse_text(event.get("set")) == "test"
     by_set = [(None, value) if is_test else (value, None) for value in measured]
     return [time, step, *(None for _ in STEP_METRICS), *(value for pair in by_set for value in pair)]

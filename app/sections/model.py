@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
@@ -80,6 +80,7 @@ class Section(FormSection):
         if (name, error, declaration) == self._shown:
             return
         self._shown = name, error, declaration
+        name = PurePath(name).name
         if self.state.family.not_allowed:
             self.review.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
         else:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import tkinter as tk
+
 from app.form.cards import Card
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
 from app.sections.form_section import FormSection, first_line
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import card, text, wrap_within
 
+NO_SAMPLES = "The model family generates no images, so there is nothing to sample."
 EMPTY = "No samples yet.\nSamples show what the model can generate during training."
 
 
@@ -22,11 +28,34 @@ class Section(FormSection):
     )
     cards = (Card("Interval", ("sample_every",), 0),)
 
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        super().__init__(parent, state)
+        state.subscribe("family", self._changed, self)
+
     def build(self) -> None:
+        self.no_samples = card(self.scroll.inside)
+        note = text(self.no_samples, NO_SAMPLES, colour=theme.MUTED)
+        wrap_within(note, self.no_samples)
+        note.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
+        self.columns.add(self.no_samples, 0)
         self.list = self.add_list(
             ItemListSpec("samples", "enabled", "Samples", "Add a sample", EMPTY, describe), self.item_cards
         )
         super().build()
+
+    def arrange(self) -> None:
+        """For a family that generates no images: nothing but samples that are left over."""
+        declaration = self.state.family.declaration
+        draws = declaration is None or declaration.draws_samples
+        hidden = {str(self.no_samples)} if draws else set[str]()
+        if not draws and not self.list.items:
+            hidden |= {str(self.list.frame), *(str(block.frame) for block in self.blocks)}
+        hidden |= {str(block.frame) for block in self.blocks if not block.arrange(self.wants)}
+        self.columns.arrange(lambda frame: str(frame) not in hidden)
+
+    def _changed(self) -> None:
+        if self.shown:
+            self.refresh()
 
 
 def describe(sample: dict[str, object]) -> ItemContent:

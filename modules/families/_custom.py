@@ -44,6 +44,7 @@ class CustomFamily(Family):
     """Trains a user's model on the user's data with the user's loss."""
 
     image_cache = "none"
+    draws_samples = False
     brings_data = True
     size_step = 1
     code: ClassVar[CustomCode]

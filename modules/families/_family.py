@@ -83,6 +83,7 @@ class Family(ABC):
     # "optional": the setting `cache_latents` decides. "none": images are always decoded anew by the loader's workers.
     image_cache: ClassVar[Literal["required", "optional", "none"]] = "required"
     example_transform: ExampleTransform | None = None  # of images that are not cached; None: they are all cached
+    draws_samples: ClassVar[bool] = True  # whether it generates images
     brings_data: ClassVar[bool] = False  # whether it trains on its `data_sets`, and has no use for concepts
     # Captions are class names; set-up gives those of the training images to `load`, as the family option `classes`.
     learns_classes: ClassVar[bool] = False

@@ -35,6 +35,7 @@ class Classifier(Family):
 
     Options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
     image_cache = "none"
+    draws_samples = False
     learns_classes = True
 
     def __init__(self, options: ClassifierOptions, model: nn.Module) -> None:

@@ -30,8 +30,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def describe(name: str) -> str:
-    """JSON with the family's name, methods, submodules (as "parts"), size step, whether it brings its own data, and the
-    declarations of its options."""
+    """JSON with the family's name, methods, submodules (as "parts"), size step, whether it brings its own data and
+    draws samples, and the declarations of its options."""
     with redirect_stdout(sys.stderr):  # what a user's file prints
         family = family_class(name)
     declarations = [asdict(option) for option in options(family.Options)]
@@ -41,6 +41,7 @@ def describe(name: str) -> str:
         "parts": family.submodules,
         "size_step": family.size_step,
         "brings_data": family.brings_data,
+        "draws_samples": family.draws_samples,
         "options": declarations,
     }
     return json.dumps(described, indent=2)

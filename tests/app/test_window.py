@@ -12,6 +12,7 @@ import pytest
 
 from app.form.family_fields import SubmoduleField
 from app.sections import SECTIONS
+from app.sections.sampling import NO_SAMPLES
 from app.widgets import theme
 from app.windows.shortcuts import SHORTCUTS
 from modules.config import TrainConfig, load_config, options, save_config, trusted_code
@@ -479,6 +480,13 @@ def test_data_of_ones_own_needs_no_folders_of_images(driver: Driver) -> None:
     assert "The data comes from build_data in points.py" in shown
     assert not any(part in shown for part in ("Add a folder", "Resolution", "Masks", "Cache folder", "All images"))
     assert not section.tabs.winfo_ismapped()  # type: ignore[attr-defined]
+    driver.window.show_section("sampling")
+    driver.settle()
+    assert driver.text(driver.window.sections["sampling"]).strip().endswith(NO_SAMPLES)
+    driver.window.show_section("model")
+    driver.settle()
+    assert "Options of points.py" in driver.text(driver.window.sections["model"])
+    driver.window.show_section("data")
     driver.set("validation_split", "0.2")
     driver.draft.set("concepts", [{"path": ""}])
     driver.settle()

@@ -88,7 +88,7 @@ def _new_buffer(size: int) -> Tensor | NDArray[np.uint8]:
     the trainer waits for it for ever.
     """
     try:
-        return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))  # type: ignore[call-overload]
+        return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
     except RuntimeError as error:
         _log_full(str(error).split(" for file")[0])
         return np.empty(size, np.uint8)
