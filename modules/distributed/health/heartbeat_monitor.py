@@ -81,8 +81,15 @@ class HeartbeatMonitor:
         host = self._everyone[0]
         if found := self._check_process(host, seconds):
             return found
+        probe = self._probes.get(host.machine_id)
+        if probe is not None:
+            probe.start()
         if seconds < self._machine_timeout_s(host.machine_id, connection_broken=connection_broken):
             return None
+        if probe is not None and probe.refuses:
+            text = f"Host {host.host} can be reached, but its processes of this run have ended without a word: they "
+            text += "were killed, or the machine was restarted."
+            return failure_of(host, "gone", text)
         return self._lost(0, {member.rank for member in self._on(host.machine_id)}, seconds)
 
     def kill(self, rank: int) -> None:

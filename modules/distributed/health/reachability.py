@@ -28,6 +28,7 @@ class HostProbe:
         """`answers`: it has been reached there before. If it never was, a firewall may drop every probe."""
         self._address, self._port = address, port
         self._answers = answers
+        self.refuses = False  # the machine answers, but nothing listens at the port
         self._failing_since: float | None = None
         self._last_failure_at = 0.0
         self._thread: threading.Thread | None = None
@@ -49,9 +50,11 @@ class HostProbe:
         started = time.monotonic()
         try:
             socket.create_connection((self._address, self._port), PROBE_TIMEOUT_S).close()
+            self.refuses = False
         except ConnectionRefusedError:
-            pass
+            self.refuses = True
         except OSError:
+            self.refuses = False
             if self._failing_since is None or started - self._last_failure_at > _SAME_OUTAGE_S:
                 self._failing_since = started
             self._last_failure_at = started

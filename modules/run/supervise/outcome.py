@@ -125,7 +125,7 @@ def _root_failure(evidence: RunEvidence) -> Failure:
     unrecorded = [
         each for each in evidence.report.exits if each.rank not in recorded and each.pid not in evidence.killed_pids
     ]
-    primary = next((failure for failure in evidence.failures if not failure.is_secondary), None)
+    primary = _primary_failure(evidence)
     sudden = next((each for each in unrecorded if each.is_first and each.exit_code in _ROOT_CAUSE_SIGNALS), None)
     if sudden is not None and (primary is None or primary.time >= sudden.time > 0):
         # An error recorded after another rank was killed is most likely about that loss, with a text that no rule of
@@ -153,6 +153,17 @@ def _root_failure(evidence: RunEvidence) -> Failure:
     if unrecorded:
         return _failure_of_exit(unrecorded[0], evidence)
     return _failure_of_event(evidence) or _failure_of_launcher(evidence)
+
+
+def _primary_failure(evidence: RunEvidence) -> Failure | None:
+    """The first failure that no other caused.
+
+    Of two machines that lose each other, each accuses the other, and hears that from it if packets are lost in one
+    direction only; this one is here.
+    """
+    primary = [failure for failure in evidence.failures if not failure.is_secondary]
+    of_others = [each for each in primary if each.kind != "lost" or each.rank not in evidence.ranks]
+    return next(iter(of_others or primary), None)
 
 
 def _failure_of_exit(worker: WorkerExit, evidence: RunEvidence) -> Failure:

@@ -77,3 +77,14 @@ def test_an_unreachable_machine_is_lost_sooner() -> None:
     lost = other.diagnose_store(1.0, connection_broken=False)
     assert lost is not None
     assert lost.message.endswith("and cannot be reached.")
+
+
+def test_a_machine_that_refuses_the_store_s_port_has_lost_its_processes() -> None:
+    everyone = (member(0, "alpha"), member(1, "beta"))
+    probe = HostProbe("127.0.0.1", free_port(), answers=True)
+    probe.probe()
+    monitor = HeartbeatMonitor(everyone, 1, {"alpha": probe})
+    failure = monitor.diagnose_store(1000.0, connection_broken=True)
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (0, "gone")
+    assert failure.message.startswith("Host alpha can be reached, but its processes of this run have ended")

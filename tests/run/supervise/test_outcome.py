@@ -133,3 +133,18 @@ def test_a_signal_from_outside_is_no_crash() -> None:
     assert outcome.failure.kind == "killed"
     assert "terminated externally (signal SIGHUP)" in outcome.failure.message
     assert "driver" not in outcome.failure.advice
+
+
+def test_a_machine_does_not_accuse_itself_of_being_unreachable() -> None:
+    """Packets were lost in one direction only, so beta's report about alpha arrived there."""
+    about_alpha = Failure(0, "alpha", "lost", "Host alpha cannot be reached.", time=100.0)
+    about_beta = Failure(1, "beta", "lost", "Host beta cannot be reached.", time=101.0)
+    for first_rank, failures, host in (
+        (0, (about_alpha, about_beta), "beta"),
+        (1, (about_alpha, about_beta), "alpha"),
+        (0, (about_alpha,), "alpha"),
+    ):
+        ranks = range(first_rank, first_rank + 1)
+        failure = decide_outcome(RunEvidence(1, failures=failures, ranks=ranks)).failure
+        assert failure is not None
+        assert failure.host == host
