@@ -22,7 +22,8 @@ from modules.data.batch import Batch, DataSets, Example
 from modules.data.random_state import keep_random_state, seed_everything
 from modules.families._custom_code import CustomCode, as_data_sets, kind_of, per_sample, read_file
 from modules.families._family import Evaluation, Family, Metrics, SampleRequest, read_options
-from modules.files import FileFault, file_size, read_json
+from modules.families._saved_model import saved_options
+from modules.files import FileFault, file_size
 
 MODEL_NAME = "TandemCustomModel"
 
@@ -208,20 +209,8 @@ def _options(config: TrainConfig, code: CustomCode) -> Section:
 
 
 def _options_of(folder: Path) -> Mapping[str, JsonValue]:
-    try:
-        config = read_json(folder / "config.json")
-        if not isinstance(config, dict) or config.get("_class_name") != MODEL_NAME:
-            raise FileFault("is not that of a model of your own")
-        options = config.get("options")
-        if not isinstance(options, dict):
-            raise FileFault("has no options")
-    except (OSError, FileFault) as error:
-        reason = f"its config.json {error}" if isinstance(error, FileFault) else str(error)
-        raise ConfigError(
-            f"base_model: {str(folder)!r} is not a saved model ({reason}).",
-            "Give the model folder of an earlier run of this file.",
-        ) from error
-    return options
+    advice = "Give the model folder of an earlier run of this file."
+    return saved_options(folder, MODEL_NAME, "model of your own", advice)
 
 
 def _load_weights(model: nn.Module, folder: Path) -> None:

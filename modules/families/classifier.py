@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 import torch
 from PIL import Image
@@ -24,7 +24,8 @@ from modules.classification.resnet import ResidualBlock
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, Example
 from modules.families._family import Evaluation, Family, Metrics, SampleRequest, read_options
-from modules.files import FileFault, file_size, read_json
+from modules.families._saved_model import saved_options
+from modules.files import FileFault, file_size
 
 MODEL_NAME = "TandemClassifier"
 _MATRIX_IN_EVENT = 100  # classes: 20 KB for each validation
@@ -189,20 +190,7 @@ def _resolve_options(config: TrainConfig, kind: type[ClassifierOptions]) -> Clas
 
 
 def _options_of(folder: Path) -> Mapping[str, JsonValue]:
-    try:
-        config = read_json(folder / "config.json")
-        if not isinstance(config, dict) or config.get("_class_name") != MODEL_NAME:
-            raise FileFault("is not that of an image classifier")
-        options = config.get("options")
-        if not isinstance(options, dict):
-            raise FileFault("has no options")
-    except (OSError, FileFault) as error:
-        reason = f"its config.json {error}" if isinstance(error, FileFault) else str(error)
-        raise ConfigError(
-            f"base_model: {str(folder)!r} is not a saved classifier ({reason}).",
-            "Give the model folder of an earlier run of this family.",
-        ) from error
-    return cast("dict[str, JsonValue]", options)
+    return saved_options(folder, MODEL_NAME, "classifier", "Give the model folder of an earlier run of this family.")
 
 
 def _load_weights(model: nn.Module, options: ClassifierOptions, folder: Path) -> None:
