@@ -164,6 +164,17 @@ def test_an_error_waits_for_a_backup_under_way_and_a_second_ctrl_c_does_not(disk
     assert report.events[-1] == "backing up None"
 
 
+def test_the_last_backup_waits_for_one_under_way_and_replaces_one_that_waits(disk: SlowDisk, tmp_path: Path) -> None:
+    writer = BackupWriter(disk, Recorded(), merges=True)
+    for step in (1, 2):
+        writer.submit(state_at(step), "{}")
+        assert disk.has_started.wait(WAIT_S)
+    threading.Timer(0.1, disk.is_fast.set).start()
+    writer.write(state_at(3), "{}")
+    assert steps_of(tmp_path / "backup") == [1, 3]
+    assert writer.wait() is None
+
+
 def test_a_state_that_grows_is_copied_whole(tmp_path: Path) -> None:
     """An optimizer has no state before its first step."""
     writer = BackupWriter(Backups(tmp_path, keep=9), Recorded(), merges=True)
