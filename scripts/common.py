@@ -16,10 +16,11 @@ MAX_LORA_SCALE = 100.0
 
 def prepare_program() -> None:
     """What each program does before its other imports: Ctrl-C and closed standard streams do no harm, and missing
-    packages end it with a hint."""
+    packages, or a system without /proc, end it with a hint."""
     sys.excepthook = _end_at_ctrl_c
     open_missing_streams()
     _require_packages()
+    _require_proc()
 
 
 def open_missing_streams() -> None:
@@ -54,6 +55,17 @@ def _require_packages() -> None:
         python, setup = (".venv\\Scripts\\python", "scripts\\setup.bat")
     print(f"Run this with Tandem's Python: {python} {sys.argv[0]} ..., after {setup}.", file=sys.stderr)
     sys.exit(2)
+
+
+def _require_proc() -> None:
+    """psutil, with which processes are watched and ended, can do nothing without it."""
+    if sys.platform == "linux" and not os.path.exists("/proc/self/stat"):
+        print(
+            "/proc is missing, where the system shows its processes. Mount it (as root: mount -t proc proc /proc), or "
+            "start the container with it.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from modules import ROOT, __version__
 from modules.run.join.join_token import JOIN_TOKEN
 from modules.run.supervise import signals
 from scripts import train
+from tests.hosts import skip_reason
 
 SCRIPTS = ROOT / "scripts"
 COMMANDS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
@@ -133,3 +134,13 @@ def test_ctrl_c_during_the_imports_is_one_line(tmp_path: Path) -> None:
         it.send_signal(signal.SIGINT)
         output, error = it.communicate(timeout=60)
     assert (it.returncode, output, error) == (130, "", "Stopped.\n")
+
+
+@pytest.mark.skipif(bool(skip_reason()), reason=skip_reason())
+def test_a_missing_proc_is_said_at_once() -> None:
+    hidden = 'mount -t tmpfs tmpfs /proc && exec "$0" scripts/train.py --version'
+    argv = ["unshare", "--mount", "sh", "-c", hidden, sys.executable]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith("/proc is missing")
+    assert "Traceback" not in done.stderr

@@ -19,6 +19,7 @@ class FolderGuard:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._config = b""
+        self.has_restored = False
         with suppress(OSError, FileFault):
             self._config = read_bytes(folder.config_file)
 
@@ -32,6 +33,7 @@ class FolderGuard:
             folder.config_file.write_bytes(self._config)
         except (OSError, ConfigError):
             return False  # the whole disk is gone, perhaps temporarily
+        self.has_restored = True
         return True
 
 

@@ -47,6 +47,7 @@ class RunEvidence:
     launcher: str = ""  # what started the ranks, if that is a separate process
     launcher_pid: int = 0
     ranks: range = field(default_factory=lambda: range(1))
+    lost_folder: str = ""  # the run folder, if it was gone at the end, or in between
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,12 @@ def _failure_of_launcher(evidence: RunEvidence) -> Failure:
     if line:
         return Failure(rank, hostname(), *explain_text(line))
     kind = _CODE_KINDS.get(code, "error")
+    if code == 0 and evidence.lost_folder:
+        text = (
+            f"How the run ended is not known, because the run folder {evidence.lost_folder} was gone: deleted, or its "
+        )
+        text += "disk was unmounted."
+        return Failure(rank, hostname(), "folder", text, "Bring the disk back; continue with --resume latest.")
     detail = " in the middle of the run, without an error" if code == 0 else ""
     return Failure(rank, hostname(), kind, f"The process exited with code {code}{detail}.")
 

@@ -300,8 +300,12 @@ class Supervisor:
                 launcher=launcher_name(self._argv),
                 launcher_pid=self._launcher_pid,
                 ranks=self._ranks,
+                lost_folder=str(self._folder.path) if self._is_folder_lost() else "",
             )
         )
+
+    def _is_folder_lost(self) -> bool:
+        return self._guard.has_restored or (self._events.has_started and not self._folder.events_file.exists())
 
     def report(self) -> None:
         """Write the events that a dead rank 0 could not write, and print the failure message."""

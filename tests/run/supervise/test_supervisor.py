@@ -377,6 +377,19 @@ def test_a_rank_that_cannot_be_killed_is_not_waited_for(
         group.rmdir()
 
 
+def test_a_folder_that_is_gone_at_the_end_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    code = (
+        "import os, shutil, sys, time; from pathlib import Path; from modules.run import EventLog\n"
+        "folder = Path(sys.argv[1]); log = EventLog(folder / 'events.jsonl'); log.write('started'); log.close()\n"
+        "time.sleep(0.5); shutil.rmtree(folder)"
+    )
+    argv = [sys.executable, "-c", code, str(folder.path)]
+    assert Supervisor(argv, folder, environment={"PYTHONPATH": str(WORKER.parents[3])}).run() == 3
+    message = capfd.readouterr().err
+    assert f"the run folder {folder.path} was gone: deleted, or its disk was unmounted" in message
+    assert "in the middle of the run" not in message
+
+
 def test_unwritable_folder_error(folder: RunFolder) -> None:
     folder.launcher_log.mkdir()
     with pytest.raises(ConfigError, match=r"run folder cannot be written: .*launcher\.txt"):
