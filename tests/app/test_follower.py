@@ -7,10 +7,12 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
@@ -22,6 +24,7 @@ from modules.run.folder.pidfile import Launcher
 from modules.run.join.join_line import read_join_line, write_join_line
 from modules.run.view.event_records import Message
 from modules.run.view.run_view import RunView
+from modules.run.view.terminal import render
 from tests.app.fake_runs import line, make_fake_run, step_event
 
 Follow = Callable[[Path], Follower]
@@ -166,11 +169,15 @@ def test_metrics_of_validations_are_kept_by_name() -> None:
 
 def test_a_backup_in_the_background_is_shown_until_it_is_complete() -> None:
     view, training = RunView(), {"type": "phase", "phase": "training", "t": 5.0}
-    titles = []
+    titles, shown = [], []
     for event in (training, {"type": "backing_up", "step": 40}, training, {"type": "backing_up", "step": None}):
         view.apply([{"t": 5.0, **event}])
         titles.append(status_of(view, Liveness(is_training=True), 6.0).title)
+        with (console := Console(file=StringIO(), width=100)).capture() as printed:
+            console.print(render(view, "cats"))
+        shown.append("backing up step 40" in printed.get())
     assert titles == ["Training", "Training, backing up step 40", "Training, backing up step 40", "Training"]
+    assert shown == [False, True, True, False], "in scripts/monitor.py, too"
     killed_and_resumed = ({"type": "backing_up", "step": 40}, {"type": "phase", "phase": "loading"}, training)
     view.apply([{"t": 5.0, **event} for event in killed_and_resumed])
     assert status_of(view, Liveness(is_training=True), 6.0).title == "Training"
