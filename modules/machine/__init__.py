@@ -11,6 +11,7 @@ from modules.machine.host import (
     local_addresses,
     machine_id,
     memory_mib,
+    process_start,
     torch_version,
 )
 from modules.machine.links import Link, gpu_links, link_table, without_peer_access
@@ -58,6 +59,7 @@ __all__ = [
     "network_cards",
     "port_is_free",
     "preferred_addresses",
+    "process_start",
     "route_to",
     "route_to_master",
     "torch_version",

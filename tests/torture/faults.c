@@ -6,7 +6,7 @@
                   until faults_arm is called or a folder of the name FAULTS_RESTART is created
    FAULTS_RESTART part of a name: creating a folder of that name starts counting; the n-th time, call n fails
    FAULTS_NO_LOCKS  1: flock and fcntl locks fail with ENOLCK
-   FAULTS_CLOCK   "AT SECONDS": from CLOCK_MONOTONIC AT on, the wall clock is SECONDS later (negative: earlier)
+   FAULTS_CLOCK   "SECONDS FILE": once FILE exists, the wall clock is SECONDS later (negative: earlier)
 
    A test may also call faults_place(FAULTS_BELOW, FAULTS_RESTART), faults_arm(n, errno, lasts) and faults_count().  */
 
@@ -33,7 +33,8 @@ static char below[PATH_MAX];
 static char restart_name[256];
 static atomic_int at, number, lasts, counted, has_failed, rounds;
 static int no_locks;
-static double clock_from, clock_by;
+static int clock_by;
+static char clock_file[PATH_MAX];
 static atomic_char is_below[FILES]; /* descriptors */
 
 __attribute__((constructor)) static void start(void) {
@@ -42,7 +43,7 @@ __attribute__((constructor)) static void start(void) {
   if ((text = getenv("FAULTS_ERRNO"))) number = atoi(text);
   if ((text = getenv("FAULTS_LASTS"))) lasts = atoi(text);
   if ((text = getenv("FAULTS_NO_LOCKS"))) no_locks = atoi(text);
-  if ((text = getenv("FAULTS_CLOCK"))) sscanf(text, "%lf %lf", &clock_from, &clock_by);
+  if ((text = getenv("FAULTS_CLOCK"))) sscanf(text, "%d %4095s", &clock_by, clock_file);
   if ((text = getenv("FAULTS_RESTART"))) snprintf(restart_name, sizeof restart_name, "%s", text);
 }
 
@@ -219,21 +220,17 @@ int fcntl64(int file, int command, ...) {
   return REAL(fcntl64)(file, command, argument);
 }
 
-static double shift(void) {
-  struct timespec now;
-  if (!clock_by || REAL(clock_gettime)(CLOCK_MONOTONIC, &now)) return 0;
-  return now.tv_sec + now.tv_nsec / 1e9 >= clock_from ? clock_by : 0;
-}
+static int shift(void) { return clock_by && access(clock_file, F_OK) == 0 ? clock_by : 0; }
 
 int clock_gettime(clockid_t clock, struct timespec *found) {
   int result = REAL(clock_gettime)(clock, found);
-  if (result == 0 && clock == CLOCK_REALTIME) found->tv_sec += (time_t)shift();
+  if (result == 0 && clock == CLOCK_REALTIME) found->tv_sec += shift();
   return result;
 }
 
 int gettimeofday(struct timeval *restrict found, void *restrict zone) {
   int result = REAL(gettimeofday)(found, zone);
-  if (result == 0) found->tv_sec += (time_t)shift();
+  if (result == 0) found->tv_sec += shift();
   return result;
 }
 

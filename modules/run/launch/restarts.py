@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from modules.machine import process_start
 from modules.run.folder.resume import LATEST
 from modules.run.folder.run_folder import RunFolder
 
@@ -27,9 +28,12 @@ def resume_after_restart(resume: str | None, folder: RunFolder) -> str | None:
 
 
 def resume_since(launched_at: float, resume: str | None, folder: RunFolder) -> str | None:
-    """The newest backup if any was made since `launched_at` (seconds since 1970), else `resume`."""
-    made = (_mtime(backup / "manifest.json") for backup in folder.backup_dir.glob("step-*"))
-    return LATEST if any(at >= launched_at for at in made) else resume
+    """The newest backup if any was made since `launched_at` (seconds since 1970), else `resume`.
+
+    Only where a certain backup of the run was resumed, the time decides, which a clock that was set may belie.
+    """
+    made = [_mtime(backup / "manifest.json") for backup in folder.backup_dir.glob("step-*")]
+    return LATEST if made and (resume in (None, "", LATEST) or max(made) >= launched_at) else resume
 
 
 def folder_of_previous_start(runs_dir: Path) -> RunFolder | None:
@@ -48,7 +52,11 @@ def remember_run_folder(folder: RunFolder) -> None:
 
 
 def _launcher_marker() -> Path:
-    return Path("log", f"launcher-{os.getppid()}-{_launcher_start_time():.0f}")
+    try:
+        started = process_start(os.getppid())
+    except psutil.Error:
+        started = 0.0
+    return Path("log", f"launcher-{os.getppid()}-{started:.2f}")
 
 
 def _launcher_start_time() -> float:

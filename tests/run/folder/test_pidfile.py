@@ -54,6 +54,14 @@ def test_reused_pid_is_not_the_launcher(folder: RunFolder) -> None:
     assert find_launcher(folder) is None
 
 
+def test_a_clock_that_is_set_does_not_lose_the_launcher(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil's times of start follow the clock: they count from the time of boot, which is today's minus the uptime."""
+    with pidfile_held(folder):
+        before = psutil.Process.create_time
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: before(process) - 7200)
+        assert find_launcher(folder) is not None
+
+
 def test_a_foreign_folder_cannot_have_another_process_stopped(folder: RunFolder, tmp_path: Path) -> None:
     victims = [subprocess.Popen(SLEEPER), subprocess.Popen([*SLEEPER, "--start_in", str(tmp_path / "other run")])]
     try:
