@@ -1,16 +1,17 @@
 """What a run reports while it trains: progress, scalars, images, stragglers."""
 
 from modules.monitoring.images import make_grid, save_image
+from modules.monitoring.performance_monitor import PerformanceMonitor
 from modules.monitoring.report import Report, RunReport, SilentReport, StepRecord
-from modules.monitoring.straggler_monitor import RankStepTimes, StragglerMonitor
+from modules.monitoring.step_times import RankStepTimes
 
 __all__ = [
+    "PerformanceMonitor",
     "RankStepTimes",
     "Report",
     "RunReport",
     "SilentReport",
     "StepRecord",
-    "StragglerMonitor",
     "make_grid",
     "save_image",
 ]

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from modules.files import printable
 from modules.monitoring.device_log import DeviceLog, Reading
-from modules.monitoring.straggler_monitor import RankStepTimes, StragglerMonitor
+from modules.monitoring.performance_monitor import PerformanceMonitor
+from modules.monitoring.step_times import RankStepTimes
 from modules.monitoring.tensorboard import TensorBoardWriter
 from modules.monitoring.terminal import open_terminal
 from modules.monitoring.throughput import Throughput
@@ -92,13 +93,13 @@ class RunReport:
         self,
         events: EventLog,
         tensorboard_dir: Path | None,
-        straggler_monitor: StragglerMonitor | None = None,
+        monitor: PerformanceMonitor | None = None,
     ) -> None:
         self._events = events
         self._terminal = open_terminal()
         self._throughput = Throughput()
         self._total_samples = 0
-        self._straggler_monitor = straggler_monitor
+        self._monitor = monitor
         self._ranks_written_at = 0.0
         self._devices = DeviceLog()
         self._tensorboard = None if tensorboard_dir is None else TensorBoardWriter(tensorboard_dir, self.warning)
@@ -107,6 +108,8 @@ class RunReport:
         """The description of the run (the `started` event), before its first step."""
         self._total_samples = total_samples
         self._events.write("started", **run_info)
+        if self._monitor is not None and isinstance(devices := run_info.get("devices"), list):
+            self._monitor.devices = [str(each) for each in devices]
         self._terminal.start(first_step, total_steps)
 
     def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
@@ -148,13 +151,13 @@ class RunReport:
 
     def ranks(self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int) -> None:
         """Step times of each rank (medians over the last `steps`), and the latest `readings` of its device by rank."""
-        for text in self._straggler_monitor.update(times, steps) if self._straggler_monitor else []:
+        latest = readings()
+        for text in self._monitor.update(times, steps, latest) if self._monitor else []:
             self.warning(text)
         now = time.monotonic()
         if now - self._ranks_written_at < RANKS_EVERY_S:
             return
         self._ranks_written_at = now
-        latest = readings()
         rows = [{**each.event(), **latest.get(each.rank, {})} for each in times]
         for each, row in zip(times, rows, strict=True):
             for text in self._devices.add(each.rank, row):

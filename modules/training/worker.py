@@ -25,7 +25,7 @@ from modules.distributed import (
     single_process,
     spawn,
 )
-from modules.monitoring import Report, RunReport, SilentReport, StragglerMonitor
+from modules.monitoring import PerformanceMonitor, Report, RunReport, SilentReport
 from modules.run import (
     Commands,
     EventLog,
@@ -197,9 +197,7 @@ def _report(config: TrainConfig, folder: RunFolder, rank: int) -> Report:
     if rank != 0:
         return SilentReport()
     tensorboard_dir = folder.tensorboard_dir if config.tensorboard else None
-    return RunReport(
-        EventLog(folder.events_file), tensorboard_dir, straggler_monitor=StragglerMonitor(config.loader_workers)
-    )
+    return RunReport(EventLog(folder.events_file), tensorboard_dir, monitor=PerformanceMonitor(config.loader_workers))
 
 
 def control_requests(config: TrainConfig, folder: RunFolder, rank: int) -> ControlRequests:

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.xdist_group("pair"), pytest.mark.slow]
 
 PAIR_JOBS: dict[str, dict[str, object]] = {
     "slow rank": {
-        "max_steps": 130,
+        "max_steps": 60,
         "family_options": {"faults": ["slow:1:1+", "loader_slow:0:1+", "loader_slow:1:1+"]},
         "batch_size": 1,
         "global_batch_size": 2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from modules.run.join.local_settings import ALLOW_DIFFERENCES, shared_settings
 from modules.run.launch.rank_env import RankEnv
 
 _PROBE_BYTES = 1 << 20
+_PROBES = 5
 NAMES_SHOWN = 4
 SAME_CONFIG = "Use the same config file on every machine."
 SAME_CODE = "Install the same version of Tandem on every machine, for example with git pull."
@@ -63,7 +65,7 @@ def gather_cluster_info(group: Group, config: TrainConfig | None, gather: Gather
     return ClusterInfo(
         rows,
         _numbers(gather("speeds", str(measure_speed(group.device)))) if is_mixed else (),
-        min(_numbers(gather("link", str(_measure_link_mb_s(group))))) if len(set(machines)) > 1 else None,
+        min(_numbers(gather("link", str(measure_link_mb_s(group))))) if len(set(machines)) > 1 else None,
     )
 
 
@@ -100,15 +102,26 @@ def raise_differences(first_host: str, differences: Sequence[Differences]) -> No
             )
 
 
-def _measure_link_mb_s(group: Group) -> float:
+def measure_link_mb_s(group: Group) -> float:
     """How much an all-reduce moves over the slowest link, in MB per second in each direction."""
     tensor = torch.ones(_PROBE_BYTES // 4, device=group.device)
-    dist.all_reduce(tensor)
-    started = time.perf_counter()
-    dist.all_reduce(tensor)
-    tensor.sum().item()
+    fastest_s = math.inf
+    # The first one opens connections. One that is slowed down by another program, or by a rank that comes late, must
+    # not count as a slow link; NCCL only queues its work, so the device is waited for on both sides of the clock.
+    for number in range(1 + _PROBES):
+        _wait_for(tensor)
+        started = time.perf_counter()
+        dist.all_reduce(tensor)
+        _wait_for(tensor)
+        if number:
+            fastest_s = min(fastest_s, time.perf_counter() - started)
     count = group.world_size
-    return 2 * (count - 1) / count * _PROBE_BYTES / 1e6 / (time.perf_counter() - started)
+    return 2 * (count - 1) / count * _PROBE_BYTES / 1e6 / fastest_s
+
+
+def _wait_for(tensor: torch.Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
 
 
 def local_cluster_info(device: torch.device) -> ClusterInfo:

@@ -9,7 +9,9 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
@@ -18,6 +20,7 @@ from modules.distributed import ClusterInfo, Group, GroupError, RankEnv, cluster
 from modules.distributed.health import device_readings
 from modules.distributed.health.device_readings import Readings
 from modules.distributed.process_group import cleanup_distributed, join_group
+from modules.distributed.startup import cluster_info as cluster_info_module
 from modules.distributed.startup import rendezvous
 from modules.distributed.startup.cluster_info import gather_cluster_info
 from modules.distributed.startup.store import open_store
@@ -61,6 +64,7 @@ def _roster(group: Group) -> dict[str, object]:
         gather_cluster_info(group, TrainConfig(epochs=7 + rank, cache_dir=f"cache-{rank}"), gather)
     except ConfigError as error:
         refused = str(error)
+    link_mb_s = _with_a_late_rank(group)
     rows = tuple(replace(row, host=("alpha", "beta")[row.rank]) for row in cluster_info.rows)
     device_readings.READ_EVERY_S = 0.1
     with closing(Readings(ClusterInfo(rows), rank, group.store)) as reading:
@@ -69,7 +73,20 @@ def _roster(group: Group) -> dict[str, object]:
             time.sleep(0.05)
         seen = {str(each): dict(figures) for each, figures in reading.latest().items()}
         gather("seen", "")
-    return {"lines": cluster_lines(cluster_info), "refused": refused, "readings": seen}
+    return {"lines": cluster_lines(cluster_info), "refused": refused, "readings": seen, "link": link_mb_s}
+
+
+def _with_a_late_rank(group: Group) -> float:
+    """What the link measures if one rank comes half a second late to the first exchange after the connection."""
+    real, calls = dist.all_reduce, []
+
+    def late(tensor: torch.Tensor) -> None:
+        calls.append(1)
+        time.sleep(0.5 if len(calls) == 2 and group.rank == 1 else 0)
+        real(tensor)
+
+    with mock.patch.object(dist, "all_reduce", late):
+        return cluster_info_module.measure_link_mb_s(group)
 
 
 def _half_of_four(rank_env: RankEnv, port: int) -> list[str]:

@@ -77,6 +77,11 @@ def test_rank_0_gets_the_readings_of_every_host(facts: list[dict[str, Any]]) -> 
     assert all(figures["ram_used_mib"] > 0 for figures in facts[0]["readings"].values())
 
 
+@pytest.mark.slow
+def test_a_rank_that_comes_late_is_no_slow_link(facts: list[dict[str, Any]]) -> None:
+    assert facts[0]["link"] > 5.0, "the late exchange itself was 2 MB/s"
+
+
 def member(rank: int, host: str, local_rank: int, machine: int | None = None, here: int | None = None) -> Member:
     return Member(rank, local_rank, host, 1000 + rank, machine, here)
 
