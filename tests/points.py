@@ -5,6 +5,7 @@ A batch has the points of all its samples one after the other, so it cannot be c
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Callable
@@ -72,6 +73,7 @@ FAULTS: dict[str, Callable[[Tensor], Any]] = {
     "column": lambda losses: losses[:, None],
     "pair": lambda losses: losses[:1].expand(2),
     "detached": lambda losses: losses.detach(),
+    "nan": lambda losses: losses * math.nan,
     "number": lambda losses: losses.mean().item(),
     "integers": lambda losses: losses.long(),
     "nothing": lambda losses: None,

@@ -126,7 +126,8 @@ def _checkpoint_gradients(model: nn.Module, family: str) -> None:
     switches = [getattr(each, name) for each in modules for name in SWITCHES if hasattr(each, name)]
     if not switches:
         raise ConfigError(
-            f"gradient_checkpointing is on, but no part of the family {family!r} supports it; set it to false."
+            f"gradient_checkpointing is on, but no part of the family {family!r} supports it; set it to false.",
+            "A model of your own supports it with a method enable_gradient_checkpointing (docs/custom_models.md).",
         )
     for switch_on in switches:
         switch_on()

@@ -12,15 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from modules import ROOT
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Batch, DataSets
 from modules.data.loading.item_batches import TEST, TRAIN, VALIDATION, ItemBatches, item_loader
 from modules.data.loading.loader import Loader
 from modules.data.loading.order import Order, TrainingRows, item_steps
 from modules.families._by_name import family_class
+from modules.families._custom import custom_family
+from modules.families._custom_code import CustomCode
+from modules.training.model_setup import prepare_model
 from modules.training.parity import loss_difference, weight_difference
+from modules.training.precision import Precision
 from tests import points
 from tests.runs import Run, run_command, same_state, train_alone
 
@@ -193,6 +199,51 @@ def test_metrics_are_means_over_all_samples(whole: Run, tmp_path: Path) -> None:
     assert tested["loss"] == pytest.approx(np.mean(losses), rel=1e-5)  # the file's numbers are rounded
     assert tested["metrics"]["accuracy"] == np.mean(right)  # type: ignore[index]
     assert 0 < tested["metrics"]["error"] < 1  # type: ignore[index]
+
+
+class Deep(nn.Module):
+    """Layers that can be recomputed, as docs/custom_models.md shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)) for _ in range(4))
+        self.recomputed = False
+
+    def enable_gradient_checkpointing(self) -> None:
+        self.recomputed = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.recomputed else layer(x)
+        return x
+
+
+def test_gradient_checkpointing_keeps_less_for_the_backward() -> None:
+    kept: list[int] = []
+    gradients = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[-1] += tensor.nbytes if tensor.grad_fn is not None else 0
+        return tensor
+
+    for recomputed in (False, True):
+        torch.manual_seed(1)
+        deep = Deep()
+        code = CustomCode("a script", lambda deep=deep: deep, list, points.loss, options=points.Options)
+        config = TrainConfig.model_validate({"gradient_checkpointing": recomputed})
+        family = custom_family(code).load(config)
+        prepare_model(family, config, Precision("fp32", torch.device("cpu")))
+        kept.append(0)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            loss = family.model(torch.ones(16, 8)).square().sum()
+        loss.backward()
+        gradients.append([weight.grad for weight in family.model.parameters()])
+    assert kept[1] < kept[0] / 4
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    code = CustomCode("a script", lambda: nn.Linear(2, 1), list, points.loss, options=points.Options)
+    with pytest.raises(ConfigError, match=r"no part of the family .* supports it") as caught:
+        prepare_model(custom_family(code).load(config), config, Precision("fp32", torch.device("cpu")))
+    assert "enable_gradient_checkpointing" in caught.value.advice
 
 
 def test_a_saved_model_continues_with_its_options(whole: Run, tmp_path: Path) -> None:

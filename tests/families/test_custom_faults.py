@@ -57,6 +57,7 @@ def test_a_broken_file_is_one_sentence(code: str, part: str, tmp_path: Path) -> 
         ("item", r"Item 5 of the training data cannot be read: points\.py, line \d+, in __getitem__: KeyError: 'no su"),
         ("column", r"points\.py, line \d+: loss returned a tensor of shape \[\d, 1\] for \d samples.*squeeze"),
         ("pair", r"loss returned a tensor of shape \[2\] for 4 samples"),
+        ("nan", r"1 steps? in a row had a gradient that is not finite \(the last was step 1\)"),
         ("detached", r"loss returned a loss without a gradient.*torch\.no_grad"),
         ("number", r"loss returned a float for 4 samples"),
         ("nothing", r"loss returned None \(is a `return` missing\?\)"),
@@ -72,7 +73,8 @@ def test_a_broken_file_is_one_sentence(code: str, part: str, tmp_path: Path) -> 
 )
 def test_a_fault_in_a_run_is_one_sentence(fault: str, part: str, tmp_path: Path) -> None:
     """`item` in a worker process."""
-    config = config_of(tmp_path, family_options={"fault": fault}, loader_workers=int(fault == "item"))
+    settings = {"loader_workers": int(fault == "item"), "max_nonfinite_steps": 1}
+    config = config_of(tmp_path, family_options={"fault": fault}, **settings)
     code, run = train_alone(config)
     failure = json.loads(run.folder.failure_file(0).read_text())
     assert code in (2, 3, 4)
