@@ -156,18 +156,16 @@ class BackupWriter:
 
     def _try_to_write(self, job: _Job) -> str:
         """Why the backup could not be written; empty if it is complete."""
-        failure = ""
         try:
             folder = self._backups.write(job.state, job.config_json)
-        except Exception as error:  # noqa: BLE001  # whatever it is must not end the thread in silence
+            if not self._is_abandoned:
+                self._report.backup(folder, job.step)
+        except Exception as error:  # noqa: BLE001  # main thread and user are to learn of it, whatever it is
             failure = not_written("backup", job.step, error)
-        if self._is_abandoned:
+            if not self._is_abandoned:
+                self._report.warning(failure)
             return failure
-        if failure:
-            self._report.warning(failure)
-        else:
-            self._report.backup(folder, job.step)
-        return failure
+        return ""
 
     def _tell_once(self, text: str) -> None:
         if text not in self._has_told:

@@ -175,6 +175,19 @@ def test_the_last_backup_waits_for_one_under_way_and_replaces_one_that_waits(dis
     assert writer.wait() is None
 
 
+def test_nobody_waits_for_a_thread_that_could_not_report(tmp_path: Path) -> None:
+    class Gone(Recorded):
+        def backup(self, folder: Path, step: int) -> None:
+            raise FileNotFoundError(2, "No such file or directory", str(folder))
+
+    report = Gone()
+    writer = BackupWriter(Backups(tmp_path, keep=1), report, merges=False)
+    for step in (1, 2, 3):
+        writer.submit(state_at(step), "{}")
+    assert writer.wait(WAIT_S) == 3
+    assert report.events[-1] == "backing up None"
+
+
 def test_a_state_that_grows_is_copied_whole(tmp_path: Path) -> None:
     """An optimizer has no state before its first step."""
     writer = BackupWriter(Backups(tmp_path, keep=9), Recorded(), merges=True)
