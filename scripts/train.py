@@ -52,7 +52,7 @@ from modules.run.supervise.signals import block_pause_signal, ignore_signals_aft
 # Flags that --dry_run repeats in the commands it shows.
 REPEATED_FLAGS = (
     *("set", "run_name", "resume", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
-    "single_gpu_data_loading",
+    *("single_gpu_data_loading", "max_minutes"),
 )
 
 
@@ -129,6 +129,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--require_multi_gpu", action="store_true", help="fail instead of falling back to one device")
     top.add_argument("--backend", choices=("nccl", "gloo"), help="communication backend")
     top.add_argument("--no_torchrun", action="store_true", help="start the processes without torchrun")
+    top.add_argument("--max_minutes", type=float, metavar="N", help="back up and pause (exit code 138) after N minutes")
     top.add_argument("--single_gpu_data_loading", action="store_true", help="let one process encode all images")
     top.add_argument(
         "--profile", metavar="STEPS", help="record so many steps: a trace of each rank, and what takes longest"
@@ -178,6 +179,7 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
         "use_torchrun=false": options.no_torchrun,
         "distributed_data_loading=false": options.single_gpu_data_loading,
         f"distributed_backend={options.backend}": options.backend is not None,
+        f"max_minutes={options.max_minutes}": options.max_minutes is not None,
         f"run_name={options.run_name}": options.run_name is not None,
         f"profile_steps={options.profile}": options.profile is not None,
     }

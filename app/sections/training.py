@@ -20,7 +20,7 @@ class Section(FormSection):
     name = "training"
     declared_in = ("Training", "Optimizer")
     cards = (
-        Card("Length", ("epochs", "max_steps", "seed"), 0),
+        Card("Length", ("epochs", "max_steps", "max_minutes", "seed"), 0),
         Card("Optimizer", OPTIMIZER, 1),
         Card("Batch", ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
         Card(

@@ -58,6 +58,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "seed": ("random seed", "noise_seed"),
     "epochs": ("max_train_epochs", "num_train_epochs", "epoch"),
     "max_steps": ("Stop after steps", "max_train_steps", "steps", "total steps"),
+    "max_minutes": ("max_time", "walltime", "Stop after minutes"),
     "batch_size": ("train_batch_size", "local batch size", "per_device_train_batch_size", "micro_batch_size"),
     "gradient_accumulation_steps": ("Accumulate batches", "gradient_accumulation", "accumulation steps", "grad_accum"),
     "global_batch_size": ("effective batch size", "total_batch_size"),

@@ -36,6 +36,7 @@ STOP_REQUESTS = {  # by name, the most urgent first
     "pause": Outcome("paused", exit_codes.PAUSED),
     "stop": Outcome("stopped", exit_codes.INTERRUPTED),
 }
+PAUSE = "pause"
 SIGNALS = {signal.SIGINT: "interrupt", signal.SIGTERM: "terminate", PAUSE_SIGNAL: "pause"}
 
 
@@ -77,6 +78,8 @@ class ControlRequests:
         requested = set(self._signalled)
         if "stop" in (pending := self._commands.pending()):
             requested.add(_request("stop", pending["stop"]))
+        if self._timer is not None:
+            requested.update(self._timer.due(PAUSE))
         return next((outcome for name, outcome in STOP_REQUESTS.items() if name in requested), None)
 
     def clear_stop(self) -> None:

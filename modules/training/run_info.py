@@ -155,7 +155,7 @@ def final_message(outcome: Outcome, step: int, folder: RunFolder) -> str:
         "early_stopping": f"Stopped early after step {step}: validation no longer improves. See {folder.path}.",
         "stopped": f"Stopped on request at step {step}, {resume}",
         "interrupted": f"Interrupted at step {step}, {resume}",
-        "paused": f"Paused at step {step} by SIGUSR1, {resume}",
+        "paused": f"Paused at step {step} (SIGUSR1, or max_minutes), {resume}",
         "terminated": f"Terminated at step {step}, {resume}",
     }
     return sentences[outcome.reason]

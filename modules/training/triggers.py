@@ -42,10 +42,11 @@ class TimeTrigger:
         self._every_s = {name: i.count * 60 for name, i in intervals.items() if i.unit == "minutes"}
         self._last = dict.fromkeys(self._every_s, now)
 
-    def due(self) -> list[str]:
-        """The names whose interval has passed since they were last due."""
+    def due(self, *only: str) -> list[str]:
+        """The names, or those among `only`, whose interval has passed since they were last due."""
         now = time.monotonic()
         due = [name for name, every_s in self._every_s.items() if now - self._last[name] >= every_s]
+        due = [name for name in due if not only or name in only]
         self._last.update(dict.fromkeys(due, now))
         return due
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from modules.config import TrainConfig, TrainingError
+from modules.config import Interval, TrainConfig, TrainingError
 from modules.distributed import (
     DistributedRanks,
     RankEnv,
@@ -57,7 +57,7 @@ from modules.run.supervise.outcome import outcome_message, outcome_of_failure
 from modules.training import run_info
 from modules.training.actions import ACTIONS
 from modules.training.batch_size_finder import search_batch_size
-from modules.training.control_requests import STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
+from modules.training.control_requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
 from modules.training.generic_trainer import GenericTrainer
@@ -205,7 +205,10 @@ def control_requests(config: TrainConfig, folder: RunFolder, rank: int) -> Contr
     if rank != 0:
         return ControlRequests(SilentCommands(), None)
     commands = Commands(folder, ["stop", *(action.name for action in ACTIONS if action.can_be_requested)])
-    return ControlRequests(commands, TimeTrigger({action.name: action.interval(config) for action in ACTIONS}))
+    intervals = {action.name: action.interval(config) for action in ACTIONS}
+    if config.max_minutes is not None:
+        intervals[PAUSE] = Interval(config.max_minutes, "minutes")
+    return ControlRequests(commands, TimeTrigger(intervals))
 
 
 def _report_failure(failure: Failure, folder: RunFolder, report: Report, rank: int) -> None:

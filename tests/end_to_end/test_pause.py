@@ -69,9 +69,23 @@ def test_repeated_pause_signals_then_sigterm(start: Start, images: Path, tmp_pat
     code, output = training.wait()
     assert code in {138, 143}, output
     # the supervisor reports it, unless the rank has paused and exited before the supervisor gets the CPU
-    assert "Pausing after a backup" in output or "by SIGUSR1, after a backup" in output
+    assert "Pausing after a backup" in output or "(SIGUSR1, or max_minutes), after a backup" in output
     assert training.run.state.position.step >= 1
     assert training.leftovers() == []
+
+
+def test_a_time_limit_pauses_caching_and_training(images: Path, tmp_path: Path) -> None:
+    slow = {"slow_encode_s": 0.2}
+    code, run = train_alone(tiny_config(images, tmp_path, max_minutes=0.01, family_options=slow))
+    assert (code, run.events()[-1]["reason"]) == (138, "paused")
+    assert run.events("step") == []
+    endless = {"max_steps": 100_000, "epochs": 1_000_000, "family_options": {"slow_step_s": 0.01}}
+    code, run = train_alone(tiny_config(images, tmp_path, max_minutes=0.03, **endless), resume="latest")
+    assert (code, run.exit_code) == (138, 138)
+    assert run.state.position.step == run.events("step")[-1]["step"] > 0
+    first = run.state.position.step
+    code, run = train_alone(tiny_config(images, tmp_path, max_steps=first + 1, epochs=100_000), resume="latest")
+    assert (code, run.state.position.step) == (0, first + 1)
 
 
 def test_cache_only_fills_the_cache_and_trains_nothing(start: Start, images: Path, tmp_path: Path) -> None:

@@ -38,6 +38,16 @@ class TrainingSettings(Section):
         ge=1,
         le=1_000_000_000,
     )
+    max_minutes: float | None = setting(
+        None,
+        title="Time limit",
+        help="After so many minutes of a start the run backs up and pauses, as if it had received SIGUSR1; --resume "
+        "latest continues it. For computers and queues that are yours for a while. Allow for the backup. Empty: no "
+        "limit.",
+        unit="minutes",
+        gt=0,
+        le=1_000_000,
+    )
     batch_size: int = setting(
         1,
         title="Batch size per GPU",
