@@ -95,13 +95,18 @@ class ProcessMeter:
 
     def peak(self) -> int:
         """See MemoryMeter."""
-        line = next(line for line in read_text(_STATUS).splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) << 10
+        return peak_of_process()
 
     def allows(self, expected: int) -> bool:
         """Only up to the limit, and to what the machine has left: it would end a process, not refuse it memory."""
         taken = psutil.Process().memory_info().rss
         return expected <= self.limit and expected - taken <= usable_memory_mib().available << 20
+
+
+def peak_of_process() -> int:
+    """The most bytes of main memory that this process has had, by Linux's VmHWM; elsewhere raises OSError."""
+    line = next(line for line in read_text(_STATUS).splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) << 10
 
 
 def memory_meter(device: torch.device, request: SearchRequest, processes: int) -> MemoryMeter:

@@ -43,6 +43,7 @@ from modules.run import (
     stop_rank_log,
 )
 from modules.run.batch_size.records import SearchRequest
+from modules.run.benchmark.records import BenchmarkRequest
 from modules.run.console import warn
 from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.run_lock import training_lock
@@ -63,6 +64,7 @@ from modules.training.distributed_trainer import DataParallelTrainer, Distribute
 from modules.training.generic_trainer import GenericTrainer
 from modules.training.profiler import profiled
 from modules.training.run_location import find_backup
+from modules.training.step_benchmark import measure_steps
 from modules.training.step_metrics import metric_names
 from modules.training.triggers import TimeTrigger
 
@@ -114,9 +116,8 @@ def _run_worker(
             backup = find_backup(resume_after_restart(resume, folder), folder, report, rank)
             with join_ranks(config, folder, report, rank_env, store, supervised=supervised) as ranks:
                 trainer = _trainer(config, folder, report, requests, ranks, backup)
-                search = SearchRequest.from_environment(os.environ)
                 with profiled(config, folder, rank, report):
-                    outcome = trainer.run() if search is None else search_batch_size(trainer, search)
+                    outcome = _run(trainer)
             return _exit_code(outcome, in_supervised_group=in_supervised_group)
     except StoppedBeforeTraining as stop:
         report.note(str(stop))
@@ -136,6 +137,15 @@ def _run_worker(
         if rank == 0:
             update_report(folder)
         stop_rank_log(log)
+
+
+def _run(trainer: GenericTrainer) -> Outcome:
+    """Train; or, in the processes of those programs, search for a batch size or measure some steps."""
+    if (search := SearchRequest.from_environment(os.environ)) is not None:
+        return search_batch_size(trainer, search)
+    if (benchmark := BenchmarkRequest.from_environment(os.environ)) is not None:
+        return measure_steps(trainer, benchmark)
+    return trainer.run()
 
 
 @contextmanager

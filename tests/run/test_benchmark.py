@@ -1,0 +1,127 @@
+"""scripts/benchmark.py: the steps of a config measured, as a table, a plot and JSON, and beside another result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.config import ConfigError
+from modules.run import RunFolder
+from modules.run.benchmark.plot import save_plot
+from modules.run.benchmark.records import RESULT, BenchmarkRequest, BenchmarkResult, CaseResult, Measured
+from modules.run.benchmark.start import case_config, cases_of
+from modules.run.benchmark.tables import compared_lines, differences, result_lines
+from scripts.benchmark import main
+from tests.runs import ROOT, run_command, tiny_config, train_alone, train_command
+
+PHASES = {"data": 0.01, "forward": 0.03, "backward": 0.05, "optimizer": 0.01}
+
+
+def measured(samples_per_s: float, **more: object) -> Measured:
+    found = Measured(10, 100, 100 / samples_per_s, 0.1, 0.12, PHASES, [1024.0, 2048.0], ["GPU", "GPU"])
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+def result(*speeds: float | None) -> BenchmarkResult:
+    """One, two, three ... ranks of these speeds; None has failed."""
+    cases = [
+        CaseResult(ranks, 4, None if speed is None else measured(speed), "" if speed else "Out of memory.")
+        for ranks, speed in enumerate(speeds, start=1)
+    ]
+    return BenchmarkResult("my.yaml", "demo", "here", {"tandem": "1"}, cases)
+
+
+def test_the_steps_of_the_real_loop_are_measured_and_nothing_is_saved(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = BenchmarkRequest(steps=6, warm_up=3)
+    for name, value in request.environment().items():
+        monkeypatch.setenv(name, value)
+    config = case_config(tiny_config(images, tmp_path), 1, 4, request, tmp_path / "runs")
+    code, run = train_alone(config)
+    assert code == 0
+    found = Measured.load(run.folder.path / RESULT)
+    assert (found.steps, found.samples) == (6, 41), "the batches of 8 and 1 at the end of the first epoch, too"
+    assert sum(found.phases.values()) == pytest.approx(found.seconds / 6, rel=0.5), "they add up to a step"
+    assert found.median_s <= found.p90_s <= found.seconds
+    assert found.memory_mib[0] > 100
+    assert found.peak_percent > 0
+    assert not run.folder.model_dir.exists()
+    assert not list(run.folder.backup_dir.glob("step-*"))
+
+
+def test_one_and_two_processes_and_what_is_written(images: Path, tmp_path: Path) -> None:
+    config = tiny_config(images, tmp_path, global_batch_size=8)
+    train_command(config, tmp_path / "c.yaml")  # writes the file
+    script = [str(Path(ROOT) / "scripts" / "benchmark.py"), "--config", str(tmp_path / "c.yaml"), "--trust_code"]
+    options = ["--multi_gpu", "--ranks", "1", "2", "--steps", "3", "--warm_up", "2"]
+    files = ["--json", str(tmp_path / "r.json"), "--plot", str(tmp_path / "r.png")]
+    done = run_command([*train_command(config, tmp_path / "c.yaml")[:1], *script, *options, *files])
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = BenchmarkResult.load(tmp_path / "r.json")
+    assert [case.key for case in found.cases] == [(1, 4), (2, 4)]
+    assert [each.measured is not None and each.measured.samples for each in found.cases] == [24, 24]
+    assert json.loads((tmp_path / "r.json").read_text())["cases"][0]["samples_per_s"] > 0
+    assert "What a step consists of:" in done.stdout
+    with Image.open(tmp_path / "r.png") as picture:
+        assert picture.width > 800
+    assert not RunFolder(Path(config.runs_dir) / "1-4").path.exists(), "the cases ran elsewhere"
+
+
+def test_a_table_shows_scaling_failures_and_phases() -> None:
+    lines = result_lines(result(50.0, 90.0, None))
+    assert lines[1].split()[:4] == ["1", "4", "50", "100%"]
+    assert lines[2].split()[:4] == ["2", "4", "90", "90%"]
+    assert "3 ranks, batch size 4: Out of memory." in lines
+    assert lines[-1].split()[2:5] == ["10.0", "ms", "10%"]
+    assert "50.0 ms 50%" in lines[-1]
+
+
+def test_two_results_side_by_side() -> None:
+    before, after = result(50.0, 90.0, 100.0), replace(result(55.0, 91.0, None), machine="there")
+    lines = compared_lines(before, after)
+    assert lines[1].split()[-1] == "faster"
+    assert "+10.0%" in lines[1]
+    assert lines[2].endswith("the same"), "1 % is noise"
+    assert lines[3] == "3 ranks, batch size 4: not measured after"
+    assert differences(before, after) == ["machine: here -> there"]
+
+
+def test_a_plot_of_one_case(tmp_path: Path) -> None:
+    save_plot(result(50.0), tmp_path / "x.png")
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.width > 500
+
+
+def test_cases_follow_from_the_config(images: Path, tmp_path: Path) -> None:
+    one = tiny_config(images, tmp_path, batch_size=4)
+    several = one.model_copy(update={"enable_multi_gpu": True, "world_size": 3})
+    assert cases_of(one, [], []) == [(1, 4)]
+    assert cases_of(several, [], [8, 2, 4]) == [(1, 4), (2, 4), (3, 4), (1, 2), (1, 8)]
+    with pytest.raises(ConfigError, match="add --multi_gpu"):
+        cases_of(one, [2], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--config is missing"),
+        (["--config", "demo", "--json", "nowhere/x.json"], "its folder does not exist"),
+        (["--compare", "a.json", "b.json"], "a.json cannot be read or written: No such file"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result(50.0).save(tmp_path / "a.json")
+    text = (tmp_path / "a.json").read_text()
+    (tmp_path / "b.json").write_text(text.replace('"seconds": 2.0', '"seconds": -1'))
+    assert main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert "is wrong in 'cases.0.measured.seconds'" in capsys.readouterr().err
