@@ -47,6 +47,7 @@ class StopRequests:
         self._requested_at = 0.0
         self.stop_reason = ""  # the reason of the stop command
         self.was_forced = False
+        self.was_requested = False  # a rank was asked to stop, by a signal or a command
 
     @contextmanager
     def handlers_installed(self) -> Iterator[None]:
@@ -63,7 +64,7 @@ class StopRequests:
             with pause_signal_unblocked():
                 yield
         finally:
-            ignored = bool(self.stop_reason) and ignores_signals_after_stop()
+            ignored = (bool(self.stop_reason) or self.was_requested) and ignores_signals_after_stop()
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_IGN if ignored else handler)
 

@@ -157,6 +157,7 @@ class Supervisor:
                 self._collect_remote_failures()
             self.outcome = self._decide_outcome(child.returncode)
             release_reserve(self._folder, self._ranks)
+            self._requests.was_requested = self.outcome.exit_code in CODE_OF_STOP.values()
             self._prevent_restart_after_stop(self.outcome)
             if not self.can_restart:
                 self.report()

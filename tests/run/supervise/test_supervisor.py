@@ -226,6 +226,14 @@ def test_one_signal_stops_after_a_backup(
     assert last_finished(folder)["reason"] == reason
 
 
+def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder: RunFolder) -> None:
+    process = supervise_in_subprocess(
+        folder, sys.executable, str(WORKER), str(folder.path), "finish:138", late_signal=signal.SIGTERM
+    )
+    _, message = process.communicate(timeout=30)
+    assert process.returncode == 138, message
+
+
 def test_second_ctrl_c_stops_at_once(folder: RunFolder) -> None:
     process = supervise_in_subprocess(folder, sys.executable, str(WORKER), str(folder.path), "stubborn")
     wait_until_started(folder, 1)
