@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from modules.config import ResumeError
 from modules.files import open_for_writing
 from modules.run.folder.run_folder import RunFolder
@@ -21,11 +23,15 @@ from modules.run.folder.run_folder import RunFolder
 
 @contextmanager
 def training_lock(folder: RunFolder) -> Iterator[None]:
-    """Hold the training lock; does nothing if the file system has no locks or another process holds it."""
+    """Hold the training lock; does nothing if the file system has no locks or another process holds it.
+
+    Half-written files of a process that was killed are removed before.
+    """
     file: IO[bytes] | None = None
     with suppress(OSError):
         file = _open(_lock_file(folder))
         _lock_with_retries(file)
+        _remove_half_written(folder)
     try:
         yield
     finally:
@@ -73,6 +79,13 @@ def is_training(folder: RunFolder) -> bool:
         except OSError:
             return False
     return False
+
+
+def _remove_half_written(folder: RunFolder) -> None:
+    for file in folder.path.glob(".partial-*-*"):
+        pid = file.name.split("-")[1]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            file.unlink()
 
 
 def _still_training(folder: RunFolder) -> ResumeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,16 @@ def test_run_folder_is_not_a_backup(tmp_path: Path) -> None:
         with pytest.raises(ResumeError, match="backup"):
             folder_to_resume(TrainConfig(runs_dir=str(tmp_path), run_name="two"), given)
     assert not (tmp_path / "two").exists()
+
+
+def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    folder = RunFolder.create(TrainConfig(runs_dir=str(tmp_path), run_name="one"))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    of_dead = folder.path / f".partial-{ended.pid}-report.html"
+    of_living = folder.path / f".partial-{os.getpid()}-report.html"
+    for file in (of_dead, of_living):
+        file.touch()
+    with training_lock(folder):
+        assert not of_dead.exists()
+        assert of_living.exists()
