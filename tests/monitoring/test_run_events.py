@@ -36,6 +36,7 @@ FIELDS = {
     "backup": {"path", "step"},
     "validation": {"loss", "step", "set"},
     "warning": {"message"},
+    "data": {"lines"},
     "ranks_summary": {"ranks"},
     "finished": {"reason", "exit_code"},
 }
