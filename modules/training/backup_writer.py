@@ -18,6 +18,7 @@ from modules.training.state_copy import StateCopy, size_of
 
 MOST_COPIES: Final = 2  # one that is being written and one that waits
 _SPARE_MIB: Final = 512  # of host memory, which a copy leaves free
+_LIMIT_S: Final = 1.0  # for a backup under way, when a rank of a group fails
 _NICENESS: Final = 5  # of the thread: with few cores, training comes first
 
 
@@ -93,15 +94,16 @@ class BackupWriter:
             return self._failed_step
 
     @contextmanager
-    def completing(self, limit_s: float | None) -> Iterator[None]:
-        """Around training: an error in the block leaves it once the backups under way are complete, or `limit_s` later.
+    def completing(self, *, alone: bool) -> Iterator[None]:
+        """Around training: an error in the block leaves it once the backups under way are complete.
 
-        KeyboardInterrupt, which is how a second Ctrl-C ends a run at once, does not wait.
+        Unless this rank is `alone` it waits for a second only: the others are in a collective. KeyboardInterrupt, which
+        is how a second Ctrl-C ends a run at once, does not wait.
         """
         try:
             yield
         except Exception:
-            self.wait(limit_s)
+            self.wait(None if alone else _LIMIT_S)
             self._is_abandoned = True
             raise
         except BaseException:

@@ -49,8 +49,6 @@ from modules.training.schedules import learning_rate_factor
 from modules.training.setup import Parallelism, build_components
 from modules.training.step_metrics import StepMetrics
 
-BACKUP_LIMIT_S = 1.0  # for a backup under way, when a rank of a group fails
-
 
 class GenericTrainer:
     """One run from start to end. Subclasses change how the model is wrapped and its gradients are synchronised."""
@@ -80,10 +78,8 @@ class GenericTrainer:
     def run(self) -> Outcome:
         """Train from start to end. Raises TandemError if that is impossible."""
         self.setup()
-        # other ranks wait in a collective for one that fails, and must not wait long
-        limit_s = None if self.ranks.world_size == 1 else BACKUP_LIMIT_S
         try:
-            with self.components.backups.completing(limit_s):
+            with self.components.backups.completing(alone=self.ranks.world_size == 1):
                 outcome = self.train()
                 finish(self, outcome)
         finally:

@@ -149,7 +149,7 @@ def test_an_error_waits_for_a_backup_under_way_and_a_second_ctrl_c_does_not(disk
     report = Recorded()
     writer = BackupWriter(disk, report, merges=True)
     writer.submit(state_at(1), "{}")
-    with pytest.raises(KeyboardInterrupt), writer.completing(None):
+    with pytest.raises(KeyboardInterrupt), writer.completing(alone=True):
         raise KeyboardInterrupt
     disk.is_fast.set()
     writer.wait()
@@ -158,7 +158,7 @@ def test_an_error_waits_for_a_backup_under_way_and_a_second_ctrl_c_does_not(disk
     writer = BackupWriter(disk, report, merges=True)
     writer.submit(state_at(2), "{}")
     threading.Timer(0.1, disk.is_fast.set).start()
-    with pytest.raises(ValueError, match="x"), writer.completing(None):
+    with pytest.raises(ValueError, match="x"), writer.completing(alone=True):
         raise ValueError("x")
     assert steps_of(tmp_path / "backup") == [1, 2]
     assert report.events[-1] == "backing up None"
