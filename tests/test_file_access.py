@@ -33,6 +33,7 @@ ALLOWED = {
     "modules/files/reading.py": (["os.open"], "the one reader"),
     "modules/files/writing.py": (["os.open", "shutil.rmtree"], "the one place for writing into foreign folders"),
     "modules/machine/host.py": (["read_text"], "of the system: /proc and cgroups"),
+    "modules/machine/process_load.py": (["read_text"], "of the system: /proc"),
     "modules/machine/torch_build.py": (["read_text"], "of the installed torch"),
     "modules/preflight/disk.py": (["open"], OWN),
     "modules/preflight/loader.py": (["shutil.copyfile"], "of regular files, to a folder of its own"),

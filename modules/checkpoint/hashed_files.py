@@ -141,6 +141,8 @@ class _Reader:
             self._error = error
 
     def _read_to(self, end: int) -> None:
+        if os.name == "nt":
+            return  # it cannot read beside the writing, and reads the whole file afterwards
         getattr(os, "fdatasync", os.fsync)(self._descriptor)
         drop_from_cache(self._descriptor, self._read, end)
         buffer = memoryview(bytearray(min(CHUNK_BYTES, end - self._read)))

@@ -43,6 +43,8 @@ def machine_id() -> str:
 def process_start(pid: int) -> float:
     """When a process was started, in seconds since boot on Linux, which do not move with the clock; elsewhere since
     1970. Raises psutil.Error."""
+    if os.name == "nt":
+        return psutil.Process(pid).create_time()
     try:  # field 22 of proc(5); what comes before may contain blanks
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")

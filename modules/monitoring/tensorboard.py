@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from modules.files import read_bytes
 from modules.files.images import open_image
 from modules.monitoring.tensorboard_file import TensorBoardFile
 
 log = logging.getLogger("tandem")
+_MOST_BYTES = 1 << 30  # of a picture
 _RGB = 3  # number of channels
 
 
@@ -34,7 +36,9 @@ class TensorBoardWriter:
         """An RGB image in a PNG file, which is not encoded anew."""
         with open_image(file) as header:
             width, height = header.size
-        image = self._summary.Image(encoded_image_string=file.read_bytes(), height=height, width=width, colorspace=_RGB)
+        image = self._summary.Image(
+            encoded_image_string=read_bytes(file, _MOST_BYTES), height=height, width=width, colorspace=_RGB
+        )
         value = self._summary.Value(tag=tag, image=image)
         self._add([value], step)
 

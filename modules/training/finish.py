@@ -1,15 +1,23 @@
-"""How a run ends: the last metrics, test, samples, model and backup."""
+"""A run from start to end, and how it ends: the last metrics, test, samples, model and backup."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from modules.training import run_info
 from modules.training.actions import BACKUP, SAMPLE, SAVE, evaluate, restore_best
 from modules.training.control_requests import Outcome
+from modules.training.generic_trainer import GenericTrainer
 
-if TYPE_CHECKING:
-    from modules.training.generic_trainer import GenericTrainer
+
+def train_to_the_end(trainer: GenericTrainer) -> Outcome:
+    """Set up, train and finish. Raises TandemError if that is impossible."""
+    trainer.setup()
+    try:
+        with trainer.components.backups.completing(alone=trainer.ranks.world_size == 1):
+            outcome = trainer.train()
+            finish(trainer, outcome)
+    finally:
+        trainer.components.data.loader.close()
+    return outcome
 
 
 def finish(trainer: GenericTrainer, outcome: Outcome) -> None:

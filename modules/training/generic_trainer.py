@@ -1,4 +1,4 @@
-"""The training loop, in the order things happen; modules/training/finish.py is its end."""
+"""The training loop, in the order things happen; modules/training/finish.py runs it from start to end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from modules.training.control_requests import (
 )
 from modules.training.dataset import RowSelection
 from modules.training.early_stopping import EarlyStopping, UnknownMetric
-from modules.training.finish import finish
 from modules.training.former_meaning import changed_meaning
 from modules.training.memory_guard import MemoryGuard
 from modules.training.memory_probe import limit_to_memory, wants_probe
@@ -74,17 +73,6 @@ class GenericTrainer:
         self.has_started = False  # the first step
         self.select_rows: RowSelection | None = None  # the images to encode; without it all
         ranks.on_wait = self.check_stop
-
-    def run(self) -> Outcome:
-        """Train from start to end. Raises TandemError if that is impossible."""
-        self.setup()
-        try:
-            with self.components.backups.completing(alone=self.ranks.world_size == 1):
-                outcome = self.train()
-                finish(self, outcome)
-        finally:
-            self.components.data.loader.close()
-        return outcome
 
     def setup(self) -> None:
         """Load the model, prepare the data, restore a backup, and report what is about to be trained."""

@@ -61,6 +61,7 @@ from modules.training.batch_size_finder import search_batch_size
 from modules.training.control_requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
+from modules.training.finish import train_to_the_end
 from modules.training.generic_trainer import GenericTrainer
 from modules.training.profiler import profiled
 from modules.training.run_location import find_backup
@@ -145,7 +146,7 @@ def _run(trainer: GenericTrainer) -> Outcome:
         return search_batch_size(trainer, search)
     if (benchmark := BenchmarkRequest.from_environment(os.environ)) is not None:
         return measure_steps(trainer, benchmark)
-    return trainer.run()
+    return train_to_the_end(trainer)
 
 
 @contextmanager

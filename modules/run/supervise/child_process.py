@@ -58,8 +58,9 @@ class ExitWaiter:
 def exit_waiter(child: subprocess.Popen[bytes]) -> Iterator[ExitWaiter]:
     """Where the system has no process descriptors (macOS, Windows, Linux before 5.3), it polls."""
     descriptor = None
-    with suppress(AttributeError, OSError):
-        descriptor = os.pidfd_open(child.pid)
+    if os.name != "nt":
+        with suppress(AttributeError, OSError):
+            descriptor = os.pidfd_open(child.pid)
     try:
         yield ExitWaiter(child, descriptor)
     finally:
