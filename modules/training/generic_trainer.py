@@ -91,7 +91,7 @@ class GenericTrainer:
         model = self.components.family.model
         self.dropout = PerSampleDropout(model, ranks.device, self.report, compiled=config.compile)
         can_count = not config.compile and not self.syncs_in_training
-        self.flops = ModelFlops.of(model, self.components.precision, can_count=can_count)
+        self.flops = ModelFlops.of(self.components.precision, can_count=can_count)
         self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size, self.flops)
         self.early_stopping = EarlyStopping.of(config)
         self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)

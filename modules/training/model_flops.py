@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
@@ -16,29 +15,37 @@ from modules.training.precision import Precision
 
 _SIZE: Final = {"cuda": 4096}
 _PRODUCTS: Final = 4
+_WITH_SUMMAND: Final = (torch.ops.aten.addmm, torch.ops.aten.baddbmm)
+_CPU_ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # not in torch's registry
+_ATTENTION: Final = (
+    _CPU_ATTENTION,
+    torch.ops.aten._scaled_dot_product_flash_attention,
+    torch.ops.aten._scaled_dot_product_efficient_attention,
+    torch.ops.aten._scaled_dot_product_cudnn_attention,
+    torch.ops.aten._flash_attention_forward,
+    torch.ops.aten._efficient_attention_forward,
+)
 
 
 class ModelFlops:
     """Floating-point operations (FLOPs) of a step on this rank, and the most that its device can do in a second.
 
-    The backward is taken as once the forward for the gradients of the activations and once for those of the trained
-    share of the weights, so that all of a model takes three forwards, as in "PaLM" (Chowdhery et al. 2022), appendix B.
-    What gradient checkpointing computes again does not count.
+    The backward of an operation takes its forward once for each factor whose gradient is needed, an activation or a
+    weight: a trained layer takes three forwards, as in "PaLM" (Chowdhery et al. 2022), appendix B, a frozen one two
+    behind trained layers and one before them. What gradient checkpointing computes again does not count, nor does the
+    backward of what runs without autograd, such as the inside of a torch.autograd.Function.
     """
 
-    def __init__(self, *, trained_share: float, can_count: bool) -> None:
+    def __init__(self, *, can_count: bool) -> None:
         """`can_count`: neither compiled, nor with communication in the forward."""
-        self._factor = 2.0 + trained_share
         self._counter = _Counter() if can_count else None
         self.per_sample = 0.0
         self.peak = 0.0  # FLOPs per second, see measure_peak
 
     @classmethod
-    def of(cls, model: nn.Module, precision: Precision, *, can_count: bool) -> ModelFlops:
+    def of(cls, precision: Precision, *, can_count: bool) -> ModelFlops:
         """Those of a model in its precision; the peak is measured, unless they cannot be counted."""
-        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-        trained = sum(size for size, is_trained in sizes if is_trained)
-        flops = cls(trained_share=trained / max(1, sum(size for size, _ in sizes)), can_count=can_count)
+        flops = cls(can_count=can_count)
         if can_count:
             flops.peak = measure_peak(precision.device, precision.computing)
         return flops
@@ -56,8 +63,8 @@ class ModelFlops:
             return {}
         return {"model_flops": self.per_sample * samples, "peak_flops": self.peak}
 
-    def _set(self, forward: float) -> None:
-        self.per_sample = forward * self._factor
+    def _set(self, per_sample: float) -> None:
+        self.per_sample = per_sample
 
 
 def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
@@ -90,14 +97,14 @@ def _synchronize(device: torch.device) -> None:
 
 
 class _Counter(TorchDispatchMode):
-    """Adds up torch's own formulas; runs every operation as it is."""
+    """Adds up torch's own formulas, with the backward that will follow; runs every operation as it is."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._flops = 0
-        self._report: Callable[[int], None] = lambda flops: None
+        self._flops = 0.0
+        self._report: Callable[[float], None] = lambda flops: None
 
-    def of(self, report: Callable[[int], None]) -> _Counter:
+    def of(self, report: Callable[[float], None]) -> _Counter:
         """As a context: `report` gets the sum at the end."""
         self._report = report
         return self
@@ -110,14 +117,25 @@ class _Counter(TorchDispatchMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        operation = func._overloadpacket
+        formula = flop_registry.get(operation)
         if formula is not None:
-            self._flops += formula(*args, **(kwargs or {}), out_val=result)
-        elif func._overloadpacket is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:  # not in the registry
-            self._flops += sdpa_flop_count(*(each.shape for each in args[:3]))  # type: ignore[attr-defined]
+            self._flops += formula(*args, **(kwargs or {}), out_val=result) * (1 + _gradients(operation, args))
+        elif operation is _CPU_ATTENTION:
+            forward = sdpa_flop_count(*(each.shape for each in args[:3]))  # type: ignore[attr-defined]
+            self._flops += forward * (1 + _gradients(operation, args))
         return result
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         if exception[0] is None:
             self._report(self._flops)
+
+
+def _gradients(operation: Any, args: Sequence[object]) -> float:
+    """The backward of an operation, in forwards: one for each of the two factors whose gradient is needed."""
+    needed = [isinstance(each, torch.Tensor) and each.requires_grad and torch.is_grad_enabled() for each in args[:3]]
+    if operation not in _ATTENTION:
+        return sum(needed[1:] if operation in _WITH_SUMMAND else needed[:2])
+    query, key, value = needed  # two products forward; the gradients of query and key share one more
+    return (query + key + value + (query or key)) / 2
