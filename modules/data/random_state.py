@@ -25,5 +25,10 @@ def keep_random_state() -> Iterator[None]:
 def seed_everything(seed: int) -> None:
     """Seed the global generators of torch (of the CPU), numpy and Python; `seed` is not negative."""
     torch.default_generator.manual_seed(seed)
+    seed_numpy_and_python(seed)
+
+
+def seed_numpy_and_python(seed: int) -> None:
+    """Seed the global generators of numpy and Python, some 25 us; `seed` is not negative."""
     np.random.seed(seed % (1 << 32))
     random.seed(seed)

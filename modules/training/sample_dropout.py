@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DataParallel
 
+from modules.data.random_state import seed_numpy_and_python
 from modules.monitoring import Report
 
 MAX_SEED = 2**62
@@ -63,7 +64,9 @@ class PerSampleDropout:
     @contextmanager
     def of(self, seeds: Tensor, step: int) -> Iterator[None]:
         """Around forward and backward of samples with `seeds` int64 [B], in the step after `step` steps."""
-        seed_generators(step, int(seeds.tolist()[0]))
+        first = int(seeds.tolist()[0])
+        seed_generators(step, first)
+        seed_numpy_and_python(combine(step, first))  # a loss may mix samples by np.random.beta
         self._masks.start(seeds)
         before = {name: getattr(functional, name) for name in self._functions}
         try:

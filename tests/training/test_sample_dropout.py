@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -169,6 +171,17 @@ def test_torch_is_its_own_again_after_a_micro_batch() -> None:
         raise ValueError("inside")
     assert (functional.dropout, functional.dropout2d, functional.scaled_dot_product_attention) == own
     assert not torch.equal(model(x), model(x))
+
+
+def test_numpy_and_python_draw_the_same_in_a_micro_batch_that_is_computed_again() -> None:
+    dropout = PerSampleDropout(nn.Identity(), CPU, Warnings(), compiled=False)
+
+    def draws(seeds: Tensor, step: int) -> tuple[float, float, float]:
+        with dropout.of(seeds, step):
+            return float(np.random.beta(0.2, 0.2)), random.random(), float(torch.rand(()))
+
+    assert draws(SEEDS, 3) == draws(SEEDS, 3)
+    assert draws(SEEDS, 3)[:2] != draws(SEEDS[1:], 3)[:2] != draws(SEEDS[1:], 4)[:2]
 
 
 def test_without_dropout_nothing_is_drawn() -> None:
