@@ -9,14 +9,14 @@ from app.monitor.page import Page
 from app.monitor.rank_stats import Gauge, RankStats, findings, rank_stats
 from app.widgets import theme
 from app.widgets.buttons import card, frame, text
-from app.widgets.ellipsis import truncate
+from app.widgets.ellipsis import fit, truncate
 from app.widgets.scrollbar import Scrollbar
 
 ROW: Final = 54
 _HEAD: Final = 34
 _NAME: Final = 210
 _GAUGE: Final = 122
-_MIN_PARTS_WIDTH: Final = 200
+_MIN_PARTS_WIDTH: Final = 260
 
 # Parts of a step in order: title and colour.
 _PARTS: Final = {
@@ -146,11 +146,10 @@ class RanksPage(Page):
         self._write(theme.px(14), lower, mark or truncate(location, 30), theme.WARN if mark else theme.MUTED, "small")
         self._draw_breakdown(each, upper, split, longest)
         if each.step_s is not None:
-            label = f"{_seconds(each.step_s)} per step   (mean {_seconds(each.mean_step_s)})"
-            if each.data_wait_share >= 0.02:
-                label += f"   {each.data_wait_share:.0%} waiting for data"
-            if each.held_back:
-                label += f"   {each.held_back}"
+            wait = f"{each.data_wait_share:.0%} waiting for data" if each.data_wait_share >= 0.02 else ""
+            said = (f"{_seconds(each.step_s)} per step", wait, each.held_back, f"mean {_seconds(each.mean_step_s)}")
+            room = split[1] - split[0] - theme.px(10)
+            label = fit(self.table, " · ".join(filter(None, said)), theme.tk_font("small"), room)
             self._write(split[0], lower, label, theme.MUTED, "small")
         for index, name in enumerate(shown):
             gauge = each.gauges.get(name)

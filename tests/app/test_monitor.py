@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,25 @@ def test_processes_show_statistics_and_the_straggler(driven: Driven, runs: Path)
         widths[name] = x1 - x0
     parts = page.stats[0].parts
     assert widths["computing"] / widths["waiting"] == pytest.approx(parts["computing"] / parts["waiting"], rel=0.05)
+
+
+def test_nothing_said_of_a_step_runs_into_the_next_column(driven: Driven, runs: Path) -> None:
+    follow(driven, runs / "cats")
+    page = driven.monitor("ranks")
+    driven.until(lambda: len(page.stats) == 4, "four processes")
+    held_back = "power limit, temperature of the memory"
+    page.stats = [replace(each, data_wait_share=0.28, held_back=held_back) for each in page.stats]
+    page.draw()
+    items = [item for item in page.table.find_all() if page.table.type(item) == "text"]
+    boxes = {item: page.table.bbox(item) for item in items}
+    labels = [item for item in items if "per step" in page.table.itemcget(item, "text")]
+    assert len(labels) == 4
+    for label in labels:
+        assert "28% waiting for data" in page.table.itemcget(label, "text")
+        left, top, right, bottom = boxes[label]
+        beside = [box for box in boxes.values() if box[0] > left and box[1] < bottom and box[3] > top]
+        assert beside
+        assert right < min(box[0] for box in beside)
 
 
 def test_only_visible_of_1000_processes_are_drawn(driven: Driven, tmp_path: Path) -> None:

@@ -98,6 +98,41 @@ def test_a_long_run_stays_a_small_page(tmp_path: Path) -> None:
     assert write_report(folder).stat().st_size < 200_000
 
 
+def test_figures_of_a_device_have_their_titles_and_units(tmp_path: Path) -> None:
+    row = {
+        "rank": 0,
+        "step_s": 0.0314,
+        "optimizer_s": 0.00088,
+        "peak_percent": 0.021,
+        "samples_per_s": 563.9,
+        "model_tflops": 1.1e-05,
+        "ram_used_mib": 5570.0,
+        "process_cpu_percent": 42.4,
+        "disk_read_mb_s": 0.238,
+        "network_sent_mb_s": 0.0,
+        "temperature_c": 61.0,
+    }
+    page = write_report(folder_with(tmp_path / "x", ("ranks", {"ranks": [row]}))).read_text("utf-8")
+    cells = re.findall(r"<td>([^<]+)</td><td class=\"number\">([^<]+)</td>", page)
+    assert dict(cells) == {
+        "Step": "31.4 ms",
+        "Optimizer": "0.88 ms",
+        "Of the measured peak": "0.021%",
+        "Samples per second": "564",
+        "Model": "1.1e-05 TFLOP/s",
+        "RAM of the machine": "5,570 MiB",
+        "CPU of the process": "42.4%",
+        "Disk read": "0.238 MB/s",
+        "Network sent": "0 MB/s",
+        "Temperature": "61 °C",
+    }
+
+
+def test_a_run_that_failed_before_its_first_step_made_none(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "x", ("started", {"total_steps": 250}), ("error", {"message": "Broken."}))
+    assert "<dd>0 of 250</dd>" in write_report(folder).read_text("utf-8")
+
+
 def test_the_program_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "missing")]) == 2
     assert "does not exist" in capsys.readouterr().err
@@ -105,7 +140,8 @@ def test_the_program_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert "has no events.jsonl" in capsys.readouterr().err
     folder = folder_with(tmp_path / "x", ("step", {"step": 1, "loss": 1.0}))
     assert main([str(folder.path), "--output", str(tmp_path / "no" / "r.html")]) == 3
-    assert "cannot be read or written: No such file or directory" in capsys.readouterr().err
+    file = tmp_path / "no" / "r.html"
+    assert f"{file} cannot be read or written: No such file or directory" in capsys.readouterr().err
     assert main([str(folder.path), "--output", str(tmp_path / "r.html")]) == 0
     assert (tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
 

@@ -24,7 +24,33 @@ _DASH: Final = "-"
 _MOST_RANKS: Final = 64  # rows of the table of devices
 _MOST_TEXT: Final = 200_000  # characters of the settings
 _CHUNK_BYTES: Final = 64 << 10
-_NAMES: Final[Mapping[str, str]] = {"step_s": "Step", "data_s": "Waiting for data", "own_s": "Own part of the step"}
+_NAMES: Final[Mapping[str, str]] = {
+    "data_s": "Waiting for data",
+    "own_s": "Own part of the step",
+    "model_tflops": "Model",
+    "peak_percent": "Of the measured peak",
+    "samples_per_s": "Samples per second",
+    "utilization_percent": "GPU load",
+    "memory_used_mib": "GPU memory",
+    "allocated_mib": "Allocated by torch",
+    "reserved_mib": "Reserved by torch",
+    "sm_clock_mhz": "GPU clock",
+    "cpu_percent": "CPU of the machine",
+    "ram_used_mib": "RAM of the machine",
+    "process_cpu_percent": "CPU of the process",
+    "process_ram_mib": "RAM of the process",
+}
+_UNITS: Final[Mapping[str, str]] = {  # by the end of a metric's name, the longer ends first
+    "_per_s": "",
+    "_mb_s": "MB/s",
+    "_tflops": "TFLOP/s",
+    "_percent": "%",
+    "_mib": "MiB",
+    "_mhz": "MHz",
+    "_c": "°C",
+    "_w": "W",
+    "_s": "s",
+}
 _VERDICTS: Final[Mapping[str, str]] = {
     "finished": "Finished: all steps are done and the model is saved.",
     "early_stopping": "Finished early: validation no longer improved. The model is saved.",
@@ -117,7 +143,8 @@ def _facts(view: RunView, info: RunInfo) -> list[tuple[str, str]]:
     def last(series: Series | None) -> str:
         return _DASH if series is None or not len(series) else f"{series.curve().means[-1]:.4g}"
 
-    step = _DASH if view.step is None else f"{view.step.step:,}"
+    none = _DASH if info.total_steps is None else "0"
+    step = none if view.step is None else f"{view.step.step:,}"
     total = "" if info.total_steps is None else f" of {info.total_steps:,}"
     facts = [
         ("Steps", step + total),
@@ -170,21 +197,22 @@ def _devices(view: RunView, info: RunInfo) -> list[DeviceRow]:
 
 
 def _title(name: str) -> str:
-    """`gpu_memory_mib` as people read it, without its unit."""
-    words = name.rpartition("_")[0] if _unit(name) else name
+    """`temperature_c` as people read it, without its unit."""
+    words = name.removesuffix(_unit(name)[0])
     return _NAMES.get(name) or printable(words.replace("_", " ").capitalize())
 
 
 def _figure(name: str, value: float) -> str:
-    unit = _unit(name)
-    if unit == "s":
-        return f"{1000 * value:,.0f} ms" if value < 10 else f"{value:,.1f} s"
-    return f"{value:,.0f}{'' if unit in ('', '%') else ' '}{unit}" if abs(value) >= 10 or not value else f"{value:.2g}"
+    unit = _unit(name)[1]
+    if unit == "s" and value < 10:
+        value, unit = 1000 * value, "ms"
+    number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{number}{'' if unit in ('', '%') else ' '}{unit}"
 
 
-def _unit(name: str) -> str:
-    units = {"s": "s", "percent": "%", "mib": "MiB", "c": "°C", "w": "W", "mhz": "MHz"}
-    return units.get(name.rpartition("_")[2], "") if "_" in name else ""
+def _unit(name: str) -> tuple[str, str]:
+    """The end of a metric's name that tells its unit, and the unit."""
+    return next(((end, unit) for end, unit in _UNITS.items() if name.endswith(end)), ("", ""))
 
 
 def _settings(config: Mapping[str, object]) -> tuple[list[tuple[str, str, str]], str]:

@@ -35,6 +35,9 @@ def write_report(folder: RunFolder, file: Path | None = None) -> Path:
         with os.fdopen(open_for_writing(partial), "wb") as opened:
             opened.write(text.encode())
         partial.replace(target)
+    except OSError as error:
+        error.filename = str(target)  # the one that was asked for
+        raise
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
