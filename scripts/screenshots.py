@@ -159,12 +159,15 @@ def _wait(window: MainWindow, condition: Callable[[], bool], seconds: float = TI
 
 
 def _parser() -> argparse.ArgumentParser:
+    from app.sections import SECTIONS
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("screenshots"), help="folder for the screenshots")
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="WxH", help="sizes of the window")
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="dark, light or both")
     parser.add_argument("--scales", nargs="+", type=int, default=SCALES, metavar="PERCENT", help="scales of the window")
-    parser.add_argument("--sections", nargs="+", metavar="NAME", help="sections; all if left out")
+    sections = f"{', '.join(SECTIONS)}; all if left out"
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, metavar="NAME", help=sections)
     parser.add_argument("--preset", default="demo", help="the preset that is shown (demo)")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="a run for the monitor")
     parser.add_argument(

@@ -22,6 +22,7 @@ from modules.run.html_report import write_report
 
 _SCAN_S: Final = 2.0
 _DASH: Final = "-"
+_HINT: Final = "Select a run; select two or more to compare them."
 
 
 class RunsPage(Page):
@@ -84,9 +85,7 @@ class RunsPage(Page):
         buttons = (self.follow_button, self.resume_button, self.settings_button, self.backups_button)
         for button in (*buttons, self.report_button):
             button.pack(side="left", padx=(0, theme.px(8)))
-        self.message = text(
-            self.bar, "Select two or more runs to compare them.", "small", colour=theme.MUTED, bg=theme.WINDOW
-        )
+        self.message = text(self.bar, _HINT, "small", colour=theme.MUTED, bg=theme.WINDOW)
         self.message.pack(side="left", padx=theme.px(8))
         self._on_select()
 
@@ -167,9 +166,7 @@ class RunsPage(Page):
         elif len(selected) == 1 and selected[0].status.problem is not None:
             message = selected[0].status.problem.text.split("\n")[0][:110]
         else:
-            message = (
-                "Select two or more runs to compare them." if len(selected) < 2 else f"Comparing {len(selected)} runs."
-            )
+            message = _HINT if len(selected) < 2 else f"Comparing {len(selected)} runs."
         self.message.configure(text=message)
 
     def _follow(self) -> None:

@@ -32,7 +32,9 @@ class MetricSync:
         config, backups = components.config, components.backups
         self._components, self._metrics, self._memory = components, metrics, memory
         self._ranks, self._report = ranks, report
-        self._nonfinite = NonFiniteGuard(config.max_nonfinite_steps, lambda: backups.newest_valid()[0], report)
+        self._nonfinite = NonFiniteGuard(
+            config.max_nonfinite_steps, config.precision, lambda: backups.newest_valid()[0], report
+        )
         self._log_timer = TimeTrigger({"log": config.log_every})
         self._logged = progress
 

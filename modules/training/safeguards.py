@@ -18,8 +18,9 @@ class NonFiniteGuard:
     The gradient norm is the same on all ranks, so all ranks agree.
     """
 
-    def __init__(self, limit: int, newest_backup: Callable[[], Path | None], report: Report) -> None:
+    def __init__(self, limit: int, precision: str, newest_backup: Callable[[], Path | None], report: Report) -> None:
         self._limit = limit
+        self._precision = precision
         self._newest_backup = newest_backup
         self._report = report
         self._in_a_row = 0
@@ -39,7 +40,8 @@ class NonFiniteGuard:
             raise TrainingError(
                 f"{self._in_a_row} steps in a row had a gradient that is not finite (the last was step "
                 f"{record.step}). {f'The last good backup is {backup}' if backup else 'There is no backup yet'}.",
-                "Try a lower learning_rate, more warmup_steps, or bf16 instead of fp16, then "
+                "Try a lower learning_rate, more warmup_steps"
+                f"{', or bf16 instead of fp16' if self._precision == 'fp16' else ''}, then "
                 f"{'--resume latest' if backup else 'start again'}.",
             )
 

@@ -328,6 +328,7 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path) -> None:
     page = driven.monitor("runs")
     driven.until(lambda: set(page.runs) >= {"cats", "dogs", "future"}, "the runs")
     rows = {name: page.table.item(name, "values") for name in page.runs}
+    assert page.message.cget("text") == "Select a run; select two or more to compare them."
     assert rows["cats"][1] == "Stopped"
     assert rows["cats"][3] == "400 / 1,000"
     assert rows["dogs"][1] == "Failed"

@@ -50,6 +50,16 @@ def test_steps_devices_and_warnings(folder: RunFolder, capsys: pytest.CaptureFix
     assert "\x1b[2J" not in shown
 
 
+def test_without_a_reading_there_is_no_table_of_devices(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    log = EventLog(folder.events_file)
+    log.write("ranks", ranks=[{"rank": 0, "host": "alpha", "step_s": 0.2}])
+    log.close()
+    assert main([str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert "Step, ms" in shown
+    assert "held back by" not in shown
+
+
 def test_it_follows_a_run_on_a_terminal_until_its_end(folder: RunFolder) -> None:
     program = "import pty, sys; sys.exit(pty.spawn([sys.executable, *sys.argv[1:]]) >> 8)"
     command = [sys.executable, "-c", program, str(ROOT / "scripts/monitor.py"), str(folder.path)]

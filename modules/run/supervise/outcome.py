@@ -18,6 +18,7 @@ from modules.run.folder.run_folder import RunFolder
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
 
 CODE_OF_STOP: Final = {STOP_INTERRUPTED: INTERRUPTED, STOP_TERMINATED: TERMINATED, STOP_PAUSED: PAUSED}
+_VAGUE_KINDS: Final = frozenset({"error", "training"})  # what happened is in the message alone
 _KINDS_BEFORE_START: Final = frozenset({"config", "resume", "data"})
 _CODE_KINDS: Final = {exit_code_of(kind): kind for kind in ("config", "data", "interrupted", "terminated")}
 # A process with one of these exit codes is the root cause. SIGABRT is missing on purpose: NCCL's watchdog aborts a
@@ -93,10 +94,11 @@ def outcome_message(outcome: RunOutcome, folder: RunFolder) -> str:
     if at_startup:
         lines = [f"Training did not start: {failure.message}"]
     else:
-        when, kind = outcome.phase and f" while {outcome.phase}", failure.kind.replace("_", " ")
+        when = outcome.phase and f" while {outcome.phase}"
+        kind = "" if failure.kind in _VAGUE_KINDS else f" ({failure.kind.replace('_', ' ')})"
         who = "the launcher" if failure.kind == "launcher" else f"rank {failure.rank}"
         lines = [
-            f"Training stopped: {who} on {failure.host} failed{when} ({kind}).",
+            f"Training stopped: {who} on {failure.host} failed{when}{kind}.",
             f"  What happened: {failure.message}",
         ]
     if failure.advice:

@@ -38,6 +38,7 @@ _DEVICE: Final = (
     ("disk read/write", ("disk_read_mb_s", "disk_write_mb_s"), " MB/s", 1.0),
     ("net sent/received", ("network_sent_mb_s", "network_received_mb_s"), " MB/s", 1.0),
 )
+_READINGS: Final = frozenset({"fault", "slowdown"}.union(*(fields for _, fields, _, _ in _DEVICE)))
 _WARNINGS: Final = 5
 _MAX_TEXT: Final = 300
 
@@ -50,7 +51,9 @@ def render(view: RunView, name: str, *, max_ranks: int = 32) -> RenderableType:
         warnings = [each.text for each in view.warnings][-_WARNINGS:]
         error = view.error
     if rows:
-        parts += [_steps(rows[:max_ranks]), _devices(rows[:max_ranks])]
+        parts.append(_steps(rows[:max_ranks]))
+        if any(key in row for row in rows for key in _READINGS):
+            parts.append(_devices(rows[:max_ranks]))
     else:
         parts.append(Text("Times and devices of each rank appear here once training has started.", style="dim"))
     if len(rows) > max_ranks:

@@ -76,7 +76,11 @@ def restore_best(
 
 def _read(components: Components, stopping: EarlyStopping, ranks: RankGroup) -> _Best | str:
     """The best weights that rank 0 has, on every rank; or why it has none."""
-    step, folder, own, fault = stopping.best_step, components.folder, None, "no validation has improved in this run."
+    step, folder, config, own = stopping.best_step, components.folder, components.config, None
+    fault = (
+        f"no validation with a finite {config.early_stopping_metric} has taken place "
+        f"(validate_every is {config.validate_every})."
+    )
     path = None if step is None else BestWeights(folder.best_dir).find(step)
     if step is not None:
         fault = f"the weights of step {step}, whose validation was the best, are not in {folder.best_dir}."

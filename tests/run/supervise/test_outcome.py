@@ -73,6 +73,10 @@ def test_message_names_rank_host_cause_fix_and_log() -> None:
         f"  Full traceback: {folder.log_file(1)}",
     ]
     assert outcome_message(decide_outcome(RunEvidence(0)), folder) == ""
+    for kind in ("error", "training"):  # these words say nothing
+        plain = RunEvidence(1, failures=[Failure(0, "a", kind, "It broke.")], events=evidence.events)
+        line = outcome_message(decide_outcome(plain), folder).splitlines()[0]
+        assert line == "Training stopped: rank 0 on a failed while training."
 
 
 def test_joined_machine_reports_failures_as_failures() -> None:
