@@ -130,6 +130,7 @@ def show(options: argparse.Namespace, run: RunFolder) -> int:
 def verify(options: argparse.Namespace, run: RunFolder) -> int:
     """`verify`."""
     from modules.checkpoint import find_damage
+    from modules.checkpoint.backup_list import misplaced
 
     asked = {backup_of_step(run, step) for step in options.steps}
     chosen = [each for each in backups_of(run) if not asked or each.folder in asked]
@@ -138,7 +139,7 @@ def verify(options: argparse.Namespace, run: RunFolder) -> int:
         return FAILED
     checked = []
     for each in chosen:
-        checked.append(replace(each, fault=find_damage(each.folder) or ""))
+        checked.append(replace(each, fault=misplaced(each.folder) or find_damage(each.folder) or ""))
         echo(checked[-1].fault or f"{each.folder} is undamaged.")
     _write_json(checked, options.json)
     return FAILED if any(each.fault for each in checked) else FINISHED
@@ -216,13 +217,23 @@ def kept_by_config(run: RunFolder) -> int:
     return load_config(run.config_file).backups_kept
 
 
+def _metric(backup: Path) -> str:
+    """Which metric its best validation is measured by."""
+    from modules.config import load_config
+
+    try:
+        return printable(load_config(backup / "config.json").early_stopping_metric)
+    except TandemError:
+        return "metric"
+
+
 def _row(backup: BackupInfo) -> tuple[str, ...]:
     position = backup.position
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(backup.written))
     if position is None:
         return (backup.folder.name.removeprefix("step-"), "-", written, _size(backup.size), "-", backup.fault)
     best = position.best_validation
-    note = backup.fault or ("" if best is None else f"best validation so far {best:.4g}")
+    note = backup.fault or ("" if best is None else f"best validation {_metric(backup.folder)} so far {best:.4g}")
     epochs = f"{position.samples_seen / position.epoch_size:.2f}"
     return (f"{position.step}", epochs, written, _size(backup.size), f"{position.world_size}", note)
 

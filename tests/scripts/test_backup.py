@@ -54,7 +54,7 @@ def test_list_names_the_newest_first_and_says_what_is_incomplete(
     assert backup.main(["list", str(run.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["step", "2000", "1500", "1000", "500"]
-    assert all("best validation so far 0.5" in line for line in lines[1:])
+    assert all("best validation loss so far 0.5" in line for line in lines[1:])
     (run.backup_dir / "step-001500" / "ema.safetensors").unlink()
     (run.backup_dir / "step-001000" / "manifest.json").write_text("[]")
     found = tmp_path / "found.json"
