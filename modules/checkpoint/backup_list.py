@@ -15,7 +15,7 @@ from modules.checkpoint.backup_files import (
     read_progress,
 )
 from modules.config import ResumeError
-from modules.files import FileFault, file_size
+from modules.files import FileFault, file_size, is_link
 
 _DAY_S = 24 * 3600.0
 
@@ -66,8 +66,17 @@ def complete_backups(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (backup_number(path), len(path.name), path.name))
 
 
+def misplaced(folder: Path) -> str | None:
+    """A sentence about a link or a file in the place of a backup; None if it is a folder."""
+    if is_link(folder):
+        return f"{folder} is a link to another folder, which is not followed; copy that with scripts/backup.py restore."
+    return None if folder.is_dir() else f"{folder} is not a folder, so it is no backup."
+
+
 def backup_number(folder: Path) -> int:
-    """The backup's number within its run, from 1; 0 if its manifest is unreadable."""
+    """The backup's number within its run, from 1; 0 if its manifest is unreadable, or it is a link."""
+    if misplaced(folder):
+        return 0
     try:
         return read_manifest(folder).number
     except ResumeError:
@@ -75,6 +84,8 @@ def backup_number(folder: Path) -> int:
 
 
 def _describe(folder: Path) -> BackupInfo:
+    if wrong := misplaced(folder):
+        return BackupInfo(folder, 0, folder.lstat().st_mtime, 0, None, wrong)
     number, position, fault = 0, None, ""
     try:
         manifest = read_manifest(folder)
@@ -85,7 +96,7 @@ def _describe(folder: Path) -> BackupInfo:
                 raise ResumeError(f"{folder} is damaged: {name} is missing or has another size.")
     except ResumeError as error:
         fault = str(error)
-    sizes = [_size(file) for file in folder.iterdir()] if folder.is_dir() else []
+    sizes = [_size(file) for file in folder.iterdir()]
     written = (folder / MANIFEST).stat() if (folder / MANIFEST).is_file() else folder.stat()
     return BackupInfo(folder, number, written.st_mtime, sum(sizes), position, fault)
 

@@ -18,7 +18,7 @@ from modules.checkpoint.backup_files import (
     find_damage,
     read_progress,
 )
-from modules.checkpoint.backup_list import Rotation, backup_number, complete_backups, list_backups
+from modules.checkpoint.backup_list import Rotation, backup_number, complete_backups, list_backups, misplaced
 from modules.checkpoint.hashed_files import write_bytes, write_tensors
 from modules.config import ResumeError
 from modules.files import is_link, remove_tree
@@ -61,7 +61,7 @@ class Backups:
     def put_in_place(self, partial: Path, final: Path) -> None:
         """Rename a complete backup to its name; one of that name stays complete until it is replaced."""
         former = self._folder / f"{REPLACED}{final.name}"
-        if final.exists():
+        if os.path.lexists(final):
             remove_tree(former)  # which an earlier replacement could not remove
             final.rename(former)
         partial.rename(final)
@@ -75,7 +75,7 @@ class Backups:
         candidates = complete_backups(self._folder)[::-1]
         candidates.sort(key=lambda path: backup_number(path) > 0)  # an unreadable manifest first: it may be the newest
         for folder in candidates:
-            fault = find_damage(folder)
+            fault = misplaced(folder) or find_damage(folder)
             if fault is None:
                 return folder, damaged
             damaged.append(fault)

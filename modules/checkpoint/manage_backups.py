@@ -11,7 +11,7 @@ from modules.checkpoint.backup_files import MANIFEST, find_damage, read_manifest
 from modules.checkpoint.backup_list import list_backups
 from modules.checkpoint.backups import PARTIAL, Backups, sync_to_disk
 from modules.config import ResumeError
-from modules.files import open_regular, remove_tree
+from modules.files import is_link, open_regular, remove_tree
 
 
 def go_back_to(folder: Path, source: Path) -> Path:
@@ -24,7 +24,7 @@ def go_back_to(folder: Path, source: Path) -> Path:
         raise ResumeError(fault, "Use another backup; `list` shows them")
     number = 1 + max((each.number for each in list_backups(folder)), default=0)
     final = folder / f"step-{read_progress(source).step:06d}"
-    if final.exists() and final.samefile(source):
+    if not is_link(final) and final.exists() and final.samefile(source):
         _write_number(final, number)
         return final
     partial = folder / f"{PARTIAL}{final.name}"

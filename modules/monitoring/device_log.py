@@ -74,7 +74,8 @@ class DeviceLog:
 
     def lines(self) -> list[str]:
         """The same for people, a line for each of the first ranks."""
-        return [_line(rank, sums) for rank, sums in sorted(self._sums.items())[:_MAX_LINES]]
+        lines = (_line(rank, sums) for rank, sums in sorted(self._sums.items()))
+        return [line for line in lines if line][:_MAX_LINES]
 
     def _once(self, rank: int, what: str, text: str) -> list[str]:
         if (rank, what) in self._said:
@@ -88,9 +89,10 @@ def _missing_text(rank: int, missing: list[str]) -> str:
 
 
 def _line(rank: int, sums: Mapping[str, _Sum]) -> str:
+    """Empty if the run was too short for a reading."""
     shown = []
     for name, (title, unit, factor) in {**GPU_METRICS, **_OTHERS}.items():
         if (each := sums.get(name)) is not None and each.maximum > 0:
             mean, maximum = each.total / each.count * factor, each.maximum * factor
             shown.append(f"{title} {mean:.3g} (max {maximum:.3g}) {unit}".replace(" %", "%"))
-    return f"Rank {rank} on average: {', '.join(shown)}."
+    return f"Rank {rank} on average: {', '.join(shown)}." if shown else ""

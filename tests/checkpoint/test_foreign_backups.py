@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from modules.checkpoint import Backups, find_damage, read_backup, read_manifest
+from modules.checkpoint.backup_list import list_backups
+from modules.checkpoint.manage_backups import go_back_to
 from modules.config import ResumeError, TrainConfig, dump
 from modules.config.errors import TrainingError
 from modules.distributed.file_transfer import _listed
@@ -105,6 +107,35 @@ def test_a_bad_manifest_is_skipped_with_its_reason(tmp_path: Path, content: str,
     assert newest == good
     assert len(damaged) == 1
     assert fault in damaged[0]
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_what_is_no_folder_is_no_backup(tmp_path: Path, kind: str) -> None:
+    backups = Backups(tmp_path / "backup", keep=9)
+    good = backups.write(state_at(1), "{}")
+    elsewhere = Backups(tmp_path / "other", keep=9)
+    foreign = [elsewhere.write(state_at(step), "{}") for step in (1, 2)][-1]
+    place = good.with_name(foreign.name)
+    if kind == "link":
+        place.symlink_to(foreign)
+    else:
+        place.write_text("")
+    newest, faults = backups.newest_valid()
+    assert newest == good
+    assert len(faults) == 1
+    assert "is a link to another folder" in faults[0] if kind == "link" else "is not a folder" in faults[0]
+    (listed,) = (each for each in list_backups(good.parent) if each.folder == place)
+    assert (listed.number, listed.fault, listed.size) == (0, faults[0], 0)
+    manifest = (foreign / "manifest.json").read_bytes()
+    assert go_back_to(good.parent, foreign) == place
+    assert not place.is_symlink()
+    assert (foreign / "manifest.json").read_bytes() == manifest
+    assert backups.newest_valid() == (place, [])
+
+
+def test_a_dangling_link_does_not_keep_a_backup_from_being_written(tmp_path: Path) -> None:
+    (tmp_path / "step-000001").symlink_to(tmp_path / "gone")
+    assert find_damage(Backups(tmp_path, keep=1).write(state_at(1), "{}")) is None
 
 
 def test_a_manifest_that_names_a_file_elsewhere(tmp_path: Path) -> None:

@@ -37,3 +37,10 @@ def test_mean_and_maximum_of_each_rank() -> None:
     assert "GPU load 90 (max 90)%" in line
     assert "power 300 (max 600) W" in line
     assert "GPU memory 2 (max 2) GiB" in line
+
+
+def test_a_rank_without_readings_has_no_line() -> None:
+    log = DeviceLog()
+    log.add(0, FULL)
+    log.add(1, {"rank": 1, "power_w": None, "process_cpu_percent": 0.0})
+    assert [line.split(" on")[0] for line in log.lines()] == ["Rank 0"]
