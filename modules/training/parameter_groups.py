@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 import torch
+from torch import nn
 
 from modules.config import ConfigError, TrainConfig, parse_learning_rate_factors
 from modules.training.submodules import SubmoduleGroup
@@ -16,11 +18,15 @@ EXAMPLES = 3
 
 
 def parameter_groups(
-    groups: Sequence[SubmoduleGroup], shapes: Mapping[str, torch.Size], config: TrainConfig
+    groups: Sequence[SubmoduleGroup],
+    shapes: Mapping[str, torch.Size],
+    config: TrainConfig,
+    undecayed: Sequence[str] = (),
 ) -> list[SubmoduleGroup]:
     """`groups`, divided by `learning_rate_factors` and `decay_norms_and_biases`; as they are with the defaults.
 
-    `shapes` are those of the full weights. Raises ConfigError for a pattern that selects no weight.
+    `shapes` are those of the full weights, `undecayed` as in `without_decay`. Raises ConfigError for a pattern that
+    selects no weight.
     """
     factors = parse_learning_rate_factors(config.learning_rate_factors)
     names = [name for group in groups for name in group.weights]
@@ -37,7 +43,8 @@ def parameter_groups(
                 own = [
                     name
                     for name in group.weights
-                    if chosen[name] == number and (config.decay_norms_and_biases or _decays(name, shapes)) is decays
+                    if chosen[name] == number
+                    and (config.decay_norms_and_biases or _decays(name, shapes, undecayed)) is decays
                 ]
                 if own:
                     rate, weights = group.learning_rate_factor * factor, tuple(own)
@@ -46,9 +53,25 @@ def parameter_groups(
     return found
 
 
-def _decays(name: str, shapes: Mapping[str, torch.Size]) -> bool:
-    """Whether the weight is neither a bias nor a norm's: the rule of param_groups_weight_decay in timm."""
-    return len(shapes[name]) > 1 and name.rpartition(".")[2] != "bias"
+def without_decay(model: nn.Module) -> list[str]:
+    """Names of weights, or patterns as of files, that a model or a part of it wants to be left out of weight decay.
+
+    Models of timm, and many after them, name position embeddings and class tokens by a method no_weight_decay().
+    """
+    found = []
+    for prefix, module in model.named_modules():
+        method = getattr(module, "no_weight_decay", None)
+        names = method() if callable(method) else ()
+        if isinstance(names, set | frozenset | list | tuple | Mapping):
+            found += [f"{prefix}.{name}" if prefix else str(name) for name in names]
+    return found
+
+
+def _decays(name: str, shapes: Mapping[str, torch.Size], undecayed: Sequence[str]) -> bool:
+    """Whether the weight is neither a bias nor a norm's nor `undecayed`: timm's rule, param_groups_weight_decay."""
+    if len(shapes[name]) <= 1 or name.rpartition(".")[2] == "bias":
+        return False
+    return not any(fnmatchcase(name, pattern) for pattern in undecayed)
 
 
 def _first_match(name: str, factors: Sequence[tuple[str, float]]) -> int | None:

@@ -21,7 +21,7 @@ from modules.training.fetch_base_model import fetch_base_model
 from modules.training.model_setup import check_available, load_family, prepare_model
 from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.own_data import prepare_own_data
-from modules.training.parameter_groups import parameter_groups
+from modules.training.parameter_groups import parameter_groups, without_decay
 from modules.training.plan import Plan
 from modules.training.precision import Precision, can_use_tf32
 from modules.training.resume import check_initial_model
@@ -115,7 +115,8 @@ def build_components(
     check_validation(config, data)
     family.offload_frozen()
     weights = parallelism.wrap_model(family)
-    groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config)
+    undecayed = [] if config.decay_norms_and_biases else without_decay(weights.model)
+    groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config, undecayed)
     optimizer = build_optimizer([group.for_optimizer(weights.local) for group in groups], config)
     ema_decay = decay_for_batch(config.ema_decay, plan.global_batch_size, config.ema_reference_batch_size)
     return Components(

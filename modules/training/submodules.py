@@ -28,7 +28,11 @@ class SubmoduleGroup:
     def summary(self, learning_rate: float) -> str:
         """A line for the terminal if the group has its own learning rate, end or weight decay; else empty."""
         until = f", for {self.stop_after}" if self.stop_after else ""
-        decay = "" if self.has_weight_decay else f", {len(self.weights)} norms and biases without weight decay"
+        decay = (
+            ""
+            if self.has_weight_decay
+            else f", {len(self.weights)} weights (norms, biases and such) without weight decay"
+        )
         differs = until or decay or self.learning_rate_factor != 1.0
         rate = f"learning rate {learning_rate * self.learning_rate_factor:.3g}{decay}{until}"
         name = ", ".join(filter(None, (self.name, repr(self.pattern) if self.pattern else ""))) or "all other weights"

@@ -15,7 +15,7 @@ from modules.config import ConfigError, Interval, TrainConfig, validate
 from modules.distributed import Weights
 from modules.training.ema import decay_for_batch
 from modules.training.optimizers import build_optimizer, set_learning_rate
-from modules.training.parameter_groups import parameter_groups
+from modules.training.parameter_groups import parameter_groups, without_decay
 from modules.training.submodules import SubmoduleGroup
 from tests.runs import Run, same_state, tiny_config, train_alone
 
@@ -70,6 +70,33 @@ def test_norms_and_biases_are_left_out_of_weight_decay(name: str) -> None:
     assert all(moved > 0.2 for moved in everywhere.values()), everywhere
     selected = stepped(gradient, optimizer=optimizer, decay_norms_and_biases=False)
     assert {weight for weight, moved in selected.items() if moved > 0.2} == MATRICES
+
+
+class Tokens(nn.Module):
+    """A model that names the weights to be left out of weight decay, as timm's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.ones(1, 4, 3))
+        self.bias_tables = nn.ParameterList([nn.Parameter(torch.ones(4, 3)) for _ in range(2)])
+        self.head = nn.Linear(3, 2, bias=False)
+
+    def no_weight_decay(self) -> set[str]:
+        return {"place", "bias_tables.*"}
+
+
+@pytest.mark.parametrize("prefix", ["", "network."])
+def test_what_the_model_names_is_left_out_of_weight_decay(prefix: str) -> None:
+    model = nn.ModuleDict({"network": Tokens()}) if prefix else Tokens()
+    weights = Weights(model)
+    whole = [SubmoduleGroup("model", tuple(weights.local), 1.0, Interval.never())]
+    config = TrainConfig.model_validate({"decay_norms_and_biases": False})
+    groups = parameter_groups(whole, weights.shapes, config, without_decay(model))
+    decayed = {name: group.has_weight_decay for group in groups for name in group.weights}
+    names = {f"{prefix}{name}": name == "head.weight" for name, _ in Tokens().named_parameters()}
+    assert decayed == names
+    kept = parameter_groups(whole, weights.shapes, TrainConfig(), without_decay(model))
+    assert all(group.has_weight_decay for group in kept)
 
 
 def test_factors_multiply_the_learning_rate_of_the_run_and_of_the_submodule() -> None:

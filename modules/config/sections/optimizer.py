@@ -104,7 +104,8 @@ class OptimizerSettings(Section):
         True,
         title="Weight decay on norms and biases",
         help="Switch off to keep weight decay away from biases and from the weights of norms (all weights with one "
-        "dimension), as is usual for classifiers and transformers. Makes no difference without weight decay.",
+        "dimension) and from what the model itself names by no_weight_decay(), as timm's models do with position "
+        "embeddings. Usual for classifiers and transformers. Makes no difference without weight decay.",
         advanced=True,
         resume="warn",
     )

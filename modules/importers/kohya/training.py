@@ -131,6 +131,7 @@ def _processes(values: Values) -> list[Assignment]:
 
 
 _SAVES = "kohya saves models, Tandem backups from which a run can resume"
+_KEPT = f"{_SAVES}; without save_last_n_* kohya keeps all, Tandem the newest backups_kept"
 TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("learning_rate", "learning_rate", 2e-6, positive_number),
     CombinedRule(
@@ -171,7 +172,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("vae_batch_size", "cache_batch_size", 1, positive_integer, optional=True),
     common.interval("sample_every", {"sample_every_n_epochs": "epochs", "sample_every_n_steps": "steps"}),
     Rule("sample_sampler", "family_options.sample_scheduler", "ddim", choice(SAMPLERS, "choose another sampler")),
-    common.interval("backup_every", {"save_every_n_epochs": "epochs", "save_every_n_steps": "steps"}, _SAVES),
+    common.interval("backup_every", {"save_every_n_epochs": "epochs", "save_every_n_steps": "steps"}, _KEPT),
     Rule("save_last_n_epochs", "backups_kept", None, positive_integer, _SAVES, optional=True),
     Rule("save_precision", "save_dtype", None, save_dtype, optional=True),
     CombinedRule({"save_model_as": None}, "lora_layouts, save_single_file", _layouts, "no pickles", METHOD_KEYS),
@@ -231,7 +232,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("lr_decay_steps", "the learning rate decays over the whole run", default=0),
     Unsupported("lr_scheduler_timescale", "Tandem has no such schedule"),
     Unsupported("save_n_epoch_ratio", "set backup_every"),
-    Unsupported("save_last_n_*", "set backups_kept", default=0),
+    Unsupported("save_last_n_*", "set backups_kept, a number of backups", default=0),
     Unsupported("save_state*", "Tandem's backups always contain everything needed to resume"),
     Unsupported("use_safetensors", "Tandem always writes safetensors"),
     Unsupported("resume initial_epoch initial_step skip_until_initial_step", "use --resume"),

@@ -143,7 +143,12 @@ def _every(target: str, name: str, count: object, unit: str) -> CombinedRule:
 def _backups(values: Values) -> list[Assignment]:
     if boolean(values["rolling_backup"]):
         return [Assignment("backups_kept", integer(values["rolling_backup_count"]))]
-    return [Assignment("", why="Tandem keeps only the newest ones; increase backups_kept to keep more")]
+    return [
+        Assignment(
+            "",
+            why="OneTrainer keeps all backups, Tandem the newest: set backups_kept or backups_kept_every",
+        )
+    ]
 
 
 def _checkpointing(value: object) -> object:
