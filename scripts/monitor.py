@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     follower = _Follower(folder)
     follower.read()
     if options.once or not console.is_terminal:
-        console.print(render(follower.view, folder.path.name))
+        console.print(render(follower.view, folder.path.name, width=console.width))
         return FINISHED
     _follow(follower, folder.path.name, console)
     return FINISHED
@@ -81,11 +81,11 @@ class _Follower:
 
 def _follow(follower: _Follower, name: str, console: Console) -> None:
     try:
-        with Live(render(follower.view, name), console=console, auto_refresh=False) as live:
+        with Live(render(follower.view, name, width=console.width), console=console, auto_refresh=False) as live:
             while follower.view.finished is None:
                 time.sleep(_POLL_EVERY_S)
                 follower.read()
-                live.update(render(follower.view, name), refresh=True)
+                live.update(render(follower.view, name, width=console.width), refresh=True)
     except KeyboardInterrupt:
         return
 

@@ -50,6 +50,22 @@ def test_steps_devices_and_warnings(folder: RunFolder, capsys: pytest.CaptureFix
     assert "\x1b[2J" not in shown
 
 
+def test_eighty_columns_cut_no_title(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    times = {"step_s": 0.2324, "data_s": 0.0967, "forward_s": 0.0809, "backward_s": 0.0354, "sync_s": 0.026}
+    rest = {"optimizer_s": 0.0018, "logging_s": 0.0236, "samples_per_s": 1068.8, "model_tflops": 1.32e-5}
+    log = EventLog(folder.events_file)
+    log.write("ranks", ranks=[{"rank": 0, "host": "alpha", **times, **rest, "peak_percent": 0.001}])
+    log.close()
+    assert main([str(folder.path)]) == 0
+    table = capsys.readouterr().out.partition("Step, ms")[2].partition("Warning")[0]
+    assert "…" not in table
+    for text in ("forward", "backward", "optimizer", "logging", "samples/s", "1068.8", "42%", "TFLOP/s", "1.32e-05"):
+        assert text in table
+
+
 def test_without_a_reading_there_is_no_table_of_devices(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     log = EventLog(folder.events_file)
     log.write("ranks", ranks=[{"rank": 0, "host": "alpha", "step_s": 0.2}])

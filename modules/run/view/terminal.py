@@ -40,18 +40,19 @@ _DEVICE: Final = (
 )
 _READINGS: Final = frozenset({"fault", "slowdown"}.union(*(fields for _, fields, _, _ in _DEVICE)))
 _WARNINGS: Final = 5
+_WIDE: Final = 100  # columns
 _MAX_TEXT: Final = 300
 
 
-def render(view: RunView, name: str, *, max_ranks: int = 32) -> RenderableType:
-    """The tables of a run; the first `max_ranks` ranks. Takes the view's lock."""
+def render(view: RunView, name: str, *, max_ranks: int = 32, width: int = 120) -> RenderableType:
+    """The tables of a run, on `width` columns; the first `max_ranks` ranks. Takes the view's lock."""
     with view.lock:
         rows = [dict(row) for row in view.ranks]
         parts: list[RenderableType] = [_progress(view, name, rows)]
         warnings = [each.text for each in view.warnings][-_WARNINGS:]
         error = view.error
     if rows:
-        parts.append(_steps(rows[:max_ranks]))
+        parts.append(_steps(rows[:max_ranks], is_narrow=width < _WIDE))
         if any(key in row for row in rows for key in _READINGS):
             parts.append(_devices(rows[:max_ranks]))
     else:
@@ -89,24 +90,26 @@ def _progress(view: RunView, name: str, rows: list[dict[str, float | str]]) -> T
     return text
 
 
-def _steps(rows: list[dict[str, float | str]]) -> Table:
-    """Milliseconds of each phase and its share of the step."""
-    table = Table(title="Step, ms", title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0))
+def _steps(rows: list[dict[str, float | str]], *, is_narrow: bool) -> Table:
+    """Milliseconds of each phase and its share of the step; hosts only if there are several."""
+    gap, between = (1, "\n") if is_narrow else (2, " ")
+    table = Table(title="Step, ms", title_justify="left", title_style="dim", box=None, padding=(0, gap, 0, 0))
+    hosts = ["host"] if len({row.get("host") for row in rows}) > 1 else []
     shown = [key for key in PHASES if any(_number(row, key) for row in rows)]
-    for title in ("rank", "host", "step", *(PHASES[key] for key in shown), "samples/s", "TFLOP/s", "of peak"):
-        table.add_column(title, justify="left" if title in ("rank", "host") else "right", style=None)
+    for title in ("rank", *hosts, "step", *(PHASES[key] for key in shown), "samples/s", f"TFLOP/s{between}of peak"):
+        table.add_column(title, justify="left" if title in ("rank", "host") else "right")
     for number, row in enumerate(rows):
         step_s = _number(row, "step_s") or 0.0
         cells = [f"{1000 * step_s:.4g}"]
         for key in shown:
             seconds = _number(row, key) or 0.0
-            cells.append(f"{1000 * seconds:.3g} {seconds / step_s:4.0%}" if step_s else "-")
+            cells.append(f"{1000 * seconds:.3g}{between}{seconds / step_s:4.0%}" if step_s else "-")
         speed = _number(row, "samples_per_s")
         cells.append("-" if speed is None else f"{speed:.1f}")
-        for name, form in (("model_tflops", "{:.3g}"), ("peak_percent", "{:.0f}%")):
-            value = _number(row, name)
-            cells.append("-" if value is None else form.format(value))
-        table.add_row(str(number), _shown(str(row.get("host", ""))), *cells)
+        flops = (("model_tflops", "{:.3g}"), ("peak_percent", "{:3.0f}%"))
+        found = [form.format(value) for name, form in flops if (value := _number(row, name)) is not None]
+        cells.append(between.join(found) or "-")
+        table.add_row(str(number), *([_shown(str(row.get("host", "")))] if hosts else []), *cells)
     return table
 
 
