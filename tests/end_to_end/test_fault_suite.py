@@ -43,7 +43,7 @@ class Case:
 
 
 CASES = {
-    "an exception": Case("error:1:9", 2, ("rank 1 on", "(error)", "a mistake in the family's own code", "rank-1.txt")),
+    "an exception": Case("error:1:9", 2, ("rank 1 on", "a mistake in the family's own code", "rank-1.txt")),
     "killed": Case("kill:1:9", 2, ("rank 1 on", "(killed)", "SIGKILL")),
     "rank 0 killed, spawned": Case("kill:0:9", 2, ("rank 0 on", "(killed)", "SIGKILL"), spawned=True),
     "left without a word": Case("leave:0:9", 2, ("rank 0 on", "(gone)", "exited during the run")),
