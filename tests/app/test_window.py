@@ -81,10 +81,10 @@ def test_tab_goes_through_the_fields_in_reading_order(driver: Driver) -> None:
         driver.press("Tab")
         seen.append(holding(driver))
     assert seen == [
-        "epochs", "max_steps", "seed", "batch_size", "gradient_accumulation_steps", "global_batch_size",
+        "epochs", "max_steps", "max_minutes", "seed", "batch_size", "gradient_accumulation_steps",
     ]  # fmt: skip
     driver.press("shift+Tab")
-    assert holding(driver) == "gradient_accumulation_steps"
+    assert holding(driver) == "batch_size"
 
 
 def test_focused_field_is_scrolled_into_view(driver: Driver) -> None:
