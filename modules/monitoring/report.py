@@ -226,16 +226,23 @@ class RunReport:
         self._events.write("waiting", ranks=rows)
 
     def failed(self, failure: Failure) -> None:
-        """The run has failed: write its last two events."""
+        """The run has failed: its last two events are `error` and `finished`."""
+        self._summarize_devices()
         self._events.write("error", **failure.event_fields())
-        self.finished("failed", exit_code_of(failure.kind))
+        self._end("failed", exit_code_of(failure.kind))
 
     def finished(self, reason: str, exit_code: int) -> None:
         """The last event of a run, after what its devices have done on average."""
+        self._summarize_devices()
+        self._end(reason, exit_code)
+
+    def _summarize_devices(self) -> None:
         if rows := self._devices.summary():
             self._events.write("ranks_summary", ranks=rows)
             for line in self._devices.lines():
                 self.note(line)
+
+    def _end(self, reason: str, exit_code: int) -> None:
         self._terminal.close()
         self._events.write("finished", reason=reason, exit_code=exit_code)
 
