@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,9 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """A shell script makes its background commands ignore Ctrl-C, and everything the tests start would inherit that."""
+    """A shell script makes its background commands ignore Ctrl-C, and nohup makes its command ignore a closed terminal;
+    everything the tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
