@@ -343,6 +343,8 @@ def test_spawned_ranks_that_are_all_suspended_are_a_failure(monkeypatch: pytest.
             for rank in ranks:
                 assert tracker.suspended_rank(launcher.pid, first_rank=2) is None
                 psutil.Process(rank).suspend()
+            while any(psutil.Process(rank).status() != psutil.STATUS_STOPPED for rank in ranks):
+                time.sleep(0.01)
             tracker.suspended_rank(launcher.pid, first_rank=2)
             failure = tracker.suspended_rank(launcher.pid, first_rank=2)
         finally:
