@@ -89,6 +89,7 @@ def run_in_turns(config: TrainConfig) -> Clock:
     from modules.monitoring import RunReport
     from modules.run import EventLog, RunFolder
     from modules.training.control_requests import Outcome
+    from modules.training.finish import train_to_the_end
     from modules.training.generic_trainer import GenericTrainer
     from modules.training.worker import control_requests, join_ranks
 
@@ -120,7 +121,7 @@ def run_in_turns(config: TrainConfig) -> Clock:
     screen, sys.stdout = sys.stdout, Screen()
     try:
         with join_ranks(config, folder, report, None, None, supervised=True) as ranks:
-            TimedTrainer(config, folder, report, control_requests(config, folder, 0), ranks).run()
+            train_to_the_end(TimedTrainer(config, folder, report, control_requests(config, folder, 0), ranks))
     finally:
         sys.stdout = screen
         report.close()

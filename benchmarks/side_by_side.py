@@ -135,6 +135,7 @@ def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: 
     from modules.run import EventLog, RunFolder
     from modules.training.control_requests import Outcome
     from modules.training.distributed_trainer import DistributedTrainer
+    from modules.training.finish import train_to_the_end
     from modules.training.generic_trainer import GenericTrainer
     from modules.training.worker import control_requests, join_ranks
 
@@ -185,7 +186,7 @@ def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: 
     report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir) if rank == 0 else SilentReport()
     with join_ranks(config, folder, report, rank_env, None, supervised=True) as ranks:
         kind = TimedTrainer if rank_env is None else TimedDistributedTrainer
-        kind(config, folder, report, control_requests(config, folder, rank), ranks).run()
+        train_to_the_end(kind(config, folder, report, control_requests(config, folder, rank), ranks))
     report.close()
     return {"times": clock.times, **peaks}
 
