@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs every benchmark of benchmarks/ on an idle machine, one after the other: ./scripts/bench_all.sh [NAME ...]
 # Each compares Tandem with a bare counterpart in turns and prints the ratio of the medians; docs/benchmarks.md explains them.
-# About half an hour on two cores. Names choose some, e.g. trainer_overhead diffusion.
+# Names choose some, e.g. trainer_overhead diffusion.
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1

@@ -39,7 +39,7 @@ def test_a_run_leaves_its_report(images: Path, tmp_path: Path) -> None:
     assert page.count("<svg") >= 4, "curves"
     assert re.search(r"<dt>torch</dt><dd>2\.", page), "versions"
     assert "Rank 0: " in page
-    assert "Waiting for data" in page or run.folder.events_file.read_text().count('"ranks"') < 2
+    assert "Waiting for data" in page, "what the device was measured at"
 
 
 def test_a_failure_is_at_the_top_with_its_advice(tmp_path: Path) -> None:
