@@ -94,5 +94,5 @@ def _line(rank: int, sums: Mapping[str, _Sum]) -> str:
     for name, (title, unit, factor) in {**GPU_METRICS, **_OTHERS}.items():
         if (each := sums.get(name)) is not None and each.maximum > 0:
             mean, maximum = each.total / each.count * factor, each.maximum * factor
-            shown.append(f"{title} {mean:.3g} (max {maximum:.3g}) {unit}".replace(" %", "%"))
+            shown.append(f"{title} {round(mean, 3):.3g} (max {round(maximum, 3):.3g}) {unit}".replace(" %", "%"))
     return f"Rank {rank} on average: {', '.join(shown)}." if shown else ""

@@ -44,3 +44,14 @@ def test_a_rank_without_readings_has_no_line() -> None:
     log.add(0, FULL)
     log.add(1, {"rank": 1, "power_w": None, "process_cpu_percent": 0.0})
     assert [line.split(" on")[0] for line in log.lines()] == ["Rank 0"]
+
+
+def test_a_disk_that_is_hardly_read_is_no_power_of_ten() -> None:
+    log = DeviceLog()
+    log.add(0, {"rank": 0, "disk_read_mb_s": 9.62e-05})
+    log.add(0, {"rank": 0, "disk_read_mb_s": 0.01})
+    assert log.lines() == ["Rank 0 on average: disk read 0.005 (max 0.01) MB/s."]
+    log = DeviceLog()
+    for value in (0.0, 9.62e-05):
+        log.add(0, {"rank": 0, "disk_read_mb_s": value})
+    assert "e-05" not in log.lines()[0]
