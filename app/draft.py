@@ -21,10 +21,10 @@ from modules.config import (
     find_option,
     is_active,
     load_preset,
-    save_config,
     save_preset,
 )
-from modules.config.io.files import read_data
+from modules.config.io.edited_files import save_edited
+from modules.config.io.files import read_data, read_text
 from modules.config.io.text_formats import Data
 from modules.run.folder.links import refuse_linked_config
 
@@ -52,6 +52,7 @@ class Draft:
         self.config: TrainConfig | None = TrainConfig()
         self.faults: tuple[Fault, ...] = ()
         self._saved: Data = self.data
+        self._text = ""  # of the file, when it was last opened or saved
 
     @property
     def name(self) -> str:
@@ -169,10 +170,14 @@ class Draft:
     def save(self, file: Path) -> None:
         """Write the draft. Raises ConfigError if it is invalid or the file cannot be written."""
         refuse_linked_config(file)
-        save_config(self._valid(), file)
-        self.file = file
+        save_edited(self._valid(), file)
+        self.file, self._text = file, _text_of(file)
         self._saved = self._as_saved()
         self._changed(False)
+
+    def was_changed_outside(self, file: Path) -> bool:
+        """Whether another program has changed the draft's file since it was opened or saved."""
+        return file == self.file and bool(self._text) and _text_of(file) not in ("", self._text)
 
     def save_as_preset(self, name: str) -> None:
         """Save the draft as one of the user's presets. Raises ConfigError like `save`."""
@@ -188,6 +193,7 @@ class Draft:
         self._undo, self._redo, self._last_edit = [], [], ("", 0.0)
         self._other_optimizers = {}
         self.file, self.preset, self.data = file, preset, data
+        self._text = "" if file is None else _text_of(file)
         self._check()
         self._saved = self._as_saved()
         self._changed(True)
@@ -255,6 +261,13 @@ class Draft:
         if self.config is None:
             raise ConfigError.from_faults("The settings", [fault.sentence for fault in self.faults])
         return self.config
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return read_text(file)
+    except ConfigError:
+        return ""  # there is none
 
 
 def _covers(path: str, fault_path: str) -> bool:

@@ -43,6 +43,7 @@ class FamilyDeclaration:
     size_step: int  # pixels; image sides are multiples of it
     brings_data: bool = False  # whether it has data sets of its own, and no use for folders of images
     draws_samples: bool = True  # whether it generates images
+    about: str = ""  # the model's name, maker, size and licence; empty if the family says nothing
 
     @property
     def defaults(self) -> dict[str, object]:
@@ -111,11 +112,11 @@ def _parse(name: str, text: str) -> FamilyDeclaration:
         methods = tuple(str(method) for method in data["methods"])
         parts = tuple(str(part) for part in data["parts"])
         size_step, brings_data = int(data["size_step"]), bool(data.get("brings_data"))
-        draws_samples = bool(data.get("draws_samples", True))
+        draws_samples, about = bool(data.get("draws_samples", True)), str(data.get("about", ""))
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"The options reported by {name} cannot be read: {error}.") from None
     return FamilyDeclaration(
-        name, methods, parts, _with_group_path(model), model, size_step, brings_data, draws_samples
+        name, methods, parts, _with_group_path(model), model, size_step, brings_data, draws_samples, about
     )
 
 

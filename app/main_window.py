@@ -67,6 +67,8 @@ class MainWindow(ctk.CTk):
         self.bind_all("<<MultiNode>>", lambda event: self.open_multi_node())
         self.bind_all("<<Preflight>>", lambda event: self.open_preflight())
         self.bind_all("<<FindBatchSize>>", lambda event: self.open_batch_size())
+        self.bind_all("<<ShowError>>", lambda event: self.run_bar.show_details())
+        self.bind_all("<<ShowLog>>", lambda event: self.show_log())
         self.protocol("WM_DELETE_WINDOW", self.close)
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)
@@ -133,13 +135,19 @@ class MainWindow(ctk.CTk):
         """Open the preflight check of devices, network and disks."""
         from app.windows.preflight import PreflightWindow
 
-        PreflightWindow(self, self.state_).show()
+        PreflightWindow(self, self.state_, self.files.save).show()
 
     def open_batch_size(self) -> None:
         """Open the search for the largest batch size."""
         from app.windows.batch_size import BatchSizeWindow
 
         BatchSizeWindow(self, self.state_).show()
+
+    def show_log(self) -> None:
+        """Show the log of the followed run, at its error."""
+        self.show_section("monitor")
+        run = self.state_.run
+        self.sections["monitor"].show_log(None if run is None else run.status().problem)
 
     def undo(self) -> None:
         self._jump_to_change(self.state_.draft.undo())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+import sys
 from pathlib import Path
 
 __all__ = ["ctk"]
@@ -30,3 +31,10 @@ try:
     import customtkinter as ctk  # noqa: TID251  # here, and nowhere else
 finally:
     shutil.copy = _copy
+
+# It asks for the system's colours 33 times a second, which app/widgets/appearance.py does better, and for the scale of
+# the screen 10 times, which only Windows can change: together one percent of a core.
+_NEVER_MS = 2**31 - 1
+ctk.AppearanceModeTracker.update_loop_interval = _NEVER_MS
+if sys.platform != "win32":
+    ctk.ScalingTracker.update_loop_interval = _NEVER_MS

@@ -87,12 +87,12 @@ def _measure(folder: Any, seconds: float) -> list[tuple[str, float, float]]:
     begun = time.monotonic()
     _live(window, lambda: time.monotonic() > begun + 1)
     note("first plots")
-    _live(window, lambda: window.state_.run.is_caught_up)
+    _live(window, lambda: window.state_.run is not None and window.state_.run.is_caught_up)
     note(f"reading all of it ({time.monotonic() - begun:.0f} s)")
     writer = _Writer(folder)
     for page in PAGES:
         section.open_page(page)
-        _live(window, lambda page=page: page in section.pages)  # type: ignore[misc]
+        _live(window, lambda page=page: page in section.pages)
         _live_for(window, 1.0)
         note(f"opening {page}")
         _live_for(window, seconds)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from app.form.choice_fields import MenuField, SwitchField
-from app.form.field import CONTROL_WIDTH, MESSAGE_HEIGHT, Field, control_width
+from app.form.field import CONTROL_WIDTH, MESSAGE_HEIGHT, Field, control_width, titles_width
 from app.form.interval import IntervalField
 from app.form.long_text import ItemsField, LongTextField, MappingField
 from app.form.path_fields import PathField
@@ -74,9 +74,8 @@ class FieldCard:
         self._visible: list[Option] = []
         self._reason = ""
         self._width = 0
-        self.frame.grid_columnconfigure(0, weight=1)
         self.frame.grid_columnconfigure(1, minsize=theme.px(CONTROL_WIDTH))
-        self.frame.grid_columnconfigure(2, minsize=theme.px(34))
+        self.frame.grid_columnconfigure(2, minsize=theme.px(34), weight=1)
         self.heading = text(self.frame, title, "heading")
         self.heading.grid(
             row=0, column=0, columnspan=3, sticky="w", padx=theme.px(16), pady=(theme.px(12), theme.px(4))
@@ -162,6 +161,7 @@ class FieldCard:
     def _resized(self, event: tk.Event[tk.Misc]) -> None:
         if event.width != self._width:
             self._width = event.width
+            self.frame.grid_columnconfigure(0, minsize=titles_width(event.width))
             self.frame.grid_columnconfigure(1, minsize=control_width(event.width))
             for field in self.fields.values():
                 field.wrap(event.width)

@@ -15,15 +15,23 @@ from modules.config import Option
 
 CONTROL_WIDTH = 240
 TITLE_MINIMUM = 140
+NARROWEST_TITLE = 76  # of a narrow card at a large scale, whose titles have many lines
 WIDEST_CONTROL = 380
-CONTROL_SHARE = 0.45  # of the card's width, within these limits
+WIDEST_TITLES = 224  # the column of titles: wider, they would stand too far from their controls
+AROUND = 34 + 24  # the reset button and the gaps
 MESSAGE_HEIGHT = 18  # reserved below each control, so that a message moves nothing
 FLASH_MS = 1600
 
 
 def control_width(card_width: int) -> int:
     """Width of a card's control column in pixels; wide cards give it more, so that paths are seen whole."""
-    return round(min(max(theme.px(CONTROL_WIDTH), card_width * CONTROL_SHARE), theme.px(WIDEST_CONTROL)))
+    room = card_width - theme.px(WIDEST_TITLES + AROUND)
+    return min(max(theme.px(CONTROL_WIDTH), room), theme.px(WIDEST_CONTROL))
+
+
+def titles_width(card_width: int) -> int:
+    """Width of a card's column of titles in pixels."""
+    return min(card_width - control_width(card_width) - theme.px(AROUND), theme.px(WIDEST_TITLES))
 
 
 class FieldHost(Protocol):
@@ -48,7 +56,7 @@ class Field:
         self._note = ("", theme.BAD)
         self._active = True
         self._at_default = True
-        self._note_text = ""
+        self._note_text, self._note_colour = "", theme.WARN
         self.title = text(parent, option.title, bg=bg, wrap=TITLE_MINIMUM + 60)
         self.area = frame(parent, bg)
         self.message = text(parent, "", "small", colour=theme.BAD, bg=bg)
@@ -68,7 +76,7 @@ class Field:
         """Take two rows of the parent's grid: title, control and reset; the message below."""
         self.title.grid(row=2 * row, column=0, sticky="w", padx=(theme.px(16), theme.px(8)))
         self.area.grid(row=2 * row, column=1, sticky="ew")
-        self.reset.grid(row=2 * row, column=2, padx=(theme.px(4), theme.px(10)))
+        self.reset.grid(row=2 * row, column=2, sticky="w", padx=(theme.px(4), theme.px(10)))
         self.message.grid(row=2 * row + 1, column=0, columnspan=3, sticky="nw", padx=(theme.px(16), theme.px(12)))
 
     def remove(self) -> None:
@@ -102,9 +110,9 @@ class Field:
             Tooltip.of(self.title).hide()
             self.state.draft.reset(self.path, self.option)
 
-    def note(self, content: str) -> None:
+    def note(self, content: str, colour: theme.Colour = theme.WARN) -> None:
         """Show a note that is not an error, for example that a folder does not exist."""
-        self._note_text = content
+        self._note_text, self._note_colour = content, colour
         self._refresh_state()
 
     def flash(self) -> None:
@@ -148,7 +156,7 @@ class Field:
         elif why:
             note = ("" if self._host.shows_reason(why) else why, theme.FAINT)
         else:
-            note = (self._note_text, theme.WARN)
+            note = (self._note_text, self._note_colour)
         if note != self._note:
             if bool(self._note[0] and self._note[1] is theme.BAD) != bool(fault):
                 self.mark(bool(fault))
@@ -179,7 +187,7 @@ class Field:
     def wrap(self, width: int) -> None:
         """Wrap the message and the title to the card's width in pixels."""
         self.message.configure(wraplength=max(width - theme.px(28), 80))
-        self.title.configure(wraplength=max(width - control_width(width) - theme.px(60), theme.px(TITLE_MINIMUM - 40)))
+        self.title.configure(wraplength=max(titles_width(width) - theme.px(24), theme.px(NARROWEST_TITLE)))
 
     def to_text(self, value: object) -> str:
         """The value as typed into the control."""

@@ -36,6 +36,10 @@ class ItemListSpec:
     describe: Callable[[dict[str, object]], ItemContent]
     thumbnails: Thumbnails | None = None  # for the cover images
     fill: Callable[[dict[str, object]], dict[str, object]] = dict  # adds initial values to a new item
+    choose: Callable[[], dict[str, object] | None] = (
+        dict  # asks for values of an item that the button adds; None: do not
+    )
+    added: Callable[[], object] = lambda: None  # called after the button has added an item
 
 
 class ItemList:
@@ -71,7 +75,7 @@ class ItemList:
         ]
         for button in self._buttons:
             button.pack(side="right")
-        self.add_button = Button(head, spec.add, self.add, icon="plus", bg=theme.CARD)
+        self.add_button = Button(head, spec.add, self._add_chosen, icon="plus", bg=theme.CARD)
         self.add_button.pack(side="right", padx=8)
         body = frame(self.frame)
         body.pack(fill="both", expand=True, padx=theme.px(12), pady=(0, theme.px(10)))
@@ -125,6 +129,12 @@ class ItemList:
         """Insert a new item after the selected one."""
         if self._can_add:
             self._insert(self._spec.fill(new_item(self.path)))
+
+    def _add_chosen(self) -> None:
+        """What the button does: ask first, where there is something to choose."""
+        if self._can_add and (values := self._spec.choose()) is not None:
+            self._insert({**self._spec.fill(new_item(self.path)), **values})
+            self._spec.added()
 
     def copy(self) -> None:
         """Insert a copy of the selected item after it."""

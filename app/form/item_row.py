@@ -110,7 +110,7 @@ def _draw_cover(canvas: tk.Canvas, photo: ImageTk.PhotoImage | None, left: int, 
 def _draw_switch(canvas: tk.Canvas, state: RowState, right: int, middle: int) -> object:
     back = theme.resolve(theme.ACCENT_SOFT if state.is_selected else theme.FIELD)
     width, height = (theme.px(side) for side in Switch.SIZE)
-    track = theme.resolve(theme.ACCENT if state.is_on else theme.TROUGH)
+    track = theme.resolve(theme.ACCENT if state.is_on else theme.SWITCH_OFF)
     image = rounded_images.switch(
         canvas, width, height, is_on=state.is_on, track=track, knob=theme.resolve(theme.KNOB), bg=back, ring=back
     )

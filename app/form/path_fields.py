@@ -7,11 +7,12 @@ from pathlib import Path
 
 from app.base_model import BaseModelInfo, inspect_base_model
 from app.form.text_fields import NARROWEST, TextField
+from app.widgets import theme
 from app.widgets.buttons import Button
 from app.windows.chooser import Purpose, choose_path
 
 CHECK_AFTER_MS = 400
-CREATED_ON_DEMAND = ("cache_dir", "runs_dir")
+CREATED_ON_DEMAND = ("cache_dir", "runs_dir", "rescue_dir")
 
 
 class PathField(TextField):
@@ -84,4 +85,4 @@ class BaseModelField(PathField):
 
     def _show_info(self, name: str, info: BaseModelInfo) -> None:
         if self.area.winfo_exists() and name == self.control.get().strip():
-            self.note(info.error or info.description)
+            self.note(info.error or info.description, theme.WARN if info.error else theme.MUTED)

@@ -87,6 +87,8 @@ class ImageBrowser(tk.Frame):
         total = len(self._image_index.images)
         self._count.configure(text=f"{len(shown):,} of {total:,}")
         self.grid_view.show(shown, set(self._problems))
+        if (selected := self.grid_view.selected_image) is not None:
+            self.editor.update_details(selected, self._problems.get(selected.file, []))
         self.shown = shown
         self._show_controls(any_images=bool(total))
 

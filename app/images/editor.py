@@ -112,14 +112,24 @@ class CaptionEditor(tk.Frame):
         self.save()
         self._image = image
         self._name.configure(text=image.file.name if image else "")
+        self._show_details(image, problems)
+        self._show_text()
+        self._draw()
+
+    def update_details(self, image: IndexedImage, problems: list[str]) -> None:
+        """The folders were read again: show what is known of the image now; a caption being typed stays."""
+        if self._image is not None and self._image.file == image.file:
+            if self._image.caption == image.caption:
+                self._image = image
+            self._show_details(image, problems)
+
+    def _show_details(self, image: IndexedImage | None, problems: list[str]) -> None:
         self._details.configure(text=_details(image) if image else "")
         self._problem.configure(text="\n".join(problems))
         if problems:
             self._problem.pack(fill="x", after=self._details)
         else:
             self._problem.pack_forget()
-        self._show_text()
-        self._draw()
 
     def focus_text(self) -> None:
         """Move the keyboard focus to the caption."""

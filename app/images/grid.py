@@ -65,7 +65,7 @@ class ImageGrid(tk.Frame):
         previous = self.selected_image.file if self.selected_image is not None else None
         self._images, self._marked = images, marked
         self._index = next((n for n, each in enumerate(images) if each.file == previous), -1)
-        if previous is None and images:
+        if self._index < 0 and images:
             self._index = 0
             self._selected(images[0])
         self._lay_out()

@@ -28,7 +28,7 @@ class TagList(tk.Frame):
         text(self, "Press Enter or double-click to show the images with this tag.", "small", colour=theme.MUTED).pack(
             side="bottom", anchor="w", pady=(theme.px(8), 0)
         )
-        self.table = table(self, {"tag": ("Tag", 480), "count": ("Captions", 120)})
+        self.table = table(self, {"tag": ("Tag", 480), "count": ("Captions", 120)}, ("count",))
         self.table.bind("<Return>", lambda _: self._select(on_select))
         self.table.bind("<Double-Button-1>", lambda _: self._select(on_select))
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 
-from app.monitor.points import Axis, Points, extent, outline, smoothed, within
+from app.monitor.points import Axis, Points, extent, outline, smoothed, usual_extent, within
 from app.toolkit import ctk
 from app.widgets import theme
 
@@ -49,7 +49,7 @@ class Artists:
 class Chart:
     """Call `show`, then `render`; artists are updated in place, which takes milliseconds."""
 
-    def __init__(self, *, log_scale: bool = False) -> None:
+    def __init__(self, *, log_scale: bool = False, clips: bool = False) -> None:
         self.figure = Figure(dpi=DPI)
         self.canvas = FigureCanvasAgg(self.figure)
         self.axes: Axes = self.figure.add_axes((0.1, 0.1, 0.8, 0.8))
@@ -57,11 +57,11 @@ class Chart:
         self.smooth: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.range: tuple[float, float] = (0.0, 1.0)
         self.log_scale = log_scale
+        self._extent = usual_extent if clips else extent
         self._artists: list[Artists] = []
         self._size = (0, 0)
         self._axis: Axis = "steps"
         self.axes.yaxis.set_major_locator(MaxNLocator(5))
-        self.axes.xaxis.set_major_locator(MaxNLocator(7))
         self.axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
         self.axes.set_axisbelow(True)
         self.recolour()
@@ -106,7 +106,7 @@ class Chart:
             artists.smooth.set_data(x, averages)
             artists.raw.set_alpha(0.32 if len(x) else 1.0)
             artists.raw.set_linewidth(0.8 if len(x) else 1.4)
-            if (found := extent(line.points, *self.range)) is not None:
+            if (found := self._extent(line.points, *self.range)) is not None:
                 y_ranges.append(found)
         self.axes.set_xlim(*_padded(*self.range, 0.01))
         self._set_y_axis(y_ranges)
@@ -147,7 +147,6 @@ class Chart:
         left, right, top, bottom = (theme.px(edge) for edge in _EDGES)
         width, height = size
         self.axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height))
-        self.axes.xaxis.set_major_locator(MaxNLocator(max(2, width // theme.px(110)), integer=True))
         self.axes.yaxis.set_major_locator(MaxNLocator(max(2, height // theme.px(42))))
 
     def _match_artists(self, lines: Sequence[PlotLine]) -> None:
@@ -182,11 +181,16 @@ class Chart:
     def _set_x_axis(self) -> None:
         if self._axis == "steps":
             self.axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            # one tick if there is one step: more would be fractions of it
+            self.axes.xaxis.set_major_locator(MaxNLocator(self._x_ticks(), integer=True, min_n_ticks=1))
             return
         divisor, unit = time_unit(self.range[1])
         formatter = FuncFormatter(lambda value, _: f"{value / divisor:.4g} {unit}")
         self.axes.xaxis.set_major_formatter(formatter)
-        self.axes.xaxis.set_major_locator(_Multiples(divisor, max(2, self._size[0] // theme.px(110))))
+        self.axes.xaxis.set_major_locator(_Multiples(divisor, self._x_ticks()))
+
+    def _x_ticks(self) -> int:
+        return max(2, self._size[0] // theme.px(110))
 
     def _text_px(self) -> int:
         return theme.px(_TEXT_PX)

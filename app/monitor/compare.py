@@ -10,11 +10,12 @@ from typing import Final, cast
 
 from app.monitor.chart import PlotLine
 from app.monitor.curves import PLOTS, SPANS
-from app.monitor.plot import Plot
+from app.monitor.legend import distinct_names
+from app.monitor.plot import INSET, Plot
 from app.monitor.points import Axis, points_of
 from app.monitor.run_list import read_view, setting_differences
 from app.state import AppState
-from app.widgets import theme
+from app.widgets import icons, theme
 from app.widgets.buttons import Menu, Segments, Slider, card, frame, text
 from app.widgets.table import table
 from modules.config import TrainConfig, find_option
@@ -92,8 +93,8 @@ class RunComparison(tk.Frame):
         left, right = card(body), card(body)
         left.grid(row=0, column=0, sticky="nsew", padx=6, pady=(0, 6))
         right.grid(row=0, column=1, sticky="nsew", padx=6, pady=(0, 6))
-        self.plot = Plot(left, "Comparison", self._zoom)
-        self.plot.pack(fill="both", expand=True, padx=2, pady=2)
+        self.plot = Plot(left, "Comparison", self._zoom, clips=True)
+        self.plot.pack(fill="both", expand=True, padx=theme.px(INSET), pady=theme.px(INSET))
         self._table_frame = frame(right)
         self._table_frame.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
 
@@ -108,8 +109,11 @@ class RunComparison(tk.Frame):
         width = max(300, self._table_frame.winfo_width() / theme.scale() - 20)
         run_width = round((width - 140) / len(paths))
         columns = {"setting": ("Setting", 140)}
-        columns |= {f"run{index}": (path.name, max(70, run_width)) for index, path in enumerate(paths)}
+        names = distinct_names([path.name for path in paths], max(12, run_width // 9))
+        columns |= {f"run{index}": (f" {name}", max(70, run_width)) for index, name in enumerate(names)}
         self.difference_table = table(self._table_frame, columns)
+        for index, colour in zip(range(len(paths)), theme.SERIES, strict=False):
+            icons.show_in_heading(self.difference_table, f"run{index}", "dot", 12, colour)
         for name, values in rows:
             option = find_option(TrainConfig, name)
             title = option.title if option is not None and "." not in name else name

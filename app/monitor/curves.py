@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from app.monitor.chart import PlotLine, format_number
 from app.monitor.page import Page
-from app.monitor.plot import Plot, Range
+from app.monitor.plot import INSET, Plot, Range
 from app.monitor.points import Axis, Points, points_of
 from app.monitor.toolbar import Toolbar
 from app.widgets import theme
@@ -56,7 +56,7 @@ class CurvesPage(Page):
             if name == "loss":
                 self._loss_card = holder
             plot = Plot(holder, title, self._zoom)
-            plot.pack(fill="both", expand=True, padx=2, pady=2)
+            plot.pack(fill="both", expand=True, padx=theme.px(INSET), pady=theme.px(INSET))
             self.plots[name] = plot
             row, column, wide = (1, 0, 3) if name == "loss" else (2, index - 1, 1)
             holder.grid(row=row, column=column, columnspan=wide, sticky="nsew", padx=gap, pady=gap)
@@ -64,7 +64,7 @@ class CurvesPage(Page):
         self._metrics_card.grid(row=1, column=2, sticky="nsew", padx=gap, pady=gap)
         self._metrics_card.grid_remove()
         self._metrics_plot = Plot(self._metrics_card, "Validation", self._zoom)
-        self._metrics_plot.pack(fill="both", expand=True, padx=2, pady=2)
+        self._metrics_plot.pack(fill="both", expand=True, padx=theme.px(INSET), pady=theme.px(INSET))
 
     def run_changed(self) -> None:
         """Reset the plots for another run."""
@@ -73,7 +73,7 @@ class CurvesPage(Page):
         self.tools.set_run(self.run)
         self._show_metrics(False)
         for plot in self.plots.values():
-            plot.show((), self.axis, self.span, None)
+            plot.clear()
 
     def refresh(self) -> None:
         """Update the data, and draw the plot that was drawn longest ago."""
@@ -100,7 +100,7 @@ class CurvesPage(Page):
             self.plots[METRICS] = self._metrics_plot
             self._metrics_card.grid()
         elif METRICS in self.plots:
-            self.plots.pop(METRICS).show((), self.axis, self.span, None)
+            self.plots.pop(METRICS).clear()
             self._metrics_card.grid_remove()
         self._loss_card.grid_configure(columnspan=2 if shown else 3)
 

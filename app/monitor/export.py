@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from app.monitor.chart import PlotLine
     from app.monitor.points import Axis
 
+WriteRow: TypeAlias = "Callable[[Sequence[object] | None], object]"  # None at the end
 STEP_METRICS: Final = ("epoch", "samples_seen", "loss", "lr", "grad_norm", "samples_per_s")
 COLUMNS: Final = ("time", "step", *STEP_METRICS, "validation_loss", "test_loss")
 _SETS: Final = ("validation", "test")
@@ -37,26 +39,52 @@ class PlotSpec:
 
 
 def save_numbers(folder: RunFolder, file: Path) -> int:
-    """Write every step and validation of a run as CSV, with each metric of the validations as validation_NAME and
-    test_NAME; returns the number of rows. Raises OSError."""
+    """Write every step and validation of a run, with each metric of the validations as validation_NAME and test_NAME:
+    as CSV, or if `file` ends in .json as a list of objects without what a row lacks.
+
+    Returns the number of rows. Raises OSError.
+    """
     metrics = _metrics_of(folder)
     partial = file.with_name(f".partial-{os.getpid()}-{file.name}")
     rows = 0
     reader = EventReader(folder.events_file)
     try:
         with partial.open("w", newline="", encoding="utf-8") as target:
-            writer = csv.writer(target)
-            writer.writerow([*COLUMNS, *(f"{part}_{name}" for name in metrics for part in _SETS)])
+            columns = [*COLUMNS, *(f"{part}_{name}" for name in metrics for part in _SETS)]
+            write = _json_rows(target, columns) if file.suffix.lower() == ".json" else _csv_rows(target, columns)
             while events := reader.new():
                 for event in events:
                     row = _row(event, metrics)
                     if row is not None:
-                        writer.writerow(["" if value is None else value for value in row])
+                        write(row)
                         rows += 1
+            write(None)
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
     return rows
+
+
+def _csv_rows(target: TextIO, columns: Sequence[str]) -> WriteRow:
+    writer = csv.writer(target)
+    writer.writerow(columns)
+    return lambda row: row is not None and writer.writerow(["" if value is None else value for value in row])
+
+
+def _json_rows(target: TextIO, columns: Sequence[str]) -> WriteRow:
+    """A row a line, so that nothing is kept in memory."""
+    before = "["
+
+    def write(row: Sequence[object] | None) -> None:
+        nonlocal before
+        if row is None:
+            target.write("[]\n" if before == "[" else "\n]\n")
+            return
+        given = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        target.write(f"{before}\n{json.dumps(given)}")
+        before = ","
+
+    return write
 
 
 def save_plots(

@@ -10,12 +10,14 @@ from typing import Final
 from PIL import ImageTk
 
 from app.monitor.chart import Chart, PlotLine, format_number, time_unit
+from app.monitor.legend import Legend
 from app.monitor.points import Axis, nearest
 from app.widgets import theme
 from app.widgets.buttons import frame, text
 
 _ZOOM: Final = 1.3
 _CLICK_PX: Final = 4
+INSET: Final = 4  # unscaled pixels from the edge of a card, whose corners are round
 
 Range = tuple[float, float] | None
 
@@ -24,12 +26,18 @@ class Plot(tk.Frame):
     """Title and last value above the chart. Drag or wheel: zoom; right drag: pan; double click: show all."""
 
     def __init__(
-        self, parent: tk.Misc, title: str, on_zoom: Callable[[Range], object], *, log_scale: bool = False
+        self,
+        parent: tk.Misc,
+        title: str,
+        on_zoom: Callable[[Range], object],
+        *,
+        log_scale: bool = False,
+        clips: bool = False,
     ) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.CARD)
         self.title = title
-        self.chart = Chart(log_scale=log_scale)
+        self.chart = Chart(log_scale=log_scale, clips=clips)
         self.lines: Sequence[PlotLine] = ()
         self.axis: Axis = "steps"
         self.span = 0.0
@@ -44,6 +52,8 @@ class Plot(tk.Frame):
         text(head, title, "strong").pack(side="left")
         self._value = text(head, "", "small", colour=theme.MUTED)
         self._value.pack(side="right")
+        self.legend = Legend(self)
+        self.legend.pack(fill="x", padx=theme.px(14))
         self.surface = tk.Canvas(self, borderwidth=0, highlightthickness=0, width=120, height=80, takefocus=1)
         theme.paint(self.surface, bg=theme.CARD)
         self.surface.pack(fill="both", expand=True, padx=theme.px(6), pady=(0, theme.px(6)))
@@ -55,7 +65,20 @@ class Plot(tk.Frame):
     def show(self, lines: Sequence[PlotLine], axis: Axis, span: float, x_range: Range) -> None:
         """Set what the next `draw` shows."""
         self.lines, self.axis, self.span, self.x_range = lines, axis, span, x_range
+        self.legend.show([(line.name, line.colour) for line in lines])
         self.is_due = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no line is seen."""
+        return str(self.surface.itemconfigure(self._image_item)["state"][-1]) == "hidden"  # type: ignore[index]
+
+    def clear(self) -> None:
+        """Show nothing, at once: what is drawn is of another run."""
+        self.show((), self.axis, self.span, None)
+        self.show_value("")
+        self.surface.delete("hover")
+        self.surface.itemconfigure(self._image_item, state="hidden")
 
     def show_value(self, value: str) -> None:
         """Show the last value next to the title."""
@@ -76,7 +99,6 @@ class Plot(tk.Frame):
             self.surface.itemconfigure(self._image_item, image=str(self._photo))
         else:
             self._photo.paste(image)
-        self._draw_legend(width)
         is_empty = not any(len(line.points) for line in self.lines)
         self.surface.itemconfigure(self._image_item, state="hidden" if is_empty else "normal")
         self.surface.coords(self._empty, width / 2, height / 2)
@@ -87,41 +109,6 @@ class Plot(tk.Frame):
             font=theme.tk_font("body"),
             text="No data yet",
         )
-
-    def _draw_legend(self, width: int) -> None:
-        """Draw a legend if there are several lines: above the chart, or in its lower corner if it is too narrow."""
-        self.surface.delete("legend")
-        if len(self.lines) < 2:
-            return
-        left, top, _, bottom = self.chart.frame()
-        right: float = width - theme.px(18)
-        x = right
-        for line in reversed(self.lines):
-            x = self._draw_legend_entry(line, x, top + theme.px(12)) - theme.px(18)
-        if x >= left:
-            return
-        self.surface.delete("legend")
-        y = bottom - theme.px(12)
-        for line in reversed(self.lines):
-            self._draw_legend_entry(line, right, y)
-            y -= theme.px(17)
-
-    def _draw_legend_entry(self, line: PlotLine, right: float, y: float) -> float:
-        """Name and colour of a line, left of `right`; returns where they start."""
-        label = self.surface.create_text(
-            right,
-            y,
-            anchor="e",
-            text=line.name,
-            fill=theme.resolve(theme.MUTED),
-            font=theme.tk_font("small"),
-            tags="legend",
-        )
-        end = self.surface.bbox(label)[0] - theme.px(6)
-        start = end - theme.px(12)
-        colour = theme.resolve(line.colour)
-        self.surface.create_line(start, y, end, y, width=theme.px(3), fill=colour, tags="legend")
-        return start
 
     def label_at(self, x: float) -> str:
         """Step, time and the value of each line at x."""

@@ -99,6 +99,17 @@ def extent(points: Points, low: float, high: float) -> tuple[float, float] | Non
     return (float(lows.min()), float(highs.max())) if len(lows) else None
 
 
+def usual_extent(points: Points, low: float, high: float) -> tuple[float, float] | None:
+    """Like `extent`, without outliers: what lies beyond the middle 96 % by more than their range."""
+    found = extent(points, low, high)
+    inside = points.mean[(points.x >= low) & (points.x <= high)]
+    if found is None or not len(inside):
+        return found
+    lower, upper = (float(value) for value in np.quantile(inside, (0.02, 0.98)))
+    beyond = upper - lower or abs(upper)
+    return max(found[0], lower - beyond), min(found[1], upper + beyond)
+
+
 def nearest(points: Points, x: float) -> int:
     """Index of the point nearest to x; -1 if there are no points."""
     if not len(points):

@@ -31,16 +31,16 @@ _PARTS: Final = {
 }
 # Title, format, unit, factor.
 _GAUGES: Final = {
-    "utilization_percent": ("GPU load", "{:.0f}", " %", 1.0),
+    "utilization_percent": ("GPU load", "{:.0f}", "%", 1.0),
     "memory_used_mib": ("GPU memory", "{:.1f}", " GiB", 1 / 1024),
     "temperature_c": ("Temperature", "{:.0f}", " °C", 1.0),
     "power_w": ("Power", "{:.0f}", " W", 1.0),
-    "peak_percent": ("Of peak FLOPs", "{:.0f}", " %", 1.0),
+    "peak_percent": ("Of peak FLOPs", "{:.0f}", "%", 1.0),
     "sm_clock_mhz": ("GPU clock", "{:.0f}", " MHz", 1.0),
     "reserved_mib": ("Reserved by torch", "{:.1f}", " GiB", 1 / 1024),
-    "cpu_percent": ("CPU load", "{:.0f}", " %", 1.0),
+    "cpu_percent": ("CPU load", "{:.0f}", "%", 1.0),
     "ram_used_mib": ("RAM", "{:.1f}", " GiB", 1 / 1024),
-    "process_cpu_percent": ("CPU of process", "{:.0f}", " %", 1.0),
+    "process_cpu_percent": ("CPU of process", "{:.0f}", "%", 1.0),
     "process_ram_mib": ("RAM of process", "{:.1f}", " GiB", 1 / 1024),
     "disk_read_mb_s": ("Disk read", "{:.1f}", " MB/s", 1.0),
     "network_sent_mb_s": ("Network sent", "{:.1f}", " MB/s", 1.0),

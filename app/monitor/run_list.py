@@ -45,9 +45,9 @@ class RunList:
     def __init__(self) -> None:
         self._cached: dict[Path, tuple[tuple[int, float, Liveness], RunSummary]] = {}
 
-    def scan(self, runs_dir: Path) -> list[RunSummary]:
-        """Summaries of the runs in a folder, newest first."""
-        found = [summary for path in _folders(runs_dir) if (summary := self._summary(path)) is not None]
+    def scan(self, runs_dir: Path, limit: int = MAX_RUNS) -> list[RunSummary]:
+        """Summaries of the newest runs in a folder, newest first."""
+        found = [summary for path in _folders(runs_dir)[:limit] if (summary := self._summary(path)) is not None]
         self._cached = {summary.path: self._cached[summary.path] for summary in found}
         return sorted(found, key=lambda summary: summary.started or 0.0, reverse=True)
 

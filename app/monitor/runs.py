@@ -13,7 +13,8 @@ from app.monitor.page import Page
 from app.monitor.run_list import RunList, RunSummary
 from app.runs.status import duration
 from app.widgets import theme
-from app.widgets.buttons import Button, card, frame, text
+from app.widgets.buttons import Button, add_tooltip, card, frame, text
+from app.widgets.ellipsis import fit
 from app.widgets.table import table
 from app.windows.backups import BackupsWindow
 from modules.config import TandemError, load_config
@@ -49,7 +50,7 @@ class RunsPage(Page):
         }
         holder = frame(upper)
         holder.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
-        self.table = table(holder, columns)
+        self.table = table(holder, columns, ("steps", "loss", "validation_loss", "length"))
         self.table.configure(selectmode="extended", height=6)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._on_select())
         self.table.bind("<Double-Button-1>", lambda event: self._follow())
@@ -86,7 +87,10 @@ class RunsPage(Page):
         for button in (*buttons, self.report_button):
             button.pack(side="left", padx=(0, theme.px(8)))
         self.message = text(self.bar, _HINT, "small", colour=theme.MUTED, bg=theme.WINDOW)
-        self.message.pack(side="left", padx=theme.px(8))
+        self.message.pack(side="left", fill="x", expand=True, padx=theme.px(8))
+        self._message = ""
+        self.message.bind("<Configure>", lambda event: self._fit_message())
+        add_tooltip(self.message, lambda: self._message)
         self._on_select()
 
     def refresh(self) -> None:
@@ -167,7 +171,18 @@ class RunsPage(Page):
             message = selected[0].status.problem.text.split("\n")[0][:110]
         else:
             message = _HINT if len(selected) < 2 else f"Comparing {len(selected)} runs."
-        self.message.configure(text=message)
+        self._say(message)
+
+    def _say(self, message: str) -> None:
+        self._message = message
+        self._fit_message()
+
+    def _fit_message(self) -> None:
+        """As much of the message as there is room for beside the buttons; the tooltip has the rest."""
+        room = self.message.winfo_width()
+        shown = fit(self, self._message, theme.tk_font("small"), room) if room > 1 else self._message
+        if self.message.cget("text") != shown:
+            self.message.configure(text=shown)
 
     def _follow(self) -> None:
         if len(self.selected) == 1:
@@ -191,7 +206,7 @@ class RunsPage(Page):
             if folder.report_file.is_file():  # of a run on a disk that may only be read
                 self._browse(folder.report_file.as_uri())
             else:
-                self.message.configure(text=f"The report cannot be written: {reason}")
+                self._say(f"The report cannot be written: {reason}")
 
         def done(file: Path) -> None:
             self._browse(file.as_uri())
@@ -205,7 +220,7 @@ class RunsPage(Page):
         try:
             self.state.draft.open_config(load_config(file))
         except (TandemError, OSError) as error:
-            self.message.configure(text=str(error).split("\n")[0])
+            self._say(str(error).split("\n")[0])
 
 
 def _row(summary: RunSummary) -> tuple[str, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from modules.run.folder.run_folder import RunFolder
 from modules.run.view.event_records import SampleFile
 from modules.run.view.run_view import RunView
 
@@ -10,13 +13,14 @@ class SampleIndex:
     """A sample generated again by a resumed run replaces the previous one of that file name."""
 
     def __init__(self) -> None:
+        self.resets = 0  # how often the run began anew
         self._read_count = 0
         self._by_step: dict[int, dict[str, SampleFile]] = {}
         self._by_prompt: dict[str, dict[str, SampleFile]] = {}
         self._steps: list[int] = []
 
-    def update(self, view: RunView) -> bool:
-        """Add new samples; returns whether there were any."""
+    def update(self, view: RunView, folder: RunFolder) -> bool:
+        """Add new samples of the run in `folder`; returns whether there were any."""
         with view.lock:
             if view.samples_count == self._read_count:
                 return False
@@ -25,8 +29,10 @@ class SampleIndex:
             new = [view.samples[index] for index in range(len(view.samples) - count, len(view.samples))]
             self._read_count = view.samples_count
         if was_reset:
+            self.resets += 1
             self._by_step, self._by_prompt = {}, {}
-        for sample in new:
+        for each in new:
+            sample = replace(each, file=str(folder.sample_file(each.file)))
             self._by_step.setdefault(sample.step, {})[sample.file] = sample
             self._by_prompt.setdefault(sample.prompt, {})[sample.file] = sample
         self._steps = sorted(self._by_step)

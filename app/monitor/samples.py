@@ -50,6 +50,7 @@ class SamplesPage(Page):
     def run_changed(self) -> None:
         """Clear the page for another run."""
         self.index = SampleIndex()
+        self.grid_view.clear()
         self.step, self.prompt, self._follows = None, "", True
         self.slider.show(1)
         self.menu.set_choices([""])
@@ -57,8 +58,11 @@ class SamplesPage(Page):
 
     def refresh(self) -> None:
         """Show new samples."""
-        if self.run is None or not self.index.update(self.run.view):
+        resets = self.index.resets
+        if self.run is None or not self.index.update(self.run.view, self.run.folder):
             return
+        if self.index.resets != resets:
+            self.grid_view.clear()
         prompts = self.index.prompts
         self.menu.set_choices(prompts)
         self.prompt = self.prompt or (prompts[0] if prompts else "")

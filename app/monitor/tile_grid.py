@@ -15,7 +15,9 @@ from app.widgets.ellipsis import truncate
 from app.widgets.scrollbar import Scrollbar
 from modules.run.view.event_records import SampleFile
 
-SIDE: Final = 168
+SIDE: Final = 168  # unscaled pixels, at least
+_LARGEST: Final = 448
+_STEP: Final = 16  # pixels: a window being resized need not read all images again at each of its sizes
 _GAP: Final = 14
 _CAPTION_HEIGHT: Final = 34
 _POLL_MS: Final = 25
@@ -31,7 +33,7 @@ class TileGrid(tk.Frame):
         theme.paint(self, bg=theme.CARD)
         self._opened = opened
         self._tiles = TileLoader()
-        self._photos: OrderedDict[tuple[int, str], ImageTk.PhotoImage] = OrderedDict()
+        self._photos: OrderedDict[tuple[int, str, int], ImageTk.PhotoImage] = OrderedDict()
         self._items: Sequence[tuple[SampleFile, str]] = ()
         self._focused = 0
         self._top = 0
@@ -53,6 +55,11 @@ class TileGrid(tk.Frame):
         self._tiles.cancel_pending()
         self.draw()
 
+    def clear(self) -> None:
+        """Forget all images: those of another run may have the same names."""
+        self._tiles.clear()
+        self._photos.clear()
+
     def close(self) -> None:
         """Stop the image thread."""
         self._tiles.close()
@@ -61,8 +68,19 @@ class TileGrid(tk.Frame):
 
     @property
     def columns(self) -> int:
-        """Number of columns that fit."""
-        return max(1, (self.canvas.winfo_width() - theme.px(_GAP)) // theme.px(SIDE + _GAP))
+        """The fewest columns with which all images are in sight, or else as many as fit."""
+        most = max(1, (self.canvas.winfo_width() - theme.px(_GAP)) // theme.px(SIDE + _GAP))
+        for columns in range(1, min(most, len(self._items)) + 1):
+            rows = -(-len(self._items) // columns)
+            if rows * self._cell(columns)[1] + theme.px(_GAP) <= self.canvas.winfo_height():
+                return columns
+        return most
+
+    def _cell(self, columns: int) -> tuple[int, int]:
+        """Width and height in pixels of a cell with its gaps, if the columns fill the width."""
+        width = (self.canvas.winfo_width() - theme.px(_GAP)) // columns
+        width = max(theme.px(SIDE + _GAP), min(width, theme.px(_LARGEST + _GAP)))
+        return width, width + theme.px(_CAPTION_HEIGHT)
 
     @property
     def drawn(self) -> int:
@@ -74,8 +92,9 @@ class TileGrid(tk.Frame):
         canvas = self.canvas
         canvas.delete("all")
         width, height = canvas.winfo_width(), canvas.winfo_height()
-        cell_w, cell_h = theme.px(SIDE + _GAP), theme.px(SIDE + _GAP + _CAPTION_HEIGHT)
-        rows = -(-len(self._items) // self.columns)
+        columns = self.columns
+        cell_w, cell_h = self._cell(columns)
+        rows = -(-len(self._items) // columns)
         total = rows * cell_h + theme.px(_GAP)
         self._top = max(0, min(self._top, total - height))
         self.bar.show(self._top / max(1, total), min(1.0, (self._top + height) / max(1, total)))
@@ -91,20 +110,20 @@ class TileGrid(tk.Frame):
                 justify="center",
             )
             return
-        first = self._top // cell_h * self.columns
-        last = min(len(self._items), ((self._top + height) // cell_h + 1) * self.columns)
+        first = self._top // cell_h * columns
+        last = min(len(self._items), ((self._top + height) // cell_h + 1) * columns)
         is_complete = True
         for index in range(first, last):
-            x = theme.px(_GAP) + index % self.columns * cell_w
-            y = theme.px(_GAP) + index // self.columns * cell_h - self._top
-            is_complete &= self._draw_one(index, x, y)
+            x = theme.px(_GAP) + index % columns * cell_w
+            y = theme.px(_GAP) + index // columns * cell_h - self._top
+            is_complete &= self._draw_one(index, x, y, cell_w - theme.px(_GAP))
         if not is_complete and not self._poll_job:
             self._poll_job = self.after(_POLL_MS, self._poll)
 
-    def _draw_one(self, index: int, x: int, y: int) -> bool:
+    def _draw_one(self, index: int, x: int, y: int, side: int) -> bool:
         sample, caption = self._items[index]
-        side, canvas = theme.px(SIDE), self.canvas
-        tile = self._tiles.get(sample, side)
+        canvas, read = self.canvas, side // _STEP * _STEP
+        tile = self._tiles.get(sample, read)
         if index == self._focused and self.focus_get() is canvas:
             edge = theme.px(3)
             canvas.create_rectangle(
@@ -126,9 +145,9 @@ class TileGrid(tk.Frame):
                     font=theme.tk_font("small"),
                 )
         else:
-            key = (sample.number, sample.file)
+            key = (sample.number, sample.file, read)
             photo = self._photos.get(key)
-            if photo is None or photo.width() > side or photo.height() > side:
+            if photo is None:
                 photo = ImageTk.PhotoImage(tile.image)
                 self._photos[key] = photo
                 while len(self._photos) > _MAX_PHOTOS:
@@ -136,7 +155,7 @@ class TileGrid(tk.Frame):
             self._photos.move_to_end(key)
             canvas.create_image(x + side / 2, y + side / 2, image=photo, tags="image")
         canvas.create_text(
-            x, y + side + theme.px(5), anchor="nw", text=truncate(caption, 46), width=side,
+            x, y + side + theme.px(5), anchor="nw", text=truncate(caption, side * 46 // theme.px(SIDE)), width=side,
             fill=theme.resolve(theme.MUTED), font=theme.tk_font("small"),
         )  # fmt: skip
         return tile is not None
@@ -169,8 +188,9 @@ class TileGrid(tk.Frame):
     def _choose(self, index: int) -> str:
         if 0 <= index < len(self._items):
             self._focused = index
-            cell = theme.px(SIDE + _GAP + _CAPTION_HEIGHT)
-            row = index // self.columns
+            columns = self.columns
+            cell = self._cell(columns)[1]
+            row = index // columns
             height = self.canvas.winfo_height()
             self._top = min(max(self._top, (row + 1) * cell + theme.px(_GAP) - height), row * cell)
             self.draw()
@@ -178,12 +198,11 @@ class TileGrid(tk.Frame):
 
     def _click(self, x: int, y: int) -> None:
         self.canvas.focus_set()
-        column, row = (
-            (x - theme.px(_GAP) // 2) // theme.px(SIDE + _GAP),
-            (y + self._top) // theme.px(SIDE + _GAP + _CAPTION_HEIGHT),
-        )
-        index = row * self.columns + column
-        if 0 <= column < self.columns and index < len(self._items):
+        columns = self.columns
+        width, height = self._cell(columns)
+        column, row = (x - theme.px(_GAP) // 2) // width, (y + self._top) // height
+        index = row * columns + column
+        if 0 <= column < columns and index < len(self._items):
             self._focused = index
             self._open()
 
@@ -198,8 +217,9 @@ class TileGrid(tk.Frame):
 
     def _scroll(self, how: str, amount: str, unit: str = "") -> None:
         if how == "moveto":
-            cell = theme.px(SIDE + _GAP + _CAPTION_HEIGHT)
-            self._top = round(float(amount) * (-(-len(self._items) // self.columns) * cell + theme.px(_GAP)))
+            columns = self.columns
+            rows = -(-len(self._items) // columns)
+            self._top = round(float(amount) * (rows * self._cell(columns)[1] + theme.px(_GAP)))
             self.draw()
         else:
             self._move_view(int(float(amount)) * (5 if unit == "pages" else 1))

@@ -16,7 +16,8 @@ from modules.files import decode_json
 from modules.files.images import open_image
 from modules.run.view.event_records import SampleFile
 
-_MAX_TILES: Final = 400  # 100 KiB each at 176 pixels
+_MAX_TILES: Final = 400
+_MAX_KEPT_PIXELS: Final = 16_000_000  # of all tiles, at 3 bytes each
 _MAX_PIXELS: Final = 64_000_000
 
 
@@ -27,20 +28,24 @@ class Tile:
     image: Image.Image | None
 
 
+_Key = tuple[int, int, str, int]  # counts the runs, number and file of the sample, side
+
+
 class TileLoader:
     """`get`, `poll` and `cancel_pending` belong to the Tk thread."""
 
     def __init__(self) -> None:
-        self._tiles: OrderedDict[tuple[int, str, int], Tile] = OrderedDict()
-        self._pending: OrderedDict[tuple[int, str, int], None] = OrderedDict()
-        self._ready: queue.SimpleQueue[tuple[tuple[int, str, int], Tile]] = queue.SimpleQueue()
+        self._tiles: OrderedDict[_Key, Tile] = OrderedDict()
+        self._pending: OrderedDict[_Key, None] = OrderedDict()
+        self._ready: queue.SimpleQueue[tuple[_Key, Tile]] = queue.SimpleQueue()
+        self._run = 0
         self._condition = threading.Condition()
         self._is_open = True
         self._thread: threading.Thread | None = None
 
     def get(self, sample: SampleFile, side: int) -> Tile | None:
         """The image if it is loaded; otherwise None, and it is requested."""
-        key = (sample.number, sample.file, side)
+        key = (self._run, sample.number, sample.file, side)
         if key in self._tiles:
             self._tiles.move_to_end(key)
             return self._tiles[key]
@@ -61,7 +66,7 @@ class TileLoader:
             except queue.Empty:
                 return count
             self._tiles[key] = tile
-            while len(self._tiles) > _MAX_TILES:
+            while len(self._tiles) > min(_MAX_TILES, max(16, _MAX_KEPT_PIXELS // key[3] ** 2)):
                 self._tiles.popitem(last=False)
         return limit
 
@@ -69,6 +74,12 @@ class TileLoader:
         """Drop the requests that have not been started."""
         with self._condition:
             self._pending.clear()
+
+    def clear(self) -> None:
+        """Forget all images: those of another run may have the same names."""
+        self.cancel_pending()
+        self._tiles.clear()
+        self._run += 1
 
     def close(self) -> None:
         """Stop the thread."""
@@ -84,7 +95,7 @@ class TileLoader:
                 if not self._is_open:
                     return
                 key, _ = self._pending.popitem()
-            self._ready.put((key, Tile(read_image(Path(key[1]), key[2]))))
+            self._ready.put((key, Tile(read_image(Path(key[2]), key[3]))))
 
 
 def read_image(file: Path, side: int) -> Image.Image | None:

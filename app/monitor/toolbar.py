@@ -101,7 +101,7 @@ class Toolbar(tk.Frame):
         self._write(lambda: save_plots(plots, page.axis, page.x_range, run.folder.name, file), file)
 
     def save_numbers(self, file: Path) -> None:
-        """Save all values as CSV, in a thread."""
+        """Save all values as CSV or JSON, by the ending of `file`, in a thread."""
         run = self._run
         if run is not None:
             self._write(lambda: save_numbers(run.folder, file), file)
@@ -113,12 +113,13 @@ class Toolbar(tk.Frame):
         menu = popup_menu(self)
         menu.add_command(label="Save the plots as PNG …", command=lambda: self._choose("png", self.save_plots))
         menu.add_command(label="Save the numbers as CSV …", command=lambda: self._choose("csv", self.save_numbers))
+        menu.add_command(label="Save the numbers as JSON …", command=lambda: self._choose("json", self.save_numbers))
         menu.tk_popup(self.export.winfo_rootx(), self.export.winfo_rooty() + self.export.winfo_height())
 
     def _choose(self, ending: str, save: Callable[[Path], object]) -> None:
         if self._run is None:
             return
-        title = "Save the plots as PNG …" if ending == "png" else "Save the numbers as CSV …"
+        title = f"Save the {'plots' if ending == 'png' else 'numbers'} as {ending.upper()} …"
         name = choose_path(self, "save", title, Path(), (f".{ending}",), f"{self._run.folder.name}.{ending}")
         if name:
             save(Path(name))

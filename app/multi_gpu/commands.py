@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from modules.config import ConfigError, TrainConfig
@@ -57,14 +58,23 @@ def build_commands(config: TrainConfig, config_file: Path, token: str) -> list[C
     return [*found, _batch_script(shared, plan)]
 
 
+_SLURM = partial(
+    Command, "Slurm batch script", "Save it and submit it with sbatch, or run scripts/submit_slurm.py to do both."
+)
+
+
 def _batch_script(config: TrainConfig, plan: LaunchPlan) -> Command:
-    counts = [count or 1 for count in plan.process_counts]
+    counts = [count or plan.processes_here for count in plan.process_counts]  # as many as here, unless it is known
+    if len(set(counts)) > 1:
+        return _SLURM(
+            f"# not possible: {' + '.join(map(str, counts))} processes are set, and a Slurm job has as many on each\n"
+            "# of its nodes. Set “Processes per machine” to one number for all, or start the machines with the\n"
+            "# commands above."
+        )
     request = SlurmRequest(gpus=sum(counts), nodes=len(counts), gpus_per_node=max(counts), cpu=plan.backend == "gloo")
     folder = RunFolder(Path(config.runs_dir).absolute() / (config.run_name or "slurm-run"))
     script = _or_reason(lambda: render(plan_jobs(config, request)[-1], request, folder, Path.cwd()))
-    return Command(
-        "Slurm batch script", "Save it and submit it with sbatch, or run scripts/submit_slurm.py to do both.", script
-    )
+    return _SLURM(script)
 
 
 def _or_reason(work: Callable[[], str]) -> str:

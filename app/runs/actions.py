@@ -5,14 +5,21 @@ from __future__ import annotations
 import subprocess
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from app.runs.checks import Missing, missing_for_training
 from app.runs.control import RunControl, active_runs, create_run, existing_run, launch, next_free_name
 from app.runs.status import Status
 from app.shell.ask import Choice, ask
 from app.state import AppState
+from app.windows.dialog import Dialog
+from app.windows.faults import show_faults
+from modules.config import TrainConfig
 from modules.run import RunFolder
 
+_POLL_MS = 50
+_WAITING_SHOWN_MS = 300
 _DONE = {"finished", "early_stopping", "cached"}
 
 
@@ -55,13 +62,70 @@ class RunActions:
             self.follow(last)
 
     def train(self) -> None:
-        """Start a run with the current settings; if they are invalid, list the errors."""
-        config = self._state.draft.config
-        if config is None:
+        """Start a run with the current settings; if they are invalid or something is missing, list it.
+
+        Checks of the window's that are still under way are waited for.
+        """
+        if self._state.draft.config is None:
             self._state.notify("invalid")
+        elif not self._starting and not (self._state.run is not None and self._state.run.is_alive):
+            self._mark_starting()
+            self._wait_for_family(self._show_waiting())
+
+    def _show_waiting(self) -> Dialog:
+        """A dialog with which to give up while something is being checked; it shows itself after a moment."""
+        dialog = Dialog(self._owner, "Checking the settings …", "The model family and the base model are being read.")
+
+        def cancel() -> None:
+            self._starting = False
+            dialog.close()
+            self._state.notify("run")
+
+        dialog.on_cancel = cancel
+        dialog.button("Cancel", cancel)
+        dialog.window.after(_WAITING_SHOWN_MS, lambda: dialog.window.winfo_exists() and dialog.show())
+        return dialog
+
+    def _wait_for_family(self, waiting: Dialog) -> None:
+        family, config = self._state.family, self._state.draft.config
+        if not waiting.window.winfo_exists():
+            return  # cancelled
+        if config is not None and family.declaration is None and not family.error:
+            waiting.window.after(_POLL_MS, self._wait_for_family, waiting)
             return
-        if self._starting or (self._state.run is not None and self._state.run.is_alive):
+
+        def checked(missing: Missing) -> None:
+            if waiting.window.winfo_exists():
+                self._end_waiting(waiting)
+                self._decide(config, missing)
+
+        if config is None:  # the family's declaration has shown an error
+            self._end_waiting(waiting)
+            self._state.notify("invalid")
+        else:
+            declaration, error = family.declaration, family.error
+            self._state.background.run(lambda: missing_for_training(config, declaration, error), checked)
+
+    def _end_waiting(self, waiting: Dialog) -> None:
+        self._starting = False
+        if waiting.window.winfo_viewable():
+            waiting.close()
+        else:
+            waiting.window.destroy()
+        self._state.notify("run")
+
+    def _decide(self, config: TrainConfig | None, missing: Missing) -> None:
+        """Start the run, or list what is missing."""
+        if config is None:
             return
+        if missing.faults:
+            go_on = None if missing.certain else partial(self._start, config)
+            why = "Training cannot start yet." if missing.certain else "Training would probably fail."
+            show_faults(self._owner, self._state, why, missing.faults, go_on)
+        else:
+            self._start(config)
+
+    def _start(self, config: TrainConfig) -> None:
         if (existing := existing_run(config)) is not None:
             self._ask_about_existing(existing)
             return
@@ -164,6 +228,7 @@ class RunActions:
             f"backup{backup}.",
             choices,
             chosen,
+            is_over=lambda: not run.is_alive,
         )
 
     def disabled_reasons(self, status: Status) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from app.runs.join_prompt import join_prompt_of
 from modules.files import FileFault, open_regular, printable
 from modules.run import Failure, RunFolder, root_cause
+from modules.run.endings import ENDINGS, Ending
 from modules.run.folder.failures import read_start_failure
 from modules.run.folder.pidfile import Launcher, find_launcher
 from modules.run.folder.run_lock import is_training
@@ -30,15 +31,6 @@ PHASES: Final[Mapping[str, str]] = {
     "saving": "Saving",
     "validation": "Validating",
     "test": "Testing",
-}
-ENDINGS: Final[Mapping[str, tuple[str, str]]] = {
-    "finished": ("Finished", "All steps are done and the model is saved."),
-    "early_stopping": ("Finished early", "Validation no longer improved; the model is saved."),
-    "cached": ("Images cached", "Nothing was trained, as requested; training can now start at once."),
-    "stopped": ("Stopped", "A backup was saved; Resume continues from it."),
-    "interrupted": ("Stopped", "Interrupted after a backup; Resume continues from it."),
-    "paused": ("Paused", "A backup was saved; Resume continues from it."),
-    "terminated": ("Terminated externally", "The run received a stop signal; Resume continues from the last backup."),
 }
 _CONSOLE_TAIL_BYTES: Final = 4096
 _QUIET_S: Final = 120.0
@@ -116,10 +108,11 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
     with view.lock:
         is_old = liveness.started > view.time  # the events are about an earlier start
         phase, step, finished = view.phase, view.step, None if is_old else view.finished
+        position = view.position
         total = view.run_info.total_steps if view.run_info is not None else None
         error, backup, last_event_at = view.error, view.backup_step, view.time
         backing_up = None if is_old else view.backing_up
-    done = _fraction(step, total)
+    done = _fraction(position, total)
     if not liveness.exists:
         return Status(
             "missing",
@@ -142,17 +135,12 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
     if liveness.start_failure is not None and liveness.start_failure.time > last_event_at:
         return Status("failed", "Did not start", "bad", "", False, done, liveness.start_failure)
     if finished is not None:
-        return _final_status(finished.reason, done, error or liveness.failure)
+        return _final_status(finished.reason, done, error or liveness.failure, backup)
     if liveness.failure is not None or error is not None:
         return Status("failed", "Failed", "bad", "", False, done, error or liveness.failure)
     if phase is None and step is None and (output := _last_lines(liveness.console)):
         return Status("failed", "Did not start", "bad", "", False, 0.0, Message(0.0, "error", output))
-    advice = (
-        f"Resume continues from the backup of step {backup}."
-        if backup is not None
-        else "There is no backup yet: Resume starts at the first step."
-    )
-    problem = Message(now, "error", "The process was killed, or the computer went down.", advice)
+    problem = Message(now, "error", "The process was killed, or the computer went down.", _effect_of_resume(backup))
     return Status("killed", "Terminated unexpectedly", "bad", "", False, done, problem)
 
 
@@ -189,19 +177,28 @@ def _active_status(
     return Status(name, title, "busy", "", True, share if step is None else done)
 
 
-def _final_status(reason: str, done: float | None, error: Message | None) -> Status:
+def _effect_of_resume(backup: int | None) -> str:
+    """What Resume does with the newest backup, that of step `backup`."""
+    if backup is None:
+        return "There is no backup yet: Resume starts at the first step."
+    return f"Resume continues from the backup of step {backup:,}."
+
+
+def _final_status(reason: str, done: float | None, error: Message | None, backup: int | None) -> Status:
     if reason == "failed":
         problem = error or Message(0.0, "error", "The run failed without a message; check its log.")
         return Status("failed", "Failed", "bad", "", False, done, problem)
-    title, detail = ENDINGS.get(reason, (reason.capitalize() or "Ended", ""))
-    good = reason in {"finished", "early_stopping", "cached"}
-    return Status(reason or "ended", title, "good" if good else "warn", detail, False, 1.0 if good else done)
+    ending = ENDINGS.get(reason, Ending(reason.capitalize() or "Ended"))
+    if ending.is_complete:
+        return Status(reason, ending.title, "good", ending.explanation, False, 1.0)
+    detail = f"{ending.explanation} {_effect_of_resume(backup)}".strip()
+    return Status(reason or "ended", ending.title, "warn", detail, False, done)
 
 
-def _fraction(step: Step | None, total: int | None) -> float | None:
+def _fraction(step: int | None, total: int | None) -> float | None:
     if step is None or not total:
         return 0.0
-    return min(1.0, step.step / total)
+    return min(1.0, step / total)
 
 
 def _message(failure: Failure) -> Message:

@@ -29,8 +29,10 @@ class Section(FormSection):
         Card(
             "LoRA",
             (
-                *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_conv_rank", "lora_conv_alpha"),
-                *("lora_weight_decompose", "lora_from"),
+                *("lora_algorithm", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
+                *("lora_conv_rank", "lora_conv_alpha", "lora_rank_pattern", "lora_alpha_pattern"),
+                *("lora_rank_stabilized", "lora_weight_decompose", "lora_plus_ratio"),
+                *("lokr_factor", "oft_block_size", "lora_from"),
             ),
             1,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Final
 
 from app.form.cards import Card
@@ -17,6 +17,7 @@ from app.sections.form_section import FormSection
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Segments, card, text, wrap_within
+from app.windows.chooser import choose_path
 from modules.config import Option
 
 TABS: Final = {
@@ -83,7 +84,16 @@ class Section(FormSection):
         """Build the form; the pages about the images are built when first shown."""
         self.thumbnails = Thumbnails()
         self.pages: ImagePages | None = None
-        kind = ItemListSpec("concepts", "enabled", "Concepts", "Add a folder", EMPTY, self._describe, self.thumbnails)
+        kind = ItemListSpec(
+            "concepts",
+            "enabled",
+            "Concepts",
+            "Add a folder",
+            EMPTY,
+            self._describe,
+            self.thumbnails,
+            choose=self._choose_folder,
+        )
         self.own_data = card(self.scroll.inside)
         self._origin = text(self.own_data, "", colour=theme.MUTED)
         wrap_within(self._origin, self.own_data)
@@ -174,6 +184,12 @@ class Section(FormSection):
 
     def _chosen_tab(self, title: str) -> None:
         self.turn_to(next(page for page, tab in TABS.items() if tab == title))
+
+    def _choose_folder(self) -> dict[str, object] | None:
+        """Starts beside the folder that was added last."""
+        folders = [str(concept.get("path") or "") for concept in self.list.items]
+        chosen = choose_path(self, "folder", "Folder of images", Path(folders[-1]).parent if folders else Path())
+        return {"path": chosen} if chosen else None
 
     def _counted(self) -> None:
         """Update the counts of images and problems in the list."""

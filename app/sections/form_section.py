@@ -23,6 +23,7 @@ class FormSection(ctk.CTkFrame):
     name = ""
     declared_in: tuple[str, ...] = ()  # the config sections whose settings are shown here
     cards: tuple[Card, ...] = ()
+    master_switch = ""  # while it is off, only what depends on it and was changed is shown
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         super().__init__(parent, fg_color=theme.WINDOW, bg_color=theme.WINDOW, corner_radius=0)
@@ -108,7 +109,15 @@ class FormSection(ctk.CTkFrame):
         shown = self.lists.get(option.path.partition(".*.")[0])
         if shown is not None and not shown.items:
             return False
-        return self.state.advanced or not option.advanced or option.path in self._forced
+        if option.path in self._forced:
+            return True
+        return (self.state.advanced or not option.advanced) and not self._is_collapsed(option)
+
+    def _is_collapsed(self, option: Option) -> bool:
+        """Whether a setting has no effect while the section's master switch is off, and is as it was."""
+        draft = self.state.draft
+        depends = bool(self.master_switch) and self.master_switch in (option.depends_on or "").split(" & ")
+        return depends and draft.get(self.master_switch) is not True and draft.is_default(option.path, option)
 
     def jump_to(self, path: str) -> None:
         """Scroll to the field of a path, focus it and highlight it."""

@@ -90,7 +90,8 @@ class Section(FormSection):
             self._common_card.replace_options(title, [option for option in declaration.options if not option.advanced])
             more = f"More options of {name}"
             self._advanced_card.replace_options(more, [option for option in declaration.options if option.advanced])
-            self._status.configure(text="" if declaration.options else f"{name} has no extra options.")
+            none = "" if declaration.options else f"{name} has no extra options."
+            self._status.configure(text=declaration.about or none)
         elif self.state.family.not_allowed:
             self._status.configure(text=f"{error}.")
         elif error:

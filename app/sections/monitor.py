@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.monitor.page import Page
+from app.monitor.recent_runs import RecentRuns
 from app.monitor.waiting import WaitingCard
 from app.runs.status import Status
 from app.sections import SECTIONS
@@ -139,6 +140,9 @@ class Section(ctk.CTkFrame):
         self._banner_title.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(10), 0))
         self._banner_advice = text(self.banner, "", "small", colour=theme.MUTED, bg=theme.BAD_SOFT, wrap=640)
         self._banner_advice.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(2), theme.px(10)))
+        for label in (self._banner_title, self._banner_advice):
+            label.configure(cursor="hand2")
+            label.bind("<Button-1>", lambda event: self.event_generate("<<ShowError>>"))
         self._holder = frame(self, theme.WINDOW)
         self._holder.pack(fill="both", expand=True, padx=theme.px(18), pady=(0, theme.px(8)))
         self.waiting = WaitingCard(self, self._holder)
@@ -147,6 +151,7 @@ class Section(ctk.CTkFrame):
         self._empty_title.pack()
         self._empty_help = text(self._empty, "", colour=theme.FAINT, bg=theme.WINDOW)
         self._empty_help.pack(pady=theme.px(6))
+        self.recent = RecentRuns(self._empty, self.state)
 
     def _make(self, name: str) -> None:
         """Build a page if it does not exist."""
@@ -162,9 +167,11 @@ class Section(ctk.CTkFrame):
                 page.pack_forget()
         if self.state.run is None and self.page != "runs":
             self._show_message(
-                "No run yet: press Train",
+                "Press Train to start a run",
                 ("The curves, processes, samples and log of a run appear here. Earlier runs are listed under Runs."),
             )
+            self.recent.pack(fill="x", pady=(theme.px(10), 0))
+            self.recent.refresh()
             return
         if self.page not in self.pages and self.page in {"curves", "runs"} and self.page not in self._importing:
             # importing matplotlib takes a second: keep the window responsive
@@ -194,6 +201,7 @@ class Section(ctk.CTkFrame):
     def _show_message(self, title: str, detail: str) -> None:
         for page in self.pages.values():
             page.pack_forget()
+        self.recent.pack_forget()
         self._empty_title.configure(text=title)
         self._empty_help.configure(text=detail)
         self._empty.place(relx=0.5, rely=0.42, anchor="center")

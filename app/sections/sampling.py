@@ -9,11 +9,13 @@ from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
 from app.sections.form_section import FormSection, first_line
+from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
 
 NO_SAMPLES = "The model family generates no images, so there is nothing to sample."
+NEVER = "never"  # as intervals are written in files
 EMPTY = "No samples yet.\nSamples show what the model can generate during training."
 
 
@@ -39,7 +41,8 @@ class Section(FormSection):
         note.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
         self.columns.add(self.no_samples, 0)
         self.list = self.add_list(
-            ItemListSpec("samples", "enabled", "Samples", "Add a sample", EMPTY, describe), self.item_cards
+            ItemListSpec("samples", "enabled", "Samples", "Add a sample", EMPTY, describe, added=self._ask_interval),
+            self.item_cards,
         )
         super().build()
 
@@ -52,6 +55,23 @@ class Section(FormSection):
             hidden |= {str(self.list.frame), *(str(block.frame) for block in self.blocks)}
         hidden |= {str(block.frame) for block in self.blocks if not block.arrange(self.wants)}
         self.columns.arrange(lambda frame: str(frame) not in hidden)
+
+    def _ask_interval(self) -> None:
+        """A sample that is never drawn is rarely what was meant."""
+        if self.state.draft.get("sample_every") != NEVER:
+            return
+
+        def chosen(interval: str) -> None:
+            if interval:
+                self.state.draft.set("sample_every", interval)
+
+        choices = (
+            Choice("", "Never"),
+            Choice("250 steps", "Every 250 steps"),
+            Choice("1 epochs", "Every epoch", "accent"),
+        )
+        why = "“Sample every” is never: this sample would not be drawn."
+        ask(self, "How often should samples be drawn?", why, choices, chosen)
 
     def _changed(self) -> None:
         if self.shown:

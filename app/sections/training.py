@@ -36,7 +36,14 @@ class Section(FormSection):
             ("precision", "gradient_checkpointing", "channels_last", "compile", "probe_memory"),
             0,
         ),
-        Card("Stability", ("max_grad_norm", "ema", "ema_decay", "ema_reference_batch_size", "max_nonfinite_steps"), 1),
+        Card(
+            "Stability",
+            (
+                *("max_grad_norm", "ema", "ema_decay", "ema_reference_batch_size", "ema_update_every", "ema_on_cpu"),
+                "max_nonfinite_steps",
+            ),
+            1,
+        ),
         Card(
             "Validation",
             (

@@ -23,9 +23,18 @@ class Choice:
 
 
 def ask(
-    owner: tk.Misc, title: str, question: str, choices: Sequence[Choice], chosen: Callable[[str], object]
+    owner: tk.Misc,
+    title: str,
+    question: str,
+    choices: Sequence[Choice],
+    chosen: Callable[[str], object],
+    *,
+    is_over: Callable[[], bool] | None = None,
 ) -> tk.Toplevel:
-    """Show the question and return at once; `chosen` is called with the answer, which is empty for Escape."""
+    """Show the question and return at once; `chosen` is called with the answer, which is empty for Escape.
+
+    Once `is_over`, the question answers itself as Escape does: what it was about has ended.
+    """
     dialog = Dialog(owner, title, question)
     is_answered = False
 
@@ -42,9 +51,11 @@ def ask(
         if choice.help:
             add_tooltip(button, choice.help)
     dialog.on_return(partial(answer, default.answer))
-    dialog.window.bind("<Escape>", lambda event: answer(""))
-    dialog.window.protocol("WM_DELETE_WINDOW", partial(answer, ""))
-    return dialog.show()
+    dialog.on_cancel = partial(answer, "")
+    window = dialog.show()
+    if is_over is not None:
+        dialog.cancel_when(is_over)
+    return window
 
 
 def ask_name(owner: tk.Misc, question: str, name: str, accept: Callable[[str], str]) -> tk.Toplevel:

@@ -37,4 +37,5 @@ def confirm_close(owner: tk.Misc, state: AppState, close: Callable[[], object]) 
         f"{run.folder.name} is at {place}. It runs in its own process and does not need this window.",
         choices,
         chosen,
+        is_over=lambda: not run.is_alive,
     )

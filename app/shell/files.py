@@ -173,8 +173,12 @@ class Files:
             answered,
         )
 
-    def _save(self, file: Path) -> bool:
+    def _save(self, file: Path, replaces: bool = False) -> bool:
+        """Save to a file; one that another program has changed only if it `replaces` that."""
         if not self._is_valid():
+            return False
+        if not replaces and self._state.draft.was_changed_outside(file):
+            self._ask_whose(file)
             return False
         try:
             self._state.draft.save(file)
@@ -183,6 +187,24 @@ class Files:
             return False
         self._opened(file)
         return True
+
+    def _ask_whose(self, file: Path) -> None:
+        def answered(answer: str) -> None:
+            if answer == "mine":
+                self._save(file, replaces=True)
+            elif answer == "theirs":
+                self.open(file)
+            elif answer == "other":
+                self.save_as()
+
+        choices = (
+            Choice("", "Cancel", "accent"),
+            Choice("other", "Save as…"),
+            Choice("theirs", "Open theirs", help="Your changes since the last save are lost."),
+            Choice("mine", "Keep mine", "danger", help="The settings in the file become yours; its comments stay."),
+        )
+        question = f"Another program has changed {file.name} since you opened it here."
+        ask(self._window, "The file has changed", question, choices, answered)
 
     def _is_valid(self) -> bool:
         if self._state.draft.config is None:

@@ -87,12 +87,20 @@ def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
         root.bind_class(tag, key, handler(action))
     root.bind_all("<Escape>", lambda event: Tooltip.of(root).hide(), add="+")
     root.bind_class("all", "<FocusIn>", lambda event: _add_bindtag(root, event.widget, tag), add="+")
+    root.bind_class("all", "<FocusIn>", lambda event: _return_focus(root, event.widget), add="+")
 
 
 def _add_bindtag(window: tk.Tk, widget: object, tag: str) -> None:
     """Put the shortcuts before the widget's own bindings, once; other windows (dialogs, menus) are left alone."""
     if isinstance(widget, tk.Misc) and widget.winfo_toplevel() is window and tag not in widget.bindtags():
         widget.bindtags((tag, *widget.bindtags()))
+
+
+def _return_focus(window: tk.Tk, widget: object) -> None:
+    """The keyboard stays with a modal dialog, also if a field behind it is focused."""
+    dialog = window.grab_current()  # type: ignore[no-untyped-call]
+    if isinstance(dialog, tk.Toplevel) and isinstance(widget, tk.Misc) and widget.winfo_toplevel() is window:
+        dialog.focus_force()
 
 
 def _step(window: ShortcutTarget, by: int) -> None:

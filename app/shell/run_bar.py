@@ -14,13 +14,15 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Style, add_tooltip, frame, text
 from app.widgets.ellipsis import fit
 from app.widgets.progress_bar import ProgressBar
+from app.windows.error_details import ErrorDetails
 from modules.run.view.event_records import Step
 
 REFRESH_MS: Final = 250
 MESSAGE_S: Final = 8.0
-WIDE, MEDIUM, NARROW = 1060, 830, 680  # unscaled pixels of width from which more is shown
+WIDEST, WIDE, MEDIUM, NARROW = 1400, 1220, 830, 680  # unscaled pixels of width from which more is shown
 ICON_WIDTH: Final = 34
 LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
+STOP_WIDTH: Final = 112  # for "Force stop", too
 
 METRICS: Final[Mapping[str, str]] = {
     "step": "Step",
@@ -67,6 +69,16 @@ class RunBar(tk.Frame):
         self._message, self._message_until = message, time.monotonic() + MESSAGE_S
         self.refresh()
 
+    def show_details(self) -> None:
+        """Show the run's error, or the message of the moment, whole."""
+        if not self._has_details():
+            return
+        has_log = self._status.problem is not None
+        title = self._status.title if has_log else "Message"
+        open_log = (lambda: self.event_generate("<<ShowLog>>")) if has_log else None
+        self.details = ErrorDetails(self, self._state, title, self._full_detail(), open_log)
+        self.details.show()
+
     def press_resume(self) -> None:
         """Press Resume if it is shown."""
         if self.resume.winfo_manager():
@@ -82,6 +94,9 @@ class RunBar(tk.Frame):
         self._show_metrics(status)
         self._show_buttons(status)
         self._status = status
+        if self._has_changed("details", self._has_details()):
+            for label in (self._dot, self._title, self._detail):
+                label.configure(cursor="hand2" if self._has_details() else "")
 
     def _tick(self) -> None:
         self._job = self.after(REFRESH_MS, self._tick)
@@ -107,6 +122,8 @@ class RunBar(tk.Frame):
         self._detail = text(text_frame, "", "small", colour=theme.MUTED)
         self._detail.pack(fill="x", pady=(theme.px(2), 0))
         add_tooltip(self._detail, self._full_detail)
+        for label in (self._dot, self._title, self._detail):
+            label.bind("<Button-1>", lambda event: self.show_details(), add="+")
         middle = frame(body)
         middle.pack(side="left", fill="both", expand=True, padx=theme.px(20))
         self._progress = ProgressBar(middle)
@@ -125,9 +142,13 @@ class RunBar(tk.Frame):
         box = frame(body)
         box.pack(side="right")
         actions = self.actions
+        # at the left, of a fixed width: no button moves when one of the two comes or goes
+        self._slot = frame(box)
+        self._slot.pack_propagate(False)
+        self._slot.pack(side="left", fill="y")
+        self.resume = self._button(self._slot, "Resume", actions.resume, "refresh", "plain")
+        self.join = self._button(self._slot, "Copy join line", self._copy_join_line, "copy", "plain")
         self.train = self._button(box, "Train", actions.train, "play", "accent")
-        self.resume = self._button(box, "Resume", actions.resume, "refresh", "plain")
-        self.join = self._button(box, "Copy join line", self._copy_join_line, "copy", "plain")
         self.stop = self._button(box, "Stop", actions.stop, "stop", "plain")
         self.back_up = self._button(box, "Back up", lambda: actions.request("backup"), "backup", "quiet")
         self.sample = self._button(box, "Sample", lambda: actions.request("sample"), "image", "quiet")
@@ -145,29 +166,30 @@ class RunBar(tk.Frame):
     def _fit(self, width: int) -> None:
         """In a narrow bar, rarely used buttons become icons first, then metrics and text shrink."""
         unscaled = width / theme.scale()
-        level = sum(unscaled >= least for least in (NARROW, MEDIUM, WIDE))
+        level = sum(unscaled >= least for least in (NARROW, MEDIUM, WIDE, WIDEST))
         if level == self._level:
             return
         self._level = level
         rare = (self.back_up, self.sample, self.save)
         for button in self._labels:
             self._label(button, shown=level > (2 if button in rare else 0))
-        self._text_frame.configure(width=theme.px((150, 190, 230, 270)[level]))
+        self.update_idletasks()  # else customtkinter's buttons have the widths of before
+        self._slot.configure(width=max(self.resume.winfo_reqwidth(), self.join.winfo_reqwidth()) + theme.px(4))
+        self._text_frame.configure(width=theme.px((136, 190, 230, 270, 270)[level]))
         self._shown.clear()  # texts are shortened anew
-        columns = 4 if level == 3 else 2
+        columns = 4 if level == 4 else 2
         for place, name in enumerate(METRICS):
             self._cells[name].grid(row=place // columns, column=place % columns, sticky="w")
             used = place < columns
-            weight = 3 if name == "step" else 2
+            weight = 3 if name == "step" and columns == 4 else 2
             self._metrics_frame.grid_columnconfigure(
                 place, weight=weight if used else 0, uniform="metrics" if used else ""
             )
         self.refresh()
 
     def _label(self, button: Button, *, shown: bool) -> None:
-        button.configure(
-            text=self._labels[button] if shown else "", width=LABELLED_WIDTH if self._level == 3 else ICON_WIDTH
-        )
+        labelled = STOP_WIDTH if button is self.stop else LABELLED_WIDTH
+        button.configure(text=self._labels[button] if shown else "", width=labelled if self._level >= 3 else ICON_WIDTH)
 
     def _show_state(self, status: Status) -> None:
         run = self._state.run
@@ -191,6 +213,9 @@ class RunBar(tk.Frame):
     def _fitted(self, title: str, font: theme.FontName, room: int) -> str:
         return fit(self, title.strip().split("\n")[0], theme.tk_font(font), room)
 
+    def _has_details(self) -> bool:
+        return self._status.problem is not None or bool(self._message and time.monotonic() < self._message_until)
+
     def _detail_of(self, status: Status) -> str:
         if status.problem is not None:
             return status.problem.text
@@ -207,13 +232,14 @@ class RunBar(tk.Frame):
     def _show_metrics(self, status: Status) -> None:
         run = self._state.run
         step: Step | None = None
+        position: int | None = None
         total: int | None = None
         if run is not None:
             with run.view.lock:
-                step, run_info = run.view.step, run.view.run_info
+                step, position, run_info = run.view.step, run.view.position, run.view.run_info
             total = run_info.total_steps if run_info is not None else None
         self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
-        self._set_metric("step", _step_text(step, total if self._level else None))
+        self._set_metric("step", _step_text(position, total if self._level else None))
         self._set_metric("loss", None if step is None or step.loss is None else f"{step.loss:.4g}")
         speed = None if step is None or not step.samples_per_s or not status.is_alive else f"{step.samples_per_s:.3g}"
         self._set_metric("speed", speed)
@@ -243,7 +269,7 @@ class RunBar(tk.Frame):
     def _set_visible(self, button: Button, visible: bool) -> None:
         """Show a button only while it is useful."""
         if visible and not button.winfo_manager():
-            button.pack(side="left", padx=(theme.px(4), 0), after=self.train)
+            button.pack(side="right", padx=(theme.px(4), 0))
         elif not visible and button.winfo_manager():
             button.pack_forget()
 
@@ -283,10 +309,10 @@ class RunBar(tk.Frame):
         return True
 
 
-def _step_text(step: Step | None, total: int | None) -> str | None:
+def _step_text(step: int | None, total: int | None) -> str | None:
     if step is None:
         return None
-    return f"{step.step:,}" if total is None else f"{step.step:,} of {total:,}"
+    return f"{step:,}" if total is None else f"{step:,} of {total:,}"
 
 
 def _bar_colour(status: Status) -> theme.Colour:

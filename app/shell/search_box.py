@@ -31,7 +31,7 @@ class SearchBox(tk.Frame):
         self.entry.pack()
         self._icon = icons.label(self, "search", 15, theme.MUTED, theme.FIELD)
         self._icon.place(x=theme.px(9), rely=0.5, anchor="w")
-        self._icon.bind("<Button-1>", lambda event: self.focus_search())
+        self._icon.bind("<Button-1>", handler(self.focus_search))
         line = self.entry.line
         for key, action in {
             "<Down>": lambda: self._move(1),
@@ -89,7 +89,7 @@ class SearchBox(tk.Frame):
         top = self.winfo_toplevel()
         if self._list is None:
             self._list = tk.Canvas(top, highlightthickness=1, borderwidth=0, takefocus=0)
-            theme.paint(self._list, bg=theme.CARD, highlightbackground=theme.FIELD_LINE)
+            theme.paint(self._list, bg=theme.CARD, highlightbackground=theme.EDGE)
             self._list.bind("<Button-1>", self._clicked)
             self._list.bind("<Motion>", self._pointed)
         width = theme.px(WIDTH)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from app.toolkit import ctk
 from app.widgets import icons, theme
+from app.widgets.card import Card
 from app.widgets.inputs import Box, Entry, Menu, Slider, Switch, TextBox, handler, make_focusable
 
 __all__ = [
@@ -192,16 +193,9 @@ def frame(parent: tk.Misc, bg: theme.Colour = theme.CARD) -> tk.Frame:
     return theme.paint(tk.Frame(parent, borderwidth=0, highlightthickness=0), bg=bg)
 
 
-def card(parent: tk.Misc, bg: theme.Colour = theme.WINDOW) -> ctk.CTkFrame:
+def card(parent: tk.Misc, bg: theme.Colour = theme.WINDOW) -> Card:
     """A rounded panel."""
-    return ctk.CTkFrame(
-        parent,
-        corner_radius=theme.CARD_RADIUS,
-        border_width=1,
-        fg_color=theme.CARD,
-        border_color=theme.LINE,
-        bg_color=bg,
-    )
+    return Card(parent, bg_color=bg)
 
 
 def popup_menu(parent: tk.Misc) -> tk.Menu:

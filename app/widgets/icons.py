@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from functools import cache
+from tkinter import ttk
 
 from PIL import Image, ImageDraw, ImageTk
 
@@ -18,6 +19,7 @@ STROKE = 1.8
 # "d x,y r" a filled circle.
 ICONS: dict[str, list[str]] = {
     "blank": [],
+    "dot": ["d 12,12 9"],
     "brand": ["o 7.5,14 4.7", "o 16.5,14 4.7", "7.5,14 10.5,7.5 16.5,14", "10.5,7.5 9,5 7,5"],
     "model": ["12,3 20,7.5 20,16.5 12,21 4,16.5 4,7.5 12,3", "4,7.5 12,12 20,7.5", "12,12 12,21"],
     "data": ["4,5 20,5 20,19 4,19 4,5", "4,16 9,11 13,15 16,12.5 20,16", "d 15.5,9 1.5"],
@@ -131,6 +133,17 @@ def show(widget: tk.Label, name: str, size: int, colour: theme.Colour) -> None:
         widget.photo = photo  # type: ignore[attr-defined]  # Tk itself keeps no reference
 
     theme.follow(widget, "icon", draw)
+
+
+def show_in_heading(tree: ttk.Treeview, column: str, name: str, size: int, colour: theme.Colour) -> None:
+    """Put an icon before the title of a table's column; it follows the theme."""
+    kept: list[ImageTk.PhotoImage] = []  # Tk itself keeps no reference
+
+    def draw() -> None:
+        kept[:] = [image(name, size, colour)]
+        tree.heading(column, image=str(kept[0]))
+
+    theme.follow(tree, f"icon of {column}", draw)
 
 
 @cache

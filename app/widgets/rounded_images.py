@@ -19,6 +19,11 @@ def rounded(
     return _photo(widget, ("rounded", width, height, radius, fill, line, bg, line_width))
 
 
+def corner(widget: tk.Misc, radius: int, anchor: str, *, fill: str, line: str, bg: str) -> ImageTk.PhotoImage:
+    """One corner ("nw", "ne", "sw", "se") of a rounded rectangle with a border of one pixel."""
+    return _photo(widget, ("corner", radius, anchor, fill, line, bg))
+
+
 def switch(
     widget: tk.Misc, width: int, height: int, *, is_on: bool, track: str, knob: str, bg: str, ring: str
 ) -> ImageTk.PhotoImage:
@@ -54,14 +59,8 @@ def _draw(key: _Key) -> Image.Image:
 
 def _draw_rounded(width: int, height: int, radius: int, fill: str, line: str, bg: str, line_width: int) -> Image.Image:
     """Oversample only the corners: a wide field costs no more than a narrow one."""
-    side = radius + 1
-    corner = Image.new("RGB", (side * OVERSAMPLING,) * 2, bg)
-    pen = ImageDraw.Draw(corner)
-    far = 4 * side * OVERSAMPLING
-    pen.rounded_rectangle(
-        (0, 0, far, far), radius * OVERSAMPLING, fill=fill, outline=line, width=line_width * OVERSAMPLING
-    )
-    corner = corner.resize((side, side), Image.Resampling.LANCZOS)
+    corner = _upper_left(radius, fill, line, bg, line_width)
+    side = corner.width
     image = Image.new("RGB", (max(width, 2 * side), max(height, 2 * side)), fill)
     flat = ImageDraw.Draw(image)
     right, bottom = image.width - 1, image.height - 1
@@ -73,6 +72,23 @@ def _draw_rounded(width: int, height: int, radius: int, fill: str, line: str, bg
     image.paste(corner.transpose(flip_y), (0, image.height - side))
     image.paste(corner.transpose(flip_x).transpose(flip_y), (image.width - side, image.height - side))
     return image
+
+
+def _upper_left(radius: int, fill: str, line: str, bg: str, line_width: int) -> Image.Image:
+    side = radius + 1
+    image = Image.new("RGB", (side * OVERSAMPLING,) * 2, bg)
+    far = 4 * side * OVERSAMPLING
+    ImageDraw.Draw(image).rounded_rectangle(
+        (0, 0, far, far), radius * OVERSAMPLING, fill=fill, outline=line, width=line_width * OVERSAMPLING
+    )
+    return image.resize((side, side), Image.Resampling.LANCZOS)
+
+
+def _draw_corner(radius: int, anchor: str, fill: str, line: str, bg: str) -> Image.Image:
+    image = _upper_left(radius, fill, line, bg, 1)
+    if "e" in anchor:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if "s" in anchor else image
 
 
 def _draw_switch(width: int, height: int, is_on: bool, track: str, knob: str, bg: str, ring: str) -> Image.Image:
@@ -100,6 +116,7 @@ def _draw_disc(size: int, fill: str, bg: str, ring: str) -> Image.Image:
 
 _SHAPES: dict[str, Callable[..., Image.Image]] = {
     "rounded": _draw_rounded,
+    "corner": _draw_corner,
     "switch": _draw_switch,
     "disc": _draw_disc,
 }

@@ -77,8 +77,8 @@ def enclosing(widget: object) -> Scroll | None:
 
 def _turned(event: tk.Event[tk.Misc]) -> None:
     area = enclosing(event.widget)
-    if area is None or isinstance(event.widget, (tk.Text, tk.Listbox)):
-        return
+    if area is None or (isinstance(event.widget, (tk.Text, tk.Listbox)) and event.widget.yview() != (0.0, 1.0)):
+        return  # it scrolls itself
     if event.num in (4, 5):
         area.wheel(-1 if event.num == 4 else 1)
     else:

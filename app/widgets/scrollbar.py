@@ -20,11 +20,18 @@ class Scrollbar(ctk.CTkScrollbar):
             bg_color=bg,
             fg_color=bg,
             button_color=theme.PRESSED,
-            button_hover_color=theme.FIELD_LINE,
+            button_hover_color=theme.EDGE,
             border_spacing=3,
         )
         self._on = bg
         self._is_needed = True
+        # customtkinter lays out the whole window at each drawing of a scrollbar, several times while a section is built
+        self._canvas.update_idletasks = lambda: None
+
+    def set(self, start_value: float, end_value: float) -> None:
+        """Override: draw only what has changed."""
+        if (start_value, end_value) != (self._start_value, self._end_value):
+            super().set(start_value, end_value)
 
     def show(self, first: float | str, last: float | str) -> None:
         """Show the visible range as fractions from 0 to 1, as Tk passes them; hide the thumb if all is visible."""

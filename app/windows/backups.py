@@ -51,7 +51,7 @@ class BackupsWindow(ProgramWindow):
             "size": ("Size", 90),
             "state": ("State", 390),
         }
-        self.table = table(holder, columns)
+        self.table = table(holder, columns, ("step", "epochs", "size"))
         theme.follow(self.table, "damaged", self._colour_rows)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._on_select())
         self.status = text(self.dialog.body, "", colour=theme.MUTED, wrap=740)

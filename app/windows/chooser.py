@@ -16,6 +16,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, frame, handler, text
 from app.widgets.table import table
 from app.windows.dialog import Dialog
+from modules.files import printable
 
 Purpose = Literal["open", "save", "folder", "any"]  # any: a file or a folder
 
@@ -27,9 +28,10 @@ def choose_path(
     owner: tk.Misc, purpose: Purpose, title: str, start: Path, endings: Sequence[str] = (), name: str = ""
 ) -> str:
     """The chosen path, empty if cancelled. Only files with one of `endings`, e.g. ".yaml", are listed."""
+    chosen = start if start.is_file() else None
     start = _existing(start)
     if owner.tk.call("tk", "windowingsystem") == "x11":
-        return _Chooser(owner, purpose, title, start, tuple(endings), name).answer()
+        return _Chooser(owner, purpose, title, start, tuple(endings), chosen.name if chosen else name).answer()
     types = [(" ".join(endings), " ".join(f"*{ending}" for ending in endings))] if endings else []
     kinds = [*types, ("All files", "*")]
     if purpose == "folder":
@@ -52,7 +54,10 @@ class _Item:
 
 
 class _Chooser:
-    """Lists a folder's entries; folders open, files are accepted."""
+    """Lists a folder's entries; folders open, files are accepted.
+
+    Where a folder may be chosen, it is the typed path, else the selected entry, else the folder that is listed.
+    """
 
     def __init__(
         self, owner: tk.Misc, purpose: Purpose, title: str, folder: Path, endings: tuple[str, ...], name: str
@@ -60,6 +65,7 @@ class _Chooser:
         self._purpose, self._endings = purpose, endings
         self._answer = ""
         self._confirmed = ""
+        self._folder, self._wanted = folder, name  # what is listed, and the entry to select in it
         self._items: list[_Item] = []
         self._dialog = Dialog(owner, title)
         self._background = Background(self._dialog.window)
@@ -70,14 +76,17 @@ class _Chooser:
             side="left", padx=(0, 4)
         )
         Button(line, icon="home", tooltip="Home folder", bg=theme.CARD, command=self._home).pack(side="left")
-        self._path_entry = Entry(line, width=480)
+        self._path_entry = Entry(line, lambda _: self._show_choice(), width=480)
         self._path_entry.pack(side="left", padx=(theme.px(8), 0), fill="x", expand=True)
-        self._path_entry.line.bind("<Return>", handler(lambda: self._open_folder(Path(self._path_entry.get()))))
+        self._path_entry.line.bind("<Return>", handler(self._open_typed))
         self._build_list(body)
         self._name = Entry(body, width=560)
         if purpose in ("open", "save"):
             self._name.pack(fill="x", pady=(theme.px(8), 0))
         self._name.show(name)
+        self._choice = text(body, "", "small", colour=theme.MUTED, wrap=560)
+        if purpose in ("folder", "any"):
+            self._choice.pack(anchor="w", pady=(theme.px(8), 0))
         self._message = text(body, "", "small", colour=theme.WARN, wrap=560)
         self._message.pack(anchor="w", pady=(theme.px(6), 0))
         self._dialog.button("Cancel", self._dialog.close)
@@ -101,29 +110,63 @@ class _Chooser:
         self._list.bind("<<TreeviewSelect>>", lambda event: self._on_select())
         self._list.bind("<Double-Button-1>", lambda event: self._on_return())
         self._list.bind("<BackSpace>", lambda event: self._up())
+        for key in ("<Down>", "<Up>"):
+            self._list.bind(key, lambda event: self._select_first())
         self._list.bind("<Key>", self._type_ahead, add="+")
 
     def _open_folder(self, folder: Path) -> None:
         self._message.configure(text="")
-        self._background.run(lambda: _listing(folder, self._endings, self._purpose), self._show, self._show_error)
-        self._folder = folder
+        self._path_entry.show(str(folder))  # what is accepted from now on, also before it is listed
+        self._background.run(
+            lambda: _listing(folder, self._endings, self._purpose),
+            lambda items: self._show(folder, items),
+            lambda message: self._message.configure(text=message),
+        )
 
-    def _show(self, items: list[_Item]) -> None:
-        self._items = items
-        self._path_entry.show(str(self._folder))
+    def _open_typed(self) -> None:
+        """List the typed folder, or take the typed file."""
+        path = self._typed()
+        if path.is_file() and self._purpose in ("open", "any"):
+            self._finish(path)
+        else:
+            self._open_folder(path)
+
+    def _typed(self) -> Path:
+        """What the path field says; a name alone is one in the listed folder."""
+        return self._folder / os.path.expanduser(self._path_entry.get().strip())
+
+    def _show(self, folder: Path, items: list[_Item]) -> None:
+        if self._typed() != folder:
+            return  # meanwhile another path was typed
+        self._folder, self._items = folder, items
         self._list.delete(*self._list.get_children())
         for number, item in enumerate(items):
             mark = "▸  " if item.is_folder else "    "
             self._list.insert("", "end", iid=str(number), values=(f"{mark}{item.name}", item.changed))
-        if items and self._purpose != "save":
-            self._list.focus("0")
-            self._list.selection_set("0")
+        named = [number for number, item in enumerate(items) if self._purpose != "save" and item.name == self._wanted]
+        for number in named or [0] * (bool(items) and self._purpose == "open"):
+            self._select(number)
+        self._show_choice()
 
-    def _show_error(self, message: str) -> None:
-        self._message.configure(text=message)
-        self._folder = (
-            Path(self._path_entry.get()).parent if not Path(self._path_entry.get()).is_dir() else self._folder
-        )
+    def _select(self, number: int) -> None:
+        self._list.selection_set(str(number))
+        self._list.focus(str(number))
+        self._list.see(str(number))
+
+    def _select_first(self) -> str | None:
+        """An arrow key begins at the first entry where none is selected."""
+        if self._list.selection() or not self._items:
+            return None
+        self._select(0)
+        return "break"
+
+    def _chosen(self) -> Path:
+        """What Choose takes."""
+        typed, item = self._typed(), self._item()
+        return typed / item.name if item is not None and typed == self._folder else typed
+
+    def _show_choice(self) -> None:
+        self._choice.configure(text=f"Chosen: {printable(self._chosen())}")
 
     def _item(self) -> _Item | None:
         selected = self._list.selection()
@@ -133,6 +176,7 @@ class _Chooser:
         item = self._item()
         if item is not None and not item.is_folder:
             self._name.show(item.name)
+        self._show_choice()
 
     def _on_return(self) -> None:
         """Return or double click: open the folder or accept the file."""
@@ -145,8 +189,13 @@ class _Chooser:
 
     def _accept(self) -> None:
         if self._purpose in ("folder", "any"):
-            item = self._item()
-            self._finish(self._folder / item.name if item is not None else self._folder)
+            chosen = self._chosen()
+            if chosen.is_dir() or (self._purpose == "any" and chosen.exists()):
+                self._finish(chosen)
+            else:
+                kind = "folder" if self._purpose == "folder" else "file or folder"
+                self._message.configure(text=f"There is no {kind} {printable(chosen)}.")
+                self._path_entry.focus_set()
             return
         name = self._name.get().strip()
         if not name:
@@ -173,7 +222,7 @@ class _Chooser:
         self._dialog.close()
 
     def _up(self) -> None:
-        self._open_folder(self._folder.parent)
+        self._open_folder(self._typed().parent)
 
     def _home(self) -> None:
         self._open_folder(Path.home())
@@ -185,9 +234,7 @@ class _Chooser:
         order = [*range(start, len(self._items)), *range(start)]
         for number in order:
             if event.char.strip() and self._items[number].name.lower().startswith(event.char.lower()):
-                self._list.selection_set(str(number))
-                self._list.focus(str(number))
-                self._list.see(str(number))
+                self._select(number)
                 return
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, frame, text
 
+_POLL_MS = 250
 EDGE = 24  # pixels of the screen height that a tall dialog leaves free
 
 
@@ -17,13 +19,14 @@ class Dialog:
     def __init__(self, owner: tk.Misc, title: str, message: str = "", modal: bool = True) -> None:
         self._owner = owner.winfo_toplevel()
         self._modal = modal
+        self._below: tk.Misc | None = None  # the modal dialog that waits until this one is closed
         self.window = tk.Toplevel(self._owner)
         self.window.withdraw()
         self.window.title(title)
         self.window.transient(self._owner)
         self.window.resizable(False, False)
         self.window.configure(highlightthickness=1)
-        theme.paint(self.window, bg=theme.CARD, highlightbackground=theme.FIELD_LINE, highlightcolor=theme.FIELD_LINE)
+        theme.paint(self.window, bg=theme.CARD, highlightbackground=theme.EDGE, highlightcolor=theme.EDGE)
         outer = frame(self.window)
         outer.pack(fill="both", expand=True, padx=theme.px(24), pady=theme.px(20))
         text(outer, title, "large").pack(anchor="w")
@@ -33,8 +36,9 @@ class Dialog:
         self._row.pack(side="bottom", anchor="e")  # packed first, so that a low screen cuts off something else
         self.body = frame(outer)
         self.body.pack(fill="both", expand=True, pady=theme.px(16))
-        self.window.bind("<Escape>", lambda event: self.close())
-        self.window.protocol("WM_DELETE_WINDOW", self.close)
+        self.on_cancel: Callable[[], object] = self.close  # what Escape and the frame's own button do
+        self.window.bind("<Escape>", lambda event: self.on_cancel())
+        self.window.protocol("WM_DELETE_WINDOW", lambda: self.on_cancel())
 
     def button(self, label: str, command: Callable[[], object], style: Style = "plain") -> Button:
         """Add a button at the right."""
@@ -45,6 +49,15 @@ class Dialog:
     def on_return(self, action: Callable[[], object]) -> None:
         """Run `action` on Return, regardless of the focus."""
         self.window.bind("<Return>", lambda event: action())
+
+    def cancel_when(self, is_over: Callable[[], bool]) -> None:
+        """Close it by itself, as Escape does, once there is nothing left to decide."""
+        if not self.window.winfo_exists():
+            return
+        if is_over():
+            self.on_cancel()
+        else:
+            self.window.after(_POLL_MS, partial(self.cancel_when, is_over))
 
     def show(self) -> tk.Toplevel:
         """Place it over its owner and take the keyboard focus."""
@@ -63,13 +76,20 @@ class Dialog:
         window.lift()
         window.wait_visibility()
         if self._modal:
+            self._below = window.grab_current()  # type: ignore[no-untyped-call]
             window.grab_set()
         window.focus_force()
         return window
 
     def close(self) -> None:
-        """Close it and return the keyboard focus."""
-        if self.window.winfo_exists():
-            self.window.grab_release()
-            self.window.destroy()
+        """Close it; the keyboard and the clicks go to the dialog that still waits, or else to the owner."""
+        if not self.window.winfo_exists():
+            return
+        above = self.window.grab_current()  # type: ignore[no-untyped-call]
+        waiting = self._below if above in (None, self.window) else above
+        self.window.destroy()
+        if waiting is not None and waiting.winfo_exists():
+            waiting.grab_set()
+            waiting.focus_force()
+        else:
             self._owner.focus_force()

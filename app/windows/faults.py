@@ -1,28 +1,45 @@
-"""List of invalid settings, each with a button that shows its field."""
+"""List of what is wrong or missing, each with a button that shows its field."""
 
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
 from app.windows.dialog import Dialog
+from modules.config import Fault
 
 MAX_ROWS = 8
 
 
-def show_faults(owner: tk.Tk, state: AppState, why: str) -> tk.Toplevel:
-    """Show the list; a click, or Return for the first, goes to the field."""
-    faults = state.draft.faults
+def show_faults(
+    owner: tk.Misc,
+    state: AppState,
+    why: str,
+    missing: Sequence[Fault] = (),
+    go_on: Callable[[], object] | None = None,
+) -> tk.Toplevel:
+    """Show the invalid settings, and what is `missing`; a click, or Return for the first, goes to the field.
+
+    `go_on` starts the run all the same.
+    """
+    faults = [*state.draft.faults, *missing]
     count = len(faults)
-    title = "1 invalid setting" if count == 1 else f"{count} invalid settings"
+    kind = "invalid setting" if not missing else "thing to settle first" if count == 1 else "things to settle first"
+    title = f"{count} {kind}{'s' * (count > 1 and not missing)}"
     dialog = Dialog(owner, title, why)
 
     def go(path: str) -> None:
         dialog.close()
         state.jump_to(path)
+
+    def start() -> None:
+        dialog.close()
+        if go_on is not None:
+            go_on()
 
     for fault in faults[:MAX_ROWS]:
         row = frame(dialog.body)
@@ -33,5 +50,7 @@ def show_faults(owner: tk.Tk, state: AppState, why: str) -> tk.Toplevel:
         text(dialog.body, f"… {count - MAX_ROWS}", colour=theme.MUTED).pack(anchor="w")
     if faults:
         dialog.on_return(lambda: go(faults[0].path))
+    if go_on is not None:
+        dialog.button("Start all the same", start)
     dialog.button("Close", dialog.close)
     return dialog.show()

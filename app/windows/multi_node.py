@@ -12,13 +12,14 @@ from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.sections.form_section import options_at
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, frame, text
+from app.widgets.buttons import Button, frame, text, wrap_within
 from app.widgets.scroll import Scroll
 from app.windows.dialog import Dialog
 from modules.machine import port_is_free, preferred_addresses
 
-MACHINE_FIELDS = ("num_nodes", "processes_per_node", "node_rank", "rendezvous", "max_restarts")
+MACHINE_FIELDS = ("enable_multi_gpu", "num_nodes", "processes_per_node", "node_rank", "rendezvous", "max_restarts")
 RENDEZVOUS_FIELDS = ("master_addr", "initial_port")
+WIDTH, HEIGHT = 920, 560  # unscaled pixels
 _COPIED_MS = 1600
 _PORT_PAUSE_MS = 400
 
@@ -41,25 +42,29 @@ class MultiNodeWindow:
             modal=False,
         )
         self._dialog.window.resizable(True, True)
-        body = self._dialog.body
+        self._area = Scroll(self._dialog.body, theme.CARD)
+        self._area.configure(width=theme.px(WIDTH), height=theme.px(HEIGHT))  # the dialog takes less on a low screen
+        self._area.pack_propagate(False)
+        self._area.pack(fill="both", expand=True)
+        body = self._area.inside
         fields = frame(body)
         fields.pack(fill="x")
         self._cards = [
             self._card(fields, "Machines", MACHINE_FIELDS),
             self._card(fields, "Rendezvous address", RENDEZVOUS_FIELDS),
         ]
+        for column, block in enumerate(self._cards):
+            block.frame.grid(row=0, column=column, sticky="nsew", padx=(0, 8))
+            fields.columnconfigure(column, weight=1, uniform="half")
         self._build_addresses(self._cards[1])
         self._message = text(body, colour=theme.BAD, wrap=860)
-        self._list = Scroll(body, theme.CARD)
-        self._list.configure(height=theme.px(300))
-        self._list.pack_propagate(False)
-        self._list.pack(fill="both", expand=True, pady=(theme.px(8), 0))
-        self._hint = text(
-            self._list.inside,
+        self._list = frame(body)
+        self._list.pack(fill="both", expand=True, pady=(theme.px(12), 0))
+        text(
+            self._list,
             "“Generate launch commands” shows the exact command for each machine.",
             colour=theme.MUTED,
-        )
-        self._hint.pack(anchor="w", padx=theme.px(8), pady=theme.px(8))
+        ).pack(anchor="w", padx=theme.px(8), pady=theme.px(8))
         self._dialog.button("Close", self._dialog.close)
         self._dialog.button("Generate launch commands", self.generate, "accent")
         self.state.subscribe("draft", self._changed, self._dialog.window)
@@ -75,6 +80,9 @@ class MultiNodeWindow:
         if draft.config is None:
             self._show_message(INVALID_SETTINGS)
             return
+        if not draft.config.enable_multi_gpu:
+            self._show_message("“Multi-GPU training” is off: switch it on above, several machines need it.")
+            return
         if draft.config.num_nodes < 2:
             self._show_message("“Number of machines” is 1; set how many machines train together.")
             return
@@ -89,13 +97,14 @@ class MultiNodeWindow:
 
     def _show(self, found: list[Command]) -> None:
         self.commands = found
-        for child in self._list.inside.winfo_children():
+        for child in self._list.winfo_children():
             child.destroy()
         for command in found:
             self._show_command(command)
+        self._area.see(self._list, margin=0)
 
     def _show_command(self, command: Command) -> None:
-        block = frame(self._list.inside)
+        block = frame(self._list)
         block.pack(fill="x", padx=theme.px(8), pady=(0, theme.px(12)))
         head = frame(block)
         head.pack(fill="x")
@@ -103,18 +112,16 @@ class MultiNodeWindow:
         button = Button(head, "Copy", bg=theme.CARD, width=84)
         button.configure(command=lambda: self._copy(command, button))
         button.pack(side="right")
-        text(block, command.help, "small", colour=theme.MUTED, wrap=700).pack(anchor="w", pady=(0, theme.px(4)))
-        lines = min(14, 1 + command.text.count("\n") + len(command.text) // 110 * ("\n" not in command.text))
+        text(block, command.help, "small", colour=theme.MUTED, wrap=WIDTH - 100).pack(anchor="w", pady=(0, theme.px(4)))
         shown = tk.Text(
-            block, height=lines, wrap="char" if "\n" not in command.text else "none", font=theme.tk_font("mono"),
+            block, height=1, wrap="char", font=theme.tk_font("mono"),
             relief="flat", borderwidth=0, padx=theme.px(10), pady=theme.px(8), highlightthickness=1,
         )  # fmt: skip
-        theme.paint(
-            shown, bg=theme.FIELD, fg=theme.TEXT, highlightbackground=theme.FIELD_LINE, highlightcolor=theme.ACCENT
-        )
+        theme.paint(shown, bg=theme.FIELD, fg=theme.TEXT, highlightbackground=theme.EDGE, highlightcolor=theme.ACCENT)
         shown.insert("1.0", command.text)
         shown.configure(state="disabled")
         shown.pack(fill="x")
+        shown.bind("<Configure>", lambda event: _show_every_line(shown))
 
     def _copy(self, command: Command, button: Button) -> None:
         window = self._dialog.window
@@ -131,7 +138,6 @@ class MultiNodeWindow:
     def _card(self, parent: tk.Misc, title: str, paths: tuple[str, ...]) -> FieldCard:
         block = FieldCard(parent, title, options_at(paths), self.state)
         block.frame.configure(bg_color=theme.CARD)
-        block.frame.pack(side="left", fill="both", expand=True, padx=(0, theme.px(8)))
         block.arrange(lambda option: True)
         return block
 
@@ -139,12 +145,13 @@ class MultiNodeWindow:
         """Buttons for this machine's addresses, and whether the port is free."""
         area = frame(block.frame)
         area.grid(row=100, column=0, columnspan=3, sticky="ew", padx=theme.px(16), pady=(theme.px(4), theme.px(12)))
-        text(
+        about = text(
             area,
             "Addresses of this machine; choose one that the other machines can reach:",
             "small",
             colour=theme.MUTED,
-        ).pack(anchor="w")
+        )
+        about.pack(anchor="w")
         row = frame(area)
         row.pack(anchor="w", pady=theme.px(4))
         for address in preferred_addresses()[:4]:
@@ -153,6 +160,8 @@ class MultiNodeWindow:
             )
         self.port_status = text(area, font="small")
         self.port_status.pack(anchor="w")
+        for label in (about, self.port_status):
+            wrap_within(label, area, margin=0)
         self._port_job = ""
 
     def _changed(self) -> None:
@@ -169,10 +178,15 @@ class MultiNodeWindow:
         if not value.isdecimal():
             self.port_status.configure(text="")
             return
-        is_free = port_is_free(int(value))
-        status = "is free" if is_free else "is in use; choose another"
-        theme.paint(self.port_status, fg=theme.GOOD if is_free else theme.BAD)
-        self.port_status.configure(text=f"Port {value} on this machine {status}.")
+        port = int(value)
+        uses = {port: "for training", port + 1: "for joining"}
+        taken = [f"{number} ({use})" for number, use in uses.items() if not port_is_free(number)]
+        theme.paint(self.port_status, fg=theme.BAD if taken else theme.GOOD)
+        if taken:
+            status = f"Not free on this machine: port {' and '.join(taken)}. Choose another."
+        else:
+            status = f"Ports {port} (for training) and {port + 1} (for joining) are free on this machine."
+        self.port_status.configure(text=status)
 
     def _show_message(self, message: str) -> None:
         self._message.configure(text=message)
@@ -180,3 +194,11 @@ class MultiNodeWindow:
             self._message.pack(fill="x", pady=(theme.px(8), 0), before=self._list)
         else:
             self._message.pack_forget()
+
+
+def _show_every_line(shown: tk.Text) -> None:
+    """As high as its text at its width, so that nothing is hidden; the area around it scrolls."""
+    counted = shown.count("1.0", "end", "displaylines")
+    lines = counted[0] if isinstance(counted, tuple) else int(counted or 1)
+    if lines != int(shown.cget("height")):
+        shown.configure(height=lines)

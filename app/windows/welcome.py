@@ -11,6 +11,7 @@ from app.shell.files import Files
 from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, Style, frame, text
+from app.widgets.clickable import make_clickable
 from app.windows.dialog import Dialog
 from modules import ROOT
 from modules.config import ConfigError
@@ -57,15 +58,16 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
     )
     for icon, title, help_, action in options:
         row = frame(dialog.body)
-        row.pack(fill="x", pady=theme.px(6))
-        icons.label(row, icon, 24, theme.ACCENT_TEXT, theme.CARD).pack(side="left", padx=(0, theme.px(16)))
+        row.pack(fill="x", ipady=theme.px(6))
+        icons.label(row, icon, 24, theme.ACCENT_TEXT, theme.CARD).pack(side="left", padx=theme.px(16))
         labels = frame(row)
         labels.pack(side="left", fill="x", expand=True)
         text(labels, title, "heading").pack(anchor="w")
         text(labels, help_, colour=theme.MUTED, wrap=330).pack(anchor="w")
         style: Style = "accent" if icon == "play" else "plain"
         button = Button(row, title, action, style=style, bg=theme.CARD, width=170)
-        button.pack(side="right", padx=(24, 0))
+        button.pack(side="right", padx=(24, 12))
+        make_clickable(row, action)
         if icon == "play":
             dialog.window.after_idle(button.focus_set)
     status.pack(anchor="w", pady=(theme.px(12), 0))

@@ -133,6 +133,25 @@ class Driver:
         """Type real characters with xdotool."""
         self._xdotool("type", "--delay", "5", text)
 
+    def click_really(self, widget: tk.Misc) -> None:
+        """Click the middle of a widget with the X server's pointer, as bindings of parents and of "all" see it, too."""
+        self.settle()
+        x = widget.winfo_rootx() + widget.winfo_width() // 2
+        y = widget.winfo_rooty() + widget.winfo_height() // 2
+        self._xdotool("mousemove", str(x), str(y), "click", "1")
+
+    def click_button(self, label: str) -> None:
+        """Click the button with this label in the topmost dialog, or else in the window."""
+        place = [self.window, *self.dialogs()][-1]
+        found = [one for one in _all(place) if hasattr(one, "invoke") and one.cget("text") == label]
+        self.click_really(next(one for one in found if one.winfo_viewable()))
+
+    def wheel_over(self, widget: tk.Misc, notches: int) -> None:
+        """Turn the wheel down over the top of a widget, with the X server's pointer."""
+        self.settle()
+        x, y = widget.winfo_rootx() + widget.winfo_width() // 2, widget.winfo_rooty() + 5
+        self._xdotool("mousemove", str(x), str(y), "click", "--repeat", str(notches), "--delay", "1", "5")
+
     def save(self, file: Path) -> None:
         """Save to a file as if the draft had been opened from it."""
         self.draft.file = file
@@ -151,6 +170,11 @@ class Driver:
         if isinstance(widget, tk.Label) and widget.winfo_viewable():
             own = [str(widget.cget("text"))]
         return "\n".join([*own, *(self.text(child) for child in widget.winfo_children())]).strip()
+
+    def label(self, place: tk.Misc, words: str) -> tk.Label:
+        """The label in a window whose text begins with these words."""
+        found = (one for one in _all(place) if isinstance(one, tk.Label))
+        return next(one for one in found if str(one.cget("text")).startswith(words))
 
     def answer(self, label: str) -> None:
         """Press the button with this label in the dialog."""

@@ -12,6 +12,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UNet2DModel
 from safetensors.torch import save_file
 
 from app.base_model import inspect_base_model
+from app.widgets import theme
 from tests.app.driver import Driver
 
 
@@ -92,5 +93,8 @@ def test_hub_ids_and_invalid_names() -> None:
 def test_field_shows_the_model_type(driver: Driver, pipeline: Path) -> None:
     driver.set("base_model", str(pipeline))
     driver.wait(lambda: "SomePipeline" in driver.text(), "the kind of model")
+    message = driver.field("base_model").message
+    assert message.cget("fg") == theme.resolve(theme.MUTED), "a usable model is no warning"
     driver.set("base_model", "nowhere/at/all")
     driver.wait(lambda: "neither a file or folder" in driver.text(), "that it is missing")
+    assert message.cget("fg") == theme.resolve(theme.WARN)

@@ -25,6 +25,8 @@ VALUES: dict[str, object] = {
     "optimizer.name": "lion",
     "embedding_token": "<my-cat>",
     "learning_rate_factors": "head = 0.1",
+    "lora_rank_pattern": "to_q = 8",
+    "lora_alpha_pattern": "to_q = 0.5",
 }
 FIRST: dict[str, dict[str, object]] = {  # other settings that make a value valid
     "embedding_token": {"family": "my_family.py"},  # the built-in one has no textual inversion
@@ -76,7 +78,7 @@ def prepare(driver: Driver, option: Option) -> None:
         driver.set(path, value)
     if head != option.path:
         driver.window.show_section({"concepts": "data", "samples": "sampling", "parts": "adapters"}[head])
-        driver.window.sections[driver.window.section].list.add_button.invoke()
+        driver.window.sections[driver.window.section].list.add()
         required = next(one for one in ALL if one.path.startswith(f"{head}.*.") and one.required)
         driver.set(required.path.replace("*", "0"), "needed")
     for term in (option.depends_on or "").replace("*", "0").split(" & "):
@@ -84,7 +86,7 @@ def prepare(driver: Driver, option: Option) -> None:
         if path and not path.startswith("!"):
             if path == "samples":
                 driver.window.show_section("sampling")
-                driver.window.sections["sampling"].list.add_button.invoke()
+                driver.window.sections["sampling"].list.add()
                 driver.set("samples.0.prompt", "needed")
                 continue
             condition = next(one for one in ALL if one.path.replace("*", "0") == path)

@@ -118,6 +118,17 @@ def test_keys_navigate_the_grid_and_the_caption(section: Section, shared_driver:
     assert grid.selected_image.file.with_suffix(".txt").read_text("utf-8") == "a cat, number 0, grey fur"
 
 
+def test_details_follow_the_resolution(section: Section, shared_driver: Driver) -> None:
+    grid = browser(section).grid_view
+    assert grid.select(browser(section).shown[0].file)
+    assert "trained at 64 × 64" in shared_driver.text(section)
+    shared_driver.draft.set("resolution", 128)
+    shared_driver.wait(lambda: "trained at 128 × 128" in shared_driver.text(section), "the size of the new resolution")
+    section.turn_to("buckets")
+    assert {name for name, _ in pages(section).histogram._buckets} == {each.bucket for each in browser(section).shown}
+    section.turn_to("images")
+
+
 def test_replace_writes_all_captions_and_undoes_them(section: Section, folder: Path) -> None:
     browser(section).show_only("")
     bar = browser(section).replacing

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config import TrainConfig
+from app.monitor.run_list import read_view
+from app.monitor.sample_index import SampleIndex
+from modules.config import Concept, TrainConfig
 from modules.run import RunFolder
 from tests.app.fake_runs import PROMPTS, line, make_fake_run, rank_rows, step_event, write_sample
 from tests.app.run_driver import Driven
@@ -72,6 +74,29 @@ def test_run_bar_shows_the_run_and_why_buttons_are_off(driven: Driven, runs: Pat
     }  # fmt: skip
     assert bar._tooltip_text(bar.stop) == "No run is active.  (Shift+F5)"
     assert bar.resume.winfo_ismapped()
+
+
+def test_resumed_run_is_at_the_step_of_its_backup(driven: Driven, tmp_path: Path) -> None:
+    folder = make_fake_run(tmp_path / "resumed", steps=200, total=1000, ended="stopped")
+    with folder.events_file.open("a") as file:
+        file.write(line({"t": time.time(), "type": "phase", "phase": "loading"}))
+    follow(driven, folder.path)
+    bar = driven.window.run_bar
+    assert bar._metric_labels["step"].cget("text") == "200 of 1,000"
+    assert bar._metric_labels["loss"].cget("text") == "-"
+    assert driven.window.state_.run.status().fraction == pytest.approx(0.2)
+
+
+def test_another_run_without_values_shows_none_of_the_former(driven: Driven, runs: Path, tmp_path: Path) -> None:
+    """Also in the moment after it is followed, before anything is redrawn."""
+    follow(driven, runs / "cats")
+    page = driven.monitor("curves")
+    driven.until(lambda: not any(plot.is_due or plot.is_empty for plot in page.plots.values()), "the plots")
+    assert page.plots["loss"]._value.cget("text")
+    fresh = make_fake_run(tmp_path / "fresh", steps=0, total=100, ended=None)
+    driven.window.state_.actions.follow(fresh.path)
+    assert all(plot.is_empty for plot in page.plots.values())
+    assert not any(plot._value.cget("text") for plot in page.plots.values())
 
 
 def step_of(path: Path, step: int) -> dict[str, float]:
@@ -147,8 +172,10 @@ def test_accuracy_has_a_plot_beside_the_losses_and_a_column(driven: Driven, runs
     ]
     assert page.plots["metrics"]._value.cget("text") == "accuracy 0.75"
     surface = page.plots["metrics"].surface
-    assert surface.find_withtag("legend")
-    assert surface.bbox("legend")[0] > page.plots["metrics"].chart.frame()[0], "the legend fits into the plot"
+    legend = page.plots["metrics"].legend
+    driven.window.update()
+    assert legend.bbox("all")[2] <= legend.winfo_width(), "every name is seen"
+    assert legend.winfo_rooty() + legend.bbox("all")[3] <= surface.winfo_rooty(), "and covers no line"
     assert page.plots["loss"].winfo_width() < 0.7 * wide
     page.tools.save_numbers(tmp_path / "out.csv")
     driven.until((tmp_path / "out.csv").exists, "the table")
@@ -165,8 +192,9 @@ def test_exports_contain_every_value_and_all_plots(driven: Driven, runs: Path, t
     page = driven.monitor("curves")
     driven.until(lambda: page.plots["loss"].lines, "lines")
     page.tools.save_numbers(tmp_path / "out.csv")
+    page.tools.save_numbers(tmp_path / "out.json")
     page.tools.save_plots(tmp_path / "out.png")
-    driven.until(lambda: (tmp_path / "out.csv").exists() and (tmp_path / "out.png").exists(), "files")
+    driven.until(lambda: all((tmp_path / f"out.{each}").exists() for each in ("csv", "json", "png")), "files")
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
     steps = [row for row in rows if row["loss"]]
@@ -176,6 +204,8 @@ def test_exports_contain_every_value_and_all_plots(driven: Driven, runs: Path, t
         name: wanted[name] for name in ("step", "loss", "lr", "grad_norm")
     }
     assert len([row for row in rows if row["validation_loss"]]) == 12
+    given = [{name: float(value) for name, value in row.items() if value} for row in rows]
+    assert json.loads((tmp_path / "out.json").read_text()) == given
     with Image.open(tmp_path / "out.png") as image:
         assert image.size == (1600, 1000)
         assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
@@ -263,6 +293,37 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     assert viewer.sample.prompt == PROMPTS[3]
     viewer.destroy()
     page.mode._buttons_dict["By step"].invoke()
+
+
+def test_samples_of_a_new_run_of_the_same_name_are_read_anew(driven: Driven, tmp_path: Path) -> None:
+    place = tmp_path / "again"
+
+    def shown(colour: tuple[int, int, int]) -> tuple[int, ...]:
+        folder = make_fake_run(place, steps=10, samples_every=10)
+        for file in folder.samples_dir.iterdir():
+            Image.new("RGB", (32, 32), colour).save(file)
+        follow(driven, place)
+        page = driven.monitor("samples")
+        driven.until(lambda: page.grid_view.drawn == len(PROMPTS), "the samples")
+        photo = next(iter(page.grid_view._photos.values()))
+        return tuple(driven.window.tk.call(str(photo), "get", 5, 5))
+
+    assert shown((255, 0, 0)) == (255, 0, 0)
+    grid = driven.window.sections["monitor"].pages["samples"].grid_view
+    boxes = [grid.canvas.bbox(item) for item in grid.canvas.find_withtag("image")]
+    assert min(right - left for left, _, right, _ in boxes) > 168, "five fit at a larger size"
+    assert max(bottom for *_, bottom in boxes) < grid.canvas.winfo_height(), "all are in sight"
+    assert max(right for _, _, right, _ in boxes) > grid.canvas.winfo_width() - 60, "rows fill the width"
+    shutil.rmtree(place)
+    assert shown((0, 0, 255)) == (0, 0, 255)
+
+
+def test_samples_of_a_moved_run_are_found(tmp_path: Path) -> None:
+    make_fake_run(tmp_path / "before", steps=10, samples_every=10)
+    folder = RunFolder((tmp_path / "before").rename(tmp_path / "after"))
+    index = SampleIndex()
+    assert index.update(read_view(folder), folder)
+    assert [Path(sample.file).is_file() for sample in index.at_step(10)] == [True] * len(PROMPTS)
 
 
 def test_thousands_of_samples_some_unreadable(driven: Driven, tmp_path: Path) -> None:
@@ -365,6 +426,36 @@ def test_runs_table_and_setting_differences(driven: Driven, runs: Path) -> None:
     assert "rank 1 on beta" in section._banner_title.cget("text")
 
 
+def test_a_click_on_the_error_shows_it_whole(driven: Driven, tmp_path: Path) -> None:
+    message = f"batch_size is 64, and an image takes {'much ' * 90}memory. The end."
+    error = {"t": time.time(), "type": "error", "rank": 0, "host": "alpha", "kind": "memory", "message": message}
+    folder = make_fake_run(tmp_path / "large", steps=5, ended=None)
+    with folder.events_file.open("a") as file:
+        file.write(line({**error, "advice": "Try gradient_checkpointing."}))
+    follow(driven, folder.path)
+    driven.window.show_section("data")
+    bar = driven.window.run_bar
+    driven.until(lambda: bar._detail.cget("text").startswith("batch_size"), "the error")
+    driven.click(bar._detail)
+    shown = bar.details
+    text = shown.text.get("1.0", "end")
+    assert message in text
+    assert "Try gradient_checkpointing." in text
+    driven.click(shown.copy)
+    assert driven.window.clipboard_get() == text.strip()
+    driven.click(shown.show_setting)
+    assert driven.window.section == "training"
+    field = driven.window.sections["training"].find("batch_size")
+    driven.until(lambda: field.holds(driven.window.focus_get()), "the focus")
+    assert not shown.dialog.window.winfo_exists()
+    driven.monitor("curves")
+    driven.until(lambda: driven.window.sections["monitor"]._banner_title.winfo_viewable(), "the banner")
+    driven.click(driven.window.sections["monitor"]._banner_title)
+    assert message in bar.details.text.get("1.0", "end"), "the banner's is cut off"
+    driven.click(bar.details.show_log)
+    assert driven.window.sections["monitor"].page == "log"
+
+
 def test_run_folder_deleted_while_pages_show_it(driven: Driven, tmp_path: Path) -> None:
     folder = make_fake_run(tmp_path / "gone", steps=50, samples_every=25, ended=None)
     (folder.log_file(0)).write_text("x\n")
@@ -391,7 +482,7 @@ def test_train_reports_invalid_settings_and_a_full_disk(driven: Driven, runs: Pa
     assert any("invalid" in title for title in dialogs(driven))
     driven.press("Escape")
     driven.until(lambda: not dialogs(driven), "no dialog")
-    draft.new()
+    draft.open_config(TrainConfig(concepts=(one_image(tmp_path),)))
     full = tmp_path / "full"
     full.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(full)], capture_output=True).returncode:
@@ -412,9 +503,16 @@ def test_train_reports_invalid_settings_and_a_full_disk(driven: Driven, runs: Pa
         subprocess.run(["umount", str(full)], check=True)
 
 
-def test_existing_run_name_asks(driven: Driven, runs: Path) -> None:
+def one_image(place: Path) -> Concept:
+    folder = place / "one image"
+    folder.mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "0.png")
+    return Concept(path=str(folder))
+
+
+def test_existing_run_name_asks(driven: Driven, runs: Path, tmp_path: Path) -> None:
     draft = driven.window.state_.draft
-    draft.open_config(TrainConfig(runs_dir=str(runs), run_name="cats"))
+    draft.open_config(TrainConfig(runs_dir=str(runs), run_name="cats", concepts=(one_image(tmp_path),)))
     driven.click(driven.window.run_bar.train)
     driven.until(lambda: "This run already exists" in dialogs(driven), "the question")
     driven.press("Escape")

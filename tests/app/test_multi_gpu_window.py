@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import tkinter as tk
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +21,10 @@ from app.windows.batch_size import BatchSizeWindow
 from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
 from modules.config import ConfigError, TrainConfig
-from modules.machine import Gpu, GpuLoad, Link
+from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
 from tests.app.driver import Driver
 from tests.ports import free_port
-from tests.runs import environment, tiny_config
+from tests.runs import ROOT, environment, tiny_config
 
 GPUS = tuple(Gpu(number, "NVIDIA H100 80GB HBM3", 81_920, f"GPU-{number}") for number in range(4))
 READING = GpuReading(GPUS, tuple(GpuLoad(gpu.index, 50, 40_000, 60, 300.5) for gpu in GPUS))
@@ -40,6 +42,25 @@ def section(shared_driver: Driver) -> Section:
     found = shared_driver.window.sections["multi_gpu"]
     assert isinstance(found, Section)
     return found
+
+
+def test_switch_collapses_what_depends_on_it(section: Section, shared_driver: Driver) -> None:
+    def shown() -> set[str]:
+        shared_driver.settle()
+        return {field.path for block in section.blocks for field in block.visible_fields()}
+
+    everything = shown()
+    assert {"enable_multi_gpu", "training_mode", "num_nodes", "step_timeout_s"} < everything
+    shared_driver.set("num_nodes", 3)
+    shared_driver.set("enable_multi_gpu", False)
+    assert "num_nodes" in shown(), "it was changed"
+    shared_driver.draft.reset("num_nodes", section.find("num_nodes").option)
+    assert not shown() & {"training_mode", "num_nodes", "step_timeout_s"}
+    assert "enable_multi_gpu" in shown()
+    shared_driver.window.state_.jump_to("num_nodes")
+    assert "num_nodes" in shown(), "the search leads to it"
+    shared_driver.set("enable_multi_gpu", True)
+    assert shown() == everything
 
 
 def test_machine_without_gpus_says_so(section: Section, shared_driver: Driver) -> None:
@@ -182,22 +203,72 @@ def test_multi_node_window_reports_what_is_missing(section: Section, shared_driv
     opened._dialog.close()
 
 
+def test_launch_commands_are_seen_whole_and_scroll(
+    section: Section, shared_driver: Driver, shared_home: Path, images: Path
+) -> None:
+    """Every line of every command, by the wheel over the commands themselves; both ports are checked."""
+    driver = shared_driver
+    with socket.create_server(("", 0)) as taken:
+        join_port = taken.getsockname()[1]
+        settings = {"initial_port": join_port - 1, "distributed_backend": "gloo", "enable_multi_gpu": True}
+        config = tiny_config(images, shared_home, **settings)
+        driver.draft.open_config(config)
+        driver.draft.set("num_nodes", 2)
+        driver.draft.set("processes_per_node", [1])
+        driver.draft.set("master_addr", "127.0.0.1")
+        opened = multi_node_window(driver)
+        opened.show()
+        driver.wait(lambda: f"port {join_port} (for joining)" in opened.port_status.cget("text"), "the join port")
+    driver.draft.file = shared_home / "seen.yaml"
+    opened.generate()
+    driver.wait(lambda: len(opened.commands) == 5, "the commands")
+    driver.settle()
+    blocks = [one for row in opened._list.winfo_children() for one in row.winfo_children() if isinstance(one, tk.Text)]
+    assert [block.get("1.0", "end").strip() for block in blocks] == [one.text.strip() for one in opened.commands]
+    assert all(block.yview() == (0.0, 1.0) for block in blocks), "no line is hidden"
+    canvas = opened._area.canvas
+    driver.wheel_over(blocks[0], 60)
+    assert canvas.yview()[1] == 1.0
+    last = blocks[-1]
+    assert last.winfo_rooty() + last.winfo_height() <= canvas.winfo_rooty() + canvas.winfo_height()
+    opened._dialog.close()
+
+
+def preflight_window(driver: Driver) -> PreflightWindow:
+    return PreflightWindow(driver.window, driver.window.state_, driver.window.files.save)
+
+
 @pytest.mark.slow
-def test_preflight_fills_its_table(section: Section, shared_driver: Driver, shared_home: Path, images: Path) -> None:
-    config = tiny_config(images, shared_home, enable_multi_gpu=True, world_size=2)
-    shared_driver.draft.open_config(config)
-    opened = PreflightWindow(shared_driver.window, shared_driver.window.state_)
-    opened.show()
-    shared_driver.wait(lambda: opened.child is None, "the end of the preflight")
+def test_preflight_says_what_to_start_on_the_other_machine(
+    section: Section, shared_driver: Driver, shared_home: Path, images: Path
+) -> None:
+    driver = shared_driver
+    machines = {"num_nodes": 2, "processes_per_node": [1, 1], "master_addr": preferred_addresses()[0]}
+    driver.draft.open_config(tiny_config(images, shared_home, enable_multi_gpu=True, **machines))
+    driver.save(shared_home / "two.yaml")
+    opened = preflight_window(driver)
+    window = opened.show()
+    driver.wait(lambda: opened.lines, "the command for the other machine")
+    assert "No other machine has joined yet." in driver.text(window)
+    driver.wait(lambda: "Waiting for rank 1" in driver.text(window), "who is missing")
+    assert "(machine 1)" in driver.text(window)
+    assert "present: rank 0 on" in driver.text(window)
+    driver.click_button("Copy")
+    command = window.clipboard_get()
+    assert opened.child is not None
+    other = subprocess.Popen(["sh", "-c", command], cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
+    driver.wait(lambda: opened.child is None, "the end of the preflight")
+    assert other.wait(timeout=60) == 0
     assert opened.report is not None
     assert opened.report.complete
+    assert not opened.waiting.winfo_ismapped()
     assert len(opened.table.get_children()) == len(opened.report.cells)
-    assert opened.report.verdict in shared_driver.text(opened.dialog.window)
+    assert opened.report.verdict in driver.text(window)
     opened.dialog.close()
 
 
 def test_closing_the_preflight_stops_its_processes(section: Section, shared_driver: Driver) -> None:
-    opened = PreflightWindow(shared_driver.window, shared_driver.window.state_)
+    opened = preflight_window(shared_driver)
     opened.show()
     child = opened.child
     assert child is not None
@@ -265,7 +336,7 @@ def test_train_on_two_machines_with_the_copied_join_line(
 
     window.run_bar.join.invoke()
     line = window.clipboard_get()
-    assert line == card.line.get()
+    assert line == card.line.entry.get()
     assert window.state_.join_token in line
     joined = shell(line, place, images)
     try:

@@ -7,6 +7,7 @@ import pytest
 from app.widgets import icons, theme
 
 READABLE = 4.5  # WCAG 2.2, level AA, for text of this size
+PERCEPTIBLE = 3.0  # the same, for the borders and marks of controls
 GROUNDS = (theme.WINDOW, theme.SIDEBAR, theme.CARD)
 INKS = (theme.TEXT, theme.MUTED, theme.ACCENT_TEXT, theme.BAD, theme.WARN, theme.GOOD)
 PAIRS = [
@@ -21,6 +22,7 @@ PAIRS = [
     (theme.BAD, theme.BAD_SOFT),
     (theme.WARN, theme.WARN_SOFT),
     (theme.ON_TOOLTIP, theme.TOOLTIP),
+    *((theme.FAINT, ground) for ground in (theme.WINDOW, theme.CARD, theme.FIELD)),
 ]
 
 
@@ -46,8 +48,11 @@ def test_text_has_contrast(pair: tuple[theme.Colour, theme.Colour], mode: int) -
 def test_buttons_and_field_borders_have_contrast(mode: int) -> None:
     for ground in (theme.ACCENT, theme.ACCENT_HOVER):
         assert contrast(theme.ON_ACCENT[mode], ground[mode]) >= READABLE
-    assert contrast(theme.ACCENT[mode], theme.CARD[mode]) >= 3  # the focus ring
-    assert contrast(theme.FIELD_LINE[mode], theme.FIELD[mode]) >= 1.5
+    assert contrast(theme.ACCENT[mode], theme.CARD[mode]) >= PERCEPTIBLE  # the focus ring
+    for line in (theme.FIELD_LINE, theme.SWITCH_OFF):  # WCAG 2.2, 1.4.11: what marks a control
+        for ground in (theme.CARD, theme.WINDOW, theme.FIELD):
+            assert contrast(line[mode], ground[mode]) >= PERCEPTIBLE
+    assert contrast(theme.KNOB[mode], theme.SWITCH_OFF[mode]) >= PERCEPTIBLE
 
 
 @pytest.mark.parametrize("name", sorted(set(icons.ICONS) - {"blank"}))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from app.widgets import theme
 from app.widgets.inputs.box import Box
+from app.widgets.inputs.focus import handler
 
 
 class Entry(Box):
@@ -43,7 +44,7 @@ class Entry(Box):
         self._placeholder_label = tk.Label(
             self.line, text=self._placeholder, font=theme.tk_font(), borderwidth=0, padx=0, cursor="xterm"
         )
-        self._placeholder_label.bind("<Button-1>", lambda event: self.focus_set())
+        self._placeholder_label.bind("<Button-1>", handler(self.focus_set))  # customtkinter would focus the label
         self.line.lift()
         self.bind("<Button-1>", lambda event: self.focus_set())
         self.bind("<Configure>", lambda event: self._fit(), add="+")

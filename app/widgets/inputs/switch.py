@@ -60,7 +60,7 @@ class Switch(tk.Canvas):
 
     def draw(self) -> None:
         """Redraw it."""
-        track = (theme.ACCENT if self._value else theme.TROUGH) if self._enabled else theme.LINE
+        track = (theme.ACCENT if self._value else theme.SWITCH_OFF) if self._enabled else theme.LINE
         self._knob_image = rounded_images.switch(
             self,
             theme.px(self.SIZE[0]),

@@ -1,0 +1,84 @@
+"""An error whole, with its advice, to copy; leads to the setting that it names and to the log."""
+
+from __future__ import annotations
+
+import re
+import tkinter as tk
+from collections.abc import Callable
+from typing import Final
+
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import frame
+from app.widgets.scrollbar import Scrollbar
+from app.windows.dialog import Dialog
+from modules.config import TrainConfig, find_option
+
+_WIDTH: Final = 78  # characters
+_MAX_LINES: Final = 16
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*")
+
+
+class ErrorDetails:
+    """The dialog; `open_log` is what "Show log" does, if there is a log."""
+
+    def __init__(
+        self, owner: tk.Misc, state: AppState, title: str, message: str, open_log: Callable[[], object] | None
+    ) -> None:
+        self._state = state
+        self.dialog = Dialog(owner, title)
+        self._message = message.strip()
+        holder = frame(self.dialog.body)
+        holder.pack(fill="both", expand=True)
+        self.text = tk.Text(
+            holder, width=_WIDTH, height=1, wrap="word", font=theme.tk_font("body"),
+            relief="flat", borderwidth=0, highlightthickness=0, padx=theme.px(2),
+        )  # fmt: skip
+        theme.paint(self.text, bg=theme.CARD, fg=theme.TEXT)
+        self.text.insert("1.0", self._message)
+        self.text.configure(state="disabled")
+        bar = Scrollbar(holder, self.text.yview)
+        self.text.configure(yscrollcommand=bar.set)
+        self.text.pack(side="left", fill="both", expand=True)
+        self.text.update_idletasks()
+        lines = self._count_lines()
+        self.text.configure(height=min(lines, _MAX_LINES))
+        if lines > _MAX_LINES:
+            bar.pack(side="right", fill="y")
+        self.copy = self.dialog.button("Copy", self._copy)
+        if open_log is not None:
+            self.show_log = self.dialog.button("Show log", lambda: self._leave(open_log))
+        if path := setting_named(self._message):
+            self.show_setting = self.dialog.button("Show setting", lambda: self._leave(lambda: state.jump_to(path)))
+        self.dialog.button("Close", self.dialog.close, "accent")
+        self.dialog.on_return(self.dialog.close)
+
+    def show(self) -> tk.Toplevel:
+        """Open the dialog."""
+        return self.dialog.show()
+
+    def _count_lines(self) -> int:
+        counted = self.text.count("1.0", "end", "displaylines")
+        return counted[0] if isinstance(counted, tuple) else int(counted or 1)
+
+    def _copy(self) -> None:
+        self.dialog.window.clipboard_clear()
+        self.dialog.window.clipboard_append(self._message)
+        self.copy.configure(text="Copied")
+
+    def _leave(self, action: Callable[[], object]) -> None:
+        self.dialog.close()
+        action()
+
+
+def setting_named(message: str) -> str:
+    """The path of the first setting that a message names, such as "concepts.0.path"; empty if it names none.
+
+    A name of one word, which may be an ordinary word, counts only where the message begins with it.
+    """
+    for match in _NAME.finditer(message):
+        name = match.group()
+        is_certain = "_" in name or "." in name or match.start() == 0
+        if is_certain and find_option(TrainConfig, name) is not None:
+            return name
+    return ""

@@ -1,0 +1,56 @@
+"""The ticks of a plot, without a window."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.monitor.chart import Chart, PlotLine
+from app.monitor.legend import distinct_names
+from app.monitor.points import Points
+from app.widgets import theme
+
+
+def points(*steps: int) -> Points:
+    x = np.array(steps, dtype=np.float64)
+    return Points(x, x, x, x, x, x)
+
+
+def ticks(chart: Chart, *steps: int) -> list[str]:
+    chart.show([PlotLine("loss", points(*steps), theme.SERIES[0])], "steps", 0.0, None, 800, 300)
+    chart.render()
+    low, high = chart.axes.get_xlim()
+    shown = [
+        (at, label.get_text()) for at, label in zip(chart.axes.get_xticks(), chart.axes.get_xticklabels(), strict=True)
+    ]
+    return [label for at, label in shown if low <= at <= high]
+
+
+@pytest.mark.parametrize("steps", [(1,), (7,), (1, 2), (1, 2, 3), (1, 1875)])
+def test_no_step_is_named_twice(steps: tuple[int, ...]) -> None:
+    chart = Chart()
+    named = ticks(chart, *steps)
+    assert len(named) == len(set(named)) > 0
+    chart.show(chart.lines, "time", 0.0, None, 800, 300)
+    assert ticks(chart, *steps) == named  # back from the time axis
+
+
+def test_outliers_are_cut_off_only_where_runs_are_compared() -> None:
+    steps = np.arange(100, dtype=np.float64)
+    loss = np.where(steps == 50, 1000.0, 1.0 + 0.1 * np.sin(steps))
+    line = PlotLine("loss", Points(steps, loss, loss, loss, steps, steps), theme.SERIES[0])
+    heights = {}
+    for clips in (False, True):
+        chart = Chart(clips=clips)
+        chart.show([line], "steps", 0.0, None, 800, 300)
+        heights[clips] = chart.axes.get_ylim()[1]
+    assert heights[False] > 1000
+    assert 1.1 < heights[True] < 2
+
+
+def test_names_of_runs_keep_what_differs() -> None:
+    names = ["a-very-long-name-of-a-run-with-rank-8", "a-very-long-name-of-a-run-with-rank-16", "short"]
+    assert distinct_names(names[:2]) == ["…n-with-rank-8", "…n-with-rank-16"]
+    assert distinct_names(["cats", "dogs"]) == ["cats", "dogs"]
+    assert all(len(name) <= 26 for name in distinct_names(names))
+    assert len(set(distinct_names(names))) == 3

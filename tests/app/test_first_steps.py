@@ -1,0 +1,222 @@
+"""What a newcomer does first, with real clicks and keys: fields, folders, files, Train. One window for all tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.family_declaration import load_declaration
+from app.runs.status import NO_RUN, Status
+from app.shell.ask import Choice, ask
+from app.windows.chooser import Purpose, choose_path
+from app.windows.multi_node import MultiNodeWindow
+from tests.app.driver import Driver
+from tests.app.fake_runs import make_fake_run
+
+
+@pytest.fixture
+def driver(shared_driver: Driver, shared_home: Path) -> Iterator[Driver]:
+    """The window of this module with new settings; no test leaves a dialog."""
+    shared_driver.draft.new()
+    shared_driver.settle()
+    yield shared_driver
+    assert shared_driver.dialogs() == []
+
+
+def section_of(driver: Driver, name: str) -> Any:
+    """A section, shown."""
+    driver.window.show_section(name)
+    driver.settle()
+    return driver.window.sections[name]
+
+
+@pytest.mark.parametrize("path", ["", "max_steps", "base_model"])
+def test_click_on_a_placeholder_puts_the_caret_into_the_entry(driver: Driver, path: str) -> None:
+    """Its word is "Search", "automatic" or "none"."""
+    entry = driver.field(path).control if path else driver.window.header.search.entry  # type: ignore[attr-defined]
+    driver.click_really(entry._placeholder_label)
+    driver.type("12")
+    assert entry.get() == "12"
+    driver.press("Escape")
+
+
+@pytest.mark.parametrize(
+    ("purpose", "keys", "expected"),
+    [
+        ("folder", ["Return"], "photos"),  # what was chosen before is confirmed
+        ("any", ["Return"], "photos"),
+        ("folder", ["Down", "Down", "shift+Tab", "TYPE {home}/other", "CLICK Choose"], "other"),
+        ("folder", ["shift+Tab", "TYPE {home}/nothing", "CLICK Choose", "TYPE {home}/other", "CLICK Choose"], "other"),
+        ("folder", ["Down", "Down", "CLICK Choose"], "photos/b"),
+        ("folder", ["Down", "Return", "CLICK Choose"], "photos/a"),
+        ("any", ["shift+Tab", "TYPE {home}/photos/model.safetensors", "Return"], "photos/model.safetensors"),
+    ],
+)  # fmt: skip
+def test_folder_chooser_returns_what_is_typed_selected_or_listed(
+    driver: Driver, shared_home: Path, purpose: Purpose, keys: list[str], expected: str
+) -> None:
+    for name in ("photos/a", "photos/b", "other/c"):
+        (shared_home / name).mkdir(parents=True, exist_ok=True)
+    (shared_home / "photos/model.safetensors").touch()
+
+    def next_key() -> None:
+        action, _, given = keys.pop(0).partition(" ") if keys else ("Escape", "", "")
+        if action == "CLICK":
+            driver.click_button(given)
+        elif action == "TYPE":
+            driver.press("ctrl+a")
+            driver.type(given.format(home=shared_home))
+        else:
+            driver.press(action)
+        if driver.dialogs():
+            driver.window.after(50, next_key)
+
+    driver.later(lambda: "b" in driver.listed_files(), next_key)
+    assert choose_path(driver.window, purpose, "Folder", shared_home / "photos") == str(shared_home / expected)
+    assert keys == []
+
+
+def test_several_machines_is_no_dead_end(driver: Driver) -> None:
+    """With Multi-GPU training off, the window says so and has the switch."""
+    driver.draft.set("num_nodes", 2)
+    window = MultiNodeWindow(driver.window, driver.window.state_, lambda: None)
+    dialog = window.show()
+    driver.click_button("Generate launch commands")
+    assert "“Multi-GPU training” is off" in driver.text(dialog)
+    switch = next(field for field in window._cards[0].visible_fields() if field.path == "enable_multi_gpu")
+    driver.click_really(switch.control)  # type: ignore[attr-defined]
+    assert driver.draft.get("enable_multi_gpu") is True
+    driver.draft.file = Path("machines.yaml")
+    driver.draft.save(driver.draft.file)
+    driver.click_button("Generate launch commands")
+    driver.wait(lambda: window.commands, "the commands")
+    driver.press("Escape")
+
+
+@pytest.mark.parametrize("backup", [None, 10])
+def test_stopped_run_claims_no_backup_that_there_is_not(driver: Driver, shared_home: Path, backup: int | None) -> None:
+    run = make_fake_run(shared_home / f"stopped-{backup}", steps=10, total=100, ended="stopped")
+    if backup is None:
+        lines = run.events_file.read_text().splitlines(keepends=True)
+        run.events_file.write_text("".join(line for line in lines if '"backup"' not in line))
+    driver.window.state_.actions.follow(run.path)
+    following = driver.window.state_.run
+    assert following is not None
+    words = f"backup of step {backup}." if backup else "There is no backup yet: Resume starts at the first step."
+    driver.wait(lambda: words in following.status().detail, words)
+
+
+def test_question_about_a_run_ends_with_the_run_and_keeps_the_keyboard(driver: Driver) -> None:
+    ended, answers = [False], list[str]()
+    choices = (Choice("", "Wait", "accent"),)
+    ask(driver.window, "Behind?", "", choices, lambda answer: answers.append("behind"))
+    ask(driver.window, "Force?", "", choices, lambda answer: answers.append("force"), is_over=lambda: ended[0])
+    driver.window.header.search.entry.focus_set()  # something in the window asks for the focus
+    driver.settle()
+    assert len(driver.dialogs()) == 2
+    ended[0] = True
+    driver.wait(lambda: answers == ["force"], "the question's own end")
+    driver.press("Escape")
+    assert answers == ["force", "behind"]
+
+
+def test_train_lists_what_is_missing_and_waits_for_running_checks(
+    driver: Driver, shared_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, bar = driver.window.state_, driver.window.run_bar
+    state.run = None
+    driver.draft.set("family", "no_such_family")  # it is looked for in a moment
+    driver.draft.set("base_model", str(shared_home / "lost" / "model"))
+    assert not state.family.error
+    driver.click_really(bar.train)
+    driver.wait(lambda: "3 things to settle first" in driver.text(), "the list")
+    words = driver.text(driver.dialogs()[0])
+    assert all(part in words for part in ("no_such_family.py does not exist", "There are no images", "Base model: "))
+    driver.press("Return")
+    assert driver.window.section == "model"
+    assert driver.window.sections["model"].holding(driver.window.focus_get()).path == "family"
+
+    release = threading.Event()
+    monkeypatch.setattr("app.family_loader._load", lambda name: (release.wait(30), load_declaration(name))[1])
+    driver.draft.new()
+    driver.draft.set("family", str(shared_home / "slow.py"))
+    driver.click_really(bar.train)
+    driver.wait(lambda: "Checking the settings" in driver.text(), "the wait")
+    driver.press("Escape")
+    assert driver.dialogs() == []
+    assert bar.actions.disabled_reasons(NO_RUN)["train"] == "", "it may be pressed again"
+    release.set()
+
+
+def test_file_changed_outside_is_not_overwritten_unasked(driver: Driver, shared_home: Path) -> None:
+    """And a file of a few lines with comments stays one."""
+    file = shared_home / "cats.yaml"
+    file.write_text("# mine\nepochs: 20  # enough\n")
+    driver.window.files.open(file)
+    driver.draft.set("epochs", 21)
+    driver.press("ctrl+s")
+    assert file.read_text() == "# mine\nepochs: 21  # enough\n"
+
+    file.write_text("# theirs\nepochs: 30\n")
+    driver.draft.set("seed", 5)
+    driver.press("ctrl+s")
+    driver.click_button("Cancel")
+    assert file.read_text() == "# theirs\nepochs: 30\n"
+    driver.press("ctrl+s")
+    driver.click_button("Keep mine")
+    assert file.read_text() == "# theirs\nepochs: 21\nseed: 5\n"
+
+    file.write_text("# theirs again\nepochs: 40\n")
+    driver.draft.set("seed", 6)
+    driver.press("ctrl+s")
+    driver.click_button("Open theirs")
+    assert (driver.draft.get("epochs"), driver.draft.is_dirty) == (40, False)
+
+
+def test_buttons_of_the_run_bar_never_move(driver: Driver, shared_home: Path) -> None:
+    bar = driver.window.run_bar
+    names = ("train", "stop", "back_up", "sample", "save")
+
+    def places() -> list[tuple[int, int]]:
+        driver.settle()
+        return [(button.winfo_rootx(), button.winfo_width()) for button in (getattr(bar, name) for name in names)]
+
+    driver.window.state_.run = None
+    bar.refresh()
+    before = places()
+    run = make_fake_run(shared_home / "moves", steps=10, total=100, ended="stopped")
+    driver.window.state_.actions.follow(run.path)
+    driver.wait(bar.resume.winfo_ismapped, "Resume")
+    assert places() == before
+    for kind in ("stopping", "waiting"):
+        bar._show_buttons(Status(kind, "", "busy", is_alive=True))
+        assert places() == before, kind
+    assert bar._slot.winfo_width() >= bar.join.winfo_reqwidth(), "its label is whole"
+
+
+def test_add_a_folder_asks_which(driver: Driver, shared_home: Path) -> None:
+    (shared_home / "images").mkdir(exist_ok=True)
+    section_list = section_of(driver, "data").list
+
+    def is_listed() -> bool:
+        return "images" in driver.listed_files() and section_list.frame.grab_current() is not None
+
+    driver.later(is_listed, lambda: driver.press("Escape"))
+    driver.click_really(section_list.add_button)
+    assert section_list.items == []
+    driver.later(is_listed, lambda: driver.press("Return"))
+    driver.click_really(section_list.add_button)
+    assert [concept["path"] for concept in section_list.items] == [str(shared_home)]
+
+
+def test_sample_that_would_never_be_drawn_asks(driver: Driver) -> None:
+    add_button = section_of(driver, "sampling").list.add_button
+    driver.click_really(add_button)
+    driver.press("Return")
+    assert (driver.draft.get("sample_every"), driver.draft.faults) == ("1 epochs", ())
+    driver.click_really(add_button)
+    assert driver.dialogs() == []

@@ -1,0 +1,111 @@
+"""How the window looks, measured in the real one: nothing is cut off, nothing lies over something else."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.sections import SECTIONS
+from app.widgets.table import table
+from app.windows.multi_node import MultiNodeWindow
+from tests.app.driver import Driver
+
+
+def inside(widget: tk.Misc) -> Iterator[tk.Misc]:
+    for child in widget.winfo_children():
+        yield child
+        yield from inside(child)
+
+
+def cut_off(place: tk.Misc) -> list[str]:
+    """The texts of labels that have less room than they need."""
+    labels = [each for each in inside(place) if isinstance(each, tk.Label) and each.winfo_viewable()]
+    return [
+        each.cget("text")
+        for each in labels
+        if each.winfo_reqwidth() > each.winfo_width() + 1 or each.winfo_reqheight() > each.winfo_height() + 1
+    ]
+
+
+def test_titles_stand_near_their_fields_in_a_wide_window(shared_driver: Driver) -> None:
+    shared_driver.window.geometry("1900x1000+0+0")
+    shared_driver.settle()
+    for name in ("model", "training", "output"):
+        shared_driver.window.show_section(name)
+        shared_driver.settle()
+        for block in shared_driver.window.sections[name].blocks:
+            for field in block.visible_fields():
+                end = field.title.winfo_rootx() + field.title.winfo_width()
+                assert field.area.winfo_rootx() - end <= 180, field.path
+
+
+def test_table_has_a_whole_header_ellipses_and_numbers_at_the_right(shared_driver: Driver) -> None:
+    window = tk.Toplevel(shared_driver.window)
+    window.geometry("420x200+0+0")
+    made = table(window, {"name": ("Name", 100), "validation": ("Validation loss", 40)}, ("validation",))
+    long = "a name that is much longer than its column is wide, and then some more of it"
+    for number in range(30):
+        made.insert("", "end", iid=str(number), values=(f"{number} {long}", number))
+    shared_driver.settle()
+    shown = made.tk.call(str(made), "item", "0", "-values")
+    assert str(shown[0]).endswith("…")
+    assert made.item("0", "values") == (f"0 {long}", "0")
+    assert str(made.column("validation", "anchor")) == "e"
+    assert str(made.heading("validation", "anchor")) == "e"
+    assert sum(int(made.column(name, "width")) for name in made["columns"]) >= made.winfo_width() - 2
+    assert made.winfo_width() == window.winfo_width(), "the header is as wide as the table"
+    made.yview_moveto(1.0)
+    shared_driver.settle()
+    assert str(made.tk.call(str(made), "item", "29", "-values")[0]).endswith("…"), "also what comes into sight"
+    made.delete("29")
+    made.item("0", values=("short", 1))
+    made.yview_moveto(0.0)
+    shared_driver.settle()
+    assert [str(value) for value in made.tk.call(str(made), "item", "0", "-values")] == ["short", "1"]
+    window.destroy()
+
+
+def test_idle_window_wakes_rarely(shared_driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timer of less than a tenth of a second while nothing happens: customtkinter has some of its own."""
+    shared_driver.window.show_section("model")
+    delays: list[int] = []
+    after = tk.Misc.after
+
+    def counted(self: tk.Misc, ms: int, func: Any = None, *args: Any) -> Any:
+        delays.append(ms)
+        return after(self, ms, func, *args)
+
+    monkeypatch.setattr(tk.Misc, "after", counted)
+    shared_driver.wait(lambda: len(delays) >= 8 and min(delays[-8:]) >= 100, "an end of the timers")
+
+
+@pytest.fixture
+def at_150(shared_driver: Driver) -> Iterator[Driver]:
+    shared_driver.window.geometry("1280x800+0+0")
+    shared_driver.window.set_scale(150)
+    shared_driver.settle()
+    yield shared_driver
+    shared_driver.window.set_scale(100)
+
+
+def test_no_label_is_cut_off_at_150_percent(at_150: Driver) -> None:
+    window = at_150.window
+    for name in SECTIONS:
+        window.show_section(name)
+        at_150.settle()
+        assert cut_off(window.sections[name]) == [], name
+    monitor = window.sections["monitor"]
+    monitor.open_page("runs")
+    at_150.wait(lambda: "runs" in monitor.pages and monitor.pages["runs"].winfo_ismapped(), "the page")
+    at_150.settle()
+    assert cut_off(monitor) == []
+    opened = MultiNodeWindow(window, window.state_, window.files.save)
+    opened.show()
+    at_150.wait(lambda: opened.port_status.cget("text"), "the ports")
+    at_150.settle()
+    assert cut_off(opened._dialog.window) == []
+    assert opened._area.winfo_height() > 300
+    opened._dialog.close()

@@ -1,0 +1,47 @@
+"""The monitor while no run is followed: the newest runs, in the real window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.monitor.recent_runs import loss_outline
+from tests.app.driver import Driver
+from tests.app.fake_runs import make_fake_run
+
+
+def test_without_a_run_the_monitor_offers_the_newest(driver: Driver, home: Path) -> None:
+    driver.window.show_section("monitor")
+    section = driver.window.sections["monitor"]
+    driver.settle()
+    assert "Press Train to start a run" in driver.text(section)
+    for number in range(6):
+        make_fake_run(home / "runs" / f"cats-{number}", steps=200, samples_every=100, started_at=1e9 + 1e5 * number)
+    make_fake_run(home / "runs" / "empty", steps=0, started_at=1e9 + 1e6)
+    driver.window.show_section("data")
+    driver.window.show_section("monitor")
+    driver.wait(lambda: section.recent.rows, "the newest runs")
+    driver.settle()
+    assert [row.name for row in section.recent.rows] == ["empty", "cats-5", "cats-4", "cats-3"]
+    none, newest = section.recent.rows[:2]
+    assert (none.sample, none.curve.find_all()) == (None, ())
+    assert newest.sample.width() == newest.sample.height() > 32
+    (line,) = newest.curve.find_all()
+    heights = newest.curve.coords(line)[1::2]
+    assert len(heights) > 20
+    assert heights[0] < heights[-1], "the loss fell, and y grows downwards"
+    assert "200 steps" in driver.text(newest)
+    driver.click_really(newest.curve)
+    assert driver.window.state_.run.folder.name == "cats-5"
+    assert not section.recent.winfo_ismapped()
+
+
+def test_the_outline_of_a_long_run_is_read_in_parts(tmp_path: Path) -> None:
+    run = make_fake_run(tmp_path / "long", steps=4000, ranks=1)
+    assert run.events_file.stat().st_size > 500_000
+    losses = loss_outline(run.events_file)
+    assert 30 <= len(losses) <= 48
+    assert losses[0] > 2 * losses[-1] > 0
+    with run.events_file.open("a") as file:
+        file.write('{"v": 1, "t": 1, "type": "step", "step": "x", "loss": "x"}\n')
+    assert loss_outline(run.events_file)
+    assert loss_outline(tmp_path / "missing") == ()
