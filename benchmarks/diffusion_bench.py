@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,13 +65,13 @@ def print_medians(clock: Clock, name: str, bare: tuple[str, str]) -> None:
 
 def make_model(folder: Path) -> None:
     """A StableDiffusionPipeline of about 9 million random weights."""
-    from diffusers import AutoencoderKL, UNet2DConditionModel
+    diffusers: Any = import_module("diffusers")
 
     from tests.families.tiny_pipelines import WIDTH, tiny_sd
 
     tiny_sd(folder)  # its text encoder, tokenizer and scheduler
     torch.manual_seed(0)
-    UNet2DConditionModel(
+    diffusers.UNet2DConditionModel(
         sample_size=RESOLUTION // 8,
         block_out_channels=(64, 128, 128),
         down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
@@ -77,7 +79,7 @@ def make_model(folder: Path) -> None:
         cross_attention_dim=WIDTH,
         attention_head_dim=4,
     ).save_pretrained(folder / "unet")
-    AutoencoderKL(
+    diffusers.AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
         block_out_channels=(32, 64, 128, 128),

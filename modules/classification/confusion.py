@@ -59,7 +59,7 @@ def accuracies(counts: Mapping[str, Tensor]) -> tuple[dict[str, float], list[flo
     return values, (right.double() / seen).tolist()
 
 
-def draw_matrix(matrix: Tensor, classes: Sequence[str]) -> Image.Image:
+def draw_matrix(matrix: NDArray[np.int64], classes: Sequence[str]) -> Image.Image:
     """The confusion matrix int64 [C, C]: a row for each class, a column for each prediction. A cell is as bright as its
     part of the row, green on the diagonal and red elsewhere. The image has a palette, so that it is written quickly."""
     cell = max(_SMALLEST_CELL, min(_LARGEST_CELL, _SIDE // len(classes)))
@@ -67,7 +67,7 @@ def draw_matrix(matrix: Tensor, classes: Sequence[str]) -> Image.Image:
     image = Image.fromarray(_cells(matrix, cell, margin)).convert("P")
     image.putpalette(_palette())
     if cell >= _NUMBERED_CELL:
-        for row, column in matrix.nonzero().tolist():
+        for row, column in np.argwhere(matrix).tolist():
             place = (margin + column * cell + 3, margin + row * cell + cell // 2 - 6)
             image.paste(_TEXT_INDEX, place, _written(str(int(matrix[row, column]))))
     if margin:
@@ -78,10 +78,10 @@ def draw_matrix(matrix: Tensor, classes: Sequence[str]) -> Image.Image:
     return image
 
 
-def _cells(matrix: Tensor, cell: int, margin: int) -> NDArray[np.uint8]:
+def _cells(matrix: NDArray[np.int64], cell: int, margin: int) -> NDArray[np.uint8]:
     """The palette's index of each pixel, without text: uint8 [H, W]."""
-    shares = matrix.double() / matrix.sum(dim=1, keepdim=True).clamp_min(1)
-    index = (shares.sqrt() * _SHADES).round().to(torch.uint8).numpy()  # the root: single mistakes stay visible
+    shares = matrix / matrix.sum(axis=1, keepdims=True).clip(1)
+    index = (np.sqrt(shares) * _SHADES).round().astype(np.uint8)  # the root: single mistakes stay visible
     index[~np.eye(len(index), dtype=bool) & (index > 0)] += _SHADES
     gap = int(cell > 3)
     squares = np.kron(index, np.pad(np.ones((cell - gap, cell - gap), dtype=np.uint8), (0, gap)))

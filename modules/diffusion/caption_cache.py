@@ -45,20 +45,20 @@ def encode_captions(
 
 def stack_captions(captions: Sequence[str], embeddings: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """What is cached for an image with N captions: `captions` int64 [N] and its embeddings, each [N, ...]."""
-    ids = torch.tensor([_caption_id(caption) for caption in captions], dtype=torch.int64)
+    ids = torch.tensor([caption_id(caption) for caption in captions], dtype=torch.int64)
     selected = [embeddings[caption] for caption in captions]
     return {CAPTION_IDS: ids} | {name: torch.stack([each[name] for each in selected]) for name in selected[0]}
 
 
 def find_caption(cached: Mapping[str, Tensor], caption: str) -> dict[str, Tensor] | None:
     """The embeddings of `caption`, each [...], from the output of `stack_captions`; None if they are not in it."""
-    places = (cached[CAPTION_IDS] == _caption_id(caption)).nonzero()
+    places = (cached[CAPTION_IDS] == caption_id(caption)).nonzero()
     if not len(places):
         return None
     place = int(places[0])
     return {name: tensor[place] for name, tensor in cached.items() if name.endswith((HIDDEN, POOLED))}
 
 
-def _caption_id(caption: str) -> int:
+def caption_id(caption: str) -> int:
     """The first 64 bits of its SHA-256."""
     return int.from_bytes(hashlib.sha256(caption.encode()).digest()[:8], "little", signed=True)

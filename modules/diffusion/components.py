@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import diffusers
 import torch
+from diffusers.configuration_utils import ConfigMixin
 from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
@@ -151,8 +152,8 @@ def copy_with_weights(module: Any, state: Mapping[str, Tensor]) -> nn.Module:
     """A module of the same configuration with the weights `state`, on the CPU; fp64 becomes fp32."""
     plain = {n: t.to("cpu", torch.float32 if t.dtype == torch.float64 else None).contiguous() for n, t in state.items()}
     with torch.device("meta"):  # initialising weights would advance the random state
-        is_unet = isinstance(module, UNet2DConditionModel)
-        copy: nn.Module = type(module).from_config(module.config) if is_unet else type(module)(module.config)
+        is_of_diffusers = isinstance(module, ConfigMixin)
+        copy: nn.Module = type(module).from_config(module.config) if is_of_diffusers else type(module)(module.config)
     copy.load_state_dict(plain, assign=True)
     return copy
 
@@ -167,7 +168,7 @@ def weights_fingerprint(module: nn.Module) -> str:
 
 def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
     base_model_files.check_folder(folder, spec.class_names, spec.components)
-    scheduler = _scheduler_config(folder, "base_model")
+    scheduler = scheduler_config(folder, "base_model")
     loaded: dict[str, Any] = {}
     for name in ("unet", "vae", *spec.encoders, *spec.encoders.values()):
         arguments: dict[str, object] = {}
@@ -183,7 +184,7 @@ def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
             loaded[name] = CLASSES[name].from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
         except base_model_files.LIBRARY_ERRORS as error:
             raise ConfigError(
-                f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {_first_line(error)}",
+                f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {first_line(error)}",
                 "Copy or download the model folder again.",
             ) from error
     return _components(loaded, scheduler, spec)
@@ -203,12 +204,12 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
         )
     except SingleFileComponentError as error:
         raise ConfigError(
-            f"base_model: {str(file)!r} lacks a component of the model: {_first_line(error)}",
+            f"base_model: {str(file)!r} lacks a component of the model: {first_line(error)}",
             "Use a file that contains the UNet, the text encoder and the autoencoder.",
         ) from error
     except base_model_files.LIBRARY_ERRORS as error:
         raise ConfigError(
-            f"base_model: {str(file)!r} cannot be loaded: {_first_line(error)}",
+            f"base_model: {str(file)!r} cannot be loaded: {first_line(error)}",
             "Is it a whole model of this family, and family_options.layout a model of the same architecture?",
         ) from error
     scheduler = dict(pipeline.scheduler.config)
@@ -216,7 +217,7 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), spec)
 
 
-def _scheduler_config(folder: Path, option: str) -> dict[str, Any]:
+def scheduler_config(folder: Path, option: str) -> dict[str, Any]:
     """The config of the scheduler of a model folder. Raises ConfigError if diffusers has no such scheduler."""
     file = folder / "scheduler" / "scheduler_config.json"
     try:
@@ -227,7 +228,7 @@ def _scheduler_config(folder: Path, option: str) -> dict[str, Any]:
         with quiet_libraries():
             kind.from_config(config)
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
-        reason = str(error) if isinstance(error, FileFault) else f"cannot be used: {_first_line(error)}"
+        reason = str(error) if isinstance(error, FileFault) else f"cannot be used: {first_line(error)}"
         raise ConfigError(
             f"{option}: in the model {str(folder)!r} scheduler/{file.name} {reason}.",
             "Copy or download the model folder again.",
@@ -237,7 +238,7 @@ def _scheduler_config(folder: Path, option: str) -> dict[str, Any]:
 
 def _check_layout(folder: str | Path, spec: PipelineSpec) -> None:
     base_model_files.check_layout(Path(folder), spec.class_names, (*spec.encoders.values(), "scheduler"))
-    _scheduler_config(Path(folder), "family_options.layout")
+    scheduler_config(Path(folder), "family_options.layout")
 
 
 def _layout_on_hub(file: Path, shapes: Mapping[str, list[int]], spec: PipelineSpec) -> HubModel:
@@ -291,5 +292,6 @@ def _restore_clip_prefix(file: Path) -> None:
         save_file({f"text_model.{name}": tensor for name, tensor in state.items()}, file, metadata={"format": "pt"})
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The class of an error of a library and the first line of its text."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"

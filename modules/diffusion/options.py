@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from modules.config import Section, setting
 from modules.config.section import broken_rules
+from modules.diffusion import shared_options
 from modules.diffusion.latents import Latents
 from modules.diffusion.losses import LossType, SnrWeighting
 from modules.diffusion.samplers import Sampler
@@ -26,22 +27,8 @@ class DiffusionOptions(Section):
         "gives samples of mere colour blotches.",
         resume="fixed",
     )
-    loss: LossType = setting(
-        "mse",
-        title="Loss function",
-        help="mse: the usual choice; large errors count most. huber and smooth_l1: outliers count less.",
-        resume="warn",
-    )
-    huber_delta: float = setting(
-        0.1,
-        title="Huber delta",
-        help="Errors above this count linearly instead of squared; smaller is more tolerant of outliers.",
-        advanced=True,
-        depends_on="loss=huber|smooth_l1",
-        gt=0,
-        le=100,
-        resume="warn",
-    )
+    loss: LossType = shared_options.loss_function()
+    huber_delta: float = shared_options.huber_delta()
     loss_weighting: SnrWeighting = setting(
         "none",
         title="Loss weighting (Min-SNR, debiased)",
@@ -113,14 +100,7 @@ class DiffusionOptions(Section):
         le=11,
         resume="fixed",
     )
-    latents: Latents = setting(
-        "sample",
-        title="Latents (sampled or fixed)",
-        help="sample: latents are sampled from the autoencoder's distribution in every step. mode: always the same "
-        "latents, and half the disk space.",
-        advanced=True,
-        resume="warn",
-    )
+    latents: Latents = shared_options.latents()
     long_prompts: LongPrompts = setting(
         "truncate",
         title="Long prompts (token limit)",
@@ -145,14 +125,7 @@ class DiffusionOptions(Section):
         "them, and back to generate samples.",
         advanced=True,
     )
-    vae_tiling: bool = setting(
-        False,
-        title="VAE tiling (saves GPU memory)",
-        help="The autoencoder encodes large images in tiles, which takes less GPU memory. The tiles' borders change "
-        "slightly.",
-        advanced=True,
-        resume="warn",
-    )
+    vae_tiling: bool = shared_options.vae_tiling()
     sample_scheduler: Sampler = setting(
         "model",
         title="Sampler",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,9 @@ def quiet_libraries() -> Iterator[None]:
         library.disable_progress_bar()
         library.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of diffusers' own use of what it will rename
+            yield
     finally:
         for library, level in zip(libraries, levels, strict=True):
             library.set_verbosity(level)

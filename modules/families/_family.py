@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -51,7 +51,8 @@ class Metrics:
 
     values: Mapping[str, float]  # such as accuracy
     by_class: Mapping[str, float] = field(default_factory=dict)  # accuracy of each class
-    images: Mapping[str, Image] = field(default_factory=dict)  # title -> image, saved among the samples
+    # Title -> function that draws the image, which a thread calls and saves among the samples.
+    images: Mapping[str, Callable[[], Image]] = field(default_factory=dict)
     confusion: Sequence[Sequence[int]] = ()  # samples of each class (row) by prediction, for the event
 
 
@@ -70,6 +71,7 @@ class Family(ABC):
     A family without images (`brings_data`) has data sets of its own, whose batches are `Batch.content`.
     """
 
+    about: ClassVar[str] = ""  # for the window: the model's name, its maker, size and licence, in a sentence or two
     Options: ClassVar[type[Section]] = NoOptions
     methods: ClassVar[tuple[str, ...]] = ("fine_tune",)
     size_step: ClassVar[int] = 8  # pixels; sides of buckets and samples are multiples of it
@@ -80,6 +82,8 @@ class Family(ABC):
     # Submodule -> the prefixes of its keys in LoRA files, in diffusers' layout and in kohya's.
     adapter_prefixes: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
     single_file: ClassVar[bool] = False  # whether its folder can be written as one file in the original layout
+    # Whether frozen layers are kept in bf16 or fp16 if that is the run's precision, and `parts` does not say otherwise.
+    half_frozen_weights: ClassVar[bool] = False
     # "optional": the setting `cache_latents` decides. "none": images are always decoded anew by the loader's workers.
     image_cache: ClassVar[Literal["required", "optional", "none"]] = "required"
     example_transform: ExampleTransform | None = None  # of images that are not cached; None: they are all cached

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import cast
 
-from modules.config import ConfigError
+from modules.config import ConfigError, TrainConfig
 from modules.config.family_files import family_names
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
 from modules.families._by_name import family_class
-from modules.families._latent_diffusion import LatentDiffusion
+from modules.families._family import Family
 from modules.files import FileFault
 
 
@@ -18,6 +20,8 @@ def find_family(model: str) -> str:
 
     Nothing is read but names. Raises ConfigError if the file is damaged or not a safetensors file.
     """
+    from modules.families._latent_diffusion import LatentDiffusion  # which asks here for the family of a wrong model
+
     path = Path(model)
     known = {name: family_class(name) for name in family_names()}
     latent = {name: kind for name, kind in known.items() if issubclass(kind, LatentDiffusion)}
@@ -26,7 +30,7 @@ def find_family(model: str) -> str:
             pipeline = base_model_files.pipeline_class(path)
         except (OSError, FileFault):
             return ""
-        return next((name for name, kind in latent.items() if pipeline in kind.spec.class_names), "")
+        return next((name for name, kind in known.items() if pipeline in _pipelines(kind)), "")
     if not path.is_file():
         return ""
     if path.suffix.lower() != ".safetensors":
@@ -36,3 +40,25 @@ def find_family(model: str) -> str:
         return ""
     two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in names)
     return next(name for name, kind in latent.items() if ("text_encoder_2" in kind.spec.encoders) == two_encoders)
+
+
+def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
+    """Raises ConfigError if the base model is a folder of another pipeline than these and another family trains it."""
+    folder = Path(config.base_model or "")
+    if config.base_model is None or not folder.is_dir():
+        return
+    try:
+        pipeline = base_model_files.pipeline_class(folder)
+    except (OSError, FileFault):
+        return  # loading the model will say what is wrong with it
+    right = "" if pipeline in pipelines else find_family(config.base_model)
+    if right:
+        raise ConfigError(
+            f"base_model: {config.base_model!r} is a {pipeline}, which the family {config.family!r} does not train.",
+            f"Set family to {right}, or choose another model.",
+        )
+
+
+def _pipelines(kind: type[Family]) -> Collection[str]:
+    spec = getattr(kind, "spec", None)
+    return () if spec is None else cast("Collection[str]", spec.class_names)

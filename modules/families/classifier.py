@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -108,8 +109,9 @@ class Classifier(Family):
         named = {name: value for name, value in zip(self.classes, by_class, strict=True) if value == value}
         if "matrix" not in counts:
             return Metrics(values, named)
-        images = {"confusion matrix": confusion.draw_matrix(counts["matrix"], self.classes)}
-        numbers = counts["matrix"].tolist() if len(self.classes) <= _MATRIX_IN_EVENT else ()
+        matrix = counts["matrix"].numpy()
+        images = {"confusion matrix": partial(confusion.draw_matrix, matrix, self.classes)}
+        numbers = matrix.tolist() if len(self.classes) <= _MATRIX_IN_EVENT else ()
         return Metrics(values, named, images, numbers)
 
     @torch.no_grad()

@@ -30,13 +30,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def describe(name: str) -> str:
-    """JSON with the family's name, methods, submodules (as "parts"), size step, whether it brings its own data and
-    draws samples, and the declarations of its options."""
+    """JSON with the family's name, what it says about itself, methods, submodules (as "parts"), size step, whether it
+    brings its own data and draws samples, and the declarations of its options."""
     with redirect_stdout(sys.stderr):  # what a user's file prints
         family = family_class(name)
     declarations = [asdict(option) for option in options(family.Options)]
     described = {
         "family": name,
+        "about": family.about,
         "methods": family.methods,
         "parts": family.submodules,
         "size_step": family.size_step,

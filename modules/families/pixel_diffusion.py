@@ -143,6 +143,7 @@ class PixelExample:
 class PixelDiffusion(Family):
     """Flow matching on pixels."""
 
+    about = "A small U-Net on pixels, trained from scratch: the demo. No base model is needed."
     Options = PixelOptions
     methods = ("fine_tune", "lora")
     image_cache = "optional"

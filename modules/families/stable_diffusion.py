@@ -14,6 +14,7 @@ class StableDiffusion(LatentDiffusion):
 
     submodules = ("unet", "text_encoder")
     adapter_prefixes = {"unet": ("unet", "lora_unet"), "text_encoder": ("text_encoder", "lora_te")}  # noqa: RUF012
+    about = "Stable Diffusion 1 and 2: 0.9 B parameters (1.7 GB in bf16), CreativeML Open RAIL licences."
     spec = PipelineSpec(
         pipeline="StableDiffusionPipeline",
         inpainting="StableDiffusionInpaintPipeline",

@@ -13,6 +13,7 @@ from modules.families._latent_diffusion import LatentDiffusion
 class StableDiffusionXL(LatentDiffusion):
     """Two text encoders, read at their penultimate layer; the UNet is also conditioned on the image's size and crop."""
 
+    about = "Stable Diffusion XL by Stability AI: 2.6 B parameters (5 GB in bf16), CreativeML Open RAIL++ licence."
     submodules = ("unet", "text_encoder", "text_encoder_2")
     adapter_prefixes = {  # noqa: RUF012
         "unet": ("unet", "lora_unet"),

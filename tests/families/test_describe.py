@@ -17,6 +17,7 @@ def test_prints_the_declarations(capsys: pytest.CaptureFixture[str]) -> None:
     assert declaration["methods"] == ["fine_tune", "lora"]
     assert declaration["parts"] == []
     assert declaration["size_step"] == 8
+    assert "demo" in declaration["about"]
     assert options["width"]["type"] == "integer"
     assert options["width"]["bounds"]["ge"] == 8
     assert options["timesteps"]["choices"] == ["uniform", "logit_normal"]

@@ -36,8 +36,8 @@ def tiny_sd(
         kind = StableDiffusionPipeline if channels == 4 else StableDiffusionInpaintPipeline
         pipeline = kind(
             vae=_vae(0.18215),
-            text_encoder=CLIPTextModel(_text_config(_tokenizer(), hidden_act=hidden_act)),
-            tokenizer=_tokenizer(),
+            text_encoder=CLIPTextModel(clip_config(clip_tokenizer(), hidden_act=hidden_act)),
+            tokenizer=clip_tokenizer(),
             unet=_unet(in_channels=channels, cross_attention_dim=WIDTH, use_linear_projection=version == 2),
             scheduler=DDIMScheduler(
                 **NOISE, clip_sample=False, set_alpha_to_one=False, prediction_type=prediction_type
@@ -56,10 +56,10 @@ def tiny_sdxl(folder: Path, *, seed: int = 0, prediction_type: str = "epsilon") 
         torch.manual_seed(seed)
         pipeline = StableDiffusionXLPipeline(
             vae=_vae(0.13025),
-            text_encoder=CLIPTextModel(_text_config(_tokenizer())),
-            text_encoder_2=CLIPTextModelWithProjection(_text_config(_tokenizer(pad="!"), WIDE, "gelu")),
-            tokenizer=_tokenizer(),
-            tokenizer_2=_tokenizer(pad="!"),
+            text_encoder=CLIPTextModel(clip_config(clip_tokenizer())),
+            text_encoder_2=CLIPTextModelWithProjection(clip_config(clip_tokenizer(pad="!"), WIDE, "gelu")),
+            tokenizer=clip_tokenizer(),
+            tokenizer_2=clip_tokenizer(pad="!"),
             unet=_unet(
                 cross_attention_dim=WIDTH + WIDE,
                 addition_embed_type="text_time",
@@ -117,7 +117,7 @@ def _vae(scaling_factor: float) -> AutoencoderKL:
     )
 
 
-def _text_config(tokenizer: CLIPTokenizer, width: int = WIDTH, hidden_act: str = "quick_gelu") -> CLIPTextConfig:
+def clip_config(tokenizer: CLIPTokenizer, width: int = WIDTH, hidden_act: str = "quick_gelu") -> CLIPTextConfig:
     return CLIPTextConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
@@ -134,7 +134,7 @@ def _text_config(tokenizer: CLIPTokenizer, width: int = WIDTH, hidden_act: str =
     )
 
 
-def _tokenizer(pad: str = "<|endoftext|>") -> CLIPTokenizer:
+def clip_tokenizer(pad: str = "<|endoftext|>") -> CLIPTokenizer:
     """CLIP's byte-level tokenizer with merges for a few words only; every other word is spelled."""
     letters = [chr(code) for code in range(33, 127)]
     pieces = [*letters, *(letter + "</w>" for letter in letters)]

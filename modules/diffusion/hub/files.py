@@ -14,7 +14,7 @@ PICKLES = frozenset({".ckpt", ".pt", ".pth", ".bin", ".pkl"})
 _INDEX_LIMIT = 64 << 20  # bytes
 VARIANTS = ("", ".fp16")  # in order of preference
 _WEIGHTS = r"{component}/(diffusion_pytorch_model|model){variant}(-\d+-of-\d+)?\.safetensors"
-_SMALL_FILES = r"{component}/[^/]+\.(json|txt)"
+_SMALL_FILES = r"{component}/[^/]+\.(json|txt|jinja)"  # jinja: the chat template of a tokenizer
 _SHARD = re.compile(r"-\d+-of-\d+\.safetensors$")
 
 

@@ -1,0 +1,240 @@
+"""The components of a flow-matching pipeline of diffusers: found by its model_index.json, checked, loaded and saved."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+from diffusers.models.modeling_utils import ModelMixin
+from torch import nn
+
+from modules.config import ConfigError
+from modules.diffusion import base_model_files
+from modules.diffusion.components import copy_with_weights, first_line, scheduler_config
+from modules.diffusion.hub.files import INDEX
+from modules.diffusion.hub.model import HubModel
+from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.files import FileFault, open_regular, printable, read_json
+
+_LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
+_DAMAGED = "Copy or download the model folder again."
+
+
+@dataclass(frozen=True)
+class FlowPipelineSpec:
+    """The diffusers pipelines of a family, the plain one first, and their text encoders."""
+
+    pipelines: tuple[str, ...]
+    encoders: Mapping[str, str]  # text encoder -> its tokenizer
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The components, and so the subfolders, that training needs."""
+        return ("transformer", "vae", *self.encoders, *self.encoders.values(), "scheduler")
+
+    @property
+    def class_names(self) -> frozenset[str]:
+        """The pipeline classes that the model_index.json of such a model may name."""
+        return frozenset(self.pipelines)
+
+
+@dataclass
+class FlowComponents:
+    """A model folder with its networks, on the CPU; text encoders are loaded when they are needed."""
+
+    folder: Path
+    spec: FlowPipelineSpec
+    pipeline_class: Any
+    classes: Mapping[str, Any]
+    transformer: Any
+    vae: Any
+    scheduler: dict[str, Any]  # its config
+    tokenizers: Mapping[str, Any]  # by their own names
+    index: Mapping[str, Any]  # model_index.json
+
+    def load_encoders(self, dtype: torch.dtype, device: torch.device) -> dict[str, nn.Module]:
+        """The text encoders, frozen. Raises ConfigError if they are damaged."""
+        return {
+            name: _load_network(self.folder, name, self.classes[name], dtype).requires_grad_(False).eval().to(device)
+            for name in self.spec.encoders
+        }
+
+    def encoders_fingerprint(self) -> str:
+        """The first 128 bits of the SHA-256 of the files of text encoders and tokenizers, as hex."""
+        hasher = hashlib.sha256()
+        for name in (*self.spec.encoders, *self.spec.encoders.values()):
+            for file in sorted(path for path in (self.folder / name).iterdir() if path.is_file()):
+                with open_regular(file) as opened:
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
+                hasher.update(f"{name}/{file.name} {digest}\n".encode())
+        return hasher.hexdigest()[:32]
+
+    def pipeline(self, **components: Any) -> Any:
+        """The diffusers pipeline with these components, the tokenizers and a new scheduler; None for all others."""
+        given = dict.fromkeys(self.spec.components)
+        given |= {**self.tokenizers, "scheduler": self.classes["scheduler"].from_config(self.scheduler), **components}
+        kind = self.pipeline_class
+        options = set(kind._get_signature_keys(kind)[1]) - set(kind._optional_components)
+        settings = {name: value for name, value in self.index.items() if name in options}  # such as is_distilled
+        with quiet_libraries():
+            built = kind(**given, **settings)
+        built.set_progress_bar_config(disable=True)
+        return built
+
+    def save(self, state: Mapping[str, torch.Tensor], folder: Path) -> None:
+        """Write a folder for the pipeline's `from_pretrained` with the transformer's weights `state`; all else is
+        copied as it is."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in self.spec.components:
+            if name != "transformer":
+                shutil.copytree(self.folder / name, folder / name, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        shutil.copyfile(self.folder / INDEX, folder / INDEX)
+        with quiet_libraries():
+            transformer: Any = copy_with_weights(self.transformer, state)
+            transformer.save_pretrained(folder / "transformer")
+
+
+@dataclass
+class TransformerStandIn:
+    """What a pipeline calls in place of its transformer: the trained model, which may be wrapped for several ranks.
+
+    Everything but the call is the transformer's own.
+    """
+
+    transformer: Any
+    call: Any = field(repr=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transformer, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The prediction."""
+        return self.call(*args, **kwargs)
+
+
+def load_flow_components(base_model: str | None, spec: FlowPipelineSpec, dtype: torch.dtype) -> FlowComponents:
+    """The components of a folder or a model on the hub, the autoencoder as `dtype`, the transformer as in its files.
+
+    Raises ConfigError if the base model is missing, damaged, pickled or of another class.
+    """
+    folder = find_flow_model(base_model, spec)
+    if isinstance(folder, HubModel):
+        folder = folder.ensure_cached()
+    base_model_files.check_folder(folder, spec.class_names, spec.components)
+    pipeline_class, classes, index = _component_classes(folder, spec)
+    files = base_model_files.weight_files(folder, "transformer")
+    with quiet_libraries():
+        return FlowComponents(
+            folder=folder,
+            spec=spec,
+            pipeline_class=pipeline_class,
+            classes=classes,
+            transformer=_load_network(folder, "transformer", classes["transformer"], base_model_files.dtype_of(files)),
+            vae=_load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval(),
+            scheduler=scheduler_config(folder, "base_model"),
+            tokenizers={name: _load(folder, name, classes[name]) for name in spec.encoders.values()},
+            index=index,
+        )
+
+
+def find_flow_model(base_model: str | None, spec: FlowPipelineSpec) -> Path | HubModel:
+    """The folder, or the model on the hub. Raises ConfigError if it is neither."""
+    base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
+    if isinstance(base, Path) and base.is_file():
+        raise ConfigError(
+            f"base_model: {base_model!r} is a single file, which this family does not read.",
+            "Give the diffusers folder of the model, or its name on the hub (owner/model).",
+        )
+    return base
+
+
+def meta_transformer(base_model: str | None, spec: FlowPipelineSpec) -> nn.Module | None:
+    """The transformer without weights, on torch's meta device; None if its configuration is still to be downloaded.
+
+    Raises ConfigError if it cannot be built.
+    """
+    base = find_flow_model(base_model, spec)
+    folder = base.cached_folder() if isinstance(base, HubModel) else base
+    if folder is None or not (folder / "transformer" / "config.json").is_file():
+        return None
+    base_model_files.check_pipeline_class(folder, spec.class_names, str(folder))
+    base_model_files.check_small_files(folder, [folder / "transformer"], "base_model")
+    _, classes, _ = _component_classes(folder, spec)
+    kind = classes["transformer"]
+    try:
+        with quiet_libraries(), torch.device("meta"):
+            built: nn.Module = kind.from_config(
+                kind.load_config(folder, subfolder="transformer", local_files_only=True)
+            )
+            return built
+    except base_model_files.LIBRARY_ERRORS as error:
+        raise ConfigError(
+            f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}", _DAMAGED
+        ) from error
+
+
+def _component_classes(folder: Path, spec: FlowPipelineSpec) -> tuple[Any, dict[str, Any], Mapping[str, Any]]:
+    """The pipeline class, the class of each component, and model_index.json.
+
+    A component's class is that of the index, which must be one of diffusers or transformers that the pipeline's
+    constructor takes. Raises ConfigError for any other.
+    """
+    index = read_json(folder / INDEX)
+    assert isinstance(index, dict), "check_pipeline_class has read it"
+    pipeline_class = getattr(diffusers, index["_class_name"])
+    expected = pipeline_class._get_signature_types()
+    classes = {}
+    for name in spec.components:
+        entry: Any = index.get(name)
+        try:
+            if not _is_component(entry) or entry[0] not in _LIBRARIES:
+                raise FileFault(f"names {printable(entry, 80)} as its {name}, not a class of diffusers or transformers")
+            kind = getattr(_LIBRARIES[entry[0]], entry[1], None)
+            if not _is_acceptable(kind, name, expected.get(name, ())):
+                raise FileFault(
+                    f"names {printable(entry[1], 80)} as its {name}, which {index['_class_name']} cannot use"
+                )
+        except FileFault as error:
+            raise ConfigError(f"base_model: in the model {str(folder)!r} {INDEX} {error}.", _DAMAGED) from error
+        classes[name] = kind
+    return pipeline_class, classes, index
+
+
+def _is_acceptable(kind: object, name: str, expected: tuple[Any, ...]) -> bool:
+    if not isinstance(kind, type):
+        return False
+    if name.startswith("tokenizer"):  # transformers has several classes for one tokenizer
+        return issubclass(kind, transformers.PreTrainedTokenizerBase | transformers.ProcessorMixin)
+    if name == "scheduler":
+        return issubclass(kind, diffusers.FlowMatchEulerDiscreteScheduler)
+    base = ModelMixin if name in ("transformer", "vae") else transformers.PreTrainedModel
+    wanted = tuple(each for each in expected if isinstance(each, type))
+    return issubclass(kind, base) and issubclass(kind, wanted or base)
+
+
+def _is_component(entry: object) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(each, str) for each in entry)
+
+
+def _load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
+    files = base_model_files.weight_files(folder, name)
+    argument = "torch_dtype" if issubclass(kind, ModelMixin) else "dtype"
+    variant = base_model_files.variant_of(files)
+    return _load(folder, name, kind, use_safetensors=True, variant=variant, **{argument: dtype})
+
+
+def _load(folder: Path, name: str, kind: Any, **arguments: object) -> Any:
+    try:
+        with quiet_libraries():
+            return kind.from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
+    except base_model_files.LIBRARY_ERRORS as error:
+        raise ConfigError(
+            f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {first_line(error)}", _DAMAGED
+        ) from error

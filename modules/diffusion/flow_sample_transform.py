@@ -1,0 +1,83 @@
+"""From one cached example to the tensors of a sample for flow matching; runs in the loader's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modules.data.batch import Example
+from modules.diffusion.caption_cache import CAPTION_IDS
+from modules.diffusion.flow_matching import SigmaShift, sample_sigma
+from modules.diffusion.flow_options import FlowOptions
+from modules.diffusion.latent_space import LatentSpace
+from modules.diffusion.pixels import downsample_mask, mask_loss_weights, mask_or_ones
+from modules.diffusion.text_states import CAPTION, STATES, caption_bytes, unpack_caption
+from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
+
+
+@dataclass(frozen=True)
+class FlowSampleTransform:
+    """Samples latents, noise and noise level; finds the caption's states, or passes the caption on."""
+
+    options: FlowOptions
+    space: LatentSpace
+    shift: SigmaShift
+    latents_per_token: int  # of the transformer's patches
+    unmasked_weight: float
+    normalize_mask: bool
+    text_names: tuple[str, ...]  # the tensors of a caption
+    empty_caption: Mapping[str, Tensor]  # those of "", for dropped captions
+
+    @property
+    def varying_length(self) -> tuple[str, ...]:
+        """See SampleTransform."""
+        return (CAPTION, *(name for name in self.text_names if name.endswith(STATES)))
+
+    def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
+        """latents and noise fp32 [C, h, w], sigma fp32 []; the tensors of the caption, or its bytes uint8 [N]; with a
+        mask, loss weights [1, h, w]. Of an image that is not cached, image uint8 [3, H, W] and latent_noise [C, h, w]
+        stand for latents."""
+        space = self.space
+        sample: dict[str, Tensor] = {}
+        if IMAGE in cached:
+            height, width = (side // space.pixels for side in cached[IMAGE].shape[-2:])
+            shape = torch.Size((space.channels, height, width))
+            sample[IMAGE] = cached[IMAGE]
+            if self.options.latents == "sample":
+                sample[LATENT_NOISE] = torch.randn(shape, generator=generator)
+        else:
+            x_0 = cached["mean"]
+            if "spread" in cached:
+                x_0 = x_0 + cached["spread"] * torch.randn(x_0.shape, generator=generator)
+            sample["latents"] = space.normalize(x_0)
+            shape = x_0.shape
+        sample["noise"] = torch.randn(shape, generator=generator)
+        tokens = shape[1] * shape[2] // self.latents_per_token
+        sample["sigma"] = sample_sigma(self.options, self.shift.of_tokens(tokens), generator)
+        if CAPTION_IDS in cached:
+            found = unpack_caption(cached, self.text_names, caption)
+            sample |= self.empty_caption if found is None else found
+        else:
+            sample[CAPTION] = caption_bytes(caption)
+        if "mask" in cached:
+            sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
+        return sample
+
+
+@dataclass(frozen=True)
+class FlowExample:
+    """What is kept of an example whose latents are not cached."""
+
+    masked: bool
+    pixels_per_latent: int
+
+    def __call__(self, example: Example) -> dict[str, Tensor]:
+        """image uint8 [3, H, W]; with masked training mask uint8 [1, h, w]."""
+        encoded = {IMAGE: example.pixels}
+        if self.masked:
+            height, width = (side // self.pixels_per_latent for side in example.pixels.shape[-2:])
+            encoded["mask"] = downsample_mask(mask_or_ones(example), torch.Size((height, width)))
+        return encoded

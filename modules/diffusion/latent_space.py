@@ -1,0 +1,66 @@
+"""The latents that a flow-matching transformer sees: those of its autoencoder, normalised and perhaps in patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modules.diffusion.latents import Latents
+from modules.diffusion.pixels import normalize_pixels
+
+
+@dataclass(frozen=True)
+class LatentSpace:
+    """How latents [C, h, w] of an autoencoder become those that the transformer is trained on: (x - mean) / std.
+
+    Loader workers hold it.
+    """
+
+    mean: Tensor  # fp32, [] or [C, 1, 1]
+    std: Tensor
+    channels: int  # after patching
+    pixels: int  # sides of an image divided by those of its latents, after patching
+    patch: int = 1  # squares of `patch` x `patch` latents are one, of as many times more channels
+    is_video: bool = False  # the autoencoder takes frames [B, 3, 1, H, W]
+
+    @classmethod
+    def of(cls, vae: Any) -> LatentSpace:
+        """That of a diffusers autoencoder: scale and shift, mean and std of its config, or its batch norm (FLUX.2)."""
+        config = vae.config
+        if hasattr(vae, "bn"):
+            std = (vae.bn.running_var.float() + config.batch_norm_eps).sqrt().view(-1, 1, 1)
+            factor = 2 ** (len(config.block_out_channels) - 1)
+            mean = vae.bn.running_mean.float().view(-1, 1, 1)
+            return cls(mean.clone(), std, 4 * config.latent_channels, 2 * factor, patch=2)
+        if getattr(config, "latents_mean", None) is not None:
+            mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (config.latents_mean, config.latents_std))
+            if hasattr(vae, "temperal_downsample"):  # diffusers' own spelling
+                return cls(mean, std, config.z_dim, 2 ** len(vae.temperal_downsample), is_video=True)
+        else:
+            mean = torch.tensor(float(config.shift_factor or 0.0))
+            std = torch.tensor(1.0 / float(config.scaling_factor))
+        return cls(mean, std, config.latent_channels, 2 ** (len(config.block_out_channels) - 1))
+
+    @torch.no_grad()
+    def encode(self, vae: Any, pixels: Tensor, latents: Latents) -> dict[str, Tensor]:
+        """Latents of `pixels` uint8 [B, 3, H, W] before they are normalised: `mean` and, for "sample", the standard
+        deviation `spread`, each fp32 [B, C, h, w]."""
+        images = normalize_pixels(pixels).to(next(vae.parameters()))
+        with torch.autocast(images.device.type, enabled=False):
+            distribution = vae.encode(images.unsqueeze(2) if self.is_video else images, return_dict=False)[0]
+        encoded = {"mean": self._arrange(distribution.mean)}
+        if latents == "sample":
+            encoded["spread"] = self._arrange(distribution.std)
+        return encoded
+
+    def normalize(self, latents: Tensor) -> Tensor:
+        """Latents [..., C, h, w] as the transformer is trained on them."""
+        return (latents - self.mean.to(latents)) / self.std.to(latents)
+
+    def _arrange(self, latents: Tensor) -> Tensor:
+        """Contiguous fp32 [B, C, h, w] of the autoencoder's own latents."""
+        latents = latents.float().squeeze(2) if self.is_video else latents.float()
+        return torch.nn.functional.pixel_unshuffle(latents, self.patch).contiguous()

@@ -1,0 +1,56 @@
+"""Options that families with an autoencoder have in common: each function declares one field of a `Section`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modules.config import setting
+
+
+def loss_function(*, advanced: bool = False) -> Any:
+    """LossType."""
+    return setting(
+        "mse",
+        title="Loss function",
+        help="mse: the usual choice; large errors count most. huber and smooth_l1: outliers count less.",
+        advanced=advanced,
+        resume="warn",
+    )
+
+
+def huber_delta() -> Any:
+    """A float, of the field `loss`."""
+    return setting(
+        0.1,
+        title="Huber delta",
+        help="Errors above this count linearly instead of squared; smaller is more tolerant of outliers.",
+        advanced=True,
+        depends_on="loss=huber|smooth_l1",
+        gt=0,
+        le=100,
+        resume="warn",
+    )
+
+
+def latents() -> Any:
+    """Latents."""
+    return setting(
+        "sample",
+        title="Latents (sampled or fixed)",
+        help="sample: latents are sampled from the autoencoder's distribution in every step. mode: always the same "
+        "latents, and half the disk space.",
+        advanced=True,
+        resume="warn",
+    )
+
+
+def vae_tiling() -> Any:
+    """A bool."""
+    return setting(
+        False,
+        title="VAE tiling (saves GPU memory)",
+        help="The autoencoder encodes large images in tiles, which takes less GPU memory. The tiles' borders change "
+        "slightly.",
+        advanced=True,
+        resume="warn",
+    )

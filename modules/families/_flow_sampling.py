@@ -1,0 +1,152 @@
+"""How flow-matching transformers generate samples: by the diffusers pipeline itself, with prompts encoded once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from modules.config import TrainConfig
+from modules.diffusion.flow_options import FlowOptions
+from modules.diffusion.flow_pipeline import FlowComponents, TransformerStandIn
+from modules.diffusion.sample_inputs import SampleInputs
+from modules.diffusion.text_states import caption_bytes
+from modules.families._family import Family, SampleRequest
+
+
+class FlowSampling(Family):
+    """The part of FlowTransformer that encodes prompts and samples."""
+
+    caption_tokenizer = "tokenizer"  # the one that decides which captions are too long
+    max_tokens: ClassVar[int] = 512  # of a caption, that the model was trained with
+
+    def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
+        self.options, self.components = options, components
+        self.precision = config.precision
+        self.sample_inputs = SampleInputs()
+        self.known_prompts = [
+            text for each in config.samples if each.enabled for text in (each.prompt, each.negative_prompt)
+        ]
+        self._text_pipeline: Any = None  # the text encoders, while they are needed
+
+    @abstractmethod
+    def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """The tensors `text_names` of one prompt, without a batch dimension, by the pipeline's own `encode_prompt`."""
+
+    @abstractmethod
+    def pipeline_arguments(
+        self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
+    ) -> dict[str, Any]:
+        """The pipeline's arguments for the tensors of a prompt and a negative prompt, each [1, ...]."""
+
+    @abstractmethod
+    def frozen_dtype(self) -> torch.dtype:
+        """In which text encoders are kept."""
+
+    @torch.no_grad()
+    def text_states(self, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """The tensors of one prompt, on the CPU, in the dtype of the text encoders."""
+        return {name: tensor.cpu() for name, tensor in self._encode_on(prompt, device).items()}
+
+    def offload_frozen(self) -> None:
+        """The prompts of samples are encoded, then text encoders leave memory, and the autoencoder the device, if
+        training needs neither."""
+        if self.encodes_captions:
+            for prompt in self.known_prompts:
+                self._prompt(prompt, self._sampling_device())
+            self._text_pipeline = None
+        if self.options.offload_frozen and self.example_transform is None:
+            self._vae_on(torch.device("cpu"))
+
+    def prompt_warnings(self, captions: Sequence[str]) -> list[str]:
+        """Truncated captions."""
+        limit = self.caption_limit
+        likely = [caption for caption in dict.fromkeys(captions) if len(caption.encode()) > limit // 2]
+        truncated = [caption for caption in likely if self.count_tokens(caption) > limit]
+        if not truncated:
+            return []
+        count = "1 text is" if len(truncated) == 1 else f"{len(truncated)} texts are"
+        return [
+            f"{count} longer than {limit} tokens and truncated, for example {truncated[0][:60]!r}... (shorten them"
+            + (
+                ", or raise family_options.max_caption_tokens)."
+                if self.options.max_caption_tokens < self.max_tokens
+                else ")."
+            )
+        ]
+
+    @property
+    def caption_limit(self) -> int:
+        """After how many tokens captions are truncated."""
+        return min(self.options.max_caption_tokens, self.max_tokens)
+
+    def count_tokens(self, caption: str) -> int:
+        """The tokens of a caption with all that the pipeline adds to it."""
+        return len(self.components.tokenizers[self.caption_tokenizer](caption, verbose=False).input_ids)
+
+    @torch.no_grad()
+    def sample(self, request: SampleRequest) -> Image.Image:
+        """As the diffusers pipeline generates it, from noise sampled on the CPU: a GPU's generator would differ."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            return self._sample(request)
+        finally:
+            self.model.train(was_training)
+            self.offload_frozen()
+
+    def sample_metadata(self) -> Mapping[str, str]:
+        """The name of the base model's scheduler."""
+        return {"sampler": str(self.components.scheduler["_class_name"])}
+
+    def _sample(self, request: SampleRequest) -> Image.Image:
+        device = self._sampling_device()
+        texts = [self._prompt(text, device) for text in (request.prompt, request.negative_prompt)]
+        if self.encodes_captions:
+            self._text_pipeline = None
+        dtype = torch.float64 if self.precision == "fp64" else torch.float32
+        prompt, negative = (
+            {
+                name: tensor.to(dtype)[None] if tensor.is_floating_point() else tensor[None]
+                for name, tensor in text.items()
+            }
+            for text in texts
+        )
+        pipeline = self.components.pipeline(
+            transformer=TransformerStandIn(self.components.transformer, self.model), vae=self._vae_on(device)
+        )
+        arguments = self.pipeline_arguments(prompt, negative, request.guidance_scale)
+        image: Image.Image = pipeline(
+            **arguments,
+            width=request.width,
+            height=request.height,
+            num_inference_steps=request.steps,
+            generator=torch.Generator().manual_seed(request.seed),
+        ).images[0]
+        return image
+
+    def _prompt(self, prompt: str, device: torch.device) -> Mapping[str, Tensor]:
+        """The tensors of a prompt of a sample, encoded once in a run."""
+        return self.sample_inputs.get("text", caption_bytes(prompt), device, lambda _: self._encode_on(prompt, device))
+
+    def _encode_on(self, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        if self._text_pipeline is None or self._text_pipeline.device.type != device.type:
+            encoders = self.components.load_encoders(self.frozen_dtype(), device)
+            self._text_pipeline = self.components.pipeline(**encoders)
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            return self.encode_prompt(self._text_pipeline, prompt, device)
+
+    def _sampling_device(self) -> torch.device:
+        # the weights are on the CPU with fsdp_cpu_offload, and before training
+        return next(self.model.parameters()).device if self.device.type == "cpu" else self.device
+
+    def _vae_on(self, device: torch.device) -> Any:
+        vae: nn.Module = self.components.vae
+        current = next(vae.parameters()).device
+        if current.type != device.type or device.index not in (None, current.index):
+            vae.to(device)
+        return vae

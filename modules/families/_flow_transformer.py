@@ -1,0 +1,274 @@
+"""What transformers trained by flow matching have in common; a family's own file adds the rest."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from modules.config import TrainConfig
+from modules.data.batch import LENGTH, Batch, Example
+from modules.diffusion import losses
+from modules.diffusion.components import weights_fingerprint
+from modules.diffusion.dtypes import HALF_DTYPES
+from modules.diffusion.flow_matching import SigmaShift, sigma_weights
+from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
+from modules.diffusion.flow_pipeline import (
+    FlowComponents,
+    FlowPipelineSpec,
+    find_flow_model,
+    load_flow_components,
+    meta_transformer,
+)
+from modules.diffusion.flow_sample_transform import FlowExample, FlowSampleTransform
+from modules.diffusion.hub.model import HubModel
+from modules.diffusion.latent_space import LatentSpace
+from modules.diffusion.latents import pad_batch
+from modules.diffusion.pixels import downsample_mask, mask_or_ones
+from modules.diffusion.resolve_options import has_fixed_captions
+from modules.diffusion.text_states import CAPTION, TextBatch, caption_of, pack_captions
+from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
+from modules.families._family import read_options
+from modules.families._find_family import check_family
+from modules.families._flow_sampling import FlowSampling
+
+
+class TransformerModel(nn.Module):
+    """The module that is trained: the transformer of a pipeline under its name there."""
+
+    def __init__(self, transformer: nn.Module) -> None:
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the transformer returns."""
+        return self.transformer(*args, **kwargs)
+
+
+class FlowTransformer(FlowSampling):
+    """A transformer that predicts the velocity from image to noise in an autoencoder's latents, given a prompt.
+
+    Text encoders are frozen. Captions are encoded once, and then the encoders leave memory, unless captions change
+    (tags that are shuffled or dropped) or nothing is cached.
+    """
+
+    Options = FlowOptions
+    methods = ("fine_tune", "lora")
+    submodules = ("transformer",)
+    # kohya's layout has other names for the layers of these models; ComfyUI reads diffusers' (comfy/lora.py)
+    adapter_prefixes = {"transformer": ("transformer", "")}  # noqa: RUF012
+    image_cache = "optional"
+    size_step = 16  # the autoencoder divides sides by 8, the transformer's patches by 2
+    half_frozen_weights = True
+    spec: ClassVar[FlowPipelineSpec]
+    architecture: ClassVar[str]  # its modelspec name
+    text_names: ClassVar[tuple[str, ...]]  # the tensors of a caption: NAME.states of varying length, others fixed
+    # of the pipeline's `calculate_shift`
+    shift_defaults: ClassVar[Mapping[str, float]] = {
+        "base_image_seq_len": 256,
+        "max_image_seq_len": 4096,
+        "base_shift": 0.5,
+        "max_shift": 1.15,
+    }
+
+    def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
+        super().__init__(config, options, components)
+        self.masked = config.masked_training
+        self.caption_dropout = config.caption_dropout
+        self.mask_weights = (config.unmasked_weight, config.normalize_masked_area_loss)
+        self.freeze_unused(components.transformer)
+        self.model = TransformerModel(components.transformer)
+        self.encoders = {"vae": components.vae}
+        self.space = LatentSpace.of(components.vae)
+        self.encodes_captions = config.cache_latents and has_fixed_captions(config)
+        if options.vae_tiling:
+            components.vae.enable_tiling()
+        if not config.cache_latents:
+            self.example_transform = FlowExample(self.masked, self.space.pixels)
+
+    @classmethod
+    def load(cls, config: TrainConfig) -> Self:
+        """From `base_model`, a diffusers folder or a model on the hub."""
+        family = cls.load_for_training(config)
+        family.model.float()
+        return family
+
+    @classmethod
+    def load_for_training(cls, config: TrainConfig) -> Self:
+        """See Family."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, FlowOptions)
+        check_family(config, cls.spec.class_names)
+        dtype = torch.float64 if config.precision == "fp64" else torch.float32
+        return cls(config, options, load_flow_components(config.base_model, cls.spec, dtype))
+
+    @classmethod
+    def hub_model(cls, config: TrainConfig) -> HubModel | None:
+        """The base model if it is named by its hub name."""
+        read_options(cls.Options, config.family_options)
+        base = find_flow_model(config.base_model, cls.spec)
+        return base if isinstance(base, HubModel) else None
+
+    @classmethod
+    def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
+        """Nothing; see Family for the errors."""
+        check_family(config, cls.spec.class_names)
+        cls.meta_model(config)
+        return []
+
+    @classmethod
+    def meta_model(cls, config: TrainConfig) -> nn.Module | None:
+        """See Family."""
+        read_options(cls.Options, config.family_options)
+        transformer = meta_transformer(config.base_model, cls.spec)
+        if transformer is None:
+            return None
+        cls.freeze_unused(transformer)
+        return TransformerModel(transformer)
+
+    @classmethod
+    def freeze_unused(cls, transformer: nn.Module) -> None:
+        """Freeze weights that the prediction does not depend on: they get no gradient, which DDP treats as an error."""
+
+    @abstractmethod
+    def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
+        """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B].
+
+        `guidance` [B] is the input of a guidance-distilled model, None for others.
+        """
+
+    def fingerprint(self) -> str:
+        """The weights of the autoencoder and the files of the text encoders, and how they are used."""
+        options = self.options
+        text = ""
+        if self.encodes_captions:
+            text = f"{self.components.encoders_fingerprint()} {self.caption_limit} {self.precision}"
+        vae = weights_fingerprint(self.components.vae)
+        return f"{self.spec.pipelines[0]} 1 {vae} {options.latents} masked={self.masked} {options.vae_tiling} {text}"
+
+    def encode(self, example: Example) -> dict[str, Tensor]:
+        """mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked training; for N captions the output of
+        `pack_captions`."""
+        return self.encode_batch([example], 1)[0]
+
+    @torch.no_grad()
+    def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
+        """See Family. Captions are encoded one by one: encoders round differently in other batches."""
+        pixels = pad_batch(torch.stack([example.pixels for example in examples]), size)
+        vae = self._vae_on(self.device)
+        latents = self.space.encode(vae, pixels.to(self.device), self.options.latents)
+        encoded = []
+        for place, example in enumerate(examples):
+            own = {name: tensor[place].cpu() for name, tensor in latents.items()}
+            if self.masked:
+                own["mask"] = downsample_mask(mask_or_ones(example), own["mean"].shape[-2:])
+            if self.encodes_captions:
+                captions = example.captions or ("",)
+                own |= pack_captions(captions, {text: self.text_states(text, self.device) for text in captions})
+            encoded.append(own)
+        return encoded
+
+    @cached_property
+    def sample_transform(self) -> FlowSampleTransform:  # type: ignore[override]  # encoded when it is first needed
+        """See Family."""
+        empty = self.encodes_captions and self.caption_dropout > 0
+        return FlowSampleTransform(
+            options=self.options,
+            space=self.space,
+            shift=self._shift(),
+            latents_per_token=self._latents_per_token(),
+            unmasked_weight=self.mask_weights[0],
+            normalize_mask=self.mask_weights[1],
+            text_names=self.text_names if self.encodes_captions else (),
+            empty_caption=self.text_states("", self.device) if empty else {},
+        )
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Loss of the predicted velocity for each sample, weighted by its noise level: [B]."""
+        tensors, options = batch.tensors, self.options
+        x_1, sigma = tensors["noise"], tensors["sigma"]
+        x_0 = self._latents(tensors)
+        level = sigma.view(-1, 1, 1, 1)
+        x_t = (1 - level) * x_0 + level * x_1
+        prediction = self.velocity(x_t, sigma, self._text(tensors), self._guidance(x_t)).to(x_0.dtype)
+        loss = losses.elementwise_loss(prediction, x_1 - x_0, options.loss, options.huber_delta)
+        return losses.mean_per_sample(loss, tensors.get("weights")) * sigma_weights(sigma, options.loss_weighting)
+
+    def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
+        """A folder for diffusers' pipeline; components that are not trained are copied."""
+        self.components.save({name.removeprefix("transformer."): tensor for name, tensor in state.items()}, folder)
+
+    def modelspec(self) -> Mapping[str, str]:
+        """See Family."""
+        return {"architecture": self.architecture, "prediction_type": "flow"}
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """The transformer's blocks, as its diffusers class names them."""
+        transformer = self.components.transformer
+        names = set(transformer._no_split_modules or ()) | set(transformer._repeated_blocks or ())
+        return [module for module in transformer.modules() if type(module).__name__ in names]
+
+    def _shift(self) -> SigmaShift:
+        if self.options.timestep_shift == "static":
+            return SigmaShift(self.options.shift)
+        return SigmaShift.of_scheduler(self.components.scheduler, self.shift_defaults)
+
+    def _latents_per_token(self) -> int:
+        """The latents of one token of the transformer, which the shift by resolution counts."""
+        return 1 if self.space.patch > 1 else 4
+
+    def _guidance(self, x_t: Tensor) -> Tensor | None:
+        """The guidance input [B]; None for a model that has none."""
+        if not self.components.transformer.config.get("guidance_embeds", False):
+            return None
+        assert isinstance(self.options, GuidedFlowOptions)
+        return torch.full((len(x_t),), self.options.guidance, device=x_t.device, dtype=x_t.dtype)
+
+    def _latents(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """x_0 [B, C, h, w]; of images that are not cached, encoded now."""
+        if IMAGE not in tensors:
+            return tensors["latents"]
+        dtype = tensors["noise"].dtype
+        vae = self._vae_on(tensors[IMAGE].device)
+        encoded = self.space.encode(vae, tensors[IMAGE], self.options.latents)
+        x_0 = encoded["mean"].to(dtype)
+        if "spread" in encoded:
+            x_0 = x_0 + encoded["spread"].to(dtype) * tensors[LATENT_NOISE]
+        return self.space.normalize(x_0)
+
+    def _text(self, tensors: Mapping[str, Tensor]) -> TextBatch:
+        """The captions' tensors; of captions that are not cached, encoded now."""
+        if CAPTION not in tensors:
+            return TextBatch(tensors)
+        noise = tensors["noise"]
+        lengths = tensors[CAPTION + LENGTH].tolist()
+        captions = [caption_of(row[:length]) for row, length in zip(tensors[CAPTION], lengths, strict=True)]
+        with torch.autocast(noise.device.type, enabled=False):
+            texts = [self.text_states(caption, noise.device) for caption in captions]
+        return TextBatch.of(texts, noise.device, noise.dtype)
+
+    def frozen_dtype(self) -> torch.dtype:
+        """In which text encoders are kept."""
+        return HALF_DTYPES.get(self.precision, torch.float32)
+
+
+def to_tokens(latents: Tensor, patch: int = 2) -> Tensor:
+    """[B, C, h, w] to [B, h w / patch^2, C patch^2], the channels of a patch in the order (C, row, column)."""
+    return nn.functional.pixel_unshuffle(latents, patch).flatten(2).transpose(1, 2)
+
+
+def from_tokens(tokens: Tensor, size: torch.Size, patch: int = 2) -> Tensor:
+    """The latents [B, C, h, w] of `to_tokens`; `size` ends with h, w."""
+    height, width = size[-2] // patch, size[-1] // patch
+    return nn.functional.pixel_shuffle(tokens.transpose(1, 2).unflatten(2, (height, width)), patch)
+
+
+def image_positions(latents: Tensor) -> Tensor:
+    """(0, row, column) of each 2 x 2 patch of latents [B, C, h, w]: [h w / 4, 3], as FLUX.1 counts them."""
+    places = [torch.arange(size, device=latents.device) for size in (1, latents.shape[2] // 2, latents.shape[3] // 2)]
+    return torch.cartesian_prod(*places).to(latents.dtype)

@@ -1,0 +1,73 @@
+"""FLUX.1 (Black Forest Labs 2024): dev, which is guidance-distilled, and schnell; 12 B parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modules.diffusion.flow_options import GuidedFlowOptions
+from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.text_states import TextBatch
+from modules.families._flow_transformer import FlowTransformer, from_tokens, image_positions, to_tokens
+
+PROMPT, POOLED = "prompt", "pooled"
+
+
+class Flux(FlowTransformer):
+    """T5 encodes the prompt, padded and without a mask, as the transformer was trained; CLIP gives a pooled vector."""
+
+    about = (
+        "FLUX.1 dev and schnell by Black Forest Labs: 12 B parameters (24 GB in bf16). dev: "
+        "non-commercial licence; schnell: Apache 2.0."
+    )
+    Options = GuidedFlowOptions
+    spec = FlowPipelineSpec(
+        ("FluxPipeline", "FluxImg2ImgPipeline"), {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
+    )
+    architecture = "flux-1-dev"
+    text_names = (PROMPT, POOLED)
+    caption_tokenizer = "tokenizer_2"
+
+    def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
+        """See FlowTransformer."""
+        prediction = self.model(
+            hidden_states=to_tokens(x_t),
+            timestep=sigma,
+            guidance=guidance,
+            pooled_projections=text[POOLED],
+            encoder_hidden_states=text[PROMPT],
+            txt_ids=x_t.new_zeros(text[PROMPT].shape[1], 3),
+            img_ids=image_positions(x_t),
+            return_dict=False,
+        )[0]
+        return from_tokens(prediction, x_t.shape)
+
+    @property
+    def caption_limit(self) -> int:
+        """256 tokens for schnell, whose transformer has no guidance input."""
+        is_schnell = not self.components.transformer.config["guidance_embeds"]
+        return min(super().caption_limit, 256) if is_schnell else super().caption_limit
+
+    def modelspec(self) -> Mapping[str, str]:
+        """See Family."""
+        is_dev = self.components.transformer.config["guidance_embeds"]
+        return {**super().modelspec(), "architecture": "flux-1-dev" if is_dev else "flux-1-schnell"}
+
+    def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """See FlowSampling."""
+        limit = self.caption_limit
+        states, pooled, _ = pipeline.encode_prompt(prompt, None, device=device, max_sequence_length=limit)
+        return {PROMPT: states[0], POOLED: pooled[0]}
+
+    def pipeline_arguments(
+        self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
+    ) -> dict[str, Any]:
+        """See FlowSampling; the distilled model takes the guidance scale, and no negative prompt."""
+        return {
+            "prompt_embeds": prompt[PROMPT],
+            "pooled_prompt_embeds": prompt[POOLED],
+            "guidance_scale": guidance_scale,
+        }

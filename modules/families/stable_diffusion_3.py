@@ -1,0 +1,68 @@
+"""Stable Diffusion 3 and 3.5, medium and large (Esser et al. 2024, arXiv:2403.03206)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modules.diffusion.flow_matching import TIMESTEP_SCALE
+from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.text_states import TextBatch
+from modules.families._flow_transformer import FlowTransformer
+
+PROMPT, POOLED = "prompt", "pooled"
+
+
+class StableDiffusion3(FlowTransformer):
+    """Two CLIP encoders and T5, padded and without a mask, as the transformer was trained."""
+
+    about = (
+        "Stable Diffusion 3 and 3.5 by Stability AI: medium 2.0 and 2.2 B, large 8.1 B parameters (4 to 16 GB in "
+        "bf16), Stability community licence."
+    )
+    spec = FlowPipelineSpec(
+        ("StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline"),
+        {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2", "text_encoder_3": "tokenizer_3"},
+    )
+    architecture = "stable-diffusion-v3"
+    text_names = (PROMPT, POOLED)
+    caption_tokenizer = "tokenizer_3"
+    max_tokens = 256
+
+    def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
+        """See FlowTransformer."""
+        prediction: Tensor = self.model(
+            hidden_states=x_t,
+            timestep=sigma * TIMESTEP_SCALE,
+            encoder_hidden_states=text[PROMPT],
+            pooled_projections=text[POOLED],
+            return_dict=False,
+        )[0]
+        return prediction
+
+    def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """See FlowSampling."""
+        states, _, pooled, _ = pipeline.encode_prompt(
+            prompt,
+            None,
+            None,
+            device=device,
+            do_classifier_free_guidance=False,
+            max_sequence_length=self.caption_limit,
+        )
+        return {PROMPT: states[0], POOLED: pooled[0]}
+
+    def pipeline_arguments(
+        self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
+    ) -> dict[str, Any]:
+        """See FlowSampling."""
+        return {
+            "prompt_embeds": prompt[PROMPT],
+            "pooled_prompt_embeds": prompt[POOLED],
+            "negative_prompt_embeds": negative[PROMPT],
+            "negative_pooled_prompt_embeds": negative[POOLED],
+            "guidance_scale": guidance_scale,
+        }

@@ -1,0 +1,53 @@
+"""Z-Image (Tongyi-MAI 2025, arXiv:2511.22699): a single-stream transformer of 6 B parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.text_states import TextBatch
+from modules.families._flow_transformer import FlowTransformer
+
+PROMPT = "prompt.states"
+
+
+class ZImage(FlowTransformer):
+    """Prompts are encoded by Qwen3 as a message of a user; the transformer takes them without padding."""
+
+    about = "Z-Image by Tongyi-MAI: 6 B parameters (12 GB in bf16), Apache 2.0."
+    spec = FlowPipelineSpec(("ZImagePipeline", "ZImageImg2ImgPipeline"), {"text_encoder": "tokenizer"})
+    architecture = "z-image"
+    text_names = (PROMPT,)
+
+    def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
+        """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""
+        images = list(x_t.unsqueeze(2).unbind(0))
+        return -torch.stack(self.model(images, 1 - sigma, text.each(PROMPT), return_dict=False)[0]).squeeze(2)
+
+    def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """See FlowSampling."""
+        states, _ = pipeline.encode_prompt(
+            [prompt], device, do_classifier_free_guidance=False, max_sequence_length=self.caption_limit
+        )
+        return {PROMPT: states[0]}
+
+    def pipeline_arguments(
+        self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
+    ) -> dict[str, Any]:
+        """See FlowSampling."""
+        return {
+            "prompt_embeds": list(prompt[PROMPT]),
+            "negative_prompt_embeds": list(negative[PROMPT]),
+            "guidance_scale": guidance_scale,
+        }
+
+    def count_tokens(self, caption: str) -> int:
+        """See FlowSampling."""
+        tokenizer = self.components.tokenizers["tokenizer"]
+        message = [{"role": "user", "content": caption}]
+        text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, enable_thinking=True)
+        return len(tokenizer(text, verbose=False).input_ids)

@@ -1,0 +1,155 @@
+"""The velocity that each flow-matching family predicts, as diffusers' pipelines and training scripts compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from diffusers import DiffusionPipeline
+from torch import Tensor
+
+from modules.config import TrainConfig
+from modules.data.batch import Batch, Example, stack_samples
+from modules.families._by_name import family_class
+from modules.families._family import SampleRequest
+from modules.families._flow_transformer import FlowTransformer
+
+CAPTIONS = ("a red disc", "a blue circle, number 2, on a table", "cat and dog")
+REQUEST = SampleRequest("a red disc", "a blue square", 64, 48, steps=2, guidance_scale=3.0, seed=7)
+
+
+def load(family: str, folder: Path, **settings: object) -> FlowTransformer:
+    """The family as a run loads it."""
+    config = TrainConfig.model_validate({"family": family, "base_model": str(folder), **settings})
+    loaded = family_class(family).load(config)
+    assert isinstance(loaded, FlowTransformer)
+    return loaded
+
+
+def pipeline(folder: Path) -> Any:
+    """diffusers' own pipeline of the folder."""
+    loaded = DiffusionPipeline.from_pretrained(folder)
+    loaded.set_progress_bar_config(disable=True)
+    return loaded
+
+
+def example(number: int) -> Example:
+    """An image of noise, 48 x 64 pixels, with two captions."""
+    generator = torch.Generator().manual_seed(number)
+    pixels = torch.randint(0, 256, (3, 64, 48), generator=generator, dtype=torch.uint8)
+    return Example(pixels, None, (CAPTIONS[number], "another one"), (100, 80), (0, 0), flipped=False)
+
+
+def batch(family: FlowTransformer) -> Batch:
+    """Three samples, as the loader makes them."""
+    transform = family.sample_transform
+    encode = family.example_transform or family.encode
+    samples = [
+        transform(encode(example(number)), caption, torch.Generator().manual_seed(number))
+        for number, caption in enumerate(CAPTIONS)
+    ]
+    tensors = stack_samples(samples, transform.varying_length)
+    weights = torch.ones(3, dtype=torch.float64)
+    return Batch(tensors, torch.arange(3), torch.arange(3), weights, is_last_of_step=True, step_samples=3)
+
+
+@torch.no_grad()
+def direct_loss(family: str, folder: Path, given: Batch) -> Tensor:
+    """[B]: each sample alone, x_0 encoded from its image as the most likely latents."""
+    pipe = pipeline(folder)
+    found = []
+    for number, caption in enumerate(CAPTIONS):
+        pixels = example(number).pixels[None].float() / 127.5 - 1
+        x_0 = _latents(pipe, pixels)
+        noise, sigma = given.tensors["noise"][number][None], given.tensors["sigma"][number][None]
+        x_t = (1 - sigma) * x_0 + sigma * noise
+        predicted = VELOCITIES[family](pipe, x_t, sigma, caption)
+        found.append((predicted - (noise - x_0)).square().mean())
+    return torch.stack(found)
+
+
+def _latents(pipe: Any, pixels: Tensor) -> Tensor:
+    config = pipe.vae.config
+    if hasattr(pipe.vae, "bn"):
+        latents = pipe._patchify_latents(pipe.vae.encode(pixels).latent_dist.mode())
+        mean = pipe.vae.bn.running_mean.view(1, -1, 1, 1)
+        return cast(
+            Tensor, (latents - mean) / torch.sqrt(pipe.vae.bn.running_var.view(1, -1, 1, 1) + config.batch_norm_eps)
+        )
+    if "latents_mean" in config and config.latents_mean is not None:
+        mean, std = (torch.tensor(each).view(1, -1, 1, 1) for each in (config.latents_mean, config.latents_std))
+        return cast(Tensor, (pipe.vae.encode(pixels.unsqueeze(2)).latent_dist.mode()[:, :, 0] - mean) / std)
+    return cast(Tensor, (pipe.vae.encode(pixels).latent_dist.mode() - config.shift_factor) * config.scaling_factor)
+
+
+def _z_image(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, _ = pipe.encode_prompt(caption, do_classifier_free_guidance=False)
+    return cast(Tensor, -pipe.transformer([x_t[0].unsqueeze(1)], 1 - sigma, states).sample[0][:, 0][None])
+
+
+def _flux(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, pooled, text_ids = pipe.encode_prompt(caption)
+    ids = pipe._prepare_latent_image_ids(1, x_t.shape[2] // 2, x_t.shape[3] // 2, "cpu", torch.float32)
+    guidance = torch.ones(1)
+    out = pipe.transformer(_pack(pipe, x_t), states, pooled, sigma, ids, text_ids, guidance).sample
+    return cast(Tensor, pipe._unpack_latents(out, x_t.shape[2] * 8, x_t.shape[3] * 8, 8))
+
+
+def _sd3(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, _, pooled, _ = pipe.encode_prompt(caption, None, None, do_classifier_free_guidance=False)
+    return cast(Tensor, pipe.transformer(x_t, states, pooled, sigma * 1000).sample)
+
+
+def _qwen_image(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, mask = pipe.encode_prompt(caption)
+    shapes = [[(1, x_t.shape[2] // 2, x_t.shape[3] // 2)]]
+    out = pipe.transformer(_pack(pipe, x_t), states, mask, sigma, img_shapes=shapes).sample
+    return cast(Tensor, pipe._unpack_latents(out, x_t.shape[2] * 8, x_t.shape[3] * 8, 8)[:, :, 0])
+
+
+def _flux2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, text_ids = pipe.encode_prompt(caption)
+    ids = pipe._prepare_latent_ids(x_t)
+    out = pipe.transformer(
+        pipe._pack_latents(x_t), states, timestep=sigma, img_ids=ids, txt_ids=text_ids, guidance=None
+    ).sample
+    return cast(Tensor, pipe._unpack_latents_with_ids(out, ids, *x_t.shape[2:]))
+
+
+def _chroma(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, text_ids, mask, *_ = pipe.encode_prompt(caption, do_classifier_free_guidance=False)
+    ids = pipe._prepare_latent_image_ids(1, x_t.shape[2] // 2, x_t.shape[3] // 2, "cpu", torch.float32)
+    tokens = _pack(pipe, x_t)
+    mask = pipe._prepare_attention_mask(1, tokens.shape[1], tokens.dtype, mask)
+    out = pipe.transformer(tokens, states, sigma, ids, text_ids, mask).sample
+    return cast(Tensor, pipe._unpack_latents(out, x_t.shape[2] * 8, x_t.shape[3] * 8, 8))
+
+
+def _krea2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, mask = pipe.encode_prompt(caption)
+    height, width = x_t.shape[2] // 2, x_t.shape[3] // 2
+    places = pipe.prepare_position_ids(states.shape[1], height, width, "cpu")
+    out = pipe.transformer(_pack(pipe, x_t), states, sigma, places, mask).sample
+    return _unpack(out, height, width)
+
+
+def _pack(pipe: Any, x_t: Tensor) -> Tensor:
+    return cast(Tensor, pipe._pack_latents(x_t, *x_t.shape))
+
+
+def _unpack(tokens: Tensor, height: int, width: int) -> Tensor:
+    parts = tokens.view(1, height, width, -1, 2, 2).permute(0, 3, 1, 4, 2, 5)
+    return parts.reshape(1, -1, 2 * height, 2 * width)
+
+
+VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
+    "z_image": _z_image,
+    "flux": _flux,
+    "stable_diffusion_3": _sd3,
+    "qwen_image": _qwen_image,
+    "flux2": _flux2,
+    "chroma": _chroma,
+    "krea2": _krea2,
+}

@@ -1,0 +1,72 @@
+"""What flow-matching families say of models, LoRAs and captions that do not suit them, and what they keep in memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from modules.checkpoint.formats import read_lora
+from modules.config import ConfigError
+from modules.families._find_family import find_family
+from modules.training.methods.lora import adapter_names
+from tests.families.flow_checks import CAPTIONS, batch, example, load
+from tests.families.tiny_flow_pipelines import TINY
+from tests.families.tiny_pipelines import tiny_sd
+
+
+@pytest.fixture(scope="module")
+def z_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TINY["z_image"](tmp_path_factory.mktemp("bad") / "z_image")
+
+
+def test_a_base_of_another_family_names_the_right_one(z_image: Path, tmp_path: Path) -> None:
+    assert find_family(str(z_image)) == "z_image"
+    with pytest.raises(ConfigError, match=r"ZImagePipeline.*'flux'.*\s*Set family to z_image"):
+        load("flux", z_image)
+    with pytest.raises(ConfigError, match="Set family to stable_diffusion,"):
+        load("z_image", tiny_sd(tmp_path / "sd"))
+
+
+@pytest.mark.parametrize("entry", [["os", "system"], ["transformers", "pipeline"], ["diffusers", "UNet2DModel"], None])
+def test_a_class_that_the_pipeline_cannot_use_is_refused(entry: object, z_image: Path, tmp_path: Path) -> None:
+    shutil.copytree(z_image, tmp_path / "model")
+    index = json.loads((tmp_path / "model" / "model_index.json").read_text())
+    index["text_encoder"] = entry
+    (tmp_path / "model" / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(ConfigError, match="as its text_encoder"):
+        load("z_image", tmp_path / "model")
+
+
+def test_a_lora_of_another_model_is_refused(z_image: Path, tmp_path: Path) -> None:
+    family = load("z_image", z_image)
+    file = tmp_path / "sdxl.safetensors"
+    matrices = {f"unet.mid_block.to_q.lora_{side}.weight": torch.zeros(2, 2) for side in "AB"}
+    save_file(matrices, file)
+    with pytest.raises(ConfigError, match="LoRA of another model"):
+        read_lora(file, adapter_names(family))
+
+
+def test_captions_that_are_too_long_are_counted(z_image: Path) -> None:
+    family = load("z_image", z_image, family_options={"max_caption_tokens": 64})
+    warnings = family.prompt_warnings([*CAPTIONS, "a long one " * 20, "another long one " * 20])
+    assert len(warnings) == 1
+    assert warnings[0].startswith("2 texts are longer than 64 tokens and truncated, for example 'a long one")
+
+
+def test_text_encoders_leave_memory_once_captions_are_cached(z_image: Path) -> None:
+    family = load("z_image", z_image, samples=[{"prompt": CAPTIONS[0]}])
+    cached = family.encode(example(0))
+    assert cached["prompt.states"].shape[0] == int(cached["prompt.states.ends"][-1])  # nothing is padded
+    assert family._text_pipeline is not None
+    family.offload_frozen()
+    assert family._text_pipeline is None
+    family._prompt(CAPTIONS[0], torch.device("cpu"))  # known
+    assert family._text_pipeline is None
+    half = load("z_image", z_image, precision="bf16")
+    assert half.encode(example(0))["prompt.states"].dtype == torch.bfloat16
+    assert batch(half).tensors["prompt.states"].dtype == torch.bfloat16

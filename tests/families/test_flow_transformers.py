@@ -1,0 +1,96 @@
+"""Each flow-matching family against diffusers' own transformer, autoencoder and pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from modules.config import TrainConfig
+from modules.distributed import Weights
+from modules.families._by_name import family_class
+from modules.training.methods.method import export_of
+from modules.training.model_setup import prepare_model
+from modules.training.precision import Precision
+from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline
+from tests.families.tiny_flow_pipelines import TINY
+
+FAMILIES = list(VELOCITIES)
+pytestmark = pytest.mark.filterwarnings("ignore:.FluxPosEmbed:FutureWarning")  # of diffusers' Chroma
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("flow")
+    return {name: TINY[name](place / name) for name in FAMILIES}
+
+
+def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
+    """The picture of REQUEST by diffusers' pipeline."""
+    pipe = pipeline(folder)
+    if lora is not None:
+        pipe.load_lora_weights(lora)
+    given = {"guidance_scale": REQUEST.guidance_scale, "negative_prompt": REQUEST.negative_prompt}
+    name = type(pipe).__name__
+    if name == "QwenImagePipeline":
+        given["true_cfg_scale"] = given.pop("guidance_scale")
+    elif name in ("FluxPipeline", "Flux2KleinPipeline"):
+        given.pop("negative_prompt")
+    generator = torch.Generator().manual_seed(REQUEST.seed)
+    sizes = {"width": REQUEST.width, "height": REQUEST.height, "num_inference_steps": REQUEST.steps}
+    return np.array(pipe(prompt=REQUEST.prompt, **given, **sizes, generator=generator).images[0])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_loss_is_that_of_diffusers_and_of_what_is_not_cached(name: str, folders: dict[str, Path]) -> None:
+    options = {"family_options": {"latents": "mode"}}
+    family = load(name, folders[name], **options)
+    given = batch(family)
+    with torch.no_grad():
+        losses = family.loss(given)
+        alone = torch.cat([family.loss(one) for one in given.split(1)])
+        uncached = load(name, folders[name], cache_latents=False, **options)
+        encoded_now = uncached.loss(batch(uncached))
+    family.loss(given).sum().backward()
+    without = [key for key, weight in family.model.named_parameters() if weight.requires_grad and weight.grad is None]
+    assert without == []  # an error with DDP
+    torch.testing.assert_close(losses, direct_loss(name, folders[name], given), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(alone, losses, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(encoded_now, losses, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path]) -> None:
+    request = REQUEST
+    if name == "flux2":  # its pipeline has no negative prompt but the empty one
+        request = type(REQUEST)(**{**REQUEST.__dict__, "negative_prompt": ""})
+    sample = np.array(load(name, folders[name]).sample(request))
+    assert sample.std() > 5
+    assert np.array_equal(sample, drawn(folders[name]))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    config = TrainConfig.model_validate(
+        {"family": name, "base_model": str(folders[name]), "method": "lora", "lora_rank": 2, "lora_alpha": 2.0}
+    )
+    family = family_class(name).load_for_training(config)
+    prepare_model(family, config, Precision("fp32", torch.device("cpu")))
+    for key, weight in family.model.named_parameters():
+        if ".lora_B." in key:
+            torch.nn.init.normal_(weight, std=0.3, generator=torch.Generator().manual_seed(len(key)))
+    request = REQUEST if name != "flux2" else type(REQUEST)(**{**REQUEST.__dict__, "negative_prompt": ""})
+    in_memory = np.array(family.sample(request))
+    export_of(family, Weights(family.model), config, {})(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["pytorch_lora_weights.safetensors"]
+    assert not np.array_equal(in_memory, drawn(folders[name]))
+    assert np.abs(in_memory.astype(int) - drawn(folders[name], tmp_path)).max() <= 1
+
+    whole = load(name, folders[name])
+    with torch.no_grad():
+        for weight in whole.model.parameters():
+            weight.mul_(1.1)
+    whole.export(whole.model.state_dict(), tmp_path / "whole")
+    assert np.array_equal(np.array(whole.sample(request)), drawn(tmp_path / "whole"))

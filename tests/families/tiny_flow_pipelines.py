@@ -1,0 +1,349 @@
+"""Pipelines of flow-matching transformers with a few thousand random weights, on disk in the form of real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import (
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3Model,
+    Qwen3VLConfig,
+    Qwen3VLModel,
+    T5Config,
+    T5EncoderModel,
+    T5Tokenizer,
+)
+
+from modules.diffusion.quiet_libraries import quiet_libraries
+from tests.families import tiny_pipelines
+
+with quiet_libraries():
+    from diffusers import (
+        ChromaPipeline,
+        ChromaTransformer2DModel,
+        Flux2KleinPipeline,
+        Flux2Transformer2DModel,
+        FluxPipeline,
+        FluxTransformer2DModel,
+        Krea2Pipeline,
+        Krea2Transformer2DModel,
+        QwenImagePipeline,
+        QwenImageTransformer2DModel,
+        SD3Transformer2DModel,
+        StableDiffusion3Pipeline,
+        ZImagePipeline,
+        ZImageTransformer2DModel,
+    )
+
+WIDTH = 16  # of the text encoders
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": WIDTH}
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def tiny_z_image(folder: Path) -> Path:
+    """A ZImagePipeline in `folder`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokenizer = qwen_tokenizer()
+        pipeline = ZImagePipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+            vae=vae(),
+            text_encoder=Qwen3Model(qwen_config(tokenizer)),
+            tokenizer=tokenizer,
+            transformer=ZImageTransformer2DModel(
+                in_channels=4,
+                dim=16,
+                n_layers=1,
+                n_refiner_layers=1,
+                n_heads=2,
+                n_kv_heads=2,
+                cap_feat_dim=WIDTH,
+                axes_dims=[2, 2, 4],
+                axes_lens=[256, 32, 32],
+            ),
+        )
+    return save(pipeline, folder)
+
+
+def tiny_flux(folder: Path) -> Path:
+    """A FluxPipeline in `folder`, guidance-distilled as dev."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        clip, t5 = tiny_pipelines.clip_tokenizer(), t5_tokenizer()
+        pipeline = FluxPipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+            vae=vae(),
+            text_encoder=CLIPTextModel(tiny_pipelines.clip_config(clip)),
+            tokenizer=clip,
+            text_encoder_2=T5EncoderModel(t5_config(t5)),
+            tokenizer_2=t5,
+            transformer=FluxTransformer2DModel(
+                in_channels=16,
+                num_layers=1,
+                num_single_layers=1,
+                attention_head_dim=8,
+                num_attention_heads=2,
+                joint_attention_dim=WIDTH,
+                pooled_projection_dim=WIDTH,
+                guidance_embeds=True,
+                axes_dims_rope=(2, 2, 4),
+            ),
+        )
+    return save(pipeline, folder)
+
+
+def tiny_sd3(folder: Path) -> Path:
+    """A StableDiffusion3Pipeline in `folder`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        clip, t5 = tiny_pipelines.clip_tokenizer(), t5_tokenizer()
+        pipeline = StableDiffusion3Pipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+            vae=vae(),
+            text_encoder=CLIPTextModelWithProjection(tiny_pipelines.clip_config(clip)),
+            tokenizer=clip,
+            text_encoder_2=CLIPTextModelWithProjection(tiny_pipelines.clip_config(clip, hidden_act="gelu")),
+            tokenizer_2=clip,
+            text_encoder_3=T5EncoderModel(t5_config(t5, 2 * WIDTH)),
+            tokenizer_3=t5,
+            transformer=SD3Transformer2DModel(
+                sample_size=8,
+                in_channels=4,
+                out_channels=4,
+                num_layers=2,
+                attention_head_dim=8,
+                num_attention_heads=2,
+                joint_attention_dim=2 * WIDTH,
+                caption_projection_dim=16,
+                pooled_projection_dim=2 * WIDTH,
+                pos_embed_max_size=16,
+                qk_norm="rms_norm",
+            ),
+        )
+    return save(pipeline, folder)
+
+
+def tiny_chroma(folder: Path) -> Path:
+    """A ChromaPipeline in `folder`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        t5 = t5_tokenizer()
+        pipeline = ChromaPipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+            vae=vae(),
+            text_encoder=T5EncoderModel(t5_config(t5)),
+            tokenizer=t5,
+            transformer=ChromaTransformer2DModel(
+                in_channels=16,
+                num_layers=1,
+                num_single_layers=1,
+                attention_head_dim=8,
+                num_attention_heads=2,
+                joint_attention_dim=WIDTH,
+                axes_dims_rope=(2, 2, 4),
+                approximator_num_channels=8,
+                approximator_hidden_dim=16,
+                approximator_layers=1,
+            ),
+        )
+    return save(pipeline, folder)
+
+
+def tiny_qwen_image(folder: Path) -> Path:
+    """A QwenImagePipeline in `folder`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokenizer = qwen_tokenizer()
+        config = Qwen2_5_VLConfig(text_config=qwen_settings(tokenizer, rope=True), vision_config=VISION)
+        pipeline = QwenImagePipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+            vae=video_vae(),
+            text_encoder=Qwen2_5_VLForConditionalGeneration(config),
+            tokenizer=tokenizer,
+            transformer=QwenImageTransformer2DModel(
+                in_channels=16,
+                out_channels=4,
+                num_layers=1,
+                attention_head_dim=8,
+                num_attention_heads=2,
+                joint_attention_dim=WIDTH,
+                axes_dims_rope=(2, 2, 4),
+            ),
+        )
+    return save(pipeline, folder)
+
+
+def tiny_flux2(folder: Path) -> Path:
+    """A Flux2KleinPipeline in `folder`; its text encoder needs 27 layers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokenizer = qwen_tokenizer()
+        autoencoder = AutoencoderKLFlux2(
+            down_block_types=("DownEncoderBlock2D",) * 4,
+            up_block_types=("UpDecoderBlock2D",) * 4,
+            block_out_channels=(4, 4, 8, 8),
+            layers_per_block=1,
+            latent_channels=4,
+            norm_num_groups=4,
+            sample_size=64,
+        )
+        autoencoder.bn.running_mean.uniform_(-0.2, 0.2)
+        autoencoder.bn.running_var.uniform_(0.5, 2.0)
+        pipeline = Flux2KleinPipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+            vae=autoencoder,
+            text_encoder=Qwen3ForCausalLM(qwen_config(tokenizer, num_hidden_layers=27)),
+            tokenizer=tokenizer,
+            transformer=Flux2Transformer2DModel(
+                in_channels=16,
+                num_layers=1,
+                num_single_layers=1,
+                attention_head_dim=8,
+                num_attention_heads=2,
+                joint_attention_dim=3 * WIDTH,
+                timestep_guidance_channels=8,
+                axes_dims_rope=(2, 2, 2, 2),
+                guidance_embeds=False,
+            ),
+        )
+    return save(pipeline, folder)
+
+
+def tiny_krea2(folder: Path) -> Path:
+    """A Krea2Pipeline in `folder`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokenizer = qwen_tokenizer()
+        config = Qwen3VLConfig(text_config=qwen_settings(tokenizer, rope=True), vision_config=VISION)
+        pipeline = Krea2Pipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+            vae=video_vae(),
+            text_encoder=Qwen3VLModel(config),
+            tokenizer=tokenizer,
+            transformer=Krea2Transformer2DModel(
+                in_channels=16,
+                num_layers=1,
+                attention_head_dim=8,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                intermediate_size=32,
+                timestep_embed_dim=8,
+                text_hidden_dim=WIDTH,
+                num_text_layers=2,
+                text_num_attention_heads=2,
+                text_num_key_value_heads=1,
+                text_intermediate_size=32,
+                num_layerwise_text_blocks=1,
+                num_refiner_text_blocks=1,
+                axes_dims_rope=(2, 2, 4),
+            ),
+            text_encoder_select_layers=(0, 2),
+        )
+    return save(pipeline, folder)
+
+
+def save(pipeline: Any, folder: Path) -> Path:
+    """Write the pipeline; weights that start as zeros get values, so that all of them matter."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in pipeline.transformer.parameters():
+        if not weight.any():
+            weight.data = 0.1 * torch.randn(weight.shape, generator=generator)
+    pipeline.save_pretrained(folder)
+    return folder
+
+
+def vae(**settings: Any) -> AutoencoderKL:
+    """Four latent channels, sides divided by 8."""
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(4, 4, 8, 8),
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=4,
+        sample_size=64,
+        scaling_factor=0.36,
+        shift_factor=0.11,
+        **settings,
+    )
+
+
+def qwen_tokenizer() -> Qwen2Tokenizer:
+    """Qwen's byte-level tokenizer without merges: a token for each byte."""
+    vocabulary = {letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}
+    for special in SPECIAL:
+        vocabulary[special] = len(vocabulary)
+    return Qwen2Tokenizer(
+        vocab=vocabulary, merges=[], extra_special_tokens=list(SPECIAL[1:]), chat_template=CHAT, model_max_length=1024
+    )
+
+
+def qwen_config(tokenizer: Qwen2Tokenizer, **settings: Any) -> Qwen3Config:
+    """Two layers, if `settings` do not say otherwise."""
+    return Qwen3Config(**(qwen_settings(tokenizer) | settings))
+
+
+def qwen_settings(tokenizer: Qwen2Tokenizer, *, rope: bool = False) -> dict[str, Any]:
+    """Of a language model; with `rope` the positions of one that sees images."""
+    positions = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": WIDTH,
+        "intermediate_size": 2 * WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "max_position_embeddings": 1024,
+        **({"rope_parameters": positions} if rope else {}),
+    }
+
+
+def t5_tokenizer() -> T5Tokenizer:
+    """A Unigram tokenizer with a piece for each printable character."""
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -9.0), ("\u2581", -2.0)]
+    return T5Tokenizer(vocab=[*pieces, *((chr(code), -3.0) for code in range(33, 127))], extra_ids=0)
+
+
+def t5_config(tokenizer: T5Tokenizer, width: int = WIDTH) -> T5Config:
+    """One layer."""
+    return T5Config(vocab_size=len(tokenizer), d_model=width, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+
+
+def video_vae() -> AutoencoderKLQwenImage:
+    """Four latent channels, sides divided by 8, frames as they are."""
+    return AutoencoderKLQwenImage(
+        base_dim=4,
+        z_dim=4,
+        dim_mult=[1, 1, 2, 2],
+        num_res_blocks=1,
+        temperal_downsample=[False, True, True],
+        latents_mean=[0.1, -0.2, 0.3, 0.0],
+        latents_std=[1.5, 2.0, 0.8, 1.1],
+    )
+
+
+TINY: Mapping[str, Callable[[Path], Path]] = {
+    "z_image": tiny_z_image,
+    "flux": tiny_flux,
+    "stable_diffusion_3": tiny_sd3,
+    "qwen_image": tiny_qwen_image,
+    "flux2": tiny_flux2,
+    "chroma": tiny_chroma,
+    "krea2": tiny_krea2,
+}
