@@ -14,7 +14,9 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -41,7 +43,7 @@ class LastBackup(SilentReport):
 
     at: float = 0.0
 
-    def backup(self, folder: Path, step: int) -> None:
+    def backup(self, *arguments: object, **options: object) -> None:
         self.at = time.perf_counter()
 
 
@@ -68,9 +70,9 @@ def disk(place: Path, size_mb: int) -> None:
     backups, speeds = Backups(place / "backup", keep=1), (list[float](), list[float]())
     data = os.urandom(CHUNK)
     for _ in range(ROUNDS):
-        for speed, work in zip(
-            speeds, (lambda: plain(place, size, data), lambda: backups.write(state, "{}")), strict=True
-        ):
+        back_up = partial(backups.write, state, "{}")
+        works: tuple[Callable[[], object], ...] = (partial(plain, place, size, data), back_up)
+        for speed, work in zip(speeds, works, strict=True):
             started = time.perf_counter()
             work()
             speed.append(size / 1e6 / (time.perf_counter() - started))

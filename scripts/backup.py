@@ -241,7 +241,11 @@ def _row(backup: BackupInfo) -> tuple[str, ...]:
 def _write_json(backups: list[BackupInfo], file: str | None) -> None:
     if file is not None:
         text = json.dumps([_as_json(each) for each in backups], indent=2)
-        Path(file).write_text(f"{text}\n", encoding="utf-8")
+        try:
+            Path(file).write_text(f"{text}\n", encoding="utf-8")
+        except OSError as error:
+            error.filename = file  # which a full disk does not name
+            raise
 
 
 def _as_json(backup: BackupInfo) -> dict[str, object]:

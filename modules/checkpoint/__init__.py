@@ -2,35 +2,48 @@
 
 from modules.checkpoint.backup_files import (
     BACKUP_NAME,
-    FILE_NAMES,
     MANIFEST,
+    FileEntry,
     Position,
+    StoredState,
     TrainingState,
+    file_names,
     find_damage,
     manifest_sha256,
+    open_backup,
     read_backup,
     read_manifest,
 )
-from modules.checkpoint.backups import Backups, to_cpu
+from modules.checkpoint.backup_list import Rotation
+from modules.checkpoint.backups import Backups, part_files, to_cpu, write_part, write_texts
 from modules.checkpoint.best_weights import BEST_FILES, BestValidation, BestWeights, best_sha256, read_best
 from modules.checkpoint.optimizer_state import OptimizerState, pack_optimizer, unpack_optimizer
 from modules.checkpoint.saved_model import read_model_config, save_model
+from modules.checkpoint.stored_tensors import Part, Rows, StoredTensor
 
 __all__ = [
     "BACKUP_NAME",
     "BEST_FILES",
-    "FILE_NAMES",
     "MANIFEST",
     "Backups",
     "BestValidation",
     "BestWeights",
+    "FileEntry",
     "OptimizerState",
+    "Part",
     "Position",
+    "Rotation",
+    "Rows",
+    "StoredState",
+    "StoredTensor",
     "TrainingState",
     "best_sha256",
+    "file_names",
     "find_damage",
     "manifest_sha256",
+    "open_backup",
     "pack_optimizer",
+    "part_files",
     "read_backup",
     "read_best",
     "read_manifest",
@@ -38,4 +51,6 @@ __all__ = [
     "save_model",
     "to_cpu",
     "unpack_optimizer",
+    "write_part",
+    "write_texts",
 ]

@@ -15,16 +15,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from modules.checkpoint.optimizer_state import OptimizerState, Plain
+from modules.checkpoint.stored_tensors import KINDS, Part, StoredTensor, part_file, stored_tensors
 from modules.config import ResumeError
 from modules.files import FileFault, Record, file_size, open_regular, printable, read_bytes, read_json, validate_record
 
-VERSION: Final = 1
+VERSION: Final = 2  # of backups in parts; those in whole tensors are written as version 1
 MANIFEST: Final = "manifest.json"
 BACKUP_NAME: Final = re.compile(r"step-\d{6,16}")
-_REQUIRED: Final = frozenset(
-    {"weights.safetensors", "optimizer.safetensors", "optimizer.json", "progress.json", "config.json"}
-)
-FILE_NAMES: Final = _REQUIRED | {"ema.safetensors"}  # besides the manifest
+_TEXTS: Final = frozenset({"optimizer.json", "progress.json", "config.json"})
+_OPTIONAL: Final = "ema"
+_MOST_PARTS: Final = 99_999
+_verified: list[tuple[object, ...]] = []  # the backup whose checksums matched last
 _JSON_LIMIT: Final = 256 << 20  # bytes: optimizer.json has an entry for each parameter
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -64,6 +65,41 @@ class TrainingState:
     optimizer: OptimizerState
     scaler: dict[str, Plain]
     config: Mapping[str, object] = field(default_factory=dict)  # of the run that wrote the backup; set when it is read
+    part: Part | None = None  # that its tensors are, of a state that is divided among the ranks; None: they are whole
+
+
+@dataclass(frozen=True)
+class StoredOptimizer:
+    """As `OptimizerState`, with tensors that are still in the files."""
+
+    class_name: str
+    tensors: Mapping[str, StoredTensor]
+    values: dict[str, dict[str, Plain]]
+    groups: list[dict[str, Plain]]
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """As `TrainingState`, with tensors that are still in the files: a rank reads the rows that it needs."""
+
+    position: Position
+    weights: Mapping[str, StoredTensor]
+    ema: Mapping[str, StoredTensor] | None
+    optimizer: StoredOptimizer
+    scaler: dict[str, Plain]
+    config: Mapping[str, object]
+
+    def read(self) -> TrainingState:
+        """All of it, in whole tensors. Raises ResumeError."""
+        stored = self.optimizer
+        return TrainingState(
+            position=self.position,
+            weights=_whole(self.weights),
+            ema=None if self.ema is None else _whole(self.ema),
+            optimizer=OptimizerState(stored.class_name, _whole(stored.tensors), stored.values, stored.groups),
+            scaler=self.scaler,
+            config=self.config,
+        )
 
 
 class FileEntry(Record):
@@ -79,16 +115,30 @@ class Manifest(Record):
     version: Positive
     number: Positive  # within the run, in the order of writing
     files: dict[str, FileEntry]
+    parts: Annotated[int, Field(ge=1, le=_MOST_PARTS)] | None = None  # from version 2 on
 
     @model_validator(mode="after")
     def _names(self) -> Manifest:
-        unknown, missing = self.files.keys() - FILE_NAMES, _REQUIRED - self.files.keys()
-        if self.version <= VERSION and (unknown or missing):
+        if (self.parts is None) != (self.version == 1):
+            raise ValueError(f"version {self.version} {'has no' if self.version == 1 else 'needs a'} number of parts")
+        known = file_names(self.parts)
+        optional = set() if any(name.startswith(_OPTIONAL) for name in self.files) else _files_of(_OPTIONAL, self.parts)
+        unknown, missing = self.files.keys() - known, known - self.files.keys() - optional
+        if unknown or missing:
             fault = (
                 f"{sorted(missing)[0]} is not listed" if missing else f"{printable(sorted(unknown)[0], 80)} is listed"
             )
             raise ValueError(f"the list of files is wrong: {fault}")
         return self
+
+
+def file_names(parts: int | None) -> frozenset[str]:
+    """The files that a backup may have besides the manifest; `parts` is None if its tensors are whole."""
+    return _TEXTS.union(*(_files_of(kind, parts) for kind in KINDS))
+
+
+def _files_of(kind: str, parts: int | None) -> set[str]:
+    return {f"{kind}.safetensors"} if parts is None else {part_file(kind, index, parts) for index in range(parts)}
 
 
 class _OptimizerFile(Record):
@@ -135,10 +185,21 @@ def find_damage(folder: Path) -> str | None:
         manifest = read_manifest(folder)
     except ResumeError as error:
         return str(error)
+    if fault := damaged_file(folder, manifest, reading=True):
+        return fault
+    _verified[:] = [_state_of_files(folder)]
+    return None
+
+
+def damaged_file(folder: Path, manifest: Manifest, *, reading: bool) -> str | None:
+    """A sentence about the first file that is not as the manifest says: by its size, and with `reading` its bytes."""
     for name, entry in manifest.files.items():
         path = folder / name
         try:
-            if file_size(path) != entry.size or file_sha256(path) != entry.sha256:
+            has_its_size = file_size(path) == entry.size
+            if not reading and not has_its_size:
+                return f"{folder} is damaged: {name} has another size."
+            if reading and not (has_its_size and file_sha256(path) == entry.sha256):
                 return f"{folder} is damaged: the checksum of {name} does not match."
         except FileNotFoundError:
             return f"{folder} is damaged: {name} is missing."
@@ -149,12 +210,29 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
+def _state_of_files(folder: Path) -> tuple[object, ...]:
+    """Other than before if a file of the backup was replaced or written to."""
+    try:
+        found = [(path.name, path.lstat()) for path in sorted(folder.iterdir())]
+    except OSError:
+        return (object(),)  # like no other
+    return (folder.absolute(), *((name, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found))
+
+
 def read_backup(folder: Path) -> TrainingState:
-    """The state in `folder`. Raises ResumeError if it is missing or damaged."""
-    fault = find_damage(folder)
+    """The state in `folder`, in whole tensors. Raises ResumeError if it is missing or damaged."""
+    return open_backup(folder).read()
+
+
+def open_backup(folder: Path) -> StoredState:
+    """The state in `folder`, whose tensors are read when they are asked for. Raises ResumeError if it is damaged.
+
+    The checksums are not computed again if this process has just done so, and no file was changed since then.
+    """
+    fault = None if _state_of_files(folder) in _verified else find_damage(folder)
     try:
         if fault is None:
-            return _read(folder)
+            return _open(folder)
     except ResumeError as error:
         fault = str(error)
     raise ResumeError(
@@ -162,21 +240,30 @@ def read_backup(folder: Path) -> TrainingState:
     )
 
 
-def _read(folder: Path) -> TrainingState:
+def _open(folder: Path) -> StoredState:
     # Prodigy has an unlimited growth rate
     saved = valid_record(
         _OptimizerFile, json_of(folder / "optimizer.json", only_finite=False), folder / "optimizer.json"
     )
-    return TrainingState(
-        position=read_progress(folder),
-        weights=read_tensors(folder / "weights.safetensors"),
-        ema=read_tensors(folder / "ema.safetensors") if "ema.safetensors" in read_manifest(folder).files else None,
-        optimizer=OptimizerState(
-            saved.kind, read_tensors(folder / "optimizer.safetensors"), saved.values, saved.groups
-        ),
+    manifest, position = read_manifest(folder), read_progress(folder)
+
+    def stored(kind: str) -> dict[str, StoredTensor]:
+        files = [folder / name for name in sorted(_files_of(kind, manifest.parts))]
+        return stored_tensors(files, None if manifest.parts is None else position.step)
+
+    has_ema = any(name.startswith(_OPTIONAL) for name in manifest.files)
+    return StoredState(
+        position=position,
+        weights=stored("weights"),
+        ema=stored(_OPTIONAL) if has_ema else None,
+        optimizer=StoredOptimizer(saved.kind, stored("optimizer"), saved.values, saved.groups),
         scaler=dict(saved.scaler),
         config=valid_record(dict[str, object], json_of(folder / "config.json"), folder / "config.json"),
     )
+
+
+def _whole(tensors: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
+    return {name: tensor[...] for name, tensor in tensors.items()}
 
 
 def file_sha256(path: Path) -> str:

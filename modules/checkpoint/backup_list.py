@@ -11,6 +11,7 @@ from modules.checkpoint.backup_files import (
     BACKUP_NAME,
     MANIFEST,
     Position,
+    damaged_file,
     read_manifest,
     read_progress,
 )
@@ -91,9 +92,7 @@ def _describe(folder: Path) -> BackupInfo:
         manifest = read_manifest(folder)
         number = manifest.number
         position = read_progress(folder)
-        for name, entry in manifest.files.items():
-            if _size(folder / name) != entry.size:
-                raise ResumeError(f"{folder} is damaged: {name} is missing or has another size.")
+        fault = damaged_file(folder, manifest, reading=False) or ""
     except ResumeError as error:
         fault = str(error)
     sizes = [_size(file) for file in folder.iterdir()]

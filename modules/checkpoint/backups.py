@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,13 +14,15 @@ from torch import Tensor
 
 from modules.checkpoint.backup_files import (
     MANIFEST,
-    VERSION,
+    FileEntry,
     TrainingState,
     find_damage,
     read_progress,
 )
 from modules.checkpoint.backup_list import Rotation, backup_number, complete_backups, list_backups, misplaced
 from modules.checkpoint.hashed_files import write_bytes, write_tensors
+from modules.checkpoint.stored_tensors import Part, part_file
+from modules.checkpoint.tensor_sink import TensorSink, add_tensors
 from modules.config import ResumeError
 from modules.files import is_link, remove_tree
 
@@ -41,16 +44,20 @@ class Backups:
         Raises OSError (disk full, no permission, a link, a disk that returns other bytes); a partial backup is removed
         and older ones stay untouched.
         """
+        return self.write_files(state.position.step, lambda folder: _write_files(folder, state, config_json))
+
+    def write_files(self, step: int, write: Callable[[Path], dict[str, FileEntry]], parts: int | None = None) -> Path:
+        """As `write`, of the files that `write` puts into the folder it is given; `parts` as in the manifest."""
         if is_link(self._folder):
             raise OSError(errno.ELOOP, "is a link to another folder", str(self._folder))
-        final = self._folder / f"step-{state.position.step:06d}"
+        final = self._folder / f"step-{step:06d}"
         partial = self._folder / f"{PARTIAL}{final.name}"
         remove_tree(partial)
         self._restore_replaced()
         try:
             partial.mkdir(parents=True)
             number = 1 + max(map(backup_number, complete_backups(self._folder)), default=0)
-            _write_files(partial, state, config_json, number)
+            _write_manifest(partial, write(partial), number, step, parts)
             self.put_in_place(partial, final)
         except OSError:
             remove_tree(partial)
@@ -64,7 +71,11 @@ class Backups:
         if os.path.lexists(final):
             remove_tree(former)  # which an earlier replacement could not remove
             final.rename(former)
-        partial.rename(final)
+        try:
+            partial.rename(final)
+        except OSError:
+            self._restore_replaced()
+            raise
         sync_to_disk(self._folder)
         remove_tree(former)
 
@@ -107,7 +118,15 @@ class Backups:
             remove_tree(leftover)
 
 
-def _write_files(folder: Path, state: TrainingState, config_json: str, number: int) -> None:
+def _write_files(folder: Path, state: TrainingState, config_json: str) -> dict[str, FileEntry]:
+    files = write_texts(folder, state, config_json)
+    for name, each in _tensors(state):
+        files[f"{name}.safetensors"] = write_tensors(folder / f"{name}.safetensors", each)
+    return files
+
+
+def write_texts(folder: Path, state: TrainingState, config_json: str) -> dict[str, FileEntry]:
+    """Write what of a backup is no tensors. Raises OSError."""
     optimizer = state.optimizer
     structure = {
         "kind": optimizer.class_name,
@@ -115,20 +134,43 @@ def _write_files(folder: Path, state: TrainingState, config_json: str, number: i
         "groups": optimizer.groups,
         "scaler": state.scaler,
     }
-    tensors = {"ema": state.ema, "optimizer": optimizer.tensors, "weights": state.weights}
     texts = {
         "config": config_json,
         "optimizer": json.dumps(structure),
         "progress": json.dumps(asdict(state.position), indent=2),
     }
-    files = {f"{name}.json": write_bytes(folder / f"{name}.json", text.encode()) for name, text in texts.items()}
-    for name, each in tensors.items():
-        if each is not None:
-            files[f"{name}.safetensors"] = write_tensors(folder / f"{name}.safetensors", each)
+    return {f"{name}.json": write_bytes(folder / f"{name}.json", text.encode()) for name, text in texts.items()}
+
+
+def write_part(
+    state: TrainingState, part: Part, open_file: Callable[[str], AbstractContextManager[TensorSink]]
+) -> dict[str, FileEntry]:
+    """Write the tensors of one rank's part into the files that `open_file` opens by their names. Raises OSError."""
+    files = {}
+    for kind, tensors in _tensors(state):
+        name = part_file(kind, part.index, part.count)
+        with open_file(name) as file:
+            add_tensors(file, tensors, part.metadata(kind, state.position.step))
+        files[name] = file.entry
+    return files
+
+
+def part_files(state: TrainingState, index: int, count: int) -> list[str]:
+    """The names of the files that `write_part` of the rank `index` of `count` writes, in their order."""
+    return [part_file(kind, index, count) for kind, _ in _tensors(state)]
+
+
+def _tensors(state: TrainingState) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+    """By kind, those that there are."""
+    kinds = {"ema": state.ema, "optimizer": state.optimizer.tensors, "weights": state.weights}
+    return ((kind, tensors) for kind, tensors in kinds.items() if tensors is not None)
+
+
+def _write_manifest(folder: Path, files: dict[str, FileEntry], number: int, step: int, parts: int | None) -> None:
     manifest = {
-        "version": VERSION,
+        **({"version": 1} if parts is None else {"version": 2, "parts": parts}),
         "number": number,
-        "step": state.position.step,
+        "step": step,
         "files": {name: files[name].model_dump() for name in sorted(files)},
     }
     write_bytes(folder / MANIFEST, json.dumps(manifest, indent=2).encode())

@@ -51,7 +51,7 @@ def _copy(source: Path, target: Path, number: int) -> None:
 def _write_number(folder: Path, number: int, read_from: Path | None = None) -> None:
     """Write the manifest anew, with another number."""
     manifest = read_manifest(read_from or folder)
-    data = {**manifest.model_dump(), "number": number, "step": read_progress(read_from or folder).step}
+    data = {**manifest.model_dump(exclude_none=True), "number": number, "step": read_progress(read_from or folder).step}
     partial = folder / f"{PARTIAL}{MANIFEST}"
     remove_tree(partial)
     with partial.open("x", encoding="utf-8") as file:

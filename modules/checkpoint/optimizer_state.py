@@ -16,7 +16,7 @@ class OptimizerState:
     """`tensors` by "PARAMETER/STATE" or "group N/NAME"; `values` by parameter; `groups` as their settings."""
 
     class_name: str  # of the optimizer: another class would misinterpret the state
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, Tensor]
     values: dict[str, dict[str, Plain]]
     groups: list[dict[str, Plain]]
 
@@ -51,6 +51,7 @@ def unpack_optimizer(
     """Load `state` into `optimizer`. Group settings named in `configured` keep their current values.
 
     Step counters stay on the CPU unless the optimizer counts on the device, as in torch's own load_state_dict.
+    The tensors of `state` are asked for one by one, so a mapping may read them from a file; none of them is kept.
     Raises ValueError if the state is from another optimizer, has other shapes, or cannot be divided into these groups.
     """
     if state.class_name != type(optimizer).__name__:
@@ -60,23 +61,27 @@ def unpack_optimizer(
         # pytorch_optimizer adds settings at the first step, such as the step's number; a file never names parameters
         kept = {"params", *configured}
         group.update({key: value for key, value in saved.items() if key not in kept})
-    by_parameter: dict[str, dict[str, Tensor | Plain]] = {name: dict(v) for name, v in state.values.items()}
-    for path, tensor in state.tensors.items():
+    paths: dict[str, dict[str, str]] = {}
+    for path in state.tensors:
         name, key = path.rsplit("/", 1)
-        by_parameter.setdefault(name, {})[key] = tensor
+        paths.setdefault(name, {})[key] = path
     for number, group in enumerate(optimizer.param_groups):
-        for key, value in by_parameter.get(_group_name(number), {}).items():
-            group[key] = value.to(group["params"][0].device) if isinstance(value, Tensor) else value
+        own = _group_name(number)
+        group.update(state.values.get(own, {}))
+        for key, path in paths.get(own, {}).items():
+            group[key] = state.tensors[path].to(group["params"][0].device, copy=True)
         for parameter in group["params"]:
-            saved_state = by_parameter.get(names[id(parameter)])
-            if saved_state is not None:
+            name = names[id(parameter)]
+            if name not in paths and name not in state.values:
+                continue
+            restored: dict[str, Tensor | Plain] = dict(state.values.get(name, {}))
+            for key, path in paths.get(name, {}).items():
+                tensor = state.tensors[path]
                 if group.get("fused"):
-                    _check_shapes(names[id(parameter)], parameter, saved_state)
+                    _check_shape(name, parameter, key, tensor)
                 on_device = bool(group.get("fused") or group.get("capturable"))
-                optimizer.state[parameter] = {
-                    key: value if key == "step" and not on_device else _like(parameter, value)
-                    for key, value in saved_state.items()
-                }
+                restored[key] = tensor.clone() if key == "step" and not on_device else _like(parameter, tensor)
+            optimizer.state[parameter] = restored
 
 
 def _regrouped(state: OptimizerState, count: int, configured: Collection[str]) -> OptimizerState:
@@ -95,24 +100,21 @@ def _regrouped(state: OptimizerState, count: int, configured: Collection[str]) -
     return replace(state, groups=[kept[0]] * count)
 
 
-def _check_shapes(name: str, parameter: Tensor, state: Mapping[str, Tensor | Plain]) -> None:
+def _check_shape(name: str, parameter: Tensor, key: str, tensor: Tensor) -> None:
     """Raises ValueError if a fused kernel, which trusts all sizes, would read or write beyond a tensor of the state."""
-    for key, value in state.items():
-        expected = torch.Size() if key == "step" else parameter.shape
-        if isinstance(value, Tensor) and value.shape != expected:
-            raise ValueError(f"{key} of {name} has the shape {list(value.shape)} instead of {list(expected)}")
+    expected = torch.Size() if key == "step" else parameter.shape
+    if tensor.shape != expected:
+        raise ValueError(f"{key} of {name} has the shape {list(tensor.shape)} instead of {list(expected)}")
 
 
 def _group_name(number: int) -> str:
     return f"group {number}"  # no parameter's name contains a space
 
 
-def _like(parameter: Tensor, value: Tensor | Plain) -> Tensor | Plain:
+def _like(parameter: Tensor, value: Tensor) -> Tensor:
     """`value` on the parameter's device and in its memory format: fused kernels read both in storage order."""
-    if not isinstance(value, Tensor):
-        return value
     if value.shape != parameter.shape:
-        return value.to(parameter.device)  # for example factored second moments
+        return value.to(parameter.device, copy=True)  # for example factored second moments
     return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 

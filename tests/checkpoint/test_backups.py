@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.checkpoint import Backups, find_damage, hashed_files, read_backup
+from modules.checkpoint import Backups, backup_files, find_damage, hashed_files, read_backup, verified_write
+from modules.checkpoint.backup_list import list_backups
 from modules.config import ResumeError
 from tests.checkpoint.states import state_at
 
@@ -108,21 +109,26 @@ def test_missing_files_and_manifests_are_found(tmp_path: Path) -> None:
         read_backup(tmp_path / "step-000009")
 
 
-@pytest.mark.parametrize("segment", [500, 1 << 20])  # the first is read back by a thread
+@pytest.mark.parametrize("block", [4096, 1 << 20])  # the first is written and read back by threads
+@pytest.mark.parametrize("is_direct", [True, False])
 def test_a_disk_that_returns_other_bytes_costs_no_older_backup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, is_direct: bool
 ) -> None:
     written = Backups(tmp_path, keep=1).write(state_at(1), "{}")
 
     def damage(descriptor: int, start: int, end: int) -> None:
-        if end > 1500:
-            os.pwrite(descriptor, b"x", end - 1)
+        if end > 8000:
+            with open(f"/proc/self/fd/{descriptor}", "r+b", buffering=0) as file:
+                file.seek(end - 1)
+                file.write(b"x")
 
-    monkeypatch.setattr(hashed_files, "drop_from_cache", damage)
-    monkeypatch.setattr(hashed_files, "_SEGMENT_BYTES", segment)
-    monkeypatch.setattr(hashed_files, "CHUNK_BYTES", 100)
+    if not is_direct:
+        monkeypatch.delattr(os, "O_DIRECT")
+    monkeypatch.setattr(verified_write, "drop_from_cache", damage)
+    monkeypatch.setattr(verified_write, "BLOCK_BYTES", block)
+    monkeypatch.setattr(hashed_files, "BLOCK_BYTES", block)
     with pytest.raises(OSError, match=r"the disk does not return what was written: .*\.safetensors"):
-        Backups(tmp_path, keep=1).write(state_at(2, size=1000), "{}")
+        Backups(tmp_path, keep=1).write(state_at(2, size=10_000), "{}")
     assert [*tmp_path.iterdir()] == [written]
     assert find_damage(written) is None
 
@@ -216,3 +222,35 @@ def test_full_disk_leaves_the_older_backup_intact(small_disk: Path) -> None:
     assert backups.newest_valid()[0] == small_disk / "backup" / "step-000001"
     backups.write(state_at(3), "{}")
     assert backups.newest_valid()[0] == small_disk / "backup" / "step-000003"
+
+
+def test_a_replacement_that_cannot_be_renamed_leaves_the_former_one_in_its_place(tmp_path: Path) -> None:
+    backups = Backups(tmp_path, keep=1)
+    written = backups.write(state_at(1), "{}")
+    with pytest.raises(FileNotFoundError):
+        backups.put_in_place(tmp_path / ".partial-that is gone", written)
+    assert [*tmp_path.iterdir()] == [written]
+    assert find_damage(written) is None
+
+
+def test_a_backup_is_hashed_once_unless_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backups, hashed = Backups(tmp_path, keep=1), list[str]()
+    folder, sha256 = backups.write(state_at(1), "{}"), backup_files.file_sha256
+    monkeypatch.setattr(backup_files, "file_sha256", lambda path: hashed.append(path.name) or sha256(path))
+    assert backups.newest_valid()[0] == folder
+    read_backup(folder)
+    assert len(hashed) == len(set(hashed)) == 6
+    weights = folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(ResumeError, match="the checksum of weights"):
+        read_backup(folder)
+
+
+def test_a_list_says_what_lies_in_the_place_of_weights(tmp_path: Path) -> None:
+    for step, (replace, said) in enumerate(
+        ((os.mkfifo, "is a named pipe"), (os.mkdir, "is a folder"), (lambda _: None, "is missing"))
+    ):
+        weights = Backups(tmp_path, keep=9).write(state_at(step), "{}") / "weights.safetensors"
+        weights.unlink()
+        replace(weights)
+        assert f"weights.safetensors {said}" in list_backups(tmp_path)[0].fault

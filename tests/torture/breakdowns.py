@@ -17,7 +17,7 @@ from tests.torture.watch import Plan, Tally
 BREAKDOWNS = {
     "writes": "each call by which a backup is written fails in turn: full disk, quota, read-only, broken",
     "disks": "a whole run whose disk fails at some call, or from then on; then resumed",
-    "kills": "a run on 1 or 2 ranks that is killed (-9) at some moment of each phase; then resumed",
+    "kills": "a run on 1 or 2 ranks (DDP, fully_sharded) that is killed (-9) at a moment of each phase; then resumed",
 }
 _PROGRAMS = {"writes": "failing_backups.py", "disks": "failing_runs.py", "kills": "killed_runs.py"}
 

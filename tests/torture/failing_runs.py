@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import os
 import shutil
 import sys
 from functools import partial
@@ -99,6 +100,7 @@ class Cases:
 
 def main(folder: Path, seed: str, first: int, last: int) -> None:
     torch.set_num_threads(1)
+    os.environ["HOME"] = str(folder / "no home")  # nothing is saved elsewhere
     with contextlib.redirect_stdout(io.StringIO()):
         cases = Cases(folder, seed)
     for number in range(first, last + 1):

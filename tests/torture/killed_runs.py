@@ -35,7 +35,7 @@ from tests.runs import Run, group_settings, opened, same_state, tiny_config, tra
 from tests.torture.records import print_record
 
 PHASES = ("caching", "training", "backing up", "rotating", "saving", "ending")
-RANKS = (1, 1, 2)
+KINDS = ((1, "auto"), (1, "auto"), (2, "distributed"), (2, "fully_sharded"))  # ranks and training_mode
 IMAGES = 9
 END_WITHIN_S = 120.0
 SETTINGS: dict[str, object] = {
@@ -105,30 +105,31 @@ class Cases:
         self.images.mkdir(parents=True)
         draw_images(self.images, IMAGES)
         # one in this process: what is imported late need not be imported by every rank
-        code, _ = train_alone(self.config(folder / "warm-up", 1).model_copy(update={"max_steps": 2}))
+        code, _ = train_alone(self.config(folder / "warm-up", *KINDS[0]).model_copy(update={"max_steps": 2}))
         assert code == 0
-        self.whole: dict[int, TrainingState] = {}  # by number of ranks
+        self.whole: dict[str, TrainingState] = {}  # by ranks and training_mode
         self.training_s = self.backup_s = 0.0
 
-    def config(self, place: Path, ranks: int) -> TrainConfig:
-        group = {"global_batch_size": 4, **(group_settings(ranks) if ranks > 1 else {})}
+    def config(self, place: Path, ranks: int, mode: str) -> TrainConfig:
+        group = {"global_batch_size": 4, **(group_settings(ranks) if ranks > 1 else {}), "training_mode": mode}
         return tiny_config(self.images, place, **{**SETTINGS, **group})
 
-    def undisturbed(self, ranks: int) -> TrainingState:
+    def undisturbed(self, ranks: int, mode: str) -> TrainingState:
         """The last state of the run on so many ranks."""
-        if ranks not in self.whole:
-            place = self.folder / f"whole-{ranks}"
-            run = self.run(place, ranks)
-            self.whole[ranks] = run.state
+        key = f"{mode}-{ranks}"
+        if key not in self.whole:
+            place = self.folder / f"whole-{key}"
+            run = self.run(place, ranks, mode)
+            self.whole[key] = run.state
             began, ended = ([float(str(e["t"])) for e in run.events(kind)] for kind in ("backing_up", "backup"))
             self.backup_s = ended[0] - began[0]
             steps = [float(str(event["t"])) for event in run.events("step")]
             self.training_s = steps[-1] - steps[0]
-        return self.whole[ranks]
+        return self.whole[key]
 
-    def run(self, place: Path, ranks: int) -> Run:
+    def run(self, place: Path, ranks: int, mode: str) -> Run:
         """Train, or resume, to the end."""
-        started = Ranks(self.config(place, ranks), ranks, self.folder / "output.txt")
+        started = Ranks(self.config(place, ranks, mode), ranks, self.folder / "output.txt")
         codes, run = started.wait(), Run(started.folder)
         assert codes == [0] * ranks, (codes, [run.failure(rank) for rank in range(ranks)])
         return run
@@ -136,8 +137,8 @@ class Cases:
     def case(self, number: int) -> tuple[bool, str]:
         """Returns whether the run was killed before its end, and when."""
         draw = Random(f"{self.seed} {number}")
-        phase, ranks = PHASES[number % len(PHASES)], draw.choice(RANKS)
-        whole = self.undisturbed(ranks)
+        phase, (ranks, mode) = PHASES[number % len(PHASES)], draw.choice(KINDS)
+        whole = self.undisturbed(ranks, mode)
         lengths = {"caching": 0.2, "training": self.training_s, "backing up": self.backup_s}
         delay = draw.uniform(0, lengths.get(phase, 0.1))
         if phase == "rotating":  # at the end of a backup
@@ -145,13 +146,13 @@ class Cases:
         skipped = draw.randrange(5)  # backups before the one in which it is killed
         place = self.folder / "case"
         shutil.rmtree(place, ignore_errors=True)
-        started = Ranks(self.config(place, ranks), ranks, self.folder / "output.txt")
+        started = Ranks(self.config(place, ranks, mode), ranks, self.folder / "output.txt")
         self.wait_for(started, phase, skipped)
         time.sleep(delay)
         has_ended = started.has_ended()
         started.kill()
         started.wait()
-        what = f"{ranks} rank{'s' * (ranks > 1)}, {delay * 1000:.0f} ms after the start of {phase}"
+        what = f"{ranks} rank{'s' * (ranks > 1)} ({mode}), {delay * 1000:.0f} ms after the start of {phase}"
         killed = Run(RunFolder(place / "runs" / "x"))
         newest, damaged = Backups(killed.folder.backup_dir, keep=2).newest_valid()
         assert not damaged, f"{what}: {damaged}"
@@ -159,7 +160,7 @@ class Cases:
         assert newest is not None or not complete, f"{what}: no valid backup"
         if newest is not None and complete:
             assert int(newest.name.removeprefix("step-")) >= int(str(complete[-1]["step"])), f"{what}: {newest}"
-        run = self.run(place, ranks)
+        run = self.run(place, ranks, mode)
         assert same_state(run.state, whole), f"{what}: other weights"
         assert (run.folder.model_dir / "weights.safetensors").exists(), what
         left = [path.name for path in run.folder.path.rglob("*partial*")]

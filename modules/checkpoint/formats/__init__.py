@@ -2,25 +2,40 @@
 
 from modules.checkpoint.formats.diffusers_folder import convert_folder_dtype, read_diffusers_folder
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
-from modules.checkpoint.formats.lora import check_is_lora, is_adapter, read_adapter, read_lora, write_lora
+from modules.checkpoint.formats.lora import (
+    adapter_algorithm,
+    check_is_lora,
+    is_adapter,
+    read_adapter,
+    read_lora,
+    write_lora,
+)
 from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
-from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits
+from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits, oft_limits
 from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
+from modules.checkpoint.formats.lycoris import Factor, LohaWeights, LokrWeights, adapter_tensors
 from modules.checkpoint.formats.merging import Merge, fits, merge_into_file, merge_into_folder, merged_weight
 from modules.checkpoint.formats.metadata import BucketCount, ImageFolder, LoraSize, RunMetadata, file_metadata
+from modules.checkpoint.formats.oft import OftWeights
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.checkpoint.formats.single_file import architecture_of, write_diffusers_folder, write_single_file
 
 __all__ = [
     "AdapterWeights",
     "BucketCount",
+    "Factor",
     "ImageFolder",
     "Layout",
+    "LohaWeights",
+    "LokrWeights",
     "LoraSize",
     "LoraWeights",
     "Merge",
+    "OftWeights",
     "RunMetadata",
     "SafetensorsFile",
+    "adapter_algorithm",
+    "adapter_tensors",
     "alpha_limits",
     "architecture_of",
     "check_is_lora",
@@ -34,6 +49,7 @@ __all__ = [
     "merge_into_file",
     "merge_into_folder",
     "merged_weight",
+    "oft_limits",
     "read_adapter",
     "read_diffusers_folder",
     "read_embedding",

@@ -68,6 +68,12 @@ def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefi
     return limits_of_layout(weights, layout, out.name)
 
 
+def lora_metadata(metadata: Mapping[str, str], architecture: str, out: Path, rank: int) -> dict[str, str]:
+    """Of a LoRA whose `metadata` was that of another rank, which is now also its alpha."""
+    of_rank = {name: str(rank) for name in ("ss_network_dim", "ss_network_alpha")}
+    return {**_merge_metadata(metadata, _modelspec(architecture, "/lora", out)), **of_rank}
+
+
 def convert_embedding(source: Path, out: Path, dtype: torch.dtype | None) -> None:
     """An embedding in any format to the one that A1111, ComfyUI and diffusers read."""
     with SafetensorsFile(source) as file:

@@ -28,7 +28,7 @@ from modules.checkpoint.formats.lora_other_names import (
     translate_peft_names,
 )
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, AdapterWeights, Layout, LoraWeights
-from modules.checkpoint.formats.lycoris import LYCORIS_KINDS, read_lycoris
+from modules.checkpoint.formats.lycoris import LYCORIS_KINDS, lycoris_tensors, read_lycoris
 from modules.checkpoint.formats.metadata import SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import KOHYA_HASH_KEYS, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
@@ -41,23 +41,30 @@ _MATRICES: Final = (".lora_down.weight", ".lora_up.weight", ".lora_A.weight", ".
 
 def write_lora(
     file: Path,
-    weights: Iterable[LoraWeights],
+    weights: Iterable[AdapterWeights],
     layout: Layout,
     prefixes: AdapterPrefixes,
     metadata: Mapping[str, str],
     dtype: torch.dtype,
 ) -> None:
-    """Write the adapters. Raises ConfigError if the layout cannot name a module, OSError if the disk is full."""
+    """Write the adapters, all of one algorithm.
+
+    Raises ConfigError if the layout cannot name a module, OSError if the disk is full.
+    """
     adapters = list(weights)
+    plain = [one for one in adapters if isinstance(one, LoraWeights)]
     header = {**metadata, **dict.fromkeys(KOHYA_HASH_KEYS, "")}
     if "modelspec.implementation" in header:  # depends on whose names for layers the file has
         original = layout == "kohya" and has_stability_names(adapters, prefixes)
         header["modelspec.implementation"] = original_implementation(SDXL) if original else "diffusers"
-    if layout == "kohya":
-        write_safetensors(file, kohya_tensors(adapters, prefixes, dtype), header)
+    if len(plain) < len(adapters):
+        write_safetensors(file, lycoris_tensors(adapters, layout, prefixes, dtype), header)
         return
-    settings = {ADAPTER_METADATA: json.dumps(peft_configs(adapters, prefixes), indent=2, sort_keys=True)}
-    write_safetensors(file, diffusers_tensors(adapters, prefixes, dtype), header | settings)
+    if layout == "kohya":
+        write_safetensors(file, kohya_tensors(plain, prefixes, dtype), header)
+        return
+    settings = {ADAPTER_METADATA: json.dumps(peft_configs(plain, prefixes), indent=2, sort_keys=True)}
+    write_safetensors(file, diffusers_tensors(plain, prefixes, dtype), header | settings)
 
 
 def read_lora(file: Path, prefixes: AdapterPrefixes) -> list[LoraWeights]:
@@ -71,7 +78,7 @@ def read_lora(file: Path, prefixes: AdapterPrefixes) -> list[LoraWeights]:
 
 
 def read_adapter(file: Path, prefixes: AdapterPrefixes) -> list[AdapterWeights]:
-    """The adapters in `file` to be merged: those of `read_lora`, LoHa or LoKr. Raises ConfigError as it does."""
+    """The adapters in `file`: those of `read_lora`, LoHa, LoKr or OFT. Raises ConfigError as it does."""
     file = adapter_file(file)
     tensors, metadata = _read_tensors(file)
     if not _lycoris_kind(tensors):
@@ -79,6 +86,13 @@ def read_adapter(file: Path, prefixes: AdapterPrefixes) -> list[AdapterWeights]:
     found, used = read_lycoris(file, tensors, prefixes)
     _check_complete(file, tensors, used, found)
     return found
+
+
+def adapter_algorithm(path: Path) -> str:
+    """What the file or folder `path` holds, as `lora_algorithm` calls it; reads only names. Raises ConfigError."""
+    with SafetensorsFile(adapter_file(path)) as file:
+        _require_adapter(file)
+        return (_lycoris_kind(file.names) or "LoRA").lower()
 
 
 def check_is_lora(path: Path) -> None:
@@ -104,7 +118,7 @@ def adapter_file(path: Path) -> Path:
 
 
 def is_adapter(names: Collection[str]) -> bool:
-    """Whether a file with tensors of these names is a LoRA, a LoHa or a LoKr."""
+    """Whether a file with tensors of these names is a LoRA, a LoHa, a LoKr or an OFT."""
     return bool(_lycoris_kind(names)) or any(name.endswith(_MATRICES) for name in names) or has_old_names(names)
 
 
@@ -145,7 +159,7 @@ def _require_adapter(file: SafetensorsFile) -> None:
     if not is_adapter(file.names):
         raise ConfigError(
             f"{str(file.path)!r} is not a LoRA: no name in it contains lora_A or lora_down.",
-            "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, and LoHa and LoKr of LyCORIS.",
+            "Tandem reads LoRA of diffusers, PEFT and kohya's scripts, LoHa and LoKr of LyCORIS, and OneTrainer's OFT.",
         )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from modules.checkpoint.formats.kohya_names import from_kohya, to_kohya, to_stability
 from modules.checkpoint.formats.lora_weights import (
     AdapterPrefixes,
+    AdapterWeights,
     LoraWeights,
     check_alpha,
     module_in_file,
@@ -45,7 +46,7 @@ def kohya_tensors(
     return tensors
 
 
-def kohya_key_prefixes(adapters: Sequence[LoraWeights], prefixes: AdapterPrefixes) -> list[str]:
+def kohya_key_prefixes(adapters: Sequence[AdapterWeights], prefixes: AdapterPrefixes) -> list[str]:
     """The key prefix of each adapter. Raises ConfigError if the layout has no name for a module."""
     use_stability = has_stability_names(adapters, prefixes)
     stems = []
@@ -62,7 +63,7 @@ def kohya_key_prefixes(adapters: Sequence[LoraWeights], prefixes: AdapterPrefixe
     return stems
 
 
-def has_stability_names(adapters: Sequence[LoraWeights], prefixes: AdapterPrefixes) -> bool:
+def has_stability_names(adapters: Sequence[AdapterWeights], prefixes: AdapterPrefixes) -> bool:
     """Whether the UNet's modules get Stability AI's names: all or none, since readers expect one style per file.
 
     A UNet with two text encoders is SDXL's; if its blocks were changed, it keeps diffusers' names.

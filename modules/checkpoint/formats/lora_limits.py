@@ -34,10 +34,19 @@ def dora_limits(file: str) -> str:
     )
 
 
-def alpha_limits(file: str, least: float, most: float) -> str:
+def alpha_limits(file: str, least: float, most: float, *, has_kohya_names: bool = True) -> str:
     """The sentence on alpha in diffusers' layout; `least` and `most` are alpha / rank of its layers."""
+    instead = "give them the kohya layout" if has_kohya_names else "train with alpha equal to the rank"
     factor = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
     return (
         f"{file} has its alpha in the header, which diffusers, peft and Tandem read. ComfyUI and Forge do not: there "
-        f"its strength is as if alpha were the rank, so set it to {factor}, or give them the kohya layout."
+        f"its strength is as if alpha were the rank, so set it to {factor}, or {instead}."
+    )
+
+
+def oft_limits(file: str) -> str:
+    """The sentence on OFT."""
+    return (
+        f"{file} is an OFT that rotates inputs: OneTrainer and Tandem read it, ComfyUI, A1111 and diffusers do not. "
+        "For these programs merge it into the model (scripts/convert.py --merge)."
     )

@@ -35,8 +35,19 @@ class AdapterWeights(Protocol):
     def matrix_shape(self) -> tuple[int, int]:
         """Rows and columns of `delta`, which can be checked before it is computed."""
 
-    def delta(self) -> Tensor:
-        """The change of the weight, scaled by alpha, as an fp64 matrix [out, in * kh * kw]."""
+    @property
+    def rank(self) -> int:
+        """Of its matrices; of OFT the size of a block."""
+
+    @property
+    def alpha(self) -> float:
+        """The effect is multiplied by alpha / rank."""
+
+    def delta(self, weight: Tensor | None = None) -> Tensor:
+        """The change of the weight, scaled by alpha, as an fp64 matrix [out, in * kh * kw].
+
+        Only for OFT it depends on `weight` [out, in * kh * kw].
+        """
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,7 @@ class LoraWeights:
         """See AdapterWeights."""
         return self.up.shape[0], math.prod(self.down.shape[1:])
 
-    def delta(self) -> Tensor:
+    def delta(self, weight: Tensor | None = None) -> Tensor:
         """See AdapterWeights."""
         return (self.up.flatten(1).double() @ self.down.flatten(1).double()) * (self.alpha / self.rank)
 
@@ -99,7 +110,7 @@ def submodule_of_key(file: Path, stem: str, prefixes: AdapterPrefixes, *, kohya:
     for submodule, (diffusers_prefix, kohya_prefix) in prefixes.items():
         if stem.startswith(f"{kohya_prefix}_" if kohya else f"{diffusers_prefix}."):
             return submodule
-    expected = ", ".join(pair[kohya] for pair in prefixes.values())
+    expected = ", ".join(filter(None, (pair[kohya] for pair in prefixes.values())))
     raise ConfigError(
         f"{str(file)!r} is a LoRA of another model: {stem!r} starts with none of {expected}.",
         "Use a LoRA that was trained for this architecture.",

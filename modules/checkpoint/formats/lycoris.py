@@ -1,13 +1,14 @@
 """LoHa and LoKr adapters of LyCORIS, as kohya's scripts name them: `lora_unet_....hada_w1_a`, `.lokr_w1`.
 
 Formulas: https://github.com/KohakuBlueleaf/LyCORIS, lycoris/modules/loha.py and lokr.py, which peft's LoHa and LoKr
-(peft/tuners/loha, lokr) compute as well. They are read in order to be merged: Tandem neither trains nor writes them.
+(peft/tuners/loha, lokr) compute as well. ComfyUI reads these names (comfy/weight_adapter/loha.py, lokr.py), also after
+a prefix with dots. Their files may be OFT as well.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,17 +17,21 @@ import torch
 from torch import Tensor
 
 from modules.checkpoint.formats.kohya_names import from_kohya
-from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_magnitude
+from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_key_prefixes, kohya_magnitude
 from modules.checkpoint.formats.lora_weights import (
     AdapterPrefixes,
     AdapterWeights,
+    Layout,
+    module_in_file,
     module_in_memory,
     require_tensor,
     submodule_of_key,
 )
+from modules.checkpoint.formats.oft import ROTATION, OftWeights, read_oft
+from modules.checkpoint.formats.safetensors_file import LazyTensor, lazy_tensor
 from modules.config import ConfigError
 
-LYCORIS_KINDS: Final = {".hada_": "LoHa", ".lokr_": "LoKr"}
+LYCORIS_KINDS: Final = {".hada_": "LoHa", ".lokr_": "LoKr", ".oft_R.": "OFT"}
 _HADA: Final = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 _LOKR: Final = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
 
@@ -88,11 +93,21 @@ class LohaWeights:
     magnitude: Tensor | None
 
     @property
+    def rank(self) -> int:
+        """Of both factors."""
+        return self.factors[0].rank or 1
+
+    @property
+    def alpha(self) -> float:
+        """The scale times the rank."""
+        return self.scale * self.rank
+
+    @property
     def matrix_shape(self) -> tuple[int, int]:
         """See AdapterWeights."""
         return self.factors[0].matrix_shape
 
-    def delta(self) -> Tensor:
+    def delta(self, weight: Tensor | None = None) -> Tensor:
         """See AdapterWeights."""
         return self.factors[0].matrix() * self.factors[1].matrix() * self.scale
 
@@ -108,14 +123,60 @@ class LokrWeights:
     magnitude: Tensor | None
 
     @property
+    def rank(self) -> int:
+        """Of the factor that has one; 1 if both are whole."""
+        return self.factors[1].rank or self.factors[0].rank or 1
+
+    @property
+    def alpha(self) -> float:
+        """The scale times the rank."""
+        return self.scale * self.rank
+
+    @property
     def matrix_shape(self) -> tuple[int, int]:
         """See AdapterWeights."""
         (rows, columns), (inner_rows, inner_columns) = (factor.matrix_shape for factor in self.factors)
         return rows * inner_rows, columns * inner_columns
 
-    def delta(self) -> Tensor:
+    def delta(self, weight: Tensor | None = None) -> Tensor:
         """See AdapterWeights. The first factor has no kernel, so the columns are in * kh * kw in that order."""
         return torch.kron(self.factors[0].matrix(), self.factors[1].matrix()) * self.scale
+
+
+def lycoris_tensors(
+    adapters: Sequence[AdapterWeights], layout: Layout, prefixes: AdapterPrefixes, dtype: torch.dtype
+) -> dict[str, LazyTensor]:
+    """The tensors of a file; with the layout "diffusers" the layers have their dotted names.
+
+    Raises ConfigError if kohya's layout has no name for a module.
+    """
+    if layout == "kohya":
+        stems = kohya_key_prefixes(adapters, prefixes)
+    else:
+        stems = [f"{prefixes[one.submodule][0]}.{module_in_file(one)}" for one in adapters]
+    tensors: dict[str, LazyTensor] = {}
+    for stem, one in zip(stems, adapters, strict=True):
+        tensors |= {f"{stem}.{name}": lazy_tensor(tensor, dtype) for name, tensor in adapter_tensors(one).items()}
+        if not isinstance(one, OftWeights):
+            tensors[f"{stem}.alpha"] = lazy_tensor(torch.tensor(float(one.alpha)), torch.float32)
+    return tensors
+
+
+def adapter_tensors(adapter: AdapterWeights) -> dict[str, Tensor]:
+    """Its tensors by their names in files, which are also those of peft's parameters."""
+    if isinstance(adapter, OftWeights):
+        return {ROTATION: adapter.rotation}
+    assert isinstance(adapter, LohaWeights | LokrWeights)
+    kind = "hada" if isinstance(adapter, LohaWeights) else "lokr"
+    found = {}
+    for number, factor in enumerate(adapter.factors, 1):
+        if factor.second is None:
+            found[f"{kind}_w{number}"] = factor.first
+        else:
+            found[f"{kind}_w{number}_a"], found[f"{kind}_w{number}_b"] = factor.first, factor.second
+        if factor.core is not None:
+            found[f"{kind}_t{number}"] = factor.core
+    return found
 
 
 def read_lycoris(
@@ -126,25 +187,31 @@ def read_lycoris(
     used: set[str] = set()
     stems = {name.partition(infix)[0]: infix for infix in LYCORIS_KINDS for name in tensors if infix in name}
     for stem, infix in stems.items():
+        submodule, module = _place(file, stem, prefixes)
+        if infix == ".oft_R.":
+            found.append(read_oft(file, stem, tensors, submodule, module))
+            used |= {f"{stem}.{ROTATION}", f"{stem}.alpha"}
+            continue
         factors, names = (_hada_factors if infix == ".hada_" else _lokr_factors)(file, stem, tensors)
         kind = LohaWeights if infix == ".hada_" else LokrWeights
         same = infix == ".lokr_" or factors[0].matrix_shape == factors[1].matrix_shape
         if not same or not all(factor.fits() for factor in factors):
             raise ConfigError(f"{str(file)!r} is damaged: the matrices of {stem!r} have incompatible shapes.")
-        submodule = submodule_of_key(file, stem, prefixes, kohya=True)
         rank = factors[1].rank or factors[0].rank
         alpha = 1.0 if rank is None else kohya_alpha(file, stem, tensors, rank) / rank
-        adapter = kind(
-            submodule=submodule,
-            module=module_in_memory(submodule, from_kohya(stem.removeprefix(f"{prefixes[submodule][1]}_"))),
-            factors=factors,
-            scale=alpha,
-            magnitude=None,
-        )
+        adapter = kind(submodule=submodule, module=module, factors=factors, scale=alpha, magnitude=None)
         rows = adapter.matrix_shape[0]
         found.append(kind(**{**vars(adapter), "magnitude": kohya_magnitude(file, stem, tensors, rows)}))
         used |= {*names, f"{stem}.alpha", f"{stem}.dora_scale"}
     return found, used
+
+
+def _place(file: Path, stem: str, prefixes: AdapterPrefixes) -> tuple[str, str]:
+    """Submodule and module of the keys that start with `stem`, in kohya's layout or with dots."""
+    submodule = submodule_of_key(file, stem, prefixes, kohya="." not in stem)
+    dotted, joined = prefixes[submodule]
+    module = stem.removeprefix(f"{dotted}.") if "." in stem else from_kohya(stem.removeprefix(f"{joined}_"))
+    return submodule, module_in_memory(submodule, module)
 
 
 def _hada_factors(file: Path, stem: str, tensors: Mapping[str, Tensor]) -> tuple[tuple[Factor, Factor], set[str]]:

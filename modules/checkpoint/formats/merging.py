@@ -16,6 +16,7 @@ from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.checkpoint.formats.folder_copy import copy_without_weights
 from modules.checkpoint.formats.lora import read_adapter
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
+from modules.checkpoint.formats.oft import OftWeights
 from modules.checkpoint.formats.original_names import ComponentConfig, OriginalName
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
 from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers
@@ -45,7 +46,9 @@ class _Edit:
 
 def fits(adapter: AdapterWeights, shape: Sequence[int]) -> bool:
     """Whether the adapter is for a weight of this shape [out, in] or [out, in, kh, kw]."""
-    return len(shape) >= 2 and adapter.matrix_shape == (shape[0], torch.Size(shape[1:]).numel())
+    rows, columns = adapter.matrix_shape
+    is_for_any_rows = isinstance(adapter, OftWeights)
+    return len(shape) >= 2 and columns == torch.Size(shape[1:]).numel() and (is_for_any_rows or rows == shape[0])
 
 
 def merged_weight(weight: Tensor, adapter: AdapterWeights, scale: float = 1.0) -> Tensor:
@@ -55,7 +58,7 @@ def merged_weight(weight: Tensor, adapter: AdapterWeights, scale: float = 1.0) -
     scale 0 is the base model and scale 1 is what was trained.
     """
     base = weight.double()
-    delta = adapter.delta().view(base.shape)
+    delta = adapter.delta(base.flatten(1)).view(base.shape)
     if adapter.magnitude is None:
         return base + delta * scale
     whole = base + delta

@@ -159,12 +159,14 @@ def _kohya_metadata(config: TrainConfig, run: RunMetadata) -> dict[str, str]:
     if config.method == "lora":
         lora = run.lora or LoraSize(config.lora_rank, config.lora_alpha, config.lora_weight_decompose)
         values |= {
-            "network_module": "networks.lora",
+            # an OFT of peft has no counterpart in kohya's scripts
+            "network_module": {"lora": "networks.lora", "oft": ""}.get(config.lora_algorithm, "lycoris.kohya"),
             "network_dim": lora.rank,
             "network_alpha": lora.alpha,
             "network_dropout": config.lora_dropout,
             "network_args": json.dumps(
                 {
+                    **({} if config.lora_algorithm == "lora" else {"algo": config.lora_algorithm}),
                     "targets": config.lora_targets,
                     "dora": lora.dora,
                     **{

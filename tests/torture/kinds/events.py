@@ -60,7 +60,7 @@ class Fuzzer:
         status = status_of(view, liveness, time.time())
         assert liveness.launcher is None, "it would stop a process that is not of this folder"
         index = SampleIndex()
-        index.update(view)
+        index.update(view, folder)
         for summary in RunList().scan(folder.path.parent):
             assert summary.path == folder.path
         setting_differences([folder.path, folder.path])

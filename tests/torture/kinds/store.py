@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from torch._C._distributed_c10d import HashStore
 
-from modules.checkpoint import FILE_NAMES
+from modules.checkpoint import file_names
 from modules.distributed.file_transfer import _listed
 from modules.distributed.health.diagnosis import (
     RankSnapshot,
@@ -60,7 +60,7 @@ class Fuzzer:
             "snapshot": (asdict(_SNAPSHOT), _read_snapshot),
             "failure": (failure, _read_failure),
             "offer": ({"number": 3, "sha256": digest}, lambda value: _offer(1, value.decode("utf-8", "replace"))),
-            "files": (dict.fromkeys(sorted(FILE_NAMES), 10), lambda value: _listed(value, FILE_NAMES, 1)),
+            "files": (dict.fromkeys(sorted(file_names(2)), 10), lambda value: _listed(value, file_names(2), 1)),
             "nonce": ("0" * 32, lambda value: self._shared_folders([value, b"", b"[0, 1]"])),
             "seen": ([0, 1], lambda value: self._shared_folders([b"0" * 32, b"", value])),
             "index file": (["index-1", "beta", ["/images"]], _read_index_file),

@@ -1,0 +1,84 @@
+"""OFT as peft trains it and OneTrainer writes it: `lora_unet_....oft_R.weight`, rotations of a layer's inputs.
+
+Formula: peft (tuners/oft/layer.py, OFTRotationModule) and OneTrainer (modules/module/oft_utils.py). It is not the OFT
+of LyCORIS, kohya's scripts and ComfyUI (comfy/weight_adapter/oft.py: `.oft_blocks`), which rotates outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from modules.checkpoint.formats.lora_weights import require_tensor
+from modules.config import ConfigError
+
+ROTATION: Final = "oft_R.weight"
+
+
+@dataclass(frozen=True)
+class OftWeights:
+    """Rotations of the inputs, a block of them at a time (Qiu et al. 2023, arXiv:2306.07280).
+
+    `rotation` [blocks, b (b - 1) / 2] is what is above the diagonal of each block's skew-symmetric matrix Q. The
+    rotation R is (I + Q) (I - Q)^-1 as a Neumann series of five terms, and the weight becomes W R^T.
+    """
+
+    submodule: str
+    module: str
+    rotation: Tensor
+    magnitude: None = None
+
+    @property
+    def rank(self) -> int:
+        """The size of a block; see `lora_alpha` of the config, which does not count here."""
+        return _side(self.rotation.shape[1])
+
+    @property
+    def alpha(self) -> float:
+        """As the rank, so that it says nothing."""
+        return float(self.rank)
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Of R: the rows of the weight may be any."""
+        columns = self.rotation.shape[0] * self.rank
+        return columns, columns
+
+    def delta(self, weight: Tensor | None = None) -> Tensor:
+        """See AdapterWeights."""
+        assert weight is not None, "a rotation changes a weight by what that is"
+        blocks = self._matrices()
+        inside = weight.double().unflatten(1, (len(blocks), self.rank))
+        return torch.einsum("obc,bdc->obd", inside, blocks - torch.eye(self.rank, dtype=torch.float64)).flatten(1)
+
+    def _matrices(self) -> Tensor:
+        """R of each block, [blocks, b, b] as fp64."""
+        skew = torch.zeros(len(self.rotation), self.rank, self.rank, dtype=torch.float64)
+        rows, columns = torch.triu_indices(self.rank, self.rank, 1)
+        skew[:, rows, columns] = self.rotation.double()
+        skew = skew - skew.transpose(1, 2)
+        square = skew @ skew
+        return torch.eye(self.rank, dtype=torch.float64) + 2 * skew + 2 * square + 2 * square @ skew + square @ square
+
+
+def _side(elements: int) -> int:
+    """The side b of a square matrix with so many elements above its diagonal, b (b - 1) / 2; 0 if there is none."""
+    side = (1 + math.isqrt(1 + 8 * elements)) // 2
+    return side if side * (side - 1) // 2 == elements else 0
+
+
+def read_oft(file: Path, stem: str, tensors: Mapping[str, Tensor], submodule: str, module: str) -> OftWeights:
+    """The adapter whose keys start with `stem`. Raises ConfigError if it is damaged."""
+    rotation = require_tensor(file, tensors, f"{stem}.{ROTATION}")
+    if rotation.dim() != 2 or not _side(rotation.shape[1]):
+        raise ConfigError(
+            f"{str(file)!r} is damaged: {stem}.{ROTATION} has the shape {list(rotation.shape)}, not one of blocks "
+            "above a diagonal."
+        )
+    return OftWeights(submodule=submodule, module=module, rotation=rotation)
