@@ -4,8 +4,10 @@ from modules.monitoring.images import make_grid, save_image
 from modules.monitoring.performance_monitor import PerformanceMonitor
 from modules.monitoring.report import Report, RunReport, SilentReport, StepRecord
 from modules.monitoring.step_times import RankStepTimes
+from modules.monitoring.tensorboard import Histogram
 
 __all__ = [
+    "Histogram",
     "PerformanceMonitor",
     "RankStepTimes",
     "Report",

@@ -1,4 +1,4 @@
-"""What a run reports to the terminal, to events.jsonl and to TensorBoard. Only rank 0 reports."""
+"""What a run reports to the terminal, to events.jsonl, to TensorBoard and to Weights & Biases. Only rank 0 reports."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+from PIL import Image
+
+from modules.config.hyperparameters import HyperParameter
 from modules.files import printable
+from modules.monitoring.background import BackgroundThread
 from modules.monitoring.device_log import DeviceLog, Reading
+from modules.monitoring.images import save_image
 from modules.monitoring.performance_monitor import PerformanceMonitor
 from modules.monitoring.step_times import RankStepTimes
-from modules.monitoring.tensorboard import TensorBoardWriter
+from modules.monitoring.tensorboard import Histogram, TensorBoardWriter
 from modules.monitoring.terminal import open_terminal
 from modules.monitoring.throughput import Throughput
+from modules.monitoring.wandb_log import WandbLog
 from modules.run import EventLog, Failure, exit_code_of
+from modules.run.folder.events import EventPlace
 
 log = logging.getLogger("tandem")
 
@@ -52,7 +59,9 @@ class Report(Protocol):
     def ranks(
         self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int
     ) -> None: ...
+    def histograms(self, compute: Callable[[], Mapping[str, Histogram]], step: int) -> None: ...
     def sample(self, file: Path, prompt: str, step: int) -> None: ...
+    def drawing(self, file: Path, draw: Callable[[], Image.Image], title: str, step: int) -> None: ...
     def backing_up(self, step: int | None) -> None: ...
     def backup(self, folder: Path, step: int) -> None: ...
     def validation(
@@ -82,8 +91,8 @@ class SilentReport:
     def _ignore(self, *arguments: object, **options: object) -> None:
         """Report nothing."""
 
-    started = phase = data = step = ranks = sample = backing_up = backup = validation = _ignore
-    note = waiting = failed = finished = close = _ignore
+    started = phase = data = step = ranks = sample = drawing = backing_up = backup = validation = _ignore
+    histograms = note = waiting = failed = finished = close = _ignore
 
 
 class RunReport:
@@ -94,7 +103,10 @@ class RunReport:
         events: EventLog,
         tensorboard_dir: Path | None,
         monitor: PerformanceMonitor | None = None,
+        wandb: Callable[[Callable[[str], object]], WandbLog] | None = None,
+        hyperparameters: Mapping[str, HyperParameter] = MappingProxyType({}),
     ) -> None:
+        """TensorBoard shows `hyperparameters`; `wandb` makes the log of Weights & Biases, given where to warn."""
         self._events = events
         self._terminal = open_terminal()
         self._throughput = Throughput()
@@ -102,12 +114,21 @@ class RunReport:
         self._monitor = monitor
         self._ranks_written_at = 0.0
         self._devices = DeviceLog()
-        self._tensorboard = None if tensorboard_dir is None else TensorBoardWriter(tensorboard_dir, self.warning)
+        self._drawings = BackgroundThread("drawings")
+        self._wandb = None if wandb is None else wandb(self.warning)
+        self._viewers: list[TensorBoardWriter | WandbLog] = [] if self._wandb is None else [self._wandb]
+        self._tensorboard: TensorBoardWriter | None = None
+        if tensorboard_dir is not None:
+            self._tensorboard = TensorBoardWriter(tensorboard_dir, self.warning)
+            self._tensorboard.add_hyperparameters(hyperparameters)
+            self._viewers.append(self._tensorboard)
 
     def started(self, run_info: Mapping[str, object], first_step: int, total_steps: int, total_samples: int) -> None:
         """The description of the run (the `started` event), before its first step."""
         self._total_samples = total_samples
         self._events.write("started", **run_info)
+        if self._wandb is not None:
+            self._wandb.start()
         if self._monitor is not None and isinstance(devices := run_info.get("devices"), list):
             self._monitor.devices = [str(each) for each in devices]
         self._terminal.start(first_step, total_steps)
@@ -145,9 +166,9 @@ class RunReport:
             grad_norm=record.grad_norm,
             eta_s=eta_s,
         )
-        if self._tensorboard is not None:
-            scalars = {"loss/train": record.loss, "lr/model": record.learning_rate, "gradient/norm": record.grad_norm}
-            self._tensorboard.add_scalars(scalars, record.step)
+        scalars = {"loss/train": record.loss, "lr/model": record.learning_rate, "gradient/norm": record.grad_norm}
+        for viewer in self._viewers:
+            viewer.add_scalars(scalars, record.step)
 
     def ranks(self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int) -> None:
         """Step times of each rank (medians over the last `steps`), and the latest `readings` of its device by rank."""
@@ -164,13 +185,32 @@ class RunReport:
                 self.warning(text) if row.get("fault") else self.note(text)
         self._events.write("ranks", ranks=rows)
 
-    def sample(self, file: Path, prompt: str, step: int) -> None:
-        """A sample was generated and saved as `file`."""
-        self._events.write("sample", file=str(file.resolve()), prompt=prompt, step=step)
+    def histograms(self, compute: Callable[[], Mapping[str, Histogram]], step: int) -> None:
+        """Weights and gradients of `step` for TensorBoard, by tag; without it `compute` is not called."""
         if self._tensorboard is not None:
-            # one tag for all steps, so that TensorBoard shows them with a slider
-            name = file.stem.removeprefix(f"step-{step:06d}-")
-            self._tensorboard.add_png(f"samples/{name}", file, step)
+            self._tensorboard.add_histograms(compute(), step)
+
+    def drawing(self, file: Path, draw: Callable[[], Image.Image], title: str, step: int) -> None:
+        """An image that a thread draws and saves as `file`, whose event is written here in the order of all others."""
+        place = self._events.reserve()
+
+        def save() -> None:
+            try:
+                save_image(draw(), file, {"prompt": title, "step": step})
+            except Exception as error:  # noqa: BLE001  # of a family's code, too: it must not end the thread
+                self.warning(f"The {title} at step {step} could not be written: {error}. Training continues.", place)
+            else:
+                self.sample(file, title, step, place)
+
+        self._drawings.submit(save)
+
+    def sample(self, file: Path, prompt: str, step: int, place: EventPlace | None = None) -> None:
+        """A sample was generated and saved as `file`."""
+        self._events.write_at(place, "sample", file=str(file.resolve()), prompt=prompt, step=step)
+        # one tag for all steps, so that TensorBoard shows them with a slider
+        name = file.stem.removeprefix(f"step-{step:06d}-")
+        for viewer in self._viewers:
+            viewer.add_png(f"samples/{name}", file, step)
 
     def backing_up(self, step: int | None) -> None:
         """A backup of `step` is being written; None: no longer any. May be called from any thread."""
@@ -200,9 +240,9 @@ class RunReport:
         if confusion:
             more["confusion"] = [list(row) for row in confusion]
         self._events.write("validation", set=name, loss=loss, step=step, **more)
-        if self._tensorboard is not None:
-            scalars = {f"{metric}/{name}": value for metric, value in metrics.items()}
-            self._tensorboard.add_scalars({f"loss/{name}": loss, **scalars}, step)
+        scalars = {f"{metric}/{name}": value for metric, value in metrics.items()}
+        for viewer in self._viewers:
+            viewer.add_scalars({f"loss/{name}": loss, **scalars}, step)
         shown = (f", {printable(each).replace('_', ' ')} {_shown(each, value)}" for each, value in metrics.items())
         listed = "".join(shown)
         self.note(f"Step {step}: {name} loss {loss:.5g}{listed}.")
@@ -215,10 +255,10 @@ class RunReport:
         log.info(text)
         self._terminal.line(text)
 
-    def warning(self, text: str) -> None:
+    def warning(self, text: str, place: EventPlace | None = None) -> None:
         """Something the user should know; the run continues."""
         log.warning(text)
-        self._events.write("warning", message=text)
+        self._events.write_at(place, "warning", message=text)
         self._terminal.line(f"Warning: {text}")
 
     def waiting(self, rows: Sequence[Mapping[str, object]]) -> None:
@@ -247,10 +287,11 @@ class RunReport:
         self._events.write("finished", reason=reason, exit_code=exit_code)
 
     def close(self) -> None:
-        """Write what is still buffered."""
+        """Write what is still to be drawn or buffered."""
         self._terminal.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        self._drawings.close()
+        for viewer in self._viewers:
+            viewer.close()
         self._events.close()
 
 

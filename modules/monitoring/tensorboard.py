@@ -1,12 +1,14 @@
-"""TensorBoard: scalars of each step, and sample images."""
+"""TensorBoard: scalars of each step, sample images, histograms, and the settings that differ from the defaults."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from modules.config.hyperparameters import HyperParameter
 from modules.files import read_bytes
 from modules.files.images import open_image
 from modules.monitoring.tensorboard_file import TensorBoardFile
@@ -14,6 +16,19 @@ from modules.monitoring.tensorboard_file import TensorBoardFile
 log = logging.getLogger("tandem")
 _MOST_BYTES = 1 << 30  # of a picture
 _RGB = 3  # number of channels
+_LOSSES = ("loss/train", "loss/validation", "loss/test")
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How the values of a tensor are distributed."""
+
+    least: float
+    greatest: float
+    total: float  # sum of the values
+    squares: float  # sum of their squares
+    limits: Sequence[float]  # the upper limit of each bin; the first bin begins at `least`
+    counts: Sequence[int]  # of each bin
 
 
 class TensorBoardWriter:
@@ -41,6 +56,49 @@ class TensorBoardWriter:
         )
         value = self._summary.Value(tag=tag, image=image)
         self._add([value], step)
+
+    def add_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        """The distributions of one step by tag, as one record."""
+        from tensorboard.compat.proto.histogram_pb2 import HistogramProto
+
+        values = []
+        for tag, each in histograms.items():
+            proto = HistogramProto(
+                min=each.least,
+                max=each.greatest,
+                num=sum(each.counts),
+                sum=each.total,
+                sum_squares=each.squares,
+                bucket_limit=each.limits,
+                bucket=each.counts,
+            )
+            values.append(self._summary.Value(tag=tag, histo=proto))
+        self._add(values, step)
+
+    def add_hyperparameters(self, values: Mapping[str, HyperParameter]) -> None:
+        """For the tab HPARAMS, which shows them beside the last loss of each run."""
+        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+        from tensorboard.plugins.hparams.api_pb2 import Experiment, HParamInfo, MetricInfo, MetricName
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+
+        # as torch.utils.tensorboard does, whose import takes seconds
+        start = SessionStartInfo(start_time_secs=time.time())
+        for name, value in values.items():
+            kind = "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+            setattr(start.hparams[name], f"{kind}_value", value)
+        experiment = Experiment(
+            hparam_infos=[HParamInfo(name=name) for name in values],
+            metric_infos=[MetricInfo(name=MetricName(tag=tag)) for tag in _LOSSES],
+        )
+        parts = {
+            "_hparams_/experiment": HParamsPluginData(experiment=experiment),
+            "_hparams_/session_start_info": HParamsPluginData(session_start_info=start),
+        }
+        for tag, data in parts.items():
+            metadata = SummaryMetadata(
+                plugin_data=SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
+            )
+            self._add([self._summary.Value(tag=tag, metadata=metadata)], 0)
 
     def close(self) -> None:
         """Write what is still buffered."""

@@ -1,4 +1,4 @@
-"""Writes the backups of a run, in a thread while training goes on; only rank 0's writes any."""
+"""Writes the backups of a run, in a thread while training goes on; rank 0's, unless the model is sharded."""
 
 from __future__ import annotations
 
@@ -54,11 +54,8 @@ class BackupWriter:
         Whether it succeeds is reported. Raises OSError only for what is written at once.
         """
         copy = self._free_copy(size_of(state))
-        try:
-            copied = None if copy is None else copy.take(state)
-        except (RuntimeError, MemoryError):  # torch's error for memory that the system refuses
-            copied = None
-        if copy is None or copied is None:
+        copied = self._try_to_copy(copy, state)
+        if not self._all_copied(copied is not None) or copy is None or copied is None:
             self._tell_once(
                 "The host's free memory is too small for a copy of what is trained: backups are not written in the "
                 "background, and training waits for each of them."
@@ -70,7 +67,13 @@ class BackupWriter:
             self._waiting = _Job(copied, config_json, copy)
             if self._running is None:
                 self._running, self._waiting = self._waiting, None
-                threading.Thread(target=self._write_all, args=(self._running,), name="backup", daemon=True).start()
+                try:
+                    threading.Thread(target=self._write_all, args=(self._running,), name="backup", daemon=True).start()
+                except RuntimeError as error:  # the system refuses another thread
+                    self._running, self._failed_step = None, state.position.step
+                    self._idle.append(copy)
+                    self._report.backing_up(None)
+                    self._report.warning(not_written("backup", state.position.step, error))
 
     def write(self, state: TrainingState, config_json: str) -> None:
         """Write `state` now; a backup that is under way is completed before. Raises OSError."""
@@ -121,6 +124,17 @@ class BackupWriter:
             under_way = {job.state.position.best_step for job in (self._running, self._waiting) if job is not None}
         return self._backups.best_steps() | {step for step in under_way if step is not None}
 
+    def _try_to_copy(self, copy: StateCopy | None, state: TrainingState) -> TrainingState | None:
+        """None if the memory is not enough."""
+        try:
+            return None if copy is None else copy.take(state)
+        except (RuntimeError, MemoryError):  # torch's error for memory that the system refuses
+            return None
+
+    def _all_copied(self, is_copied: bool) -> bool:
+        """Whether every rank that writes has its copy."""
+        return is_copied
+
     def _free_copy(self, size: int) -> StateCopy | None:
         """Memory for a copy of `size` bytes; None if the host has too little and there is none to wait for."""
         with self._changed:
@@ -132,7 +146,7 @@ class BackupWriter:
                 )
                 return replaced.copy
             copies = len([each for each in (self._running, self._waiting) if each is not None])
-            if not self._idle and copies < MOST_COPIES and _fits(size):
+            if not self._idle and copies < MOST_COPIES and fits(size):
                 return StateCopy()
             if not self._idle and copies:
                 self._tell_once(
@@ -143,7 +157,7 @@ class BackupWriter:
 
     def _write_all(self, job: _Job | None) -> None:
         """The thread: writes `job`, then what waits."""
-        _lower_priority()
+        lower_priority()
         while job is not None:
             failure = self._try_to_write(job)
             with self._changed:
@@ -180,11 +194,12 @@ def not_written(name: str, step: int, error: BaseException) -> str:
     return f"The {name} at step {step} could not be written: {error}. Training continues."
 
 
-def _fits(size: int) -> bool:
+def fits(size: int) -> bool:
+    """Whether the host has memory for a copy of `size` bytes."""
     return (size >> 20) + _SPARE_MIB <= usable_memory_mib().available
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
     """Of this thread alone, which is possible on Linux."""
     if sys.platform == "linux":
         with suppress(OSError):

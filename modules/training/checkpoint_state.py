@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from torch import Tensor
 
 from modules.checkpoint import (
+    OptimizerState,
+    Part,
     Position,
+    Rows,
+    StoredState,
+    StoredTensor,
     TrainingState,
     pack_optimizer,
     unpack_optimizer,
@@ -41,7 +46,7 @@ def _resumed_plan(config: TrainConfig, world_size: int, position: Position) -> P
     return Plan(position.global_batch_size, config.learning_rate, config.learning_rate * factor, explanation)
 
 
-def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | None) -> Plan:
+def plan_for(config: TrainConfig, world_size: int, resume: TrainingState | StoredState | None) -> Plan:
     """The plan of a new run, or of the run that `resume` continues."""
     if resume is None:
         return plan_run(config, world_size)
@@ -81,8 +86,34 @@ def capture_state(components: Components, position: Position) -> TrainingState:
     )
 
 
-def restore_state(state: TrainingState, components: Components) -> None:
-    """Load `state` into live objects. Raises ResumeError if it belongs to another model or optimizer."""
+def capture_part(components: Components, position: Position, rank: int, world_size: int) -> TrainingState:
+    """What this rank holds of the state as it is now, not copied; what every rank has as a whole is rank 0's part."""
+    weights, ema = components.weights, components.ema
+    packed = pack_optimizer(components.guarded_step.optimizer, {id(own): name for name, own in weights.local.items()})
+    own = {name: tensor.detach() for name, tensor in weights.local.items()}
+    rows: dict[str, dict[str, Rows]] = {}
+
+    def part(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        of = _of if kind == "optimizer" else str
+        found = {name: weights.rows(of(name), tensor) for name, tensor in tensors.items()}
+        rows[kind] = {name: Rows(*each) for name, each in found.items() if each is not None and len(tensors[name])}
+        return {name: t for name, t in tensors.items() if name in rows[kind] or (rank == 0 and found[name] is None)}
+
+    return TrainingState(
+        position=position,
+        weights=part("weights", {**own, **_buffers(weights)}),
+        ema=None if ema is None else part("ema", ema.average),
+        optimizer=replace(packed, tensors=part("optimizer", packed.tensors)),
+        scaler=dict(components.precision.scaler.state_dict()),
+        part=Part(rank, world_size, rows),
+    )
+
+
+def restore_state(state: TrainingState | StoredState, components: Components) -> None:
+    """Load `state` into live objects, one tensor after the other; of a sharded model only the rows of this rank.
+
+    Raises ResumeError if it belongs to another model or optimizer.
+    """
     weights, ema, scaler = components.weights, components.ema, components.precision.scaler
     missing = weights.local.keys() - state.weights.keys()
     unknown = state.weights.keys() - weights.model.state_dict().keys()
@@ -93,14 +124,14 @@ def restore_state(state: TrainingState, components: Components) -> None:
         )
     try:
         weights.load_full(state.weights)
-        kept = {key: weights.shard(_of(key), whole) for key, whole in state.optimizer.tensors.items()}
         names = {id(own): name for name, own in weights.local.items()}
         settings = {"lr", *components.config.optimizer.arguments()}
-        unpack_optimizer(components.guarded_step.optimizer, replace(state.optimizer, tensors=kept), names, settings)
+        saved = state.optimizer
+        own = OptimizerState(saved.class_name, _Own(weights, saved.tensors, _of), saved.values, saved.groups)
+        unpack_optimizer(components.guarded_step.optimizer, own, names, settings)
         components.guarded_step.is_restored = True
         if ema is not None:
-            average = state.weights if state.ema is None else state.ema
-            ema.load({name: weights.shard(name, average[name]) for name in ema.average})
+            ema.load(_Own(weights, state.weights if state.ema is None else state.ema))
     except (RuntimeError, KeyError, ValueError) as error:
         raise ResumeError(
             f"resume: the backup does not fit this config ({str(error).splitlines()[-1].strip()}); "
@@ -112,9 +143,12 @@ def restore_state(state: TrainingState, components: Components) -> None:
 
 def full_weights(weights: Weights) -> dict[str, Tensor]:
     """The trained weights and the buffers as full tensors, most not copied."""
-    buffers = {name for name, _ in weights.model.named_buffers()}
-    kept = {name: buffer for name, buffer in weights.model.state_dict().items() if name in buffers}
-    return {**_whole(weights, weights.local), **kept}
+    return {**_whole(weights, weights.local), **_buffers(weights)}
+
+
+def _buffers(weights: Weights) -> dict[str, Tensor]:
+    names = {name for name, _ in weights.model.named_buffers()}
+    return {name: buffer for name, buffer in weights.model.state_dict().items() if name in names}
 
 
 def _whole(weights: Weights, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,3 +158,25 @@ def _whole(weights: Weights, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 def _of(key: str) -> str:
     """The weight to which a tensor of the optimizer's state belongs."""
     return key.rsplit("/", 1)[0]
+
+
+class _Own(Mapping[str, Tensor]):
+    """This rank's part of full tensors, each of which is read when it is asked for."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        full: Mapping[str, Tensor] | Mapping[str, StoredTensor],
+        of: Callable[[str], str] = str,
+    ) -> None:
+        """`of` names the weight whose shape a tensor has."""
+        self._weights, self._full, self._of = weights, full, of
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights.shard(self._of(name), self._full[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._full)
+
+    def __len__(self) -> int:
+        return len(self._full)

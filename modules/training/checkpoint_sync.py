@@ -10,11 +10,11 @@ from typing import Annotated
 from pydantic import Field
 
 from modules.checkpoint import (
-    FILE_NAMES,
     MANIFEST,
-    TrainingState,
+    StoredState,
+    file_names,
     manifest_sha256,
-    read_backup,
+    open_backup,
     read_manifest,
 )
 from modules.config import ResumeError
@@ -30,10 +30,12 @@ class Offer(Record):
 
     number: Annotated[int, Field(ge=1, lt=1 << 53)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    parts: Annotated[int, Field(ge=1, le=99_999)] | None = None  # as in the manifest
 
 
-def load_checkpoint(backup: Path | None, folder: RunFolder, ranks: RankGroup) -> TrainingState | None:
-    """The state in the newest backup that any rank found; None if none did.
+@contextmanager
+def open_checkpoint(backup: Path | None, folder: RunFolder, ranks: RankGroup) -> Iterator[StoredState | None]:
+    """The state in the newest backup that any rank found, open for the time of the block; None if none did.
 
     Ranks that do not have it get its files from one that does. Raises ResumeError if it is damaged, or if another
     rank sends something else than a backup.
@@ -43,11 +45,12 @@ def load_checkpoint(backup: Path | None, folder: RunFolder, ranks: RankGroup) ->
     ]
     newest = max((offer for offer in offers if offer is not None), key=lambda offer: offer.number, default=None)
     if newest is None:
-        return None
+        yield None
+        return
     has_it = [offer == newest for offer in offers]
-    names = FILE_NAMES | {MANIFEST}
+    names = file_names(newest.parts) | {MANIFEST}
     with local_copy(backup, has_it, newest.sha256, names, "backup", folder, ranks) as copy:
-        return _read(copy, newest)
+        yield _open(copy, newest)
 
 
 @contextmanager
@@ -77,14 +80,18 @@ def local_copy(
     ranks.gather(f"{name} delivered", "")
     copy = own if has_it[groups.rank] else received
     assert copy is not None, "a rank without it is sent one"
-    yield copy
-    ranks.gather(f"{name} read", "")
-    if target is not None:
-        remove_tree(folder.path / RECEIVED)
+    try:
+        yield copy
+        ranks.gather(f"{name} read", "")
+    finally:
+        if target is not None:
+            remove_tree(folder.path / RECEIVED)
 
 
 def _own(backup: Path) -> str:
-    return Offer(number=read_manifest(backup).number, sha256=manifest_sha256(backup)).model_dump_json()
+    manifest = read_manifest(backup)
+    offer = Offer(number=manifest.number, sha256=manifest_sha256(backup), parts=manifest.parts)
+    return offer.model_dump_json()
 
 
 def _offer(rank: int, text: str) -> Offer | None:
@@ -96,7 +103,7 @@ def _offer(rank: int, text: str) -> Offer | None:
         raise ResumeError(f"resume: what rank {rank} says of its backup {error}.") from None
 
 
-def _read(backup: Path, expected: Offer) -> TrainingState:
+def _open(backup: Path, expected: Offer) -> StoredState:
     if manifest_sha256(backup) != expected.sha256:
         raise ResumeError(f"resume: {backup} is not the backup that was announced; another rank sent something else.")
-    return read_backup(backup)
+    return open_backup(backup)

@@ -82,6 +82,11 @@ class ControlRequests:
             requested.update(self._timer.due(PAUSE))
         return next((outcome for name, outcome in STOP_REQUESTS.items() if name in requested), None)
 
+    @property
+    def stop_is_wanted(self) -> bool:
+        """Whether a person or a signal wants the run to end. Does not count as reading the request."""
+        return bool(self._signalled) or "stop" in self._commands.pending()
+
     def clear_stop(self) -> None:
         """The run has ended: remove the command file."""
         self._commands.done("stop")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from modules.distributed.weights import swap_storage
+from modules.distributed.weights import swap_storage, swap_values
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
@@ -32,31 +32,47 @@ class Ema:
     use_buffers=False; timm's ModelEmaV2 averages them, too.
     """
 
-    def __init__(self, weights: Tensors, decay: float, swap: Callable[[Tensors, Tensors], None] = swap_storage) -> None:
-        """`swap` exchanges the values of two mappings, as Weights.swap does."""
+    def __init__(
+        self,
+        weights: Tensors,
+        decay: float,
+        swap: Callable[[Tensors, Tensors], None] = swap_storage,
+        every: int = 1,
+        *,
+        on_cpu: bool = False,
+    ) -> None:
+        """`swap` exchanges the values of two mappings, as Weights.swap does; `every` so many steps it is updated."""
         self._weights = dict(weights)
-        self._swap = swap
-        self._limit = decay
-        self.average = {name: weight.detach().clone() for name, weight in weights.items()}
+        self._swap = swap_values if on_cpu else swap
+        self._limit, self._every, self._on_cpu = decay, every, on_cpu
+        host = "cpu" if on_cpu else None
+        self.average = {name: weight.detach().to(host, copy=True) for name, weight in weights.items()}
 
     def update(self, step: int) -> None:
-        """Move towards the current weights after optimizer step `step` (1-based)."""
-        decay = min(self._limit, (1 + step) / (10 + step))
+        """Move towards the current weights after optimizer step `step` (1-based), if one is due."""
+        if step % self._every:
+            return
+        share = 1 - min(self._limit, (1 + step) / (10 + step)) ** self._every
+        if self._on_cpu:
+            for name, weight in self._weights.items():
+                self.average[name].lerp_(weight.detach().to("cpu"), share)
+            return
         current = [weight.detach() for weight in self._weights.values()]
-        torch._foreach_lerp_(list(self.average.values()), current, 1 - decay)
+        torch._foreach_lerp_(list(self.average.values()), current, share)
 
     def load(self, average: Tensors) -> None:
         """Load a saved average. Raises KeyError if it lacks a weight, ValueError if one has another shape."""
         for name, tensor in self.average.items():
-            if average[name].shape != tensor.shape:
-                raise ValueError(f"the average of {name} has the shape {list(average[name].shape)}")
-            tensor.copy_(average[name])
+            saved = average[name]  # once: it may come from a file
+            if saved.shape != tensor.shape:
+                raise ValueError(f"the average of {name} has the shape {list(saved.shape)}")
+            tensor.copy_(saved)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The model holds the averaged weights inside the block, and `average` the model's own; then again their own.
 
-        Nothing is copied: a sample needs no more memory with the average than without.
+        The device holds no more than one copy of what is trained besides, and none with the average in host memory.
         """
         self._swap(self._weights, self.average)
         try:

@@ -8,14 +8,17 @@ from functools import partial
 
 import torch
 
+from modules.checkpoint import Rotation
 from modules.diffusion.dtypes import HALF_DTYPES
-from modules.distributed import Weights
+from modules.distributed import DistributedRanks, Weights
 from modules.distributed.fsdp import FsdpGradScaler, apply_fsdp
 from modules.families._family import Family
+from modules.training.backup_writer import BackupWriter
 from modules.training.distributed_trainer import DistributedTrainer
 from modules.training.memory_guard import step_cannot_be_skipped
 from modules.training.model_setup import compile_model
 from modules.training.move_model import move_model
+from modules.training.sharded_backups import sharded_backup_writer
 
 
 class FullyShardedTrainer(DistributedTrainer):
@@ -31,6 +34,12 @@ class FullyShardedTrainer(DistributedTrainer):
         self.weights = apply_fsdp(model, family.blocks(), self.config, self.process_group, compute, convert)
         family.model = compile_model(model) if self.config.compile else model
         return self.weights
+
+    def backup_writer(self, rotation: Rotation) -> BackupWriter:
+        """Each rank writes its shards."""
+        assert isinstance(self.ranks, DistributedRanks), "see the worker"
+        merges = self.config.backup_every.unit == "minutes"
+        return sharded_backup_writer(self.folder.backup_dir, rotation, self.ranks, self.report, merges=merges)
 
     @contextmanager
     def no_sync(self, last: bool) -> Iterator[None]:

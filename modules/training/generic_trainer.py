@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from modules.checkpoint import Position, TrainingState
+from modules.checkpoint import Backups, Position, Rotation, StoredState
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 from modules.data.loading.progress import Progress
@@ -20,8 +21,9 @@ from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.training import run_info
 from modules.training.actions import ACTIONS, BACKUP, Action, ActionContext, ActionRunner, due_actions
+from modules.training.backup_writer import BackupWriter
 from modules.training.checkpoint_state import current_position, plan_for, restore_state
-from modules.training.checkpoint_sync import load_checkpoint
+from modules.training.checkpoint_sync import open_checkpoint
 from modules.training.control_requests import (
     CACHED,
     FINISHED,
@@ -34,6 +36,7 @@ from modules.training.control_requests import (
 from modules.training.dataset import RowSelection
 from modules.training.early_stopping import EarlyStopping, UnknownMetric
 from modules.training.former_meaning import changed_meaning
+from modules.training.histograms import WeightHistograms
 from modules.training.memory_guard import MemoryGuard
 from modules.training.memory_probe import limit_to_memory, wants_probe
 from modules.training.metric_sync import MetricSync
@@ -76,13 +79,20 @@ class GenericTrainer:
 
     def setup(self) -> None:
         """Load the model, prepare the data, restore a backup, and report what is about to be trained."""
-        config, ranks = self.config, self.ranks
+        ranks = self.ranks
         self.report.phase("loading")
-        checkpoint = load_checkpoint(self.resume, self.folder, ranks)
+        with open_checkpoint(self.resume, self.folder, ranks) as checkpoint:
+            self._setup(checkpoint)
+        run_info.announce(self.components, self.progress, ranks, self.report)
+
+    def _setup(self, checkpoint: StoredState | None) -> None:
+        config, ranks = self.config, self.ranks
         if checkpoint is not None and (changes := check_unchanged(config, checkpoint)):
             self.report.warning(changes)
         plan = plan_for(config, ranks.world_size, checkpoint)
-        parallelism = Parallelism(self.wrap_model, self.scaler_class, equal_micro_batches=self.syncs_in_training)
+        parallelism = Parallelism(
+            self.wrap_model, self.scaler_class, self.syncs_in_training, backup_writer=self.backup_writer
+        )
         self.components = build_components(
             config, self.folder, plan, ranks, parallelism, self.report, self.check_stop, self.select_rows
         )
@@ -93,6 +103,7 @@ class GenericTrainer:
         can_count = not config.compile and not self.syncs_in_training
         self.flops = ModelFlops.of(self.components.precision, can_count=can_count)
         self.metrics = StepMetrics(ranks.device, ranks.rank, ranks.world_size, self.flops)
+        self.histograms = WeightHistograms(config.histograms_every, self.components.weights, self.report)
         self.early_stopping = EarlyStopping.of(config)
         self.memory = MemoryGuard(config.batch_size, plan.global_batch_size, ranks.rank, ranks.world_size, self.report)
         self.probe_is_due = wants_probe(config, ranks.device) and not self.syncs_in_training
@@ -103,7 +114,6 @@ class GenericTrainer:
             self.load_state(checkpoint)
         self.previous = self.progress
         self.sync = MetricSync(self.components, self.metrics, self.memory, ranks, self.report, self.progress)
-        run_info.announce(self.components, self.progress, ranks, self.report)
 
     def train(self) -> Outcome:
         """The loop: gradients of each micro-batch, an optimizer step after the last one, then what is due."""
@@ -173,8 +183,12 @@ class GenericTrainer:
             learning_rate,
             [group.learning_rate_factor for group in components.groups],
         )
-        grad_norm = components.guarded_step.apply([group.is_frozen(self.progress) for group in components.groups])
-        self.previous, self.progress = self.progress, self.progress.after(samples)
+        after = self.progress.after(samples)
+        grad_norm = components.guarded_step.apply(
+            [group.is_frozen(self.progress) for group in components.groups],
+            partial(self.histograms.report_if_due, self.progress, after),
+        )
+        self.previous, self.progress = self.progress, after
         if components.ema is not None:
             components.ema.update(self.progress.step)
         self.metrics.begin("sync")
@@ -226,12 +240,18 @@ class GenericTrainer:
             self.progress, self.components.plan, self.ranks.world_size, self.early_stopping
         )
         return ActionContext(
-            self.components, position, self.ranks, self.report, self.early_stopping, training_continues
+            self.components,
+            position,
+            self.ranks,
+            self.report,
+            self.early_stopping,
+            lambda: self.requests.stop_is_wanted,
+            training_continues,
         )
 
     # Before the first step
 
-    def load_state(self, state: TrainingState) -> None:
+    def load_state(self, state: StoredState) -> None:
         """Restore weights, optimizer, EMA and progress from a backup."""
         position = state.position
         restore_state(state, self.components)
@@ -268,6 +288,11 @@ class GenericTrainer:
         model = family.model
         family.model = compile_model(model) if self.config.compile else model
         return Weights(model)
+
+    def backup_writer(self, rotation: Rotation) -> BackupWriter:
+        """What writes the backups of this run; called once, by all ranks."""
+        backups = Backups(self.folder.backup_dir, rotation.keep, rotation.every, rotation.days)
+        return BackupWriter(backups, self.report, merges=self.config.backup_every.unit == "minutes")
 
     def local_model(self) -> nn.Module:
         """The network whose forward and backward no other rank takes part in."""

@@ -10,9 +10,11 @@ from torch import nn
 from modules.config import ConfigError, TrainConfig, unsupported_resolution
 from modules.families._by_name import family_class
 from modules.families._family import Family
+from modules.monitoring.wandb_log import check_wandb
 from modules.training.early_stopping import LOSS, keeps_best
+from modules.training.methods.adapter_layers import NAMES
 from modules.training.methods.lora_from import check_lora_from
-from modules.training.methods.method import prepare
+from modules.training.methods.method import has_kohya_names, prepare
 from modules.training.move_model import move_model
 from modules.training.optimizers import check_installed
 from modules.training.precision import Precision
@@ -32,9 +34,10 @@ def load_family(config: TrainConfig) -> Family:
 
 def check_available(config: TrainConfig) -> type[Family]:
     """The config's family. Raises ConfigError for an unknown one, for a method, submodule or resolution that it
-    does not offer, and for an optimizer that is not installed.
+    does not offer, and for an optimizer or W&B if they are not installed.
     """
     kind = family_class(config.family)
+    check_wandb(config)
     if config.method not in kind.methods:
         raise ConfigError(
             f"method is {config.method!r}; the family {config.family!r} offers {', '.join(kind.methods)}."
@@ -44,9 +47,15 @@ def check_available(config: TrainConfig) -> type[Family]:
             f"save_single_file is true, but models of the family {config.family!r} have no single-file layout that "
             "other tools read; set it to false."
         )
-    if config.lora_layouts == "kohya" and config.method == "lora" and not kind.adapter_prefixes:
+    if config.lora_layouts == "kohya" and config.method == "lora" and not has_kohya_names(kind):
         raise ConfigError(
             f"lora_layouts is 'kohya', but kohya's layout has no names for the family {config.family!r}; use diffusers."
+        )
+    is_lora = config.method == "lora"
+    if is_lora and config.lora_algorithm != "lora" and config.lora_layouts == "diffusers" and has_kohya_names(kind):
+        raise ConfigError(
+            f"lora_layouts is 'diffusers', but diffusers reads no {NAMES[config.lora_algorithm]} (lora_algorithm); use "
+            "kohya or both, which then mean the layout of LyCORIS."
         )
     for path, sentence in unsupported_resolution(config.resolution, config.family, kind.size_step):
         raise ConfigError(f"{path} {sentence}.")

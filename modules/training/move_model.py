@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +13,7 @@ from modules.distributed import is_sharded
 from modules.families._family import Family
 from modules.training.methods.lora import make_contiguous
 from modules.training.precision import weights_dtype
+from modules.training.quantized import QUANTIZED, QuantizedLinear, can_be_quantized, quantize_
 from modules.training.submodules import submodule_of
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -23,15 +26,30 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
     Frozen linear and convolution layers get the format that `parts` asks for, since autocast computes with either, and
     all else that of trained weights. One tensor at a time: those of a file take no memory before, and none twice.
     """
-    kept = {entry.part: HALF_DTYPES[entry.weights] for entry in config.parts if entry.weights in HALF_DTYPES}
     trained = weights_dtype(config.precision)
+    usual = HALF_DTYPES.get(config.precision, trained) if family.half_frozen_weights else trained
+    given = {entry.part: entry.weights for entry in config.parts if entry.weights != "run"}
+    # what is not quantised in a part is kept as the run computes
+    rest = HALF_DTYPES.get(config.precision, trained)
+    kept = {
+        part: rest if weights in QUANTIZED else HALF_DTYPES.get(weights, trained) for part, weights in given.items()
+    }
+    quantized = {part: weights for part, weights in given.items() if weights in QUANTIZED}
     chosen = None if within is None else set(within.modules())
     for name, module in family.model.named_modules():
         own = [weight for weight in module.parameters(recurse=False) if not is_sharded(weight)]
         if not (chosen is None or module in chosen):
             continue
         is_frozen_layer = isinstance(module, LAYERS) and not any(weight.requires_grad for weight in own)
-        dtype = kept.get(submodule_of(name, family.submodules), trained) if is_frozen_layer else trained
+        part = submodule_of(name, family.submodules)
+        if isinstance(module, QuantizedLinear):
+            module.move(device)
+        elif part in quantized and can_be_quantized(
+            name.removeprefix(f"{part}."), module, family.model.get_submodule(part)
+        ):
+            quantize_(cast(nn.Linear, module), quantized[part], device)
+            own = list(module.parameters(recurse=False))
+        dtype = kept.get(part, usual) if is_frozen_layer else trained
         for weight in own:
             weight.data = _converted(weight.data, device, dtype, config)
         for key, buffer in module.named_buffers(recurse=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -71,17 +71,18 @@ class GuardedStep:
         self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
         self.is_restored = False  # from a backup, with which no step has been made
 
-    def apply(self, frozen: Sequence[bool] = ()) -> Tensor:
+    def apply(self, frozen: Sequence[bool] = (), on_gradients: Callable[[], object] = lambda: None) -> Tensor:
         """One optimizer step from the current gradients, which are then cleared; returns their norm [] before clipping.
 
         `frozen` says for each group whether to leave it as it is: without gradients an optimizer skips a weight, weight
-        decay and momentum included, and the norm does not count it.
+        decay and momentum included, and the norm does not count it. `on_gradients` is called when the gradients are
+        clipped and not applied yet.
         """
         self._weights.collect_gradients()
         set_aside = self._set_aside(frozen)
         norm = torch.zeros((), device=self._parameters[0].device)
         if not (frozen and all(frozen)):
-            norm = self._clip_and_step()
+            norm = self._clip_and_step(on_gradients)
         for parameter, gradient in set_aside:
             parameter.grad = gradient
         self._weights.clear_gradients()
@@ -117,13 +118,14 @@ class GuardedStep:
             ) from error
         self.is_restored = False
 
-    def _clip_and_step(self) -> Tensor:
+    def _clip_and_step(self, on_gradients: Callable[[], object]) -> Tensor:
         self._scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = self._weights.total_norm(nn.utils.get_total_norm(gradients, foreach=True))
         on_host = None if self._on_device else HostCopy(norm)  # on its way while the gradients are clipped
         if self._max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
+        on_gradients()
         if self.is_restored:
             self._first_step(norm, on_host)
         else:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import product
 
 import torch
 from torch import nn
@@ -23,10 +24,10 @@ def parameter_groups(
     config: TrainConfig,
     undecayed: Sequence[str] = (),
 ) -> list[SubmoduleGroup]:
-    """`groups`, divided by `learning_rate_factors` and `decay_norms_and_biases`; as they are with the defaults.
+    """`groups`, divided by `learning_rate_factors`, `lora_plus_ratio` and `decay_norms_and_biases`.
 
-    `shapes` are those of the full weights, `undecayed` as in `without_decay`. Raises ConfigError for a pattern that
-    selects no weight.
+    With the defaults they are as they were. `shapes` are those of the full weights, `undecayed` as in `without_decay`.
+    Raises ConfigError for a pattern that selects no weight.
     """
     factors = parse_learning_rate_factors(config.learning_rate_factors)
     names = [name for group in groups for name in group.weights]
@@ -37,20 +38,26 @@ def parameter_groups(
     found: list[SubmoduleGroup] = []
     for group in groups:
         # all other weights first
-        for number in (None, *range(len(factors))):
+        for number, is_faster, decays in product((None, *range(len(factors))), (False, True), (True, False)):
             pattern, factor = ("", 1.0) if number is None else factors[number]
-            for decays in (True, False):
-                own = [
-                    name
-                    for name in group.weights
-                    if chosen[name] == number
-                    and (config.decay_norms_and_biases or _decays(name, shapes, undecayed)) is decays
-                ]
-                if own:
-                    rate, weights = group.learning_rate_factor * factor, tuple(own)
-                    divided = replace(group, weights=weights, learning_rate_factor=rate, pattern=pattern)
-                    found.append(replace(divided, has_weight_decay=decays))
+            own = [
+                name
+                for name in group.weights
+                if chosen[name] == number
+                and _is_faster(name, config) is is_faster
+                and (config.decay_norms_and_biases or _decays(name, shapes, undecayed)) is decays
+            ]
+            if own:
+                rate = group.learning_rate_factor * factor * (config.lora_plus_ratio if is_faster else 1.0)
+                named = ", ".join(filter(None, (pattern, "lora_B" if is_faster else "")))
+                divided = replace(group, weights=tuple(own), learning_rate_factor=rate, pattern=named)
+                found.append(replace(divided, has_weight_decay=decays))
     return found
+
+
+def _is_faster(name: str, config: TrainConfig) -> bool:
+    """Whether LoRA+ (Hayou et al. 2024, arXiv:2402.12354) has a learning rate of its own for the weight."""
+    return config.method == "lora" and config.lora_plus_ratio != 1 and ".lora_B." in name
 
 
 def without_decay(model: nn.Module) -> list[str]:

@@ -78,6 +78,7 @@ def comparable(config: TrainConfig, ranks: int) -> TrainConfig:
             "restore_best": False,  # both need validations, of which there are none
             "log_every": Interval(1, "steps"),
             "tensorboard": False,
+            "histograms_every": Interval.never(),
             "run_name": None,
         }
     )

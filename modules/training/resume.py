@@ -11,7 +11,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from modules.checkpoint import TrainingState
+from modules.checkpoint import StoredState, TrainingState
 from modules.config import Change, ResumeError, SubmoduleSettings, TrainConfig, dump, find_changes
 from modules.config.io.migrations import migrate
 from modules.config.io.text_formats import Data
@@ -27,7 +27,7 @@ PREDICTION = "prediction type"
 HASHED_NUMBERS = 64  # of each tensor
 
 
-def check_unchanged(config: TrainConfig, state: TrainingState) -> str:
+def check_unchanged(config: TrainConfig, state: TrainingState | StoredState) -> str:
     """A warning about changed settings, or an empty string. Raises ResumeError if the backup is of another run."""
     previous = migrate(cast(Data, dict(state.config)), "the config of the backup")
     now = dump(config)

@@ -9,13 +9,14 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from modules.checkpoint import TrainingState
+from modules.checkpoint import StoredState
 from modules.config import TrainConfig
 from modules.data.loading.progress import Progress
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
 from modules.machine import hostname
 from modules.monitoring import RankStepTimes, Report
 from modules.run import RunFolder
+from modules.run.endings import ENDINGS
 from modules.training.control_requests import Outcome
 from modules.training.methods.method import file_limits, method_summary
 from modules.training.schedules import learning_rate_factor
@@ -75,7 +76,7 @@ def announce(components: Components, progress: Progress, ranks: RankGroup, repor
     )
 
 
-def report_resume(state: TrainingState, components: Components, progress: Progress, report: Report) -> None:
+def report_resume(state: StoredState, components: Components, progress: Progress, report: Report) -> None:
     """Where a resumed run goes on, whether its images are still the same, and what another length means to it."""
     position = state.position
     if position.epoch_size != progress.epoch_size:
@@ -149,13 +150,4 @@ def _idle_warning(components: Components) -> str:
 
 def final_message(outcome: Outcome, step: int, folder: RunFolder) -> str:
     """The last line on the terminal."""
-    resume = "after a backup. Continue with --resume latest."
-    sentences = {
-        "finished": f"Finished after step {step}. Everything is in {folder.path}.",
-        "early_stopping": f"Stopped early after step {step}: validation no longer improves. See {folder.path}.",
-        "stopped": f"Stopped on request at step {step}, {resume}",
-        "interrupted": f"Interrupted at step {step}, {resume}",
-        "paused": f"Paused at step {step} (SIGUSR1, or max_minutes), {resume}",
-        "terminated": f"Terminated at step {step}, {resume}",
-    }
-    return sentences[outcome.reason]
+    return ENDINGS[outcome.reason].at_step(step, folder.path)

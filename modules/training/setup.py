@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from modules.checkpoint import Backups
+from modules.checkpoint import Rotation
 from modules.config import TrainConfig
 from modules.distributed import RankGroup, Weights
 from modules.families._family import Family, SampleRequest
@@ -26,6 +26,7 @@ from modules.training.plan import Plan
 from modules.training.precision import Precision, can_use_tf32
 from modules.training.resume import check_initial_model
 from modules.training.sample_requests import sample_requests
+from modules.training.schedule_free import ScheduleFreeWeights
 from modules.training.submodules import SubmoduleGroup, submodule_groups
 
 
@@ -44,6 +45,7 @@ class Components:
     data: Dataset
     guarded_step: GuardedStep
     ema: Ema | None
+    schedule_free: ScheduleFreeWeights | None  # of an optimizer that averages the weights
     backups: BackupWriter
     sample_requests: list[SampleRequest]
     started_at: float = field(default_factory=time.time)  # seconds since 1970
@@ -68,6 +70,7 @@ class Parallelism:
     wrap_model: Callable[[Family], Weights]
     scaler_class: type[torch.amp.GradScaler]
     equal_micro_batches: bool  # every rank needs as many micro-batches as the others
+    backup_writer: Callable[[Rotation], BackupWriter]
 
 
 def build_components(
@@ -130,11 +133,12 @@ def build_components(
         groups=groups,
         data=data,
         guarded_step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
-        ema=Ema(weights.local, ema_decay, weights.swap) if config.ema else None,
-        backups=BackupWriter(
-            Backups(folder.backup_dir, config.backups_kept, config.backups_kept_every, config.backups_kept_days),
-            report,
-            merges=config.backup_every.unit == "minutes",
+        ema=Ema(weights.local, ema_decay, weights.swap, config.ema_update_every, on_cpu=config.ema_on_cpu)
+        if config.ema
+        else None,
+        schedule_free=ScheduleFreeWeights.of(optimizer, weights),
+        backups=parallelism.backup_writer(
+            Rotation(config.backups_kept, config.backups_kept_every, config.backups_kept_days)
         ),
         sample_requests=requests,
     )

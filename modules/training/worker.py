@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.config import Interval, TrainConfig, TrainingError
+from modules.config.hyperparameters import hyperparameters
 from modules.distributed import (
     DistributedRanks,
     RankEnv,
@@ -26,6 +27,7 @@ from modules.distributed import (
     spawn,
 )
 from modules.monitoring import PerformanceMonitor, Report, RunReport, SilentReport
+from modules.monitoring.wandb_log import WandbLog
 from modules.run import (
     Commands,
     EventLog,
@@ -208,7 +210,13 @@ def _report(config: TrainConfig, folder: RunFolder, rank: int) -> Report:
     if rank != 0:
         return SilentReport()
     tensorboard_dir = folder.tensorboard_dir if config.tensorboard else None
-    return RunReport(EventLog(folder.events_file), tensorboard_dir, monitor=PerformanceMonitor(config.loader_workers))
+    return RunReport(
+        EventLog(folder.events_file),
+        tensorboard_dir,
+        monitor=PerformanceMonitor(config.loader_workers),
+        hyperparameters=hyperparameters(config),
+        wandb=None if config.wandb == "off" else partial(WandbLog, config, folder.path),
+    )
 
 
 def control_requests(config: TrainConfig, folder: RunFolder, rank: int) -> ControlRequests:

@@ -66,6 +66,24 @@ def test_eighty_columns_cut_no_title(
         assert text in table
 
 
+def test_eighty_columns_cut_no_figure_of_a_gpu(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    gpu = {"allocated_mib": 30_000, "reserved_mib": 40_000, "temperature_c": 76, "sm_clock_mhz": 1980}
+    process = {"process_cpu_percent": 103, "process_ram_mib": 12_345, "disk_read_mb_s": 123.4, "disk_write_mb_s": 0.5}
+    network = {"network_sent_mb_s": 1123.4, "network_received_mb_s": 1123.4, "sm_clock_max_mhz": 1980}
+    log = EventLog(folder.events_file)
+    log.write("ranks", ranks=[{"rank": 0, "host": "alpha", "step_s": 0.2, **GPU, **gpu, **process, **network}])
+    log.close()
+    assert main([str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    figures = ("97%", "20.0/79.6 GiB", "29.3/39.1 GiB", "76 °C", "652/700 W", "1980/1980 MHz", "103%", "12.1 GiB")
+    for text in (*figures, "123.4/0.5 MB/s", "1123.4/1123.4 MB/s", "held back by", "power limit", "net sent/received"):
+        assert text in shown, text
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_without_a_reading_there_is_no_table_of_devices(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     log = EventLog(folder.events_file)
     log.write("ranks", ranks=[{"rank": 0, "host": "alpha", "step_s": 0.2}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from io import BytesIO
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from modules.monitoring.report import RunReport
 from modules.run import EventLog
+from modules.run.folder.events import read_events
 from tests.runs import Run, tiny_config, train_alone
 
 FIELDS = {
@@ -52,6 +54,7 @@ def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         "validation_split": 0.2,
         "validate_every": "2 steps",
         "tensorboard": True,
+        "histograms_every": "2 steps",
         "family_options": {"faults": ["nan:0:5"]},
     }
     code, run = train_alone(tiny_config(images, tmp_path_factory.mktemp("events"), **settings))
@@ -105,6 +108,7 @@ def test_ranks_event_has_the_step_times(run: Run) -> None:
 
 def test_tensorboard_has_loss_learning_rate_and_image(run: Run) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     board = EventAccumulator(str(run.folder.tensorboard_dir))
     board.Reload()
@@ -116,6 +120,28 @@ def test_tensorboard_has_loss_learning_rate_and_image(run: Run) -> None:
     assert [image.step for image in shown] == [4, 6]
     with Image.open(BytesIO(shown[0].encoded_image_string)) as image:
         assert image.size == (shown[0].width, shown[0].height)
+    metadata = board.SummaryMetadata("_hparams_/session_start_info")
+    start = HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info
+    assert start.hparams["method"].string_value == "fine_tune"
+    assert start.hparams["validation_split"].number_value == 0.2
+    assert "cache_dir" not in start.hparams, "it is a place of this machine"
+
+
+def test_tensorboard_has_histograms_of_weights_and_gradients(run: Run) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(run.folder.tensorboard_dir), size_guidance={"histograms": 0})
+    board.Reload()
+    tags = board.Tags()["histograms"]
+    weights = [tag.removeprefix("weights/") for tag in tags if tag.startswith("weights/")]
+    assert weights
+    assert {f"gradients/{name}" for name in weights} <= set(tags)
+    for tag in tags:
+        assert [each.step for each in board.Histograms(tag)] == [2, 4, 6]
+    norms = {event["step"]: event["grad_norm"] for event in run.events("step")}
+    for place, step in enumerate((2, 4, 6)):
+        squares = sum(board.Histograms(f"gradients/{name}")[place].histogram_value.sum_squares for name in weights)
+        assert squares**0.5 == pytest.approx(min(float(str(norms[step])), 1.0), rel=1e-5), "after clipping"
 
 
 def test_every_log_line_names_the_rank(run: Run) -> None:
@@ -139,3 +165,28 @@ def test_a_small_validation_loss_keeps_its_digits(tmp_path: Path, capsys: pytest
     shown = "".join(capsys.readouterr())
     assert "Step 3: validation loss 4.7584e-06." in shown
     assert "Step 4: validation loss 0.0268." in shown
+
+
+def test_a_drawing_is_written_in_a_thread_and_its_event_in_order(tmp_path: Path) -> None:
+    report, may_draw, seen = RunReport(EventLog(tmp_path / "events.jsonl"), None), threading.Event(), []
+
+    def draw() -> Image.Image:
+        assert may_draw.wait(60)
+        seen.append(threading.current_thread())
+        return Image.new("P", (4, 4))
+
+    def broken() -> Image.Image:
+        raise ValueError("no ink")
+
+    report.validation("validation", 1.5, 7)
+    report.drawing(tmp_path / "matrix.png", draw, "matrix (validation)", 7)
+    report.drawing(tmp_path / "broken.png", broken, "broken (validation)", 7)
+    report.backing_up(7)  # a later event, while nothing is drawn yet
+    may_draw.set()
+    report.close()
+    events = read_events(tmp_path / "events.jsonl")
+    assert [event["type"] for event in events] == ["validation", "sample", "warning", "backing_up"]
+    assert events[2]["message"] == "The broken (validation) at step 7 could not be written: no ink. Training continues."
+    assert seen != [threading.main_thread()]
+    with Image.open(tmp_path / "matrix.png") as image:
+        assert image.text["prompt"] == "matrix (validation)"  # type: ignore[attr-defined]

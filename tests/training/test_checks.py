@@ -47,7 +47,7 @@ def test_a_config_without_problems(usable: dict[str, object]) -> None:
         ({"concepts": [{"path": "/nowhere/cats"}]}, "concepts: there is no folder '/nowhere/cats'"),
         ({"resolution": 888}, "resolution is 888; stable_diffusion_xl needs a multiple of 64, for example 896"),
         ({"samples": [{"prompt": "a", "width": 1000}]}, "samples.0.width is 1000; stable_diffusion_xl needs"),
-        ({"family": "flux"}, "family is 'flux'; use one of"),
+        ({"family": "dalle"}, "family is 'dalle'; use one of"),
     ],
 )
 def test_each_problem_is_found_alone(usable: dict[str, object], settings: dict[str, object], said: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from modules.checkpoint import backups
+from modules.run import exit_codes
 from modules.training.parity import weight_difference
 from tests.runs import Run, group_exit_codes, same_state, same_tensors, tiny_config, train_alone
 
@@ -119,10 +120,11 @@ def test_a_full_disk_is_a_warning_while_training(images: Path, tmp_path: Path, m
     """tests/checkpoint and the fault suite have real full disks; here it is full for the second backup alone."""
     write = backups._write_files
 
-    def write_files(folder: Path, *state: object, **options: object) -> None:
-        write(folder, *state, **options)  # type: ignore[arg-type]
+    def write_files(folder: Path, *state: object, **options: object) -> object:
+        files = write(folder, *state, **options)  # type: ignore[arg-type]
         if folder.name.endswith("step-000004"):
             raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+        return files
 
     monkeypatch.setattr(backups, "_write_files", write_files)
     kept = {"backup_every": "2 steps", "backups_kept": 1, "backups_kept_every": 2}
@@ -176,3 +178,18 @@ def test_the_average_is_validated_and_sampled_but_not_trained(images: Path, tmp_
             shown.append((validation["loss"], image.tobytes()))
     assert shown[0][0] != shown[1][0]
     assert shown[0][1] != shown[1][1]
+
+
+def test_a_stop_during_sampling_leaves_out_the_remaining_samples(images: Path, tmp_path: Path) -> None:
+    """And the run continues as if it had never stopped."""
+    samples = [{"prompt": f"stop on rank {rank}", "width": 16, "height": 16} for rank in (9, 0, 9, 9)]
+    steady = {"scheduler": "constant", "warmup_steps": 0}
+    place = {"run_name": "stopped", "sample_every": "2 steps", **steady}
+    code, run = train_alone(tiny_config(images, tmp_path, samples=samples, max_steps=10_000, **place))
+    assert code == exit_codes.TERMINATED
+    drawn = sorted(file.name for file in run.folder.samples_dir.iterdir() if "000002" in file.name)
+    assert drawn == [f"step-000002-{number}.png" for number in ("00", "01", "grid")]
+    steps = run.state.position.step + 4
+    train_alone(tiny_config(images, tmp_path, samples=[], max_steps=steps, **place), "latest")
+    _, whole = train_alone(tiny_config(images, tmp_path, run_name="whole", max_steps=steps, **steady))
+    assert same_state(run.state, whole.state)

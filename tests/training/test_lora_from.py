@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_continued_is_refused(tmp_path: Path) -> None:
         (one, "both"): "has no layers of text_encoder, which parts trains. Remove text_encoder from parts",
         (wide, "both"): "but the base model has one of the shape [6",
         (pickled, "both"): "is a pickle",
-        (loha, "both"): "is a LoHa, which cannot become a LoRA without loss",
+        (loha, "both"): "is a LoHa, but lora_algorithm is 'lora'",
         (tmp_path / "none.safetensors", "both"): "There is no file",
         (tmp_path, "both"): "is a folder without a LoRA",
     }

@@ -115,7 +115,12 @@ def test_ranks_whose_gpus_differ_all_compute_without_tf32(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.version, "hip", None)
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    parallelism = Parallelism(lambda family: Weights(family.model), torch.amp.GradScaler, equal_micro_batches=False)
+    parallelism = Parallelism(
+        lambda family: Weights(family.model),
+        torch.amp.GradScaler,
+        equal_micro_batches=False,
+        backup_writer=lambda rotation: pytest.fail("no backup is asked for"),
+    )
     config = TrainConfig(precision="bf16")
     try:
         assert choose_precision(config, cast(RankGroup, OneOfThree(["True", "True"])), parallelism).tf32

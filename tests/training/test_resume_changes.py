@@ -22,7 +22,13 @@ from tests.runs import ROOT, Run, tiny_config, train_alone
 
 FIXED = {
     "method",
+    "lora_algorithm",
     "lora_rank",
+    "lora_rank_pattern",
+    "lora_alpha_pattern",
+    "lora_rank_stabilized",
+    "lokr_factor",
+    "oft_block_size",
     "lora_alpha",
     "lora_targets",
     "lora_conv_rank",
@@ -46,7 +52,7 @@ FREE = {
     *("batch_size", "gradient_accumulation_steps"),  # the effective batch of the beginning is kept
     *("early_stopping_metric", "early_stopping_mode", "early_stopping_min_delta", "restore_best"),
     *("channels_last", "compile", "gradient_checkpointing", "probe_memory"),
-    *("optimizer.fused", "optimizer.foreach", "optimizer.d0", "embedding_init"),
+    *("optimizer.fused", "optimizer.foreach", "optimizer.d0", "embedding_init", "ema_on_cpu"),
 }
 TOLD_OF_SEVERAL_GPUS = {"sync_batch_norm", "gradient_compression", "powersgd_rank", "fsdp_reduce_precision"}
 FAMILIES = {

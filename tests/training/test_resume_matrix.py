@@ -58,23 +58,40 @@ CASES: dict[str, dict[str, Any]] = {
         "warmup_fraction": 0.6,
         "family_options": MOST,
     },
-    "lion": {"optimizer": "lion", "scheduler": "cosine", "family_options": MOST, "ema": True, "ema_decay": 0.5},
+    "lion": {
+        "optimizer": "lion",
+        "scheduler": "cosine",
+        "family_options": MOST,
+        "ema": True,
+        "ema_decay": 0.5,
+        "ema_update_every": 3,
+        "ema_on_cpu": True,
+    },
     "prodigy": {
         "optimizer": {"name": "prodigy", "safeguard_warmup": True, "bias_correction": True, "weight_decay": 0.01},
         "learning_rate": 1.0,
         "warmup_steps": 3,
     },
     "came": {"optimizer": "came", "learning_rate_factors": "first = 0.5", "decay_norms_and_biases": False},
+    "schedule-free": {
+        "optimizer": {"name": "schedule_free_adamw", "weight_decay": 0.1},
+        "warmup_steps": 3,
+        "validation_split": 0.2,
+        "validate_every": "3 steps",
+    },
+    "muon": {"optimizer": "muon", "family_options": MOST, "ema": True, "concepts": [CAPTIONS]},
+    "lion_8bit": {"optimizer": "lion_8bit"},
     "adamw_8bit": {"optimizer": "adamw_8bit"},
     "lora": {**ADAPTERS["lora"], "precision": "fp16", "ema": True, "max_steps": STEPS, "batch_size": 3},
     "dora in half": {
         **ADAPTERS["dora"],
         "precision": "bf16",
         "parts": [{"part": "unet", "weights": "bf16"}, {"part": "text_encoder", "stop_after": "6 steps"}],
-        "learning_rate_factors": "lora_B = 16",
+        "lora_plus_ratio": 16,
         "lora_dropout": 0.2,
         "max_steps": STEPS,
     },
+    "lokr": {**ADAPTERS["lokr"], "precision": "bf16", "ema": True, "max_steps": STEPS},
     "embedding": {**ADAPTERS["embedding"], "precision": "fp32", "max_steps": STEPS, "optimizer": "prodigy"},
     "text training": {**ADAPTED, "precision": "bf16", "optimizer": "adafactor", "max_steps": STEPS, "ema": True},
 }
@@ -109,7 +126,7 @@ def test_every_optimizer_and_schedule_is_in_a_case() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_is_the_uninterrupted_one(images: Path, tmp_path: Path, case: str) -> None:
-    if case == "adamw_8bit":
+    if case.endswith("_8bit"):
         pytest.importorskip("bitsandbytes", reason="bitsandbytes is optional and not installed")
     code, run = train_alone(config_of(case, images, tmp_path))
     assert code == 0, run.failure(0)

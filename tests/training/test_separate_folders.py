@@ -13,6 +13,7 @@ import torch
 from modules.config import TrainConfig
 from modules.distributed import RankEnv, spawn
 from modules.run import RunFolder, root_cause
+from modules.training.parity import weight_difference
 from modules.training.worker import run_worker
 from tests.pair_jobs import TIMEOUTS
 from tests.ports import free_port
@@ -26,6 +27,8 @@ JOBS: dict[str, dict[str, object]] = {
     "whole": TRAINED,
     "half": {**TRAINED, "max_steps": 4},
     "resumed": {**TRAINED, "run_name": "half"},
+    "sharded": {**TRAINED, "max_steps": 4, "training_mode": "fully_sharded"},
+    "resumed sharded": {**TRAINED, "run_name": "sharded", "training_mode": "fully_sharded"},
     "other images": {"concepts": [{"path": "changed"}]},
 }
 
@@ -41,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
     other = sorted((top / "1" / "changed").rglob("*.png"))[1]
     shutil.copy(other, first)
     for machine in set(MACHINES):
-        for name in {"whole", "half", "other images"}:
+        for name in {"whole", "half", "sharded", "other images"}:
             RunFolder.create(_config(name).model_copy(update={"runs_dir": str(top / str(machine) / "runs")}))
     ports = [free_port() for _ in range(len(JOBS) + 1)]
     spawn(_work, len(MACHINES), ports[-1], (top, ports))
@@ -60,7 +63,7 @@ def _work(rank: RankEnv, top: Path, ports: list[int]) -> None:
     for name, port in zip(JOBS, ports, strict=False):
         config = _config(name)
         folder = RunFolder(Path(config.runs_dir) / str(config.run_name))
-        resume = "latest" if name == "resumed" else None
+        resume = "latest" if name.startswith("resumed") else None
         run_worker(config, folder, replace(rank, master_port=port), resume=resume)
 
 
@@ -92,6 +95,17 @@ def test_a_machine_without_the_backup_gets_it_sent(place: Path) -> None:
     assert [event["step"] for event in resumed.events("step")] == list(range(1, 10))
     assert same_state(resumed.state, run_of(place, "whole").state)
     assert not (place / "1" / "runs" / "half" / "received").exists(), "nothing is left lying about"
+
+
+def test_parts_of_a_sharded_backup_are_sent_to_rank_0_and_back(place: Path) -> None:
+    resumed, whole = run_of(place, "resumed sharded"), run_of(place, "whole")
+    first = resumed.folder.backup_dir / "step-000004"
+    assert len(list(first.glob("*-of-00003.safetensors"))) == 3 * len(MACHINES)
+    assert resumed.losses == pytest.approx(whole.losses, rel=1e-9)
+    assert weight_difference(resumed.state, whole.state) <= 1e-9
+    other = run_of(place, "resumed sharded", machine=1).folder.path
+    assert not any((other / "backup").glob("*"))
+    assert not (other / "received").exists()
 
 
 def test_different_pictures_are_refused_by_name(place: Path) -> None:

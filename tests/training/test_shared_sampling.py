@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from PIL import Image
 
 from tests.pair_jobs import STATEFUL
 from tests.runs import Run, group_exit_codes, same_state
@@ -28,6 +29,13 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
         "family_options": {**TOO_LARGE, "faults": ["fits_sample:1:700"]},
         "share_sampling": True,
     },
+    "stopped while sampling": {
+        **SAMPLING,
+        "samples": [{**sample, "prompt": "stop on rank 1"} for sample in SAMPLING["samples"]],  # type: ignore[attr-defined]
+        "share_sampling": True,
+        "max_steps": 1000,
+        "epochs": 1000,
+    },
     "a sample fails": {
         **SAMPLING,
         "samples": [{"prompt": "a disc"}, {"prompt": "cannot be drawn"}],
@@ -51,6 +59,18 @@ def test_shared_sampling_changes_nothing_else(pair: dict[str, Run]) -> None:
     assert one.losses == everyone.losses
     reported = [event["total"] for event in everyone.events("phase") if event["phase"] == "sampling"]
     assert set(reported) == {3}, "rank 0 generates three of five"
+
+
+def test_a_stop_leaves_out_the_remaining_samples(pair: dict[str, Run]) -> None:
+    """Rank 1 alone is told to stop, during the first of its images; both agree before the next ones."""
+    run, whole = pair["stopped while sampling"], pair["samples of one"]
+    assert run.events()[-1]["reason"] == "terminated"
+    names = [f"step-000002-{number}.png" for number in ("00", "01", "grid")]
+    assert sorted(file.name for file in run.folder.samples_dir.iterdir() if "000002" in file.name) == names
+    for name in names[:2]:
+        drawn = (Image.open(each.folder.samples_dir / name) for each in (run, whole))
+        assert len({image.tobytes() for image in drawn}) == 1
+    assert run.losses[:3] == whole.losses, "nothing else has changed"
 
 
 def test_a_rank_that_cannot_sample_ends_the_run(pair: dict[str, Run]) -> None:

@@ -217,3 +217,21 @@ def test_a_loss_that_is_no_value_per_sample_is_refused() -> None:
             check_per_sample(wrong, 3)
     with pytest.raises(TrainingError, match="float for 3 samples"):
         check_per_sample(1.0, 3)  # type: ignore[arg-type]
+
+
+def test_an_average_in_host_memory_at_an_interval_is_as_strong() -> None:
+    """With constant weights in between, k updates by d are one by d^k; the weights come back to the bit."""
+    weight = nn.Parameter(torch.tensor([1.0, 5.0]))
+    each, seldom = Ema({"w": weight}, 0.9), Ema({"w": weight}, 0.9, every=5, on_cpu=True)
+    with torch.no_grad():
+        weight.copy_(torch.tensor([3.0, -2.0]))
+    for step in range(101, 111):
+        each.update(step)
+        seldom.update(step)
+        assert torch.equal(seldom.average["w"], torch.tensor([1.0, 5.0])) is (step < 105)
+    torch.testing.assert_close(seldom.average["w"], each.average["w"])
+    average = seldom.average["w"].clone()
+    with seldom.in_place():
+        assert torch.equal(weight, average)
+    assert torch.equal(weight, torch.tensor([3.0, -2.0]))
+    assert torch.equal(seldom.average["w"], average)

@@ -28,6 +28,7 @@ class ActionContext:
     ranks: RankGroup
     report: Report
     early_stopping: EarlyStopping
+    stop_is_wanted: Callable[[], bool]  # whether this rank knows that the run is to end; others may not know it yet
     training_continues: bool = False  # files may be written in the background
 
 
@@ -46,6 +47,7 @@ class Action:
     compute: Callable[[ActionContext], Generator[Any, None, None]]
     write: Callable[[ActionContext, Any], None] | None
     computed_by_all: Callable[[TrainConfig], bool] = lambda _: False
+    written_by_all: Callable[[Components], bool] = lambda _: False  # each rank its part; then `write` syncs the ranks
     follows: str | None = None  # the action after which it runs each time, at the same step
 
     def interval(self, config: TrainConfig) -> Interval:
@@ -56,7 +58,7 @@ class Action:
 
 @contextmanager
 def inference_model(components: Components) -> Iterator[None]:
-    """Inside the block the family holds the bare module, with the averaged weights if EMA is on.
+    """Inside the block the family holds the bare module, with averaged weights if EMA or the optimizer has them.
 
     The wrapped model must not be called between steps: its forward may start a collective that other ranks do not join.
     """
@@ -64,7 +66,8 @@ def inference_model(components: Components) -> Iterator[None]:
     wrapped, family.model = family.model, weights.model
     modes = [(module, module.training) for module in weights.model.modules()]
     try:
-        with nullcontext() if components.ema is None else components.ema.in_place():
+        average = components.ema or components.schedule_free
+        with nullcontext() if average is None else average.in_place():
             yield
     finally:
         weights.reshard()

@@ -6,12 +6,16 @@ from collections.abc import Generator
 
 from modules.checkpoint import TrainingState
 from modules.training.actions.action import Action, ActionContext
-from modules.training.checkpoint_state import capture_state
+from modules.training.checkpoint_state import capture_part, capture_state
 
 
 def _compute(context: ActionContext) -> Generator[TrainingState, None, None]:
     context.report.phase("saving")
-    yield capture_state(context.components, context.position)
+    parts, ranks = context.components, context.ranks
+    if parts.weights.are_sharded:
+        yield capture_part(parts, context.position, ranks.rank, ranks.world_size)
+    else:
+        yield capture_state(parts, context.position)
 
 
 def _write(context: ActionContext, state: TrainingState) -> None:
@@ -27,4 +31,5 @@ BACKUP = Action(
     can_be_requested=True,
     compute=_compute,
     write=_write,
+    written_by_all=lambda parts: parts.weights.are_sharded,
 )

@@ -71,7 +71,7 @@ def restore_best(
         f"restore_best: the weights of step {best.position.step}, whose {best.metric} of {best.value:.5g} is the best, "
         "are tested and saved. The last backup holds the last weights."
     )
-    return replace(components, ema=None), best.position
+    return replace(components, ema=None, schedule_free=None), best.position
 
 
 def _read(components: Components, stopping: EarlyStopping, ranks: RankGroup) -> _Best | str:

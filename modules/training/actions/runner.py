@@ -53,11 +53,14 @@ class ActionRunner:
             by_all = self._computed_by_all or action.computed_by_all(context.components.config)
             results = list(computing) if by_all and context.ranks.world_size > 1 else computing
             write_all = partial(_write, action, context, results, tolerate_os_errors=tolerate_os_errors)
-            context.ranks.run_on_rank0(action.name, write_all)
+            if action.written_by_all(context.components):
+                write_all()
+            else:
+                context.ranks.run_on_rank0(action.name, write_all)
 
 
 def _write(action: Action, context: ActionContext, results: Iterable[object], *, tolerate_os_errors: bool) -> None:
-    """On rank 0: compute what is not computed yet, and write it."""
+    """On rank 0, or on all ranks: compute what is not computed yet, and write it."""
     assert action.write is not None
     try:
         for result in results:

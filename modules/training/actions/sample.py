@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TypeAlias
 
 from PIL import Image
@@ -44,7 +47,7 @@ def _compute(context: ActionContext) -> Generator[SampleImage | list[SampleImage
     else:
         images = _generate(context, requests)
     done = []
-    for number, (image, request) in enumerate(zip(images, requests, strict=True)):
+    for number, (image, request) in enumerate(zip(images, requests, strict=False)):  # fewer images if the run stops
         if isinstance(image, str):
             context.report.warning(image)
             continue
@@ -70,10 +73,22 @@ def _write(context: ActionContext, result: SampleImage | list[SampleImage]) -> N
 
 
 def _generate(context: ActionContext, requests: Sequence[SampleRequest]) -> Iterator[Generated]:
-    """The image of each request, generated when it is asked for."""
+    """The image of each request, generated when it is asked for; none any more once the run is to stop."""
     for number, request in enumerate(requests):
+        if number and _stops(context, together=_is_sharded(context)):
+            return
         context.report.phase("sampling", number, len(requests))
         yield _generate_one(context, request)
+
+
+def _stops(context: ActionContext, *, together: bool) -> bool:
+    """Whether to leave out the remaining images; `together`: every rank asks now, and all get the same answer."""
+    stops = context.stop_is_wanted()
+    if together:
+        stops = any(context.ranks.gather("stop of sampling", "stop" if stops else ""))
+    if stops:
+        context.report.note(f"Step {context.position.step}: the run is to stop, so the remaining samples are left out.")
+    return stops
 
 
 def _generate_one(context: ActionContext, request: SampleRequest) -> Generated:
@@ -99,21 +114,36 @@ def _generate_one(context: ActionContext, request: SampleRequest) -> Generated:
 
 def _is_shared(context: ActionContext) -> bool:
     """With sharded weights every rank takes part in every image anyway."""
-    sharded = context.components.config.training_mode == "fully_sharded"
-    return context.components.config.share_sampling and context.ranks.world_size > 1 and not sharded
+    return context.components.config.share_sampling and context.ranks.world_size > 1 and not _is_sharded(context)
+
+
+def _is_sharded(context: ActionContext) -> bool:
+    """Whether every image is computed by all ranks together."""
+    return context.components.config.training_mode == "fully_sharded" and context.ranks.world_size > 1
 
 
 def _generate_shared(context: ActionContext, requests: Sequence[SampleRequest]) -> list[Generated]:
-    """All images on rank 0, none elsewhere. Every rank, holding the same weights, generates some of them."""
+    """All images on rank 0, none elsewhere. Every rank, holding the same weights, generates one of each group.
+
+    Between two groups all ranks agree on whether the run is to stop.
+    """
     ranks = context.ranks
     images: list[Generated] = []
+    own = requests[ranks.rank :: ranks.world_size]
+
+    def generate(number: int) -> None:
+        if number < len(own):
+            context.report.phase("sampling", number, len(own))
+            images.append(_generate_one(context, own[number]))
+
     with buffers_of_rank0(context):
-        own = requests[ranks.rank :: ranks.world_size]
-        ranks.run_on_all("sampling", lambda: images.extend(_generate(context, own)))
+        for number in range(math.ceil(len(requests) / ranks.world_size)):
+            if number and _stops(context, together=True):
+                break
+            ranks.run_on_all("sampling", partial(generate, number))
     by_rank = [_unpack(data) for data in ranks.gather_bytes("sample images", _pack(images))]
-    if not by_rank:
-        return []
-    return [by_rank[number % ranks.world_size][number // ranks.world_size] for number in range(len(requests))]
+    in_turn = itertools.zip_longest(*by_rank)
+    return [image for group in in_turn for image in group if image is not None]
 
 
 def _pack(images: Sequence[Generated]) -> bytes:

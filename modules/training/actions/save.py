@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import errno
 import math
+import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePath
+from typing import Final
 
 import numpy as np
+from safetensors import SafetensorError
 
 from modules.checkpoint import Position, save_model
 from modules.checkpoint.formats import (
@@ -24,10 +29,14 @@ from modules.checkpoint.formats import (
 from modules.config import ConfigError
 from modules.data.index.index import Index
 from modules.diffusion.dtypes import DTYPES
+from modules.run import RunFolder
 from modules.training.actions.action import Action, ActionContext, inference_model
 from modules.training.methods.lora import lora_size
 from modules.training.methods.method import export_of
+from modules.training.rescue import save_elsewhere
 from modules.training.setup import Components
+
+_OS_ERROR: Final = re.compile(r"\(os error (\d{1,4})\)")
 
 
 @dataclass(frozen=True)
@@ -49,12 +58,24 @@ def _compute(context: ActionContext) -> Generator[ModelExport, None, None]:
 
 
 def _write(context: ActionContext, model: ModelExport) -> None:
-    config, folder, step = context.components.config, context.components.folder, context.position.step
+    parts, step = context.components, context.position.step
+    try:
+        written = _save(context, model, parts.folder)
+    except OSError as error:
+        if not context.training_continues:  # the finished model, of which there is no later one
+            save_elsewhere(error, parts.config, parts.folder, _largest_size(parts), partial(_save, context, model))
+        raise
+    context.report.note(f"Step {step}: the model is saved in {' and '.join(map(str, written))}.")
+
+
+def _save(context: ActionContext, model: ModelExport, folder: RunFolder) -> list[Path]:
+    """Write the model into `folder`. Returns where it is."""
+    config, step = context.components.config, context.position.step
     dtype = DTYPES[config.save_dtype]
 
-    def export(partial: Path) -> None:
-        model.export(partial)
-        convert_folder_dtype(partial, dtype)
+    def export(target: Path) -> None:
+        model.export(target)
+        convert_folder_dtype(target, dtype)
 
     written = [folder.model_dir]
     try:
@@ -64,7 +85,20 @@ def _write(context: ActionContext, model: ModelExport) -> None:
             write_single_file(folder.model_dir, written[-1], dtype, file_metadata(config, model.run, "original"))
     except ConfigError as error:  # numbers that save_dtype cannot hold: as any file that cannot be written
         raise OSError(errno.ERANGE, f"save_dtype is {config.save_dtype!r}: {error}", str(written[-1])) from error
-    context.report.note(f"Step {step}: the model is saved in {' and '.join(map(str, written))}.")
+    except SafetensorError as error:  # of its own save_file, with the system's number in its text
+        if (number := _OS_ERROR.search(str(error))) is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(written[-1])) from error
+    return written
+
+
+def _largest_size(parts: Components) -> int:
+    """Bytes that a saved model can have, with a copy while it is converted or in a second layout."""
+    count = parts.weights.num_trainable
+    if parts.config.method == "fine_tune":
+        modules = (parts.weights.model, *parts.family.encoders.values())
+        count = sum(weight.numel() for module in modules for weight in module.state_dict().values())
+    return 2 * count * max(4, DTYPES[parts.config.save_dtype].itemsize)
 
 
 def _run_metadata(parts: Components, position: Position) -> RunMetadata:

@@ -14,7 +14,6 @@ from modules.data.batch import Batch
 from modules.data.loading.order import StepSamples
 from modules.distributed import HostCopy
 from modules.families._family import Metrics
-from modules.monitoring import save_image
 from modules.training.actions.action import (
     Action,
     ActionContext,
@@ -64,7 +63,8 @@ def evaluate(context: ActionContext, name: str, steps: list[StepSamples]) -> dic
 
 
 def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> Mapping[str, float]:
-    """Add the counts of all ranks on rank 0, and report what they say, which is returned; rank 0 saves the images."""
+    """Add the counts of all ranks on rank 0, and report what they say, which is returned; its images are saved as
+    step-NNNNNN-SET-TITLE.png among the samples."""
     has_counts = context.ranks.all_reduce(float(len(counts))) > 0  # a rank without samples has none itself
     own = save({key: count.cpu().contiguous() for key, count in counts.items()})
     total: Counts = {}
@@ -72,23 +72,11 @@ def _report(context: ActionContext, name: str, loss: float, counts: Counts) -> M
         _add(total, load(data))
     metrics = context.components.family.summarize(total) if total else Metrics({})
     context.report.validation(name, loss, context.position.step, metrics.values, metrics.by_class, metrics.confusion)
-    if has_counts:
-        context.ranks.run_on_rank0(f"{name} images", lambda: _save_images(context, name, metrics))
-    return metrics.values
-
-
-def _save_images(context: ActionContext, name: str, metrics: Metrics) -> None:
-    """step-NNNNNN-SET-TITLE.png among the samples."""
     step, folder = context.position.step, context.components.folder.samples_dir
-    for title, image in metrics.images.items():
+    for title, draw in metrics.images.items():
         file = folder / f"step-{step:06d}-{name}-{title.replace(' ', '-')}.png"
-        prompt = f"{title} ({name})"
-        try:
-            save_image(image, file, {"prompt": prompt, "step": step})
-        except OSError as error:
-            context.report.warning(f"The {title} at step {step} could not be written: {error}. Training continues.")
-        else:
-            context.report.sample(file, prompt, step)
+        context.report.drawing(file, draw, f"{title} ({name})", step)
+    return metrics.values
 
 
 def _add(total: Counts, more: Mapping[str, Tensor]) -> None:

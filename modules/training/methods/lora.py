@@ -1,36 +1,49 @@
-"""LoRA (Hu et al. 2021, arXiv:2106.09685) and DoRA (Liu et al. 2024, arXiv:2402.09353) in a family's model, by peft."""
+"""LoRA and the other adapters in a family's model: which layers get one, of which size, and what files call them."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from modules.checkpoint.formats import AdapterWeights, LoraSize, LoraWeights, fits, merged_weight
+from modules.checkpoint.formats import AdapterWeights, LoraSize, fits, merged_weight
 from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
-from modules.diffusion.dtypes import HALF_DTYPES
+from modules.config.sections.adapters import parse_alpha_pattern, parse_rank_pattern
 from modules.distributed import is_sharded
 from modules.families._family import Family
-from modules.training.methods.lora_from import LayerSize, load_lora_from, read_lora_from
+from modules.training.methods.adapter_layers import (
+    ADAPTABLE,
+    LayerSize,
+    adapted_layers,
+    add_layers,
+    base_weight,
+    layer_sizes,
+    layer_weights,
+    load_layer,
+)
+from modules.training.methods.lora_from import read_lora_from
 from modules.training.submodules import freeze_others, freeze_untrained, submodule_of, trained_names
 
 T = TypeVar("T", int, float)
 
-ADAPTER: Final = "default"  # peft's name for an adapter that needs none
 WHOLE_MODEL: Final = "model"  # in files, the submodule of layers that belong to no named one
 EXAMPLES: Final = 6  # layer names in an error message
 
-# The last words of the names that diffusers and transformers give to these layers.
+# The last words of the names that diffusers and transformers give to these layers. In FLUX.2's single blocks
+# to_qkv_mlp_proj and to_out, in FLUX.1's proj_out serve attention and feed-forward layers at once.
 _ATTENTION: Final = (
-    r"to_q|to_k|to_v|to_out\.0|add_[qkv]_proj|to_add_out|to_qkv|query|key|value|proj_attn|[qkvo]_proj|out_proj|qkv"
+    r"to_q|to_k|to_v|to_out(\.0)?|add_[qkv]_proj|to_add_out|to_qkv(_mlp_proj)?|query|key|value|proj_attn|[qkvo]_proj|"
+    r"(?<!guidance_layer\.)out_proj|qkv"
 )
-_MLP: Final = r"ff(_context)?\.net\.\d+(\.proj)?|fc1|fc2|mlp\.\w+|gate_proj|up_proj|down_proj|wi(_\d)?|wo"
+_MLP: Final = (
+    r"ff(_context)?\.(net\.\d+(\.proj)?|linear_in|linear_out|gate|up|down)|(img|txt)_mlp\.net\.\d+(\.proj)?|"
+    r"feed_forward\.w[123]|proj_mlp|single_transformer_blocks\.\d+\.proj_out|fc1|fc2|(?<!embedder\.)mlp\.\w+|"
+    r"gate_proj|up_proj|down_proj|wi(_\d)?|wo"
+)
 # All that kohya-ss/sd-scripts adapts (networks/lora.py) in Transformer2DModel, CLIPAttention and CLIPMLP; with conv_dim
 # also in ResnetBlock2D, Downsample2D and Upsample2D.
 _KOHYA: Final = r"(^|\.)(attentions\.\d+|self_attn|mlp)\."
@@ -57,71 +70,47 @@ _PRESETS: Final[Mapping[str, tuple[str, tuple[type[nn.Module], ...]]]] = dict(
 
 
 def add_lora(family: Family, config: TrainConfig) -> None:
-    """Freeze `family.model`, which is on the CPU, and add the LoRA matrices, some to each trained submodule.
+    """Freeze `family.model`, which is on the CPU, and add the adapters, some to each trained submodule.
 
-    Initial values are those of the file `lora_from`, or depend on the seed and the weight's name alone, so all ranks
-    get the same. Raises ConfigError if no layer matches, or the file does not fit.
+    Initial values are those of the file `lora_from`, or as `add_layers` has them. Raises ConfigError if no layer
+    matches, or the file does not fit.
     """
-    from peft import LoraConfig, inject_adapter_in_model  # takes seconds to import
-
     freeze_others(family, config)
     start = {} if config.lora_from is None else read_lora_from(family, config, adapter_names(family))
-    sizes = {name: LayerSize(one.rank, one.alpha) for name, one in start.items()} or _sizes(family, config)
-    (usual, _), *_ = Counter(sizes.values()).most_common(1)
+    sizes = {name: LayerSize(one.rank, one.alpha) for name, one in start.items()}
     dora = any(one.magnitude is not None for one in start.values()) if start else config.lora_weight_decompose
-    settings = LoraConfig(
-        r=usual.rank,
-        lora_alpha=usual.alpha,  # type: ignore[arg-type]  # peft divides it by the rank, whole or not
-        rank_pattern=_patterns_of({name: size.rank for name, size in sizes.items() if size.rank != usual.rank}),
-        alpha_pattern=_patterns_of({name: size.alpha for name, size in sizes.items() if size.alpha != usual.alpha}),
-        lora_dropout=config.lora_dropout,
-        use_dora=dora,
-        target_modules="|".join(map(re.escape, sizes)),
-    )
-    with torch.random.fork_rng(devices=[]):
-        inject_adapter_in_model(settings, family.model, ADAPTER)
-    _convert_adapters(family.model)
-    for name, weight in family.model.named_parameters():
-        if f".lora_A.{ADAPTER}." in name:
-            _initialize(weight, f"{config.seed}/{name}")
-    load_lora_from(family.model, start, ADAPTER)
+    add_layers(family.model, config, sizes or target_sizes(family.model, family.submodules, config), dora=dora)
+    for name, one in start.items():
+        load_layer(family.model.get_submodule(name), one)
 
 
-def _sizes(family: Family, config: TrainConfig) -> dict[str, LayerSize]:
-    """Rank and alpha of each layer that the config chooses."""
-    usual = LayerSize(config.lora_rank, config.lora_alpha)
-    wide = LayerSize(config.lora_conv_rank or usual.rank, config.lora_conv_alpha or usual.alpha)
-    layers = lora_targets(family.model, family.submodules, config)
-    return {name: wide if _is_wide(family.model.get_submodule(name)) else usual for name in layers}
+def target_sizes(model: nn.Module, submodules: Sequence[str], config: TrainConfig) -> dict[str, LayerSize]:
+    """Rank and alpha of each layer that the config chooses. Raises ConfigError as `lora_targets`, also for patterns."""
+    found: dict[str, LayerSize] = {}
+    layers = lora_targets(model, submodules, config)
+    ranks = _by_layer("lora_rank_pattern", parse_rank_pattern(config.lora_rank_pattern), layers)
+    alphas = _by_layer("lora_alpha_pattern", parse_alpha_pattern(config.lora_alpha_pattern), layers)
+    for name in layers:
+        is_wide = _is_wide(model.get_submodule(name))
+        rank = ranks.get(name) or (is_wide and config.lora_conv_rank) or config.lora_rank
+        alpha = alphas.get(name) or (is_wide and config.lora_conv_alpha) or config.lora_alpha
+        # rsLoRA (Kalajdzievski 2023, arXiv:2312.03732): alpha / sqrt(rank), which is that of this alpha
+        found[name] = LayerSize(rank, alpha * math.sqrt(rank) if config.lora_rank_stabilized else alpha)
+    return found
 
 
-def _patterns_of(values: Mapping[str, T]) -> dict[str, T]:
-    """peft's pattern -> value: one pattern for each value, since peft tries all of them for each layer."""
-    names: dict[T, list[str]] = {}
-    for name, value in values.items():
-        names.setdefault(value, []).append(re.escape(name))
-    return {f"^(?:{'|'.join(same)})": value for value, same in names.items()}
-
-
-@torch.no_grad()
-def _convert_adapters(model: nn.Module) -> None:
-    """Adapters in fp32: peft gives them the dtype of their layer, which may still be that of a file in fp16 or bf16."""
-    from peft.tuners.lora import LoraLayer
-
-    for layer in model.modules():
-        if not isinstance(layer, LoraLayer):
-            continue
-        base = cast("nn.Linear | nn.Conv2d", layer.get_base_layer())
-        if base.weight.dtype not in HALF_DTYPES.values():
-            continue
-        for name, weight in layer.named_parameters():
-            if name.startswith("lora_"):
-                weight.data = weight.data.float()
-        for name, magnitude in layer.lora_magnitude_vector.items():  # DoRA's start as norms of the layer's weights
-            half, base.weight.data = base.weight.data, base.weight.data.float()
-            a, b = (getattr(layer, matrix)[name].weight for matrix in ("lora_A", "lora_B"))
-            cast(Any, magnitude).update_layer(base_layer=base, lora_A=a, lora_B=b, scaling=layer.scaling[name])
-            base.weight.data = half
+def _by_layer(field: str, patterns: Sequence[tuple[str, T]], layers: Sequence[str]) -> dict[str, T]:
+    """What the first pattern that matches it gives to each layer. Raises ConfigError for a pattern that gives none."""
+    chosen = {name: next((n for n, (p, _) in enumerate(patterns) if re.search(p, name)), None) for name in layers}
+    unused = next((pattern for n, (pattern, _) in enumerate(patterns) if n not in chosen.values()), None)
+    if unused is not None:
+        few = ", ".join(layers[:: max(1, len(layers) // EXAMPLES)][:EXAMPLES])
+        raise ConfigError(
+            f"{field}: {unused!r} matches none of the {len(layers)} adapted layers that no pattern before it matches; "
+            f"some of them are {few}.",
+            "Correct the pattern, a regular expression that is searched for in these names, or leave it out.",
+        )
+    return {name: patterns[n][1] for name, n in chosen.items() if n is not None}
 
 
 def make_contiguous(model: nn.Module) -> None:
@@ -141,7 +130,7 @@ def check_lora_targets(family: type[Family], config: TrainConfig) -> None:
     model = family.meta_model(config)
     if model is not None:
         freeze_untrained(model, family.submodules, config)
-        lora_targets(model, family.submodules, config)
+        target_sizes(model, family.submodules, config)
 
 
 def lora_targets(model: nn.Module, submodules: Sequence[str], config: TrainConfig) -> list[str]:
@@ -149,7 +138,7 @@ def lora_targets(model: nn.Module, submodules: Sequence[str], config: TrainConfi
 
     Raises ConfigError if a trained one of its `submodules`, or a pattern, has none.
     """
-    able = {name: layer for name, layer in model.named_modules() if _can_be_adapted(layer)}
+    able = {name: layer for name, layer in model.named_modules() if _can_be_adapted(layer, config.lora_algorithm)}
     patterns, kinds = _patterns(config.lora_targets)
     chosen: list[str] = []
     for pattern in patterns:
@@ -164,41 +153,16 @@ def lora_targets(model: nn.Module, submodules: Sequence[str], config: TrainConfi
     return [name for name in able if name in set(chosen)]
 
 
-def lora_weights(family: Family, state: Mapping[str, Tensor]) -> list[LoraWeights]:
+def lora_weights(family: Family, state: Mapping[str, Tensor]) -> list[AdapterWeights]:
     """The adapter of each layer, with the tensors of `state`, which holds the trained weights by the model's names."""
-    from peft.tuners.lora import LoraLayer
-
-    found = []
-    for name, layer in family.model.named_modules():
-        if not isinstance(layer, LoraLayer):
-            continue
-        submodule, module = _split_name(name, family)
-        magnitude = state.get(f"{name}.lora_magnitude_vector.{ADAPTER}.weight")
-        found.append(
-            LoraWeights(
-                submodule=submodule,
-                module=module,
-                down=state[f"{name}.lora_A.{ADAPTER}.weight"],
-                up=state[f"{name}.lora_B.{ADAPTER}.weight"],
-                alpha=float(layer.lora_alpha[ADAPTER]),
-                magnitude=None if magnitude is None else magnitude.flatten(),
-            )
-        )
-    return found
-
-
-def layer_sizes(family: Family) -> list[LayerSize]:
-    """Rank and alpha of the LoRA of each layer, the most frequent first."""
-    from peft.tuners.lora import LoraLayer
-
-    layers = [layer for layer in family.model.modules() if isinstance(layer, LoraLayer)]
-    sizes = Counter(LayerSize(layer.r[ADAPTER], float(layer.lora_alpha[ADAPTER])) for layer in layers)
-    return [size for size, count in sizes.most_common() for _ in range(count)]
+    return [
+        layer_weights(layer, name, state, *_split_name(name, family)) for name, layer in adapted_layers(family.model)
+    ]
 
 
 def lora_size(family: Family) -> LoraSize:
     """What most layers of the LoRA have, for the headers of files."""
-    usual = layer_sizes(family)[0]
+    usual = layer_sizes(family.model)[0]
     return LoraSize(
         usual.rank, usual.alpha, any(".lora_magnitude_vector." in n for n, _ in family.model.named_parameters())
     )
@@ -206,15 +170,8 @@ def lora_size(family: Family) -> LoraSize:
 
 def max_useful_rank(family: Family) -> int:
     """The largest rank that the update of an adapted layer can have: min(out, in) for a matrix [out, in]."""
-    from peft.tuners.lora import LoraLayer
-
-    found = []
-    for layer in family.model.modules():
-        if isinstance(layer, LoraLayer):
-            base = cast("nn.Linear | nn.Conv2d", layer.get_base_layer())
-            out, inside = base.weight.shape[0], base.weight.shape[1:].numel()
-            found.append(min(out, inside))
-    return max(found)
+    shapes = (base_weight(layer).shape for _, layer in adapted_layers(family.model))
+    return max(min(shape[0], shape[1:].numel()) for shape in shapes)
 
 
 def adapter_names(family: Family | type[Family]) -> dict[str, tuple[str, str]]:
@@ -256,11 +213,11 @@ def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]
     return target_patterns(targets), _ALL
 
 
-def _can_be_adapted(layer: nn.Module) -> bool:
+def _can_be_adapted(layer: nn.Module, algorithm: str) -> bool:
     """A linear layer or an ungrouped convolution that is trainable."""
-    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        return layer.groups == 1 and layer.weight.requires_grad
-    return isinstance(layer, nn.Linear) and layer.weight.requires_grad
+    if not isinstance(layer, ADAPTABLE[algorithm]) or getattr(layer, "groups", 1) != 1:
+        return False
+    return isinstance(layer.weight, Tensor) and layer.weight.requires_grad
 
 
 def _is_wide(layer: nn.Module) -> bool:
@@ -287,13 +244,3 @@ def _split_name(name: str, family: Family) -> tuple[str, str]:
     """The submodule of a layer and its name within that, as files have them."""
     part = submodule_of(name, family.adapter_prefixes)
     return (part, name.removeprefix(f"{part}.")) if part else (WHOLE_MODEL, name)
-
-
-@torch.no_grad()
-def _initialize(weight: nn.Parameter, seed: str) -> None:
-    """Kaiming-uniform values as in nn.Linear, for LoRA's A matrix; B is zero at first."""
-    digest = hashlib.blake2b(seed.encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    values = torch.empty(weight.shape)
-    nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
-    weight.copy_(values)

@@ -8,27 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from modules.checkpoint.formats import LoraWeights, check_is_lora, fits, read_lora
+from modules.checkpoint.formats import AdapterWeights, adapter_algorithm, fits, read_adapter
 from modules.config import ConfigError, TrainConfig
 from modules.families._family import Family
+from modules.training.methods.adapter_layers import ADAPTABLE, NAMES
 from modules.training.submodules import trained_names
 
 ANOTHER_FILE = "Give a LoRA for this base model, or leave lora_from empty to start a new one."
-
-
-@dataclass(frozen=True)
-class LayerSize:
-    """Rank and alpha of the LoRA of one layer."""
-
-    rank: int
-    alpha: float
 
 
 def check_lora_from(config: TrainConfig) -> None:
@@ -41,63 +31,61 @@ def check_lora_from(config: TrainConfig) -> None:
             "To fine-tune a model with that LoRA in it, merge it first: scripts/convert.py BASE OUT --merge LORA.",
         )
     try:
-        check_is_lora(Path(config.lora_from))
+        found = adapter_algorithm(Path(config.lora_from))
     except ConfigError as error:
         raise ConfigError(f"lora_from: {error.message}", error.advice) from error
+    if found != config.lora_algorithm:
+        raise ConfigError(
+            f"lora_from: {config.lora_from!r} is a {NAMES[found]}, but lora_algorithm is {config.lora_algorithm!r}.",
+            f"Set lora_algorithm to {found}, or give another file.",
+        )
 
 
 def read_lora_from(
     family: Family, config: TrainConfig, prefixes: Mapping[str, tuple[str, str]]
-) -> dict[str, LoraWeights]:
+) -> dict[str, AdapterWeights]:
     """The adapters in `lora_from` by the names of their layers in `family.model`.
 
     Raises ConfigError if they are for another model or for other submodules than the run trains.
     """
     assert config.lora_from is not None
     try:
-        weights = read_lora(Path(config.lora_from), prefixes)
+        weights = read_adapter(Path(config.lora_from), prefixes)
     except ConfigError as error:
         raise ConfigError(f"lora_from: {error.message}", error.advice) from error
     _check_submodules(family, config, weights)
     layers = dict(family.model.named_modules())
-    found = {}
+    found: dict[str, AdapterWeights] = {}
     for one in weights:
         name = one.module if one.submodule not in family.adapter_prefixes else f"{one.submodule}.{one.module}"
         layer = layers.get(name)
         weight = getattr(layer, "weight", None)
-        if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) or not isinstance(weight, Tensor):
+        if not isinstance(layer, ADAPTABLE[config.lora_algorithm]) or not isinstance(weight, Tensor):
             raise _misfit(config, one, "no such layer")
         if not fits(one, weight.shape):
             raise _misfit(config, one, f"one of the shape {list(weight.shape)}")
         found[name] = one
-    if len({one.magnitude is None for one in weights}) > 1:
+    decomposed = {one.magnitude is not None for one in weights}
+    if decomposed == {True} and config.lora_algorithm != "lora":
+        raise ConfigError(
+            f"lora_from: {config.lora_from!r} is a {NAMES[config.lora_algorithm]} with magnitudes (DoRA), which "
+            "Tandem cannot train.",
+            ANOTHER_FILE,
+        )
+    if len(decomposed) > 1:
         raise ConfigError(
             f"lora_from: {config.lora_from!r} is a DoRA in some layers only, which Tandem cannot train.", ANOTHER_FILE
         )
     return found
 
 
-@torch.no_grad()
-def load_lora_from(model: nn.Module, weights: Mapping[str, LoraWeights], adapter: str) -> None:
-    """Copy the values of `weights` into the adapters that were added to the layers of these names."""
-    from peft.tuners.lora import LoraLayer
-
-    for name, one in weights.items():
-        layer = cast(LoraLayer, model.get_submodule(name))
-        pairs = [(layer.lora_A[adapter].weight, one.down), (layer.lora_B[adapter].weight, one.up)]
-        if one.magnitude is not None:
-            pairs.append((layer.lora_magnitude_vector[adapter].weight, one.magnitude))
-        for weight, values in pairs:
-            cast(Tensor, weight).copy_(values.reshape(cast(Tensor, weight).shape))
-
-
-def structure_digest(weights: Mapping[str, LoraWeights]) -> str:
+def structure_digest(weights: Mapping[str, AdapterWeights]) -> str:
     """A hash of all that a backup does not hold of a LoRA: its layers, ranks, alphas and whether it is a DoRA."""
     lines = sorted(f"{name} {one.rank} {one.alpha!r} {one.magnitude is not None}" for name, one in weights.items())
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=12).hexdigest()
 
 
-def _check_submodules(family: Family, config: TrainConfig, weights: Sequence[LoraWeights]) -> None:
+def _check_submodules(family: Family, config: TrainConfig, weights: Sequence[AdapterWeights]) -> None:
     """Raises ConfigError unless the file has layers in every submodule that is trained, and in no other."""
     trained = set(trained_names(config, family.submodules)) - {""}
     inside = {one.submodule for one in weights} & set(family.submodules)
@@ -112,7 +100,7 @@ def _check_submodules(family: Family, config: TrainConfig, weights: Sequence[Lor
             )
 
 
-def _misfit(config: TrainConfig, one: LoraWeights, has: str) -> ConfigError:
+def _misfit(config: TrainConfig, one: AdapterWeights, has: str) -> ConfigError:
     return ConfigError(
         f"lora_from: {config.lora_from!r} is for a layer {one.submodule}.{one.module} of the shape "
         f"{list(one.matrix_shape)}, but the base model has {has}.",

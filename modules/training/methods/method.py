@@ -16,8 +16,9 @@ from modules.checkpoint.formats import (
     alpha_limits,
     dora_limits,
     kohya_key_prefixes,
+    oft_limits,
+    read_adapter,
     read_embedding,
-    read_lora,
     write_embedding,
     write_lora,
 )
@@ -25,16 +26,17 @@ from modules.config import ConfigError, TrainConfig
 from modules.diffusion.dtypes import DTYPES
 from modules.distributed import Weights
 from modules.families._family import Family
+from modules.training.methods.adapter_layers import NAMES, layer_sizes
 from modules.training.methods.lora import (
     adapter_names,
     add_lora,
-    layer_sizes,
     lora_size,
     lora_weights,
     max_useful_rank,
     merge_lora,
 )
 from modules.training.methods.textual_inversion import add_embedding, load_embedding, trained_vectors
+from modules.training.quantized import QuantizedLinear
 from modules.training.submodules import freeze_others
 
 # By layout; the first is the name that diffusers expects in a folder.
@@ -55,16 +57,23 @@ def prepare(family: Family, config: TrainConfig) -> None:
 def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str:
     """A line for the terminal before the first step; empty if the whole model is trained."""
     frozen = sum(weight.numel() for weight in family.model.parameters() if not weight.requires_grad)
+    layers = (layer for layer in family.model.modules() if isinstance(layer, QuantizedLinear))
+    frozen += sum(layer.in_features * layer.out_features for layer in layers)
     rest = f" {frozen / 1e6:.2f} M weights are frozen."
     if config.method == "lora":
-        sizes, dora = layer_sizes(family), any(".lora_magnitude_vector" in name for name in weights.local)
+        sizes, dora = layer_sizes(family.model), any(".lora_magnitude_vector" in name for name in weights.local)
         usual, others = sizes[0], sorted({f"rank {one.rank}, alpha {one.alpha:g}" for one in sizes if one != sizes[0]})
-        text = f"{'DoRA' if dora else 'LoRA'} of rank {usual.rank} and alpha {usual.alpha:g} in {len(sizes)} layers"
+        kind = "DoRA" if dora else NAMES[config.lora_algorithm]
+        text = f"{kind} of rank {usual.rank} and alpha {usual.alpha:g} in {len(sizes)} layers"
+        if config.lora_algorithm == "oft":
+            text = f"{kind} with blocks of {usual.rank} inputs in {len(sizes)} layers"
         if others:
-            text += f" (some: {'; '.join(others[:3])}{', ...' if len(others) > 3 else ''})"
+            some = others if config.lora_algorithm != "oft" else [f"blocks of {size.rank}" for size in set(sizes)]
+            text += f" (some: {'; '.join(some[:3])}{', ...' if len(some) > 3 else ''})"
         if config.lora_from is not None:
             text += f", continued from {config.lora_from}, which decides rank, alpha, layers and DoRA"
-        return f"{text};{rest}{_excess_rank(max(one.rank for one in sizes), max_useful_rank(family))}"
+        excess = _excess_rank(max(one.rank for one in sizes), max_useful_rank(family))
+        return f"{text};{rest}{excess if config.lora_algorithm == 'lora' else ''}"
     if config.method == "embedding":
         vectors = f"{config.embedding_vectors} vector{'s' * (config.embedding_vectors > 1)}"
         return f"{config.embedding_token} is trained as {vectors}, initialised from {config.embedding_init!r};{rest}"
@@ -75,13 +84,16 @@ def file_limits(family: Family, config: TrainConfig) -> list[str]:
     """What other programs will not take from the files that the run saves: a sentence for each of them."""
     if config.method != "lora" or not family.adapter_prefixes:
         return []
-    layouts, sizes = _layouts(family, config), layer_sizes(family)
+    if config.lora_algorithm != "lora":
+        return [oft_limits(LORA_FILES[_layouts(family, config)[0]])] if config.lora_algorithm == "oft" else []
+    layouts, sizes = _layouts(family, config), layer_sizes(family.model)
     found = []
     if "kohya" in layouts and lora_size(family).dora:
         found.append(dora_limits(LORA_FILES["kohya"]))
     factors = {size.alpha / size.rank for size in sizes} - {1.0}
     if "diffusers" in layouts and factors:
-        found.append(alpha_limits(LORA_FILES["diffusers"], min(factors), max(factors)))
+        least, most, named = min(factors), max(factors), has_kohya_names(family)
+        found.append(alpha_limits(LORA_FILES["diffusers"], least, most, has_kohya_names=named))
     return found
 
 
@@ -112,7 +124,7 @@ def apply_adapter(family: Family, config: TrainConfig, folder: Path) -> None:
         present = [folder / name for name in LORA_FILES.values() if (folder / name).is_file()]
         if not present:
             raise _missing_file(folder, LORA_FILES["diffusers"])
-        merge_lora(family, read_lora(present[0], adapter_names(family)))
+        merge_lora(family, read_adapter(present[0], adapter_names(family)))
     elif config.method == "embedding":
         file = folder / embedding_file(config)
         if not file.is_file():
@@ -140,8 +152,15 @@ PREPARE: Final[Mapping[str, Callable[[Family, TrainConfig], None]]] = {
 
 def _layouts(family: Family, config: TrainConfig) -> list[Layout]:
     """The layouts to write; kohya's exists only for families that declare their prefixes."""
-    known: list[Layout] = ["diffusers", "kohya"] if family.adapter_prefixes else ["diffusers"]
+    if config.lora_algorithm != "lora":  # which diffusers does not read
+        return ["kohya"] if has_kohya_names(family) else ["diffusers"]
+    known: list[Layout] = ["diffusers", "kohya"] if has_kohya_names(family) else ["diffusers"]
     return [layout for layout in known if config.lora_layouts in (layout, "both")]
+
+
+def has_kohya_names(family: Family | type[Family]) -> bool:
+    """Whether kohya's layout has names for the layers of the family's models."""
+    return any(kohya for _, kohya in family.adapter_prefixes.values())
 
 
 def _write_lora(

@@ -1,0 +1,104 @@
+"""Frozen linear layers whose weights are kept in 8 or 4 bits, for adapters on models that are large for the device.
+
+int8: one scale for each output, absmax / 127. nf4: blocks of 64 weights, each a scale and the 16 levels of NormalFloat
+(Dettmers et al. 2023, arXiv:2305.14314, appendix E), as bitsandbytes keeps them without double quantisation. Weights
+are computed with in the dtype of the input. In torch alone, so on any device, to the same values on each rank.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+QUANTIZED: Final = ("int8", "nf4")
+BLOCK: Final = 64  # weights of nf4 that share a scale
+_NF4: Final = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+# Norms, embedders, and the first and last layer stay as they are, as in diffusers' layerwise casting
+# (hooks/layerwise_casting.py, DEFAULT_SKIP_MODULES_PATTERN), besides what the model itself names.
+_SKIPPED: Final = (r"embed", r"norm", r"^proj_in$", r"^proj_out$")
+_SKIP_LISTS: Final = ("_skip_layerwise_casting_patterns", "_keep_in_fp32_modules")
+
+
+class QuantizedLinear(nn.Linear):
+    """A frozen linear layer; `weight` is what its bits stand for, computed anew each time."""
+
+    _bits: Tensor  # no parameters or buffers: neither DDP nor backups have to do with them
+    _scales: Tensor
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]  # in place of the parameter
+        """[out, in] in fp32."""
+        return self.dequantized(torch.float32)
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        """The weight [out, in] in `dtype`."""
+        scales = self._scales.to(dtype)
+        if self._bits.dtype == torch.int8:
+            return self._bits.to(dtype) * scales
+        levels = torch.tensor(_NF4, dtype=dtype, device=self._bits.device)
+        codes = torch.stack((self._bits >> 4, self._bits & 15), dim=-1).flatten(1).int()
+        values = (levels[codes] * scales).flatten()
+        return values[: self.out_features * self.in_features].view(self.out_features, self.in_features)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., in] to [..., out]."""
+        kind = input.device.type
+        if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:
+            input = input.to(torch.get_autocast_dtype(kind))
+        return cast(Tensor, _Product.apply(input, self))  # type: ignore[no-untyped-call]
+
+    def move(self, device: torch.device) -> None:
+        """Take the bits to `device`; the bias moves as others do."""
+        self._bits, self._scales = self._bits.to(device), self._scales.to(device)
+
+
+class _Product(torch.autograd.Function):
+    """Keeps no weight for the backward but its bits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
+        ctx.layer = layer
+        bias = None if layer.bias is None else layer.bias.to(x.dtype)
+        return functional.linear(x, layer.dequantized(x.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        return gradient @ ctx.layer.dequantized(gradient.dtype), None
+
+
+@torch.no_grad()
+def quantize_(layer: nn.Linear, kind: str, device: torch.device) -> None:
+    """Make a frozen `layer` a QuantizedLinear in place, its bits on `device`; `kind` is one of QUANTIZED."""
+    weight = layer.weight.to(device, torch.float32)
+    if kind == "int8":
+        scales = weight.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127
+        bits = (weight / scales).round().to(torch.int8)
+    else:
+        blocks = functional.pad(weight.flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
+        scales = blocks.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        levels = torch.tensor(_NF4, device=device)
+        # the nearest level: how many midpoints between levels lie below
+        codes = torch.bucketize(blocks / scales, (levels[1:] + levels[:-1]) / 2).to(torch.uint8)
+        bits = codes[:, ::2] << 4 | codes[:, 1::2]
+    del layer._parameters["weight"]
+    layer.__class__ = QuantizedLinear
+    quantized = cast(QuantizedLinear, layer)
+    quantized._bits, quantized._scales = bits, scales
+
+
+def can_be_quantized(name: str, layer: nn.Module, part: nn.Module) -> bool:
+    """Whether the layer `name` of `part` is a frozen linear layer that no list keeps in the dtype of the others."""
+    if type(layer) is not nn.Linear or any(weight.requires_grad for weight in layer.parameters()):
+        return False
+    plain = name.removesuffix(".base_layer")  # of peft
+    own = [pattern for attribute in _SKIP_LISTS for pattern in getattr(part, attribute, None) or ()]
+    return not any(re.search(pattern, plain) for pattern in (*_SKIPPED, *own))

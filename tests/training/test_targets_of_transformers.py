@@ -1,0 +1,66 @@
+"""The layers that the presets of `lora_targets` choose in flow-matching transformers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from modules.config import TrainConfig
+from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.families._flow_transformer import TransformerModel
+from modules.training.methods.lora import lora_targets
+
+with quiet_libraries():
+    import diffusers
+
+ONE_OF_EACH = {"num_layers": 1, "num_single_layers": 1}
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "ZImageTransformer2DModel": {"n_layers": 1, "n_refiner_layers": 1},
+    "FluxTransformer2DModel": ONE_OF_EACH,
+    "ChromaTransformer2DModel": ONE_OF_EACH,
+    "Flux2Transformer2DModel": ONE_OF_EACH,
+    "QwenImageTransformer2DModel": {"num_layers": 1},
+    "SD3Transformer2DModel": {"num_layers": 2},
+    "Krea2Transformer2DModel": {"num_layers": 1},
+}
+# Attention and feed-forward layers of each class, by what is left of a name without the number of its block.
+BLOCKS = r"(single_)?transformer_blocks|layers|(noise|context)_refiner|text_fusion\.\w+_blocks"
+JOINT = {"to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"}
+FEED_FORWARD = {
+    "ZImageTransformer2DModel": {"feed_forward.w1", "feed_forward.w2", "feed_forward.w3"},
+    "FluxTransformer2DModel": {"net.0.proj", "net.2", "proj_mlp", "proj_out"},
+    "ChromaTransformer2DModel": {"net.0.proj", "net.2", "proj_mlp", "proj_out"},
+    "Flux2Transformer2DModel": {"linear_in", "linear_out"},
+    "QwenImageTransformer2DModel": {"net.0.proj", "net.2"},
+    "SD3Transformer2DModel": {"net.0.proj", "net.2"},
+    "Krea2Transformer2DModel": {"ff.gate", "ff.up", "ff.down"},
+}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_presets_choose_what_their_names_say(kind: str) -> None:
+    with quiet_libraries(), torch.device("meta"):
+        model = TransformerModel(getattr(diffusers, kind)(**SIZES[kind]))
+    attention = _chosen(model, "attention")
+    more = _chosen(model, "attention_mlp") - attention
+    fused = {"to_qkv_mlp_proj", "attn.to_out"} if kind == "Flux2Transformer2DModel" else set()
+    assert {_last(name, JOINT | fused) for name in attention} <= JOINT | fused
+    assert fused <= {_last(name, JOINT | fused) for name in attention}
+    assert {_last(name, FEED_FORWARD[kind]) for name in more} == FEED_FORWARD[kind]
+    assert all(re.match(rf"transformer\.({BLOCKS})\.\d+\.", name) for name in attention | more)
+
+
+def _chosen(model: TransformerModel, targets: str) -> set[str]:
+    config = TrainConfig.model_validate(
+        {"family": "flux", "concepts": [{"path": "x"}], "method": "lora", "lora_targets": targets}
+    )
+    return set(lora_targets(model, ("transformer",), config))
+
+
+def _last(name: str, known: set[str]) -> str:
+    """Of `known`, the end of `name`; otherwise all of it."""
+    return next((end for end in known if name.endswith("." + end)), name)
