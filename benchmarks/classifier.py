@@ -168,6 +168,8 @@ class BareLoop:
     def __init__(self, components: Components) -> None:
         config, data, family = components.config, components.data, components.family
         assert isinstance(family, Classifier)
+        assert data.index is not None
+        assert data.examples is not None
         self.model: nn.Module = copy.deepcopy(components.weights.model)
         self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in family.normalization)
         self.parameters = list(self.model.parameters())

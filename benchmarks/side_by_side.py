@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -94,11 +95,11 @@ class MemoryLoader(Loader):
     """The same batches every epoch, from memory."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
-        self._batches = batches
+        self._kept = batches
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The batches from `first_step` on; every step is one batch."""
-        return iter(self._batches[first_step:])
+    def steps(self, epoch: int, first_step: int, number: int) -> Iterator[Batch]:
+        """`number` batches from `first_step` on; every step is one batch."""
+        return itertools.islice(itertools.cycle(self._kept), first_step, first_step + number)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -171,10 +172,10 @@ def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: 
                 clock.stop(name)
             return outcome
 
-        def finish(self, outcome: Outcome) -> None:
+        def train(self) -> Outcome:
+            outcome = super().train()
             peaks["peak_mib"] = peak_mib()
-            super().finish(outcome)
-            peaks["peak_with_saving_mib"] = peak_mib()
+            return outcome
 
     class TimedDistributedTrainer(TimedTrainer, DistributedTrainer):
         """One rank of it."""
@@ -185,10 +186,10 @@ def run_trainer(config: TrainConfig, arguments: argparse.Namespace, world_size: 
     rank = 0 if rank_env is None else rank_env.rank
     report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir) if rank == 0 else SilentReport()
     with join_ranks(config, folder, report, rank_env, None, supervised=True) as ranks:
-        kind = TimedTrainer if rank_env is None else TimedDistributedTrainer
+        kind: Any = TimedTrainer if rank_env is None else TimedDistributedTrainer
         train_to_the_end(kind(config, folder, report, control_requests(config, folder, rank), ranks))
     report.close()
-    return {"times": clock.times, **peaks}
+    return {"times": clock.times, **peaks, "peak_with_saving_mib": peak_mib()}
 
 
 class Screen(io.StringIO):
@@ -217,7 +218,7 @@ def read_batches(file: Path) -> list[Batch]:
     for number in range(len({name.split("/")[0] for name in tensors})):
         own = {k.split("/")[1]: v for k, v in tensors.items() if k.split("/")[0] == str(number)}
         ids, seeds, weights = own.pop("ids"), own.pop("seeds"), own.pop("sample_weights")
-        batches.append(Batch(own, ids, seeds, weights, True, float(weights.sum()), len(ids)))
+        batches.append(Batch(own, ids, seeds, weights, is_last_of_step=True, step_samples=len(ids)))
     return batches
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -71,9 +72,9 @@ def adapters(rank_env: RankEnv, backend: str, sizes: Sequence[int], repeats: int
                 for _ in range(LAYERS)
                 for shape in ((RANK, size), (size, RANK))
             ]
-            one_by_one = _seconds(lambda w=weights: _one_by_one(w), weights, group, repeats)
+            one_by_one = _seconds(partial(_one_by_one, weights), weights, group, repeats)
             views = _views(weights)
-            one_bucket = _seconds(lambda w=weights, v=views: _in_one_bucket(w, v), weights, group, repeats)
+            one_bucket = _seconds(partial(_in_one_bucket, weights, views), weights, group, repeats)
             found.append({"size": size, "one by one": one_by_one, "one bucket": one_bucket})
     _write_result(rank_env, result, found)
 
@@ -94,8 +95,9 @@ def _views(weights: Sequence[nn.Parameter]) -> list[Tensor]:
 
 def _in_one_bucket(weights: Sequence[nn.Parameter], views: Sequence[Tensor]) -> None:
     """What a bucket does with its gradients."""
-    torch._foreach_copy_(views, [weight.grad for weight in weights])
+    torch._foreach_copy_(list(views), [weight.grad for weight in weights if weight.grad is not None])
     buffer = views[0]._base
+    assert buffer is not None
     dist.all_reduce(buffer.div_(dist.get_world_size()))
     for weight, view in zip(weights, views, strict=True):
         weight.grad = view
@@ -143,7 +145,7 @@ def sync(rank_env: RankEnv, steps: int, result: Path) -> None:
 def steps(rank_env: RankEnv, backend: str, size: int, count: int, result: Path) -> None:
     """Seconds a step of full fine-tuning on this many processes, without reading any data."""
     with process_group(rank_env, resolve_backend(backend)[0], 60) as group:
-        found = _train(group, TrainConfig(), network(size, adapters_only=False), batch=64, count=count)
+        found = _train(group, TrainConfig(), network(size, adapters_only=False), size, batch=64, count=count)
     _write_result(rank_env, result, found)
 
 
@@ -158,21 +160,21 @@ def over_the_link() -> None:
         ("full fine-tuning", False, 256, (2, 2, 2, 5)),
     ):
         for compression, count in zip(("none", "fp16", "bf16", "powersgd"), counts, strict=True):
-            config = TrainConfig(gradient_compression=compression, powersgd_start_step=2)
-            row = _train(group, config, network(size, adapters_only=adapters_only), batch=4, count=count)
+            config = TrainConfig.model_validate({"gradient_compression": compression, "powersgd_start_step": 2})
+            row = _train(group, config, network(size, adapters_only=adapters_only), size, batch=4, count=count)
             found.append({"method": method, "compression": compression, **row})
     cleanup_distributed()
     _write_result(group.rank_env, result, found)
 
 
-def _train(group: Group, config: TrainConfig, model: nn.Module, batch: int, count: int) -> dict[str, float]:
+def _train(group: Group, config: TrainConfig, model: nn.Module, size: int, batch: int, count: int) -> dict[str, float]:
     """Real steps of the wrapped model: seconds and bytes sent by this rank for each."""
     model = model.to(group.device)
     wrapped = wrap_ddp(model, config, group)
     compression = register_compression_hook(wrapped, config)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
-    x = torch.randn(batch, model[0].base.in_features, device=group.device)
+    x = torch.randn(batch, size, device=group.device)
 
     def step() -> None:
         wrapped(x).square().mean().backward()

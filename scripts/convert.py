@@ -17,6 +17,7 @@ prepare_program()
 
 from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
+from modules.config.sections.adapters import MAX_RANK
 from modules.files import control_character
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ EXAMPLES = """examples:
     python scripts/convert.py learned_embeds.safetensors my-cat.safetensors --to embedding
   a LoRA merged into a model, a single file or a diffusers folder, at 80 % of its strength:
     python scripts/convert.py base.safetensors merged.safetensors --merge cats.safetensors --lora_scale 0.8
+  a LoRA of what training has changed in a model, both diffusers folders, and one of a smaller rank:
+    python scripts/convert.py base cats.safetensors --extract runs/cats/model --rank 32
+    python scripts/convert.py cats.safetensors cats-8.safetensors --resize --rank 8
   any .safetensors file in another number format:
     python scripts/convert.py cats.safetensors cats-fp16.safetensors --to dtype --dtype fp16
 """
@@ -87,6 +91,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="LORA",
         help="a LoRA to merge into the model IN; may be given several times",
     )
+    task.add_argument(
+        "--extract", metavar="TUNED", help="the diffusers folder whose difference to the folder IN becomes a LoRA"
+    )
+    task.add_argument("--resize", action="store_true", help="write the LoRA IN with another rank")
+    top.add_argument("--rank", type=int, metavar="N", help="for --extract and --resize: the rank of the LoRA")
     add_lora_scale(top, "--merge")
     numbers = "number format (default: as in IN; fp32 for whole models with --to)"
     top.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help=numbers)
@@ -107,6 +116,16 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
     dtype = DTYPES.get(options.dtype)
     if options.merge:
         merge(source, out, options, dtype)
+        return
+    if options.extract or options.resize:
+        from modules.checkpoint.formats.extraction import extract_lora, resize_lora
+
+        if options.resize:
+            note = resize_lora(source, out, options.rank, dtype, adapter_names)
+        else:
+            note = extract_lora(source, Path(options.extract), out, options.rank, dtype, adapter_names)
+        if note:
+            print(f"Note: {note}", file=sys.stderr)
         return
     if source.is_dir():
         require_diffusers_folder(source)
@@ -153,6 +172,10 @@ def check_paths(source: Path, out: Path, options: argparse.Namespace) -> None:
         raise ConfigError("--to dtype needs --dtype fp32, bf16 or fp16.")
     if options.layout is not None and options.to != "diffusers":
         raise ConfigError("--layout is for a whole model --to diffusers; omit it.")
+    needs_rank = bool(options.extract or options.resize)
+    if needs_rank != (options.rank is not None) or (needs_rank and not 1 <= options.rank <= MAX_RANK):
+        problem = f"--rank from 1 to {MAX_RANK} is needed by" if needs_rank else "--rank is for"
+        raise ConfigError(f"{problem} --extract and --resize.")
     if options.lora_scale and not options.merge:
         raise ConfigError("--lora_scale is for --merge; omit it.")
     if options.merge and source.is_dir():

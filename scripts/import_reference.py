@@ -21,7 +21,7 @@ HEAD = """# Importing settings from another trainer
 
 Written by `python scripts/import_reference.py` from the tables in `modules/importers`; do not edit.
 
-Tandem imports the settings files of other trainers. In the window: Open, "Import from another trainer…", or "Open my
+Tandem imports the settings files of other trainers. In the window: Open, "Import from another trainer…", or "Import
 settings" on the welcome page. On the command line:
 
 ```

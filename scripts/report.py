@@ -13,6 +13,7 @@ from scripts.common import add_version, prepare_program
 prepare_program()
 
 from modules.config import ConfigError, TandemError
+from modules.config.file_access import set_file_access
 from modules.files import printable
 from modules.run import RunFolder
 from modules.run.console import echo, warn
@@ -25,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     folder = RunFolder(Path(options.run))
     try:
+        set_file_access()
         if not folder.events_file.is_file():
             what = "has no events.jsonl" if folder.path.is_dir() else "does not exist"
             raise ConfigError(f"{options.run!r} {what}", "Give the folder of a run, such as runs/NAME")

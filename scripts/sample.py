@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add_lora_scale(top, "--lora")
     top.add_argument(
         "--family",
-        help="family of a model that Tandem did not write, if it is not found: stable_diffusion or stable_diffusion_xl",
+        help="family of a model that Tandem did not write, if it is not found, such as stable_diffusion_xl or flux",
     )
     top.add_argument(
         "--layout",

@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.common import (
-    add_trust_code,
-    add_version,
     allow_code,
     ask_about_code,
     ask_about_path,
@@ -24,21 +21,19 @@ from scripts.common import (
 
 prepare_program()
 
-from modules.config import ConfigError, TandemError, TrainConfig, preset_names, resolve_config, save_config
+from modules.config import TandemError, TrainConfig, resolve_config, save_config
 from modules.config.file_access import set_file_access
-from modules.files import printable
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
-from modules.run.console import echo, warn
+from modules.run.console import echo
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.folder.failures import record_start_failure
 from modules.run.folder.folder_guard import remove_unstarted_run
-from modules.run.folder.resume import LATEST, backup_at, check_resume, folder_to_resume, former_config, newest_run
+from modules.run.folder.resume import check_resume, folder_to_resume, former_config
 from modules.run.folder.run_folder import check_run_name_free
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
 from modules.run.join.client import join_run
-from modules.run.join.join_line import JoinLine, join_line_from_config, parse_address
-from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token, take_token
-from modules.run.join.local_settings import check_local_settings
+from modules.run.join.join_line import join_line_from_config
+from modules.run.join.join_token import ask_for_token, take_token
 from modules.run.launch.environment import set_network_interfaces
 from modules.run.launch.fatal_startup import previous_fatal_exit_code, report_fatal_startup
 from modules.run.launch.preview import absolute_config_path, preview, to_arguments
@@ -48,12 +43,7 @@ from modules.run.launch.store_secret import NO_SECRET, store_secret
 from modules.run.queued_output import queued_output
 from modules.run.start import check_start, start_run
 from modules.run.supervise.signals import block_pause_signal, ignore_signals_after_stop, ignore_termination_signals
-
-# Flags that --dry_run repeats in the commands it shows.
-REPEATED_FLAGS = (
-    *("set", "run_name", "resume", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
-    *("single_gpu_data_loading", "max_minutes"),
-)
+from scripts.train_options import REPEATED_FLAGS, config_of, config_of_resumed_run, join_line, parser, token_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,137 +92,6 @@ def _main(arguments: list[str] | None) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return INTERRUPTED
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line; --set overrides any setting, the flags are shortcuts."""
-    top = argparse.ArgumentParser(
-        description="Train a model on one GPU, on all GPUs of this machine, or on several machines.",
-        epilog=f"Presets: {', '.join(preset_names())}. All settings: docs/settings.md.",
-        allow_abbrev=False,
-    )
-    top.add_argument(
-        "--config", metavar="FILE", help="a config file (JSON or YAML), the name of a preset, or your own Python file"
-    )
-    top.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="override a setting, e.g. learning_rate=1e-4",
-    )
-    top.add_argument("--run_name", metavar="NAME", help="name of the run and of its folder below runs_dir")
-    top.add_argument(
-        "--resume", metavar="latest|PATH", help="resume from the newest backup of a run, or from a given one"
-    )
-    top.add_argument("--multi_gpu", action="store_true", help="train on all GPUs (or world_size processes)")
-    top.add_argument("--require_multi_gpu", action="store_true", help="fail instead of falling back to one device")
-    top.add_argument("--backend", choices=("nccl", "gloo"), help="communication backend")
-    top.add_argument("--no_torchrun", action="store_true", help="start the processes without torchrun")
-    top.add_argument("--max_minutes", type=float, metavar="N", help="back up and pause (exit code 138) after N minutes")
-    top.add_argument("--single_gpu_data_loading", action="store_true", help="let one process encode all images")
-    top.add_argument(
-        "--profile", metavar="STEPS", help="record so many steps: a trace of each rank, and what takes longest"
-    )
-    top.add_argument("--dry_run", action="store_true", help="check the settings and show what would start")
-    top.add_argument(
-        "--verify_parity",
-        action="store_true",
-        help="train 20 steps with 1 and with several processes, and compare",
-    )
-    top.add_argument(
-        "--join",
-        metavar="HOST[:PORT]",
-        help="join a run on several machines, with the line that machine 0 shows; needs no config",
-    )
-    top.add_argument(
-        "--token_file",
-        metavar="FILE",
-        help=f"file with the secret of a run on several machines, - for standard input; or set {JOIN_TOKEN} (default: "
-        "machine 0 generates one)",
-    )
-    top.add_argument("--token", metavar="WORD", help=argparse.SUPPRESS)  # visible to every user of the machine
-    top.add_argument(
-        "--allow",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="with --join: a folder or file on this machine that machine 0's config may name; once for each",
-    )
-    top.add_argument(
-        "--allow_differences",
-        action="store_true",
-        help="with --join: train even if code or package versions differ from machine 0",
-    )
-    add_trust_code(top)
-    # internal: set by the supervisor for the processes of a run, and by the window for a run folder it has created
-    for internal in ("--run_folder", "--spawn", "--port", "--start_in"):
-        top.add_argument(internal, help=argparse.SUPPRESS)
-    add_version(top)
-    return top
-
-
-def config_of(options: argparse.Namespace) -> TrainConfig:
-    """The config of this command line. Raises ConfigError, also if none was given."""
-    flags = {
-        "enable_multi_gpu=true": options.multi_gpu or options.require_multi_gpu,
-        "use_torchrun=false": options.no_torchrun,
-        "distributed_data_loading=false": options.single_gpu_data_loading,
-        f"distributed_backend={options.backend}": options.backend is not None,
-        f"max_minutes={options.max_minutes}": options.max_minutes is not None,
-        f"run_name={options.run_name}": options.run_name is not None,
-        f"profile_steps={options.profile}": options.profile is not None,
-    }
-    if options.config is None and options.resume is None:
-        options.config = own_file(options.set)
-    source = options.config or config_of_resumed_run(options)
-    return resolve_config(source, [*options.set, *(assignment for assignment, is_given in flags.items() if is_given)])
-
-
-def own_file(assignments: Sequence[str]) -> str | None:
-    """The Python file that `--set family=FILE` names: it needs no config besides."""
-    named = [text.removeprefix("family=") for text in assignments if text.startswith("family=")]
-    return named[-1] if named and named[-1].endswith(".py") else None
-
-
-def config_of_resumed_run(options: argparse.Namespace) -> str:
-    """The config saved in the folder of the run to resume. Raises ConfigError if there is no run to resume."""
-    if options.resume is None:
-        raise ConfigError(
-            f"--config is missing; give a file or one of the presets: {', '.join(preset_names())}.",
-            "For example: python scripts/train.py --config demo",
-        )
-    if options.resume != LATEST:
-        return str(backup_at(options.resume) / "config.json")
-    settings = resolve_config(None, options.set)
-    name = options.run_name or settings.run_name or newest_run(Path(settings.runs_dir))
-    return str(RunFolder.open(settings.runs_dir, name).config_file)
-
-
-def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
-    """The join line given by `--join` and related flags. Raises ConfigError for flags that only machine 0 may set."""
-    allowed = {"join", "token", "token_file", "set", "allow", "allow_differences", "trust_code"}
-    others = [name for name, value in vars(options).items() if name not in allowed and value not in (None, False, [])]
-    if others:
-        raise ConfigError(f"--{others[0]} cannot be used with --join: machine 0 decides it for the whole run")
-    check_local_settings(options.set)
-    parse_address(options.join)  # before a token is asked for
-    for path in options.allow:
-        if not os.path.lexists(os.path.expanduser(path)):
-            warn(f"Warning: --allow {printable(path)} does not exist on this machine.")
-    return JoinLine.parse(
-        options.join,
-        find_token(options.token, options.token_file, token, warn) or ask_for_token(),
-        settings=tuple(options.set),
-        allow=tuple(options.allow),
-        allow_differences=options.allow_differences,
-        trust_code=options.trust_code,
-    )
-
-
-def token_of(config: TrainConfig, options: argparse.Namespace, in_environment: str | None) -> str | None:
-    """The token of a run on several machines, if one was given."""
-    return find_token(options.token, options.token_file, None if config.num_nodes == 1 else in_environment, warn)
 
 
 def start(config: TrainConfig, options: argparse.Namespace) -> int:

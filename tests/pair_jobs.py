@@ -42,6 +42,8 @@ ADAPTED: dict[str, object] = {
 ADAPTERS: dict[str, dict[str, object]] = {
     "lora": {**ADAPTED, "method": "lora", "lora_dropout": 0.2},
     "dora": {**ADAPTED, "method": "lora", "lora_weight_decompose": True},
+    # some layers have whole factors, some products
+    "lokr": {**ADAPTED, "method": "lora", "lora_algorithm": "lokr", "lora_rank": 1, "lora_rank_pattern": "fc1 = 9"},
     "embedding": {**ADAPTED, "method": "embedding", "embedding_vectors": 3},
     "parts": ADAPTED,
 }

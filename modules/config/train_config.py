@@ -10,7 +10,13 @@ from pydantic import model_validator
 
 from modules.config.family_files import family_names
 from modules.config.section import Section, broken_rules, setting
-from modules.config.sections.adapters import TARGET_PRESETS, AdapterSettings, target_patterns
+from modules.config.sections.adapters import (
+    TARGET_PRESETS,
+    AdapterSettings,
+    parse_alpha_pattern,
+    parse_rank_pattern,
+    target_patterns,
+)
 from modules.config.sections.data import DataSettings
 from modules.config.sections.model import ModelSettings
 from modules.config.sections.multi_gpu import MultiGpuSettings
@@ -65,6 +71,7 @@ class TrainConfig(
         rules = [
             *_warmup_rules(self),
             *_factor_rules(self),
+            *_average_rules(self),
             *_address_rules(self),
             *_device_rules(self),
             *_port_rules(self),
@@ -73,6 +80,7 @@ class TrainConfig(
             *_validation_rules(self),
             *_adapter_rules(self),
             *_cache_rules(self),
+            *_logging_rules(self),
         ]
         if rules:
             raise broken_rules(rules)
@@ -94,6 +102,12 @@ def _factor_rules(config: TrainConfig) -> _Rules:
             ("learning_rate_factors", f"is {config.learning_rate_factors!r}, {error}; correct it, or leave it empty")
         ]
     return []
+
+
+def _average_rules(config: TrainConfig) -> _Rules:
+    if config.optimizer.name != "schedule_free_adamw" or not config.ema:
+        return []
+    return [("ema", "is true, but the optimizer schedule_free_adamw averages the weights itself; set it to false")]
 
 
 def _address_rules(config: TrainConfig) -> _Rules:
@@ -192,16 +206,47 @@ def _cache_rules(config: TrainConfig) -> _Rules:
     return [("cache_only", "is true, but cache_latents is false, so there is nothing to cache; set one of them back")]
 
 
+def _logging_rules(config: TrainConfig) -> _Rules:
+    if config.tensorboard or not config.histograms_every:
+        return []
+    sentence = "but tensorboard, which shows them, is false; set it to true, or histograms_every to never"
+    return [("histograms_every", f"is {config.histograms_every}, {sentence}")]
+
+
 def _adapter_rules(config: TrainConfig) -> _Rules:
     rules = [rule for index, part in enumerate(config.parts) for rule in _submodule_rules(config, index, part)]
     if config.parts and config.method != "embedding" and not any(part.train for part in config.parts):
         rules.append(("parts", "trains nothing; set train to true for one of them, or leave the list empty"))
     if config.method == "lora":
-        rules += _target_rules(config.lora_targets)
+        rules += [*_target_rules(config.lora_targets), *_algorithm_rules(config)]
     if config.method == "embedding" and not config.embedding_init.strip():
         rules.append(("embedding_init", f"is {config.embedding_init!r}; give a word, such as cat"))
     if config.method == "embedding" and config.embedding_token.split() != [config.embedding_token]:
         rules.append(("embedding_token", f"is {config.embedding_token!r}; give one word, such as <my-cat>"))
+    return rules
+
+
+def _algorithm_rules(config: TrainConfig) -> _Rules:
+    """The patterns of ranks and alphas, and what only a plain LoRA has."""
+    rules = []
+    for field, parse in (("lora_rank_pattern", parse_rank_pattern), ("lora_alpha_pattern", parse_alpha_pattern)):
+        text = str(getattr(config, field))
+        try:
+            parse(text)
+        except ValueError as error:
+            rules.append((field, f"is {text!r}, {error}; correct it, or leave it empty"))
+    if config.lora_algorithm == "lora":
+        return rules
+    of_lora: tuple[tuple[str, object, bool], ...] = (
+        ("lora_weight_decompose", "true", config.lora_weight_decompose),
+        ("lora_dropout", config.lora_dropout, config.lora_dropout > 0),
+        ("lora_plus_ratio", f"{config.lora_plus_ratio:g}", config.lora_plus_ratio != 1),
+    )
+    rules += [
+        (field, f"is {value}, which only lora_algorithm lora has; set it back, or lora_algorithm to lora")
+        for field, value, is_set in of_lora
+        if is_set
+    ]
     return rules
 
 
@@ -213,6 +258,14 @@ def _submodule_rules(config: TrainConfig, index: int, part: SubmoduleSettings) -
     if part.stop_after.unit == "minutes":
         sentence = "use steps or epochs, which end at the same step on every GPU and after a resume"
         rules.append((f"{path}.stop_after", f"is {part.stop_after}; {sentence}"))
+    if part.weights in ("int8", "nf4"):
+        as_the_run = "set it to run, which keeps these weights in the run's precision"
+        if config.method == "fine_tune":
+            sentence = f"but fine_tune trains and saves the model itself; {as_the_run}, or set method to lora"
+            rules.append((f"{path}.weights", f"is {part.weights}, {sentence}"))
+        elif config.training_mode == "fully_sharded":
+            sentence = f"but training_mode fully_sharded divides weights, not their bits; {as_the_run}, or to bf16"
+            rules.append((f"{path}.weights", f"is {part.weights}, {sentence}"))
     if part.weights in ("bf16", "fp16"):
         as_the_run = "set it to run, which keeps these weights in the run's precision"
         if config.precision not in ("bf16", "fp16"):

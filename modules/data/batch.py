@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from modules.data.index.problems import Problem
 from modules.data.nested import map_leaves, put_tensors
+
+LENGTH = ".length"
 
 
 class MapDataset(Protocol):
@@ -54,6 +56,9 @@ class SampleTransform(Protocol):
     `cached` is what the family's `encode` or `example_transform` returned for the example, tensors without a batch
     dimension; those returned are stacked to [B, ...]. All randomness (noise, timestep) must come from `generator`,
     which is seeded per sample.
+
+    An attribute `varying_length` may name tensors whose first dimension differs from sample to sample, as the states of
+    captions do; `stack_samples` pads them.
     """
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]: ...
@@ -119,10 +124,12 @@ class Batch:
     def to(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Batch:
         """The batch on `device`, floating-point `tensors` as `dtype`. Copies from pinned memory do not block.
 
-        `weights` stay float64; `ids` and `seeds` stay on the CPU.
+        `weights` stay float64; `ids`, `seeds` and the lengths of `stack_samples` stay on the CPU.
         """
         moved = {
-            name: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
+            name: tensor
+            if name.endswith(LENGTH)
+            else tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
             for name, tensor in self.tensors.items()
         }
         remake = self.remake
@@ -133,6 +140,12 @@ class Batch:
             structure=map_leaves(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, self.structure),
             remake=None if remake is None else lambda some: remake(some).to(device, dtype),
         )
+
+    def clone(self) -> Batch:
+        """A copy whose tensors may be changed; `structure` is shared."""
+        tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        ids, seeds, weights = self.ids.clone(), self.seeds.clone(), self.weights.clone()
+        return replace(self, tensors=tensors, ids=ids, seeds=seeds, weights=weights)
 
     def pin_memory(self) -> Batch:
         """Called by the DataLoader if pin_memory is on."""
@@ -168,3 +181,20 @@ class Batch:
             is_last_of_step=is_last,
             step_samples=self.step_samples,
         )
+
+
+def stack_samples(samples: Sequence[dict[str, Tensor]], varying_length: Collection[str] = ()) -> dict[str, Tensor]:
+    """The tensors of samples, stacked to [B, ...].
+
+    Those that `varying_length` names are padded with zeros to the longest one, and NAME.length, int64 [B], says how
+    long each is.
+    """
+    stacked = {}
+    for name in samples[0]:
+        own = [sample[name] for sample in samples]
+        if name in varying_length:
+            stacked[name + LENGTH] = torch.tensor([len(tensor) for tensor in own])
+            stacked[name] = torch.nn.utils.rnn.pad_sequence(own, batch_first=True)
+        else:
+            stacked[name] = torch.stack(own)
+    return stacked

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from modules.config import ConfigError, TrainConfig
 from modules.distributed.ddp import MIB, same_on_all_ranks, with_sync_batch_norm
 from modules.distributed.process_group import Group
-from modules.distributed.weights import Weights
+from modules.distributed.weights import Rows, Weights, swap_values
 
 
 def apply_fsdp(
@@ -93,6 +93,8 @@ class ShardedWeights(Weights):
     ranks fewer or none.
     """
 
+    are_sharded = True
+
     def __init__(self, model: FSDPModule, group: Group, units_text: str) -> None:
         assert isinstance(model, nn.Module), "fully_shard changes its class, but it stays a module"
         super().__init__(model)
@@ -143,28 +145,31 @@ class ShardedWeights(Weights):
         dist.all_reduce(square)
         return square.sqrt().to(local_norm)
 
-    @torch.no_grad()
     def swap(self, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
         """By value, one tensor at a time: the next forward gathers the shards from the memory that `local` shares."""
-        for name, tensor in first.items():
-            kept = tensor.clone()
-            tensor.copy_(second[name])
-            second[name].copy_(kept)
+        swap_values(first, second)
 
     def reshard(self) -> None:
         """Free the full weights that the last forward gathered: they would go stale when the shards change."""
         for unit in self._units():
             unit.reshard()
 
-    def shard(self, name: str, full: Tensor) -> Tensor:
+    def shard(self, name: str, full: Rows) -> Tensor:
         if name not in self.shapes or full.shape != self.shapes[name]:
-            return full
+            return full[...]
         rows = self._rows(full.shape)
         return full[self._rank * rows : (self._rank + 1) * rows]
 
+    def rows(self, name: str, local: Tensor) -> tuple[int, int] | None:
+        """Which rows this rank's shard is."""
+        if name not in self.shapes or local.shape != self.local[name].shape:
+            return None
+        total = self.shapes[name][0]
+        return min(self._rank * self._rows(self.shapes[name]), total), total
+
     def full_tensor(self, name: str, local: Tensor) -> Tensor:
         """All ranks' rows; the device holds one full tensor at a time."""
-        if name not in self.shapes or local.shape != self.local[name].shape:
+        if self.rows(name, local) is None:
             return local
         return self._gather(local, self.shapes[name])
 

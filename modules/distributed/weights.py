@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,14 @@ def is_sharded(tensor: Tensor) -> bool:
     return dtensor is not None and isinstance(tensor, dtensor.DTensor)
 
 
+class Rows(Protocol):
+    """A full tensor, or one in a file, of which `[...]` is the whole and `[a:b]` some rows."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+    def __getitem__(self, rows: Any, /) -> Tensor: ...
+
+
 class Weights:
     """The tensors that optimizer and EMA work on, by name, and their conversion to the full tensors of a checkpoint.
 
@@ -23,6 +32,7 @@ class Weights:
     """
 
     gradients_are_views = False  # into DDP's buckets, from step to step
+    are_sharded = False  # divided among the ranks
 
     def __init__(self, model: nn.Module) -> None:
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
@@ -70,9 +80,16 @@ class Weights:
     def reshard(self) -> None:
         """After forwards without a backward: return the model to its state between steps."""
 
-    def shard(self, name: str, full: Tensor) -> Tensor:
+    def shard(self, name: str, full: Rows) -> Tensor:
         """This rank's part, shaped like `local[name]`, of a tensor shaped like weight `name`; others unchanged."""
-        return full
+        return full[...]
+
+    def rows(self, name: str, local: Tensor) -> tuple[int, int] | None:
+        """The first row of `local` in the full tensor, shaped like weight `name`, and how many rows that has.
+
+        None if `local` is whole.
+        """
+        return None
 
     def full_tensor(self, name: str, local: Tensor) -> Tensor:
         """The inverse of `shard`, on the CPU of rank 0 and empty elsewhere; called by all ranks in the same order."""
@@ -83,8 +100,8 @@ class Weights:
         return dict(self.model.state_dict())
 
     @torch.no_grad()
-    def load_full(self, full: Mapping[str, Tensor]) -> None:
-        """Load trained weights and, if present, buffers from full tensors.
+    def load_full(self, full: Mapping[str, Rows]) -> None:
+        """Load trained weights and, if present, buffers from full tensors, one after the other.
 
         Raises KeyError if a weight is missing, ValueError if a shape differs.
         """
@@ -102,3 +119,12 @@ def swap_storage(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> N
     for name, tensor in first.items():
         other = second[name]
         tensor.data, other.data = other.data, tensor.data
+
+
+@torch.no_grad()
+def swap_values(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
+    """Exchange the values of tensors with the same name and shape, also on different devices, one after the other."""
+    for name, tensor in first.items():
+        kept = tensor.to(second[name].device, copy=True)
+        tensor.copy_(second[name])
+        second[name].copy_(kept)

@@ -30,7 +30,8 @@ def validate_record(kind: type[T], data: object) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        reason = first["msg"].removeprefix("Value error, ")
+        is_null = first["type"] != "missing" and first["input"] is None
+        reason = "null is no value here" if is_null else first["msg"].removeprefix("Value error, ")
         raise FileFault(f"is wrong in {printable(where, 80)!r}: {printable(reason, 200)}") from None
 
 

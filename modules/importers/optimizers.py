@@ -16,6 +16,7 @@ from modules.importers.readers import number
 from modules.importers.rules import Assignment, UnsupportedValueError, is_default
 
 _8_BIT = "its 8-bit state becomes 32-bit: the same updates, more memory"
+_LION_8_BIT = _8_BIT + "; lion_8bit keeps them, if you install bitsandbytes"
 _ADAMW_8_BIT = _8_BIT + "; adamw_8bit keeps them, if you install bitsandbytes"
 _PAGED = "its state stays on the GPU: the same updates, more memory"
 _FREE = "Tandem has no schedule-free optimizer; the closest one is used: choose a schedule"
@@ -29,18 +30,18 @@ _SELF_TUNING = (
 
 # Names without case and punctuation -> Tandem's optimizer and how it differs.
 NAMES: Mapping[str, tuple[str, str]] = {
-    **{name: (name, "") for name in ("adamw", "adam", "sgd", "lion", "adafactor", "prodigy", "came")},
-    **{f"{name}8bit": (name, _8_BIT) for name in ("adam", "sgd", "lion", "prodigy", "came")},
+    **{name: (name, "") for name in ("adamw", "adam", "sgd", "lion", "adafactor", "prodigy", "came", "muon")},
+    **{f"{name}8bit": (name, _8_BIT) for name in ("adam", "sgd", "prodigy", "came")},
     **{f"{name}adv": (name, "its extensions are not supported") for name in ("adamw", "lion", "prodigy")},
     **dict.fromkeys(("adamw8bit", "pagedadamw8bit"), ("adamw", _ADAMW_8_BIT)),
     **dict.fromkeys(("pagedadamw", "pagedadamw32bit"), ("adamw", _PAGED)),
     **dict.fromkeys(("adamwbf16", "adamwoptimi"), ("adamw", _ROUNDING)),
-    **dict.fromkeys(("adamwschedulefree", "schedulefreeadamw"), ("adamw", _FREE)),
+    **dict.fromkeys(("adamwschedulefree", "schedulefreeadamw"), ("schedule_free_adamw", "")),
     **dict.fromkeys(("sgdschedulefree", "schedulefreesgd"), ("sgd", _FREE)),
     **dict.fromkeys(_SELF_TUNING, ("prodigy", _SELF)),
     "prodigyplusschedulefree": ("prodigy", _FREE),
     "adamw8bitkahan": ("adamw", _8_BIT),
-    "pagedlion8bit": ("lion", _8_BIT),
+    **dict.fromkeys(("lion8bit", "pagedlion8bit"), ("lion", _LION_8_BIT)),
     "sgdnesterov": ("sgd", ""),
     "sgdnesterov8bit": ("sgd", _8_BIT),
 }

@@ -97,6 +97,7 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         data["early_stopping_mode"] = "min"  # not every text is a metric whose direction is known
         data["validate_every"] = "1 epoch"
         data["validation_split"] = max(data["validation_split"], 0.1)
+    data["tensorboard"] = data["tensorboard"] or data["histograms_every"] != "never"
     if data["training_mode"] == "fully_sharded":
         data["channels_last"], data["gradient_compression"] = False, "none"
         if not OPTIMIZERS[data["optimizer"]["name"]].is_elementwise:
@@ -107,12 +108,17 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         part.update(part=f"part {place}", train=True, weights="run", stop_after="3 epochs")
     data["learning_rate_factors"] = "head = 0.1"
     data["lora_targets"], data["embedding_token"] = "all", "<new>"  # not every text is a pattern or a word
+    data["lora_rank_pattern"], data["lora_alpha_pattern"] = "to_q = 8", "to_q = 0.5"
+    if data["optimizer"]["name"] == "schedule_free_adamw":
+        data["ema"] = False
+    if data["lora_algorithm"] != "lora":
+        data.update(lora_weight_decompose=False, lora_dropout=0.0, lora_plus_ratio=1.0)
     data["embedding_init"] = data["embedding_init"].strip() or "cat"
     if not data["cache_latents"]:
         data["cache_only"] = False
     if data["warmup_steps"]:
         data["warmup_fraction"] = 0.0
-    if data["optimizer"].get("momentum") == 0:
+    if data["optimizer"]["name"] == "sgd" and data["optimizer"]["momentum"] == 0:
         data["optimizer"]["nesterov"] = False
     return data
 

@@ -31,7 +31,7 @@ def explained(data: Any) -> list[str]:
         ),
         (
             {"optimizer": {"momentum": 0.5}},
-            "optimizer.momentum (0.5) is not a known setting of adamw; only of sgd.",
+            "optimizer.momentum (0.5) is not a known setting of adamw; only of sgd, muon.",
         ),
         (
             {"weight_decay": 1},

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from modules.config import Concept, TrainConfig, explain
+from modules.config import Concept, Interval, TrainConfig, explain
 
 VALIDATION = {"path": "v", "kind": "validation"}
 
@@ -89,6 +89,12 @@ def test_early_stopping_needs_validation() -> None:
     assert "validation_split" in both[1]
     switched_off = {**VALIDATION, "enabled": False}
     assert len(sentences(early_stopping_patience=3, validate_every=100, concepts=[switched_off])) == 1
+
+
+def test_histograms_need_tensorboard() -> None:
+    (sentence,) = sentences(histograms_every="2 epochs", tensorboard=False)
+    assert sentence.startswith("histograms_every is 2 epochs, but tensorboard, which shows them, is false")
+    assert TrainConfig.model_validate({"tensorboard": False}).histograms_every == Interval.never()
 
 
 def test_embedding_init_must_not_be_blank() -> None:

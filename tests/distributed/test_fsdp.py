@@ -83,7 +83,7 @@ def test_unused_weights_are_found(group: Group, kept: bool) -> None:
     ("setting", "said"),
     [
         ("optimizer=prodigy", "optimizer is prodigy, which works on whole matrices or on all weights at once"),
-        ("optimizer=adafactor", "use one of adamw, adam, sgd, lion"),
+        ("optimizer=adafactor", "use one of adamw, schedule_free_adamw, adam, sgd, lion"),
         ("gradient_compression=fp16", "gradient_compression is fp16, which is for training_mode distributed"),
         ("channels_last=true", "channels_last is true; training_mode fully_sharded flattens weights"),
     ],

@@ -341,3 +341,14 @@ def interrupt(host: Host) -> None:
         name = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
         if "scripts/train.py" in name and name.split()[0].endswith("python"):
             os.kill(pid, signal.SIGINT)
+
+
+def test_a_slow_cable_is_named_within_20_steps(terminal: Open, few: Path, tmp_path: Path) -> None:
+    """1.8 MB of gradients over 20 Mbit/s: most of each step is spent waiting for them."""
+    blocks = {"family": str(ROOT / "tests" / "block_family.py"), "family_options": {"width": 128}}
+    config = two_machines(few, tmp_path, max_steps=20, **blocks)
+    with two_hosts(rate="20mbit") as (alpha, beta):
+        first = terminal(alpha, train_command(config, tmp_path / "c.json"))
+        terminal(beta, words(tmp_path, first.join_line()))
+        first.wait(0)
+    assert "Training is limited by communication: " in run_of(config).warnings

@@ -245,3 +245,9 @@ def test_the_rank_is_4_by_default(tmp_path: Path, network: dict[str, object]) ->
     """toolkit/config_modules.py, NetworkConfig: without rank and linear both are 4, and its type is lora."""
     config = imported(tmp_path, network=network).config
     assert (config.method, config.lora_rank) == ("lora", 4)
+
+
+def test_a_lokr(tmp_path: Path) -> None:
+    network = {"type": "lokr", "linear": 16, "lokr_full_rank": True, "lokr_factor": 8, "dropout": 0.1}
+    config = imported(tmp_path, network=network).config
+    assert (config.lora_algorithm, config.lora_rank, config.lokr_factor, config.lora_dropout) == ("lokr", 4096, 8, 0)

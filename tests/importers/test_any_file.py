@@ -95,7 +95,7 @@ def imported(folder: Path, data: object) -> ImportResult:
 
 
 def check(found: ImportResult, given_settings: Mapping[str, Any], table: Table, prefix: str = "") -> None:
-    """The config is valid, and each setting that is not at its default is in one of the lists."""
+    """The config is valid, and each setting that is given and not at its default is in one of the lists."""
     assert TrainConfig.model_validate(dump(found.config)) == found.config
     report = found.report
     reported = {
@@ -105,7 +105,7 @@ def check(found: ImportResult, given_settings: Mapping[str, Any], table: Table, 
     }
     groups_kept = {name for row in table.unsupported if row.is_group for name in row.names} | set(table.keys())
     for name, value in flatten(nested(given_settings), groups_kept).items():
-        if not is_default(value, default_of(table, name)):
+        if value is not None and not is_default(value, default_of(table, name)):
             parts = (prefix + name).split(".")
             assert any(".".join(parts[: n + 1]) in reported for n in range(len(parts))), (name, value, sorted(reported))
     assert all(str(entry) for entry in (*report.imported, *report.changed, *report.not_imported))

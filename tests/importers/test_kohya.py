@@ -372,3 +372,22 @@ def test_tags_are_always_joined_with_a_comma_there(tmp_path: Path, separator: st
     found = imported(tmp_path, subset, "data.toml")
     assert found.config.concepts[0].tag_delimiter == separator
     assert ("with a comma" in changes(found).get("concepts.0.tag_delimiter", "")) is is_told
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'network_module = "lycoris.kohya"\nnetwork_args = ["algo=lokr", "factor=8", "dora_wd=True"]',
+            ("lokr", 8, 1, False),
+        ),
+        ('network_module = "lycoris.kohya"\nnetwork_args = ["algo=loha", "rs_lora=True"]', ("loha", None, 1, True)),
+        ('network_module = "networks.loha"\nnetwork_dropout = 0.1', ("loha", None, 1, False)),
+        ('network_module = "networks.lora"\nnetwork_args = ["loraplus_lr_ratio=4"]', ("lora", None, 4, False)),
+    ],
+)
+def test_algorithms_of_lycoris_and_lora_plus(tmp_path: Path, text: str, expected: tuple[object, ...]) -> None:
+    config = imported(tmp_path, f'pretrained_model_name_or_path = "a/b"\n{text}\n', "theirs.toml").config
+    found = (config.lora_algorithm, config.lokr_factor, config.lora_plus_ratio, config.lora_rank_stabilized)
+    assert found == expected
+    assert (config.lora_dropout, config.lora_weight_decompose) == (0, False), "only of plain LoRA"

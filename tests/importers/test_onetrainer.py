@@ -198,3 +198,17 @@ def test_the_report_begins_with_what_people_look_for(tmp_path: Path) -> None:
         assert [name for name in dict.fromkeys(heads) if name in ordered] == ordered
         first = [name for name in ordered if name in ("family", "method", "base_model")]
         assert heads[: len(first)] == first
+
+
+def test_quantised_weights_of_frozen_parts(tmp_path: Path) -> None:
+    for theirs, ours in (("INT_8", "int8"), ("NFLOAT_4", "nf4"), ("BFLOAT_16", "bf16"), ("FLOAT_8", "run")):
+        config = imported(tmp_path, LORA, unet={"weight_dtype": theirs}).config
+        assert config.parts[0].weights == ours
+
+
+def test_lokr_and_oft(tmp_path: Path) -> None:
+    lokr = {"peft_type": "LOKR", "lokr_dim": 4, "lokr_decompose_factor": 8, "dropout_probability": 0.2}
+    config = imported(tmp_path, LORA, **lokr).config
+    assert (config.lora_algorithm, config.lora_rank, config.lokr_factor, config.lora_dropout) == ("lokr", 4, 8, 0)
+    config = imported(tmp_path, LORA, peft_type="OFT_2", oft_block_size=64).config
+    assert (config.lora_algorithm, config.oft_block_size) == ("oft", 64)

@@ -74,7 +74,7 @@ def test_offset_noise_needs_its_switch(tmp_path: Path) -> None:
         ("bnb-adamw8bit-paged", ("adamw", [0.9, 0.999], 1e-6, 0.01)),
         ("ao-adamw8bit", ("adamw", [0.9, 0.999], 1e-6, 0.01)),
         ("optimi-adamw", ("adamw", [0.9, 0.99], 1e-6, 0.0)),
-        ("adamw_schedulefree", ("adamw", [0.9, 0.999], 1e-8, 0.01)),
+        ("adamw_schedulefree", ("schedule_free_adamw", [0.9, 0.999], 1e-8, 0.01)),
         ("bnb-lion8bit", ("lion", [0.9, 0.99], None, 0.0)),
         ("optimi-lion", ("lion", [0.9, 0.99], None, 0.0)),
         ("prodigy", ("prodigy", [0.9, 0.99], 1e-8, 0.0)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from pathlib import Path
 
 import pytest
@@ -142,7 +144,12 @@ def test_the_program_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([str(folder.path), "--output", str(tmp_path / "no" / "r.html")]) == 3
     file = tmp_path / "no" / "r.html"
     assert f"{file} cannot be read or written: No such file or directory" in capsys.readouterr().err
-    assert main([str(folder.path), "--output", str(tmp_path / "r.html")]) == 0
+    former = os.umask(0o022)
+    try:
+        assert main([str(folder.path), "--output", str(tmp_path / "r.html")]) == 0
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "r.html").stat().st_mode) == 0o600, "as all files of a run"
     assert (tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
 
 

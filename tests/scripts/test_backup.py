@@ -194,3 +194,9 @@ def test_a_linked_backup_folder_is_not_followed(run: RunFolder, capsys: pytest.C
     assert backup.main(["prune", str(other.path), "--keep", "1", "--yes"]) == 2
     assert "is a link" in capsys.readouterr().err
     assert len(list(run.backup_dir.iterdir())) == len(STEPS)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_under_the_json_is_named(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert backup.main(["list", str(run.path), "--json", "/dev/full"]) == 3
+    assert "/dev/full cannot be read or written: No space left on device." in capsys.readouterr().err

@@ -29,12 +29,16 @@ def load_config(path: str | Path) -> TrainConfig:
 
 def save_config(config: TrainConfig, path: str | Path) -> None:
     """Write a complete config atomically; raises ConfigError."""
-    target = Path(os.path.realpath(path))
-    writer = WRITERS.get(target.suffix.lower())
+    writer = WRITERS.get(Path(os.path.realpath(path)).suffix.lower())
     if writer is None:
         raise ConfigError(f"{path}: {_EXTENSIONS}")
+    write_config_text(path, writer(dump(config)))
+
+
+def write_config_text(path: str | Path, text: str) -> None:
+    """Write the text of a config atomically; raises ConfigError."""
     try:
-        write_atomically(target, writer(dump(config)))
+        write_atomically(Path(os.path.realpath(path)), text)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror or error}.",
@@ -47,8 +51,12 @@ def save_config(config: TrainConfig, path: str | Path) -> None:
 
 def read_data(path: str | Path) -> Data:
     """The settings in a file, migrated to the current version but not yet validated; raises ConfigError."""
-    reader = READERS.get(Path(path).suffix.lower())
-    text, shown = read_text(Path(path)), files.printable(path)
+    return migrate(parse(path, read_text(Path(path))), files.printable(path))
+
+
+def parse(path: str | Path, text: str) -> Data:
+    """The settings in the text of a file, as they are written there; raises ConfigError."""
+    reader, shown = READERS.get(Path(path).suffix.lower()), files.printable(path)
     if reader is None:
         raise ConfigError(f"{shown}: {_EXTENSIONS}")
     try:
@@ -62,7 +70,7 @@ def read_data(path: str | Path) -> Data:
             f"{shown}: the file contains {_KINDS.get(type(data), 'a value')}; it must contain names with values, "
             "such as learning_rate: 0.0001."
         )
-    return migrate(data, shown)
+    return data
 
 
 def validate(data: Mapping[str, object], source: str, assignments: Iterable[str] = ()) -> TrainConfig:

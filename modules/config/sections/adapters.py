@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
+from modules.config.patterns import parse_number_patterns
 from modules.config.section import Section, setting
 from modules.config.sections.submodule import SubmoduleSettings
 
 # Presets of `lora_targets`; anything else is patterns.
 TARGET_PRESETS: Final = ("attention", "attention_mlp", "all_linear", "all", "kohya", "kohya_conv", "onetrainer")
+MAX_RANK: Final = 4096
+MAX_ALPHA: Final = 1_000_000
 _PATTERN_SEPARATOR: Final = re.compile(r",(?![^{]*\})")  # a comma within {1,2} belongs to its pattern
 
 
@@ -31,12 +34,22 @@ class AdapterSettings(Section):
         None,
         title="Continue from a LoRA",
         help="A LoRA file to continue training, of Tandem or of another program (kohya, diffusers, PEFT). The file "
-        "then decides rank, alpha, layers and DoRA. It must be for this base model, with "
-        "layers in exactly the submodules that are trained. Empty: a new LoRA.",
+        "then decides rank, alpha, layers and DoRA. It must be for this base model and of the algorithm that is "
+        "chosen, with layers in exactly the submodules that are trained. Empty: a new LoRA.",
         advanced=True,
         depends_on="method=lora",
         picks="file",
         resume="checked",
+    )
+    lora_algorithm: Literal["lora", "loha", "lokr", "oft"] = setting(
+        "lora",
+        title="Adapter algorithm",
+        help="lora: two small matrices for each layer, which every program reads. loha: the elementwise product of two "
+        "such pairs, for a higher rank with as many weights. lokr: a Kronecker product, with the smallest files. oft: "
+        "rotates the inputs of linear layers, which keeps the angles between them. Their files are for ComfyUI and "
+        "LyCORIS (loha, lokr) and OneTrainer (oft).",
+        depends_on="method=lora",
+        resume="fixed",
     )
     lora_rank: int = setting(
         16,
@@ -45,7 +58,7 @@ class AdapterSettings(Section):
         "makes the file twice as large.",
         depends_on="method=lora",
         ge=1,
-        le=4096,
+        le=MAX_RANK,
         resume="fixed",
     )
     lora_alpha: float = setting(
@@ -55,7 +68,7 @@ class AdapterSettings(Section):
         "values are the rank itself, half of it, or 1.",
         depends_on="method=lora",
         gt=0,
-        le=1_000_000,
+        le=MAX_ALPHA,
         resume="fixed",
     )
     lora_conv_rank: int | None = setting(
@@ -66,7 +79,7 @@ class AdapterSettings(Section):
         advanced=True,
         depends_on="method=lora",
         ge=1,
-        le=4096,
+        le=MAX_RANK,
         resume="fixed",
     )
     lora_conv_alpha: float | None = setting(
@@ -76,7 +89,68 @@ class AdapterSettings(Section):
         advanced=True,
         depends_on="method=lora",
         gt=0,
-        le=1_000_000,
+        le=MAX_ALPHA,
+        resume="fixed",
+    )
+    lora_rank_pattern: str = setting(
+        "",
+        title="LoRA rank by layer",
+        help="Another rank for some layers: PATTERN = RANK, separated by commas, such as mid_block = 32, attn2 = 8. "
+        "Patterns are regular expressions that are searched for in the names of layers; the first one that matches "
+        "counts. Empty: all the same.",
+        advanced=True,
+        depends_on="method=lora",
+        resume="fixed",
+    )
+    lora_alpha_pattern: str = setting(
+        "",
+        title="LoRA alpha by layer",
+        help="Another alpha for some layers: PATTERN = ALPHA, as for the rank. Layers with a rank of their own keep "
+        "the alpha of the others without it. Empty: all the same.",
+        advanced=True,
+        depends_on="method=lora",
+        resume="fixed",
+    )
+    lora_rank_stabilized: bool = setting(
+        False,
+        title="Rank-stabilized LoRA (rsLoRA)",
+        help="Multiplies the LoRA's effect by alpha / sqrt(rank) instead of alpha / rank, so that a high rank learns "
+        "as fast as a low one. Files are saved with the alpha that has this effect elsewhere.",
+        advanced=True,
+        depends_on="lora_algorithm=lora|loha|lokr",
+        resume="fixed",
+    )
+    lora_plus_ratio: float = setting(
+        1.0,
+        title="LoRA+ ratio",
+        help="Learning rate of a LoRA's second matrix (B, lora_up) relative to that of the first. 16 is that of the "
+        "LoRA+ paper, with a lower learning rate; 1 trains both alike.",
+        advanced=True,
+        depends_on="lora_algorithm=lora",
+        ge=1,
+        le=1000,
+        resume="warn",
+    )
+    lokr_factor: int | None = setting(
+        None,
+        title="LoKr factor",
+        help="The size of LoKr's small factor: a layer's sides are divided by it, or by the number next below that "
+        "divides them. 4 to 16 for more weights, empty for the most even division and the smallest files.",
+        advanced=True,
+        depends_on="lora_algorithm=lokr",
+        ge=2,
+        le=1024,
+        resume="fixed",
+    )
+    oft_block_size: int = setting(
+        32,
+        title="OFT block size",
+        help="How many inputs of a layer are rotated with one another. Larger changes more, with more weights and "
+        "time. Where a layer's inputs cannot be divided by it, the nearest number that divides them is used.",
+        advanced=True,
+        depends_on="lora_algorithm=oft",
+        ge=2,
+        le=1024,
         resume="fixed",
     )
     lora_dropout: float = setting(
@@ -143,6 +217,17 @@ class AdapterSettings(Section):
 def target_patterns(lora_targets: str) -> list[str]:
     """The regular expressions in `lora_targets`, if it is not a preset."""
     return [pattern for part in _PATTERN_SEPARATOR.split(lora_targets) if (pattern := part.strip())]
+
+
+def parse_rank_pattern(text: str) -> list[tuple[str, int]]:
+    """The patterns and ranks of `lora_rank_pattern`. Raises ValueError with the rest of a sentence."""
+    found = parse_number_patterns(text, "RANK", "mid_block = 32", MAX_RANK, whole=True)
+    return [(pattern, int(rank)) for pattern, rank in found]
+
+
+def parse_alpha_pattern(text: str) -> list[tuple[str, float]]:
+    """The patterns and alphas of `lora_alpha_pattern`. Raises ValueError with the rest of a sentence."""
+    return parse_number_patterns(text, "ALPHA", "mid_block = 16", MAX_ALPHA)
 
 
 def unknown_submodules(named: Sequence[object], family: str, known: Sequence[str]) -> list[tuple[str, str]]:

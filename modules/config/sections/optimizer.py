@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import ClassVar, Final, Literal
 
 from pydantic import field_validator
 
+from modules.config.patterns import parse_number_patterns
 from modules.config.section import Section, setting
 from modules.config.sections.optimizers import OPTIMIZERS, AdamW, AnyOptimizer
 
 MAX_FACTOR: Final = 10_000.0
 _FACTOR_KEYS: Final = {"pattern", "factor"}
-_SEPARATOR: Final = re.compile(r",(?![^{]*\})|\n")  # a comma within {1,2} belongs to its pattern
 
 
 def _each_optimizer() -> str:
@@ -115,7 +114,7 @@ class OptimizerSettings(Section):
         help="Trains some weights with another learning rate: PATTERN = FACTOR, separated by commas, such as "
         "stem = 0.1, head = 10. Patterns are regular expressions that are searched for in the names of weights; the "
         "first one that matches counts. The factor multiplies the learning rate of the run or of the submodule, after "
-        "schedule and warm-up. lora_B = 16 is LoRA+. Empty: all the same.",
+        "schedule and warm-up. Empty: all the same.",
         advanced=True,
         resume="warn",
     )
@@ -141,17 +140,4 @@ class OptimizerSettings(Section):
 
 def parse_learning_rate_factors(text: str) -> list[tuple[str, float]]:
     """The patterns and factors of `learning_rate_factors`. Raises ValueError with the rest of a sentence."""
-    found = []
-    for part in filter(None, (each.strip() for each in _SEPARATOR.split(text))):
-        pattern, is_given, number = (each.strip() for each in part.rpartition("="))
-        try:
-            factor = float(number)
-            re.compile(pattern)
-        except ValueError:
-            raise ValueError(f"in which {part!r} is no PATTERN = FACTOR, such as head = 0.1") from None
-        except re.error as error:
-            raise ValueError(f"in which {pattern!r} is not a valid regular expression ({error})") from None
-        if not is_given or not pattern or not 0 < factor <= MAX_FACTOR:
-            raise ValueError(f"in which {part!r} is no PATTERN = FACTOR with a factor above 0 and up to {MAX_FACTOR:g}")
-        found.append((pattern, factor))
-    return found
+    return parse_number_patterns(text, "FACTOR", "head = 0.1", MAX_FACTOR)

@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from modules.config.section import Section, broken_rules, setting
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+PositiveBeta = Annotated[float, Field(gt=0, lt=1)]
 
 _BETAS: Final = (
     "Decay rates of the running averages: first of the gradient (momentum), then of its square. Closer to 1 is "
@@ -104,6 +105,23 @@ class AdamW8bit(Optimizer):
 
     name: Literal["adamw_8bit"] = "adamw_8bit"
     betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
+    eps: float = _eps(1e-8)
+    weight_decay: float = _weight_decay(0.01)
+
+
+class ScheduleFreeAdamW(Optimizer):
+    """Averages the weights instead of lowering the learning rate, which stays constant; the average is saved."""
+
+    section_title: ClassVar[str] = "AdamW, schedule-free"
+    target: ClassVar[str] = "pytorch_optimizer:ScheduleFreeAdamW"
+    is_elementwise: ClassVar[bool] = True
+
+    name: Literal["schedule_free_adamw"] = "schedule_free_adamw"
+    betas: tuple[PositiveBeta, PositiveBeta] = _betas(
+        (0.9, 0.999),
+        help="How much of the weights at which gradients are taken is the average, and the decay rate of the squared "
+        "gradient. 0.95 to 0.98 for the first suits long runs.",
+    )
     eps: float = _eps(1e-8)
     weight_decay: float = _weight_decay(0.01)
 
@@ -213,6 +231,36 @@ class Lion(Optimizer):
     name: Literal["lion"] = "lion"
     betas: tuple[Beta, Beta] = _betas((0.9, 0.99), help=_BETAS)
     weight_decay: float = _weight_decay(0.0)
+
+
+class Lion8bit(Optimizer):
+    """Lion with a quarter of its memory; needs the package bitsandbytes."""
+
+    section_title: ClassVar[str] = "Lion, 8 bits"
+    target: ClassVar[str] = "bitsandbytes.optim:Lion8bit"
+
+    name: Literal["lion_8bit"] = "lion_8bit"
+    betas: tuple[Beta, Beta] = _betas((0.9, 0.99), help=_BETAS)
+    weight_decay: float = _weight_decay(0.0)
+
+
+class Muon(Optimizer):
+    """Orthogonalises the steps of matrices, for full training; takes AdamW's learning rates."""
+
+    section_title: ClassVar[str] = "Muon"
+    target: ClassVar[str] = "modules.training.muon:Muon"
+
+    name: Literal["muon"] = "muon"
+    momentum: float = setting(
+        0.95,
+        title="Momentum",
+        help="How much of the previous steps' direction is kept in the steps of matrices.",
+        ge=0,
+        lt=1,
+        resume="warn",
+    )
+    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help="Of AdamW, which trains biases and norms. " + _BETAS)
+    weight_decay: float = _weight_decay(0.1)
 
 
 class Prodigy(Optimizer):

@@ -72,6 +72,30 @@ class OutputSettings(Section):
         help="Also writes the curves and samples for TensorBoard, a viewer in the browser.",
         advanced=True,
     )
+    histograms_every: Interval = setting(
+        Interval.never(),
+        title="Histograms every",
+        help="How often TensorBoard gets histograms of all trained weights and of their gradients after clipping. "
+        "Takes about a second of one core per ten million values; with fully_sharded they show the first GPU's share.",
+        advanced=True,
+        depends_on="tensorboard",
+    )
+    wandb: Literal["off", "online", "offline"] = setting(
+        "off",
+        title="Weights & Biases",
+        help="Also sends the curves, the samples and the settings that are not the defaults, without files and "
+        "folders, to the web service wandb.ai, where you need an account (online), or keeps them in the run "
+        "folder until you send them with `wandb sync` (offline). Needs the package wandb.",
+        advanced=True,
+    )
+    wandb_project: str = setting(
+        "tandem",
+        title="Project in Weights & Biases",
+        help="The project under which the run appears there.",
+        advanced=True,
+        depends_on="wandb=online|offline",
+        min_length=1,
+    )
     profile_steps: int = setting(
         0,
         title="Profile steps",
@@ -96,6 +120,15 @@ class OutputSettings(Section):
         help="Also saves the model as one .safetensors file in the original layout, which ComfyUI, A1111 and kohya's "
         "scripts open. It lies next to the model folder under the run's name. For Stable Diffusion and SDXL.",
         depends_on="method=fine_tune",
+    )
+    rescue_dir: str | None = setting(
+        None,
+        title="Rescue folder",
+        help="If the disk of the runs folder does not take the finished model, it is saved here, in a folder with the "
+        "run's name. Empty, or if that fails, too: tandem-rescued in your home folder, if 1 GiB stays free there.",
+        picks="folder",
+        min_length=1,
+        advanced=True,
     )
     lora_layouts: Literal["diffusers", "kohya", "both"] = setting(
         "both",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, count, cycle, groupby, islice
 from operator import itemgetter
-from typing import Protocol, Self, TypeAlias
+from typing import Final, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from modules.config import Concept
 from modules.config.sections.data import DataSettings
-from modules.data.batch import Batch, MicroBatch, SampleMixing, SampleTransform
+from modules.data.batch import Batch, MicroBatch, SampleMixing, SampleTransform, stack_samples
 from modules.data.cache.reader import MEMORY_BYTES
 from modules.data.index.index import Index
 from modules.data.index.problems import Problem
@@ -35,6 +35,7 @@ from modules.data.loading.worker_batches import (
 )
 from modules.data.rng import SampleRng
 
+KEPT_BYTES: Final = 64 << 20  # of validation batches, on each rank
 SplitStep: TypeAlias = Callable[..., list[MicroBatch]]  # into the micro-batches of one rank
 
 
@@ -78,7 +79,7 @@ class MicroBatchDataset(MicroBatchReader):
         if self._mixing is not None and micro_batch.partners:
             samples = self._mixed(self._mixing, samples, micro_batch, generator, problems)
         return Batch(
-            tensors={name: torch.stack([sample[name] for sample in samples]) for name in samples[0]},
+            tensors=stack_samples(samples, getattr(self._transform, "varying_length", ())),
             ids=torch.tensor(micro_batch.rows, dtype=torch.int64),
             seeds=torch.tensor(micro_batch.seeds, dtype=torch.int64),
             weights=torch.tensor(
@@ -151,6 +152,7 @@ class Loader:
             data_loader(settings, data, sampler) for sampler in (self._sampler, self._validation_sampler)
         )
         self._next_validation: tuple[Sequence[StepSamples], Iterator[Batch]] | None = None
+        self._kept_validation: tuple[Sequence[StepSamples], list[Batch]] | None = None
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The batches of this rank from step `first_step` of an epoch on; see `steps`."""
@@ -169,11 +171,25 @@ class Loader:
         return chain.from_iterable(self._training_batches(steps) for _, steps in epochs)
 
     def validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
-        """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch. The first ones
-        of the next validation on the same steps are read ahead, unless each has workers of its own.
+        """The batches of this rank for steps of `validation_steps`; possible in the middle of an epoch.
+
+        They are the same each time, so those of one list of steps are kept in memory, up to KEPT_BYTES. Of more, the
+        first ones of the next validation on the same steps are read ahead, unless each has workers of its own.
 
         One validation at a time: requesting another ends the previous one.
         """
+        if self._kept_validation is not None and self._kept_validation[0] is steps:
+            yield from map(Batch.clone, self._kept_validation[1])
+            return
+        kept = _KeptBatches()
+        for batch in self._read_validation(steps):
+            kept.add(batch)
+            yield batch
+        if kept.batches:
+            self._kept_validation, self._next_validation = (steps, kept.batches), None
+            end_workers(self._validation, self._validation._iterator)
+
+    def _read_validation(self, steps: Sequence[StepSamples]) -> Iterator[Batch]:
         expected, self._next_validation = self._next_validation, None
         if expected is not None and expected[0] is steps:
             batches = expected[1]
@@ -215,6 +231,25 @@ class Loader:
 
     def _remakeable(self, batch: Batch) -> Batch:
         return batch if batch.structure is None else replace(batch, remake=self.load)
+
+
+class _KeptBatches:
+    """Copies of all batches of a validation; none as soon as they are too large, or not the same each time."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self._bytes_left = KEPT_BYTES
+
+    def add(self, batch: Batch) -> None:
+        """Copy a batch. What a family's own `collate` made may be changed by its user, and a file that cannot be read
+        may be readable next time."""
+        self._bytes_left -= sum(tensor.nbytes for tensor in batch.tensors.values())
+        if batch.structure is not None or batch.problems:
+            self._bytes_left = -1
+        if self._bytes_left < 0:
+            self.batches.clear()
+        else:
+            self.batches.append(batch.clone())
 
 
 def make_loader(

@@ -15,6 +15,7 @@ from modules.files import printable
 # Their sizes must be the same on all ranks; those of other collectives may differ.
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
 IDLE_AFTER_S = 3.0
+_CLOCK_WAS_SET_S = 10.0  # two measures of the same wait differ by less
 _MAX_STACK_CHARS = 100_000
 
 
@@ -109,13 +110,17 @@ def format_stacks(snapshots: Mapping[int, RankSnapshot]) -> str:
 def is_any_overdue(snapshots: Mapping[int, RankSnapshot], waits_s: Mapping[int, float], own_host: str) -> bool:
     """Whether a rank is in a collective that torch is about to end, which would end every rank without a reason.
 
-    `waits_s` is for how long each rank has waited; a more exact time is known of ranks on `own_host`.
+    `waits_s` is for how long each rank has waited; a more exact time is known of ranks on `own_host`, unless its clock
+    was set meanwhile.
     """
     for rank, snapshot in snapshots.items():
         pending = snapshot.pending_collective
         if pending is None or waits_s[rank] < IDLE_AFTER_S:
             continue
-        waited_s = time.time() - pending.started if snapshot.host == own_host else waits_s[rank]
+        waited_s = waits_s[rank]
+        by_clock = time.time() - pending.started
+        if snapshot.host == own_host and abs(by_clock - waited_s) < _CLOCK_WAS_SET_S:
+            waited_s = by_clock
         if waited_s > pending.timeout_s - min(15.0, pending.timeout_s / 5):
             return True
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modules.config.sections.adapters import MAX_RANK
 from modules.importers import common
 from modules.importers.ai_toolkit.schedule import SCHEDULE_RULES
 from modules.importers.readers import (
@@ -62,16 +63,33 @@ def _method(values: Values) -> list[Assignment]:
         return [Assignment("method", "embedding", keys=("embedding.trigger",))]
     if not kind:
         return [Assignment("method", "fine_tune")]
-    why = "" if kind in ("lora", "locon", "dora") else common.LORA_INSTEAD
+    why = "" if kind in ("lora", "locon", "dora", "lokr") else common.LORA_INSTEAD
     found = [Assignment("method", "lora", why, ("network.type",))]
     rank = values["network.linear"] if values["network.rank"] is None else values["network.rank"]
-    keys = ("network.rank", "network.linear")
+    keys: tuple[str, ...] = ("network.rank", "network.linear")
+    if kind == "lokr":
+        found.append(Assignment("lora_algorithm", "lokr", keys=("network.type",)))
+        if boolean(values["network.lokr_full_rank"]):  # so large a rank that both factors are whole
+            rank, keys = MAX_RANK, ("network.lokr_full_rank",)
+        factor = integer(values["network.lokr_factor"])
+        if factor > 1:
+            found.append(Assignment("lokr_factor", factor, keys=("network.lokr_factor",)))
     found.append(Assignment("lora_rank", 4 if rank is None else integer(rank), keys=keys))
+    found += _dropout(values, kind)
     alpha = values["network.alpha"] if values["network.linear_alpha"] is None else values["network.linear_alpha"]
     found.append(Assignment("lora_alpha", number(alpha), keys=("network.linear_alpha", "network.alpha")))
     if kind == "dora":
         found.append(Assignment("lora_weight_decompose", True, keys=("network.type",)))
     return found + _layers(values)
+
+
+def _dropout(values: Values, kind: str) -> list[Assignment]:
+    dropout, keys = optional_number(values["network.dropout"]), ("network.dropout",)
+    if not dropout:
+        return []
+    if kind == "lokr":
+        return [Assignment("", why=common.NO_DROPOUT, keys=keys)]
+    return [Assignment("lora_dropout", dropout, keys=keys)]
 
 
 def _layers(values: Values) -> list[Assignment]:
@@ -118,8 +136,10 @@ PROCESS_TABLE = Table(
             {
                 "network.type": None, "network.rank": None, "network.linear": None, "network.linear_alpha": None,
                 "network.alpha": 1.0, "network.conv": None, "network.conv_alpha": None, "embedding.trigger": None,
+                "network.dropout": None, "network.lokr_factor": -1, "network.lokr_full_rank": False,
             },
-            "method, lora_rank, lora_alpha, lora_targets, lora_conv_rank, lora_conv_alpha", _method,
+            "method, lora_algorithm, lora_rank, lora_alpha, lora_targets, lora_conv_rank, lora_conv_alpha, "
+            "lokr_factor, lora_dropout", _method,
             "network means LoRA, embedding an embedding; conv adds convolutions",
         ),
         CombinedRule(_MODEL_KEYS, "family", _family),
@@ -130,7 +150,6 @@ PROCESS_TABLE = Table(
              "train.text_encoder_lr": None},
             "parts", _submodules, uses={"embedding.trigger": None, **_MODEL_KEYS},
         ),
-        Rule("network.dropout", "lora_dropout", None, optional_number, optional=True),
         Rule("embedding.trigger", "embedding_token", None, non_empty_text, optional=True),
         Rule("embedding.init_words", "embedding_init", "*", text),
         Rule("embedding.tokens", "embedding_vectors", 4, integer),
@@ -162,7 +181,6 @@ PROCESS_TABLE = Table(
         Unsupported("trigger_word", "there is no folder whose captions it could be added to"),
         Unsupported("embedding.save_format", "Tandem writes safetensors", default="safetensors"),
         Unsupported("network.network_kwargs", "set lora_targets", {"ignore_if_contains": []}, is_group=True),
-        Unsupported("network.lokr_factor", "for LoKr", default=-1),
         Unsupported("network.transformer_only", "for flow models", default=True),
         Unsupported("network.*", common.LORA),
         Unsupported("save.push_to_hub save.hf_*", common.UPLOAD),

@@ -55,11 +55,18 @@ def family(values: Values) -> list[Assignment]:
     return [*found, Assignment("family", family, why, (name,))]
 
 
+def algorithm(values: Values, arguments: Mapping[str, object]) -> str:
+    """What LyCORIS calls `algo`, with the GUI's LoRA_type and the modules networks.loha and networks.lokr."""
+    kind = f"{values['network_module'] or ''} {values['LoRA_type'] or ''}".lower()
+    named = next((word for word in ("loha", "lokr") if word in kind), "lora")
+    return str(arguments.get("algo") or named).lower()
+
+
 def find_method(values: Values) -> list[Assignment]:
     target = method(values)
     kind = f"{values['network_module'] or ''} {values['LoRA_type'] or ''}".lower()
     why = ""
-    if target == "lora" and any(word in kind for word in ("loha", "lokr", "dylora", "oft", "ia3", "glora", "diag")):
+    if target == "lora" and any(word in kind for word in ("dylora", "oft", "ia3", "glora", "diag")):
         why = common.LORA_INSTEAD
     keys = {"embedding": ("token_string",), "lora": ("network_module", "LoRA_type")}.get(target, ("network_module",))
     found = [Assignment("method", target, why, keys)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.importers import common
 from modules.importers.kohya.family import FAMILY_KEYS, METHOD_KEYS, XL_ONLY, family, find_method, is_xl
-from modules.importers.kohya.trained import submodules, targets
+from modules.importers.kohya.trained import dropout, submodules, targets
 from modules.importers.readers import boolean, integer, number, optional_number, prediction_type
 from modules.importers.rules import (
     EMPTY_VALUES,
@@ -64,7 +64,7 @@ def _long(values: Values) -> list[Assignment]:
 MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     CombinedRule(
         METHOD_KEYS, "method, embedding_token", find_method,
-        "a network module means LoRA, a token string an embedding; LoHa, LoKr and others become plain LoRA",
+        "a network module means LoRA, a token string an embedding; OFT, IA3 and others become plain LoRA",
     ),
     CombinedRule(
         FAMILY_KEYS, "base_model, family", family,
@@ -73,13 +73,17 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     ),
     Rule("network_dim", "lora_rank", 4, integer),
     CombinedRule({"network_alpha": 1.0}, "lora_alpha", _alpha, "0 means the rank", {"network_dim": 4}),
-    Rule(
-        "network_dropout", "lora_dropout", 0.0, optional_number,
-        "kohya drops the outputs of the LoRA's first matrix, Tandem its inputs", optional=True,
+    CombinedRule(
+        {"network_dropout": 0.0}, "lora_dropout", dropout, "of the inputs; kohya drops the first matrix's outputs",
+        {**METHOD_KEYS, "network_args": None},
     ),
     CombinedRule(
-        {"network_args": None, "conv_dim": 1, "conv_alpha": 1, "LyCORIS_preset": "full"},
-        "lora_targets, lora_conv_rank, lora_conv_alpha, lora_weight_decompose", targets,
+        {
+            "network_args": None, "conv_dim": 1, "conv_alpha": 1, "LyCORIS_preset": "full", "factor": -1,
+            "loraplus_lr_ratio": 0, "loraplus_unet_lr_ratio": 0,
+        },
+        "lora_targets, lora_conv_rank, lora_conv_alpha, lora_weight_decompose, lora_algorithm, lokr_factor, "
+        "lora_rank_stabilized, lora_plus_ratio", targets,
         "conv_dim adds residual blocks and their convolutions (LoCon); LyCORIS adapts all layers by default",
         {**METHOD_KEYS, **FAMILY_KEYS, **XL_ONLY},
     ),
@@ -129,7 +133,6 @@ MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("dim_from_weights", "set lora_rank"),
     Unsupported("rank_dropout module_dropout scale_weight_norms", common.LORA, default=0),
     Unsupported("rank_dropout_scale block_* conv_block_* *_lr_weight", common.LORA),
-    Unsupported("factor", common.LORA, default=-1),
     Unsupported("unit", common.LORA, default=1),
     Unsupported("train_on_input", common.LORA, default=True),
     Unsupported("decompose_both rescaled train_norm use_cp use_scalar use_tucker split_mode bypass_mode", common.LORA),
@@ -144,7 +147,7 @@ MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("scale_v_pred_loss_like_noise_pred", "set family_options.loss_weighting instead"),
     Unsupported("v_pred_like_loss", "set family_options.loss_weighting instead", default=0),
     Unsupported("huber_scale", "change learning_rate instead", default=1),
-    Unsupported("loraplus_*", "set learning_rate_factors, such as lora_B = 16", default=0),
+    Unsupported("loraplus_*", "set lora_plus_ratio", default=0),
     Unsupported("block_lr", "set learning_rate_factors, with a pattern for each block"),
     Unsupported("weighted_captions", "brackets in captions are read literally"),
     Unsupported("no_token_padding", "prompts are always padded"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.importers import common
-from modules.importers.kohya.family import is_xl, method
+from modules.importers.kohya.family import algorithm, is_xl, method
 from modules.importers.kohya.gui import WITH_CONVOLUTIONS
 from modules.importers.optimizers import parse_arguments
 from modules.importers.readers import boolean, integer, items, number, optional_number
@@ -14,12 +14,15 @@ from modules.importers.rules import EMPTY_VALUES, Assignment, Values
 # `preset` of LyCORIS -> `lora_targets`.
 LYCORIS_PRESETS = {"full": "all", "full-lin": "all_linear", "attn-mlp": "kohya", "attn-only": "attention"}
 
+OTHERS = ("loha", "lokr")
+_PLUS = ("loraplus_lr_ratio", "loraplus_unet_lr_ratio")
+
 
 def targets(values: Values) -> list[Assignment]:
     """networks.lora is on all layers of transformers, with conv_dim also on residual blocks; LyCORIS has presets."""
     if method(values) != "lora":
         return []
-    arguments = parse_arguments(values["network_args"]) if values["network_args"] not in EMPTY_VALUES else {}
+    arguments = _arguments(values)
     kind = str(values["LoRA_type"] or "")
     if kind in WITH_CONVOLUTIONS or kind.startswith("LyCORIS"):
         arguments = {"conv_dim": values["conv_dim"], "conv_alpha": values["conv_alpha"], **arguments}
@@ -27,16 +30,48 @@ def targets(values: Values) -> list[Assignment]:
         found = _lycoris_targets(arguments, values)
     else:
         found = _kohya_targets(arguments)
-    algorithm = str(arguments.get("algo", "lora")).lower()
-    if algorithm not in ("lora", "locon"):
-        why = f"Tandem has no {algorithm}: it trains plain LoRA and DoRA"
-        found.append(Assignment("", why=why, keys=("network_args",)))
-    if boolean(arguments.get("dora_wd", False)):
-        found.append(Assignment("lora_weight_decompose", True, keys=("network_args",)))
-    known = {"conv_dim", "conv_alpha", "algo", "dora_wd", "preset"}
+    found += _algorithm(arguments, values)
+    known = {"conv_dim", "conv_alpha", "algo", "dora_wd", "preset", "factor", "rs_lora", *_PLUS}
     rest = ", ".join(sorted(name for name in set(arguments) - known if arguments[name] not in EMPTY_VALUES))
     if rest:
         found.append(Assignment("", why=f"Tandem's LoRA has no {rest}", keys=("network_args",)))
+    return found
+
+
+def dropout(values: Values) -> list[Assignment]:
+    """`network_dropout`, which Tandem has for plain LoRA only."""
+    found = optional_number(values["network_dropout"])
+    if not found:
+        return []
+    if algorithm(values, _arguments(values)) in OTHERS:
+        return [Assignment("", why=common.NO_DROPOUT, keys=("network_dropout",))]
+    why = "kohya drops the outputs of the LoRA's first matrix, Tandem its inputs"
+    return [Assignment("lora_dropout", found, why)]
+
+
+def _arguments(values: Values) -> Mapping[str, object]:
+    return parse_arguments(values["network_args"]) if values["network_args"] not in EMPTY_VALUES else {}
+
+
+def _algorithm(arguments: Mapping[str, object], values: Values) -> list[Assignment]:
+    """lycoris/kohya.py: algo, factor, rs_lora and dora_wd; LoRA+ of networks/lora.py."""
+    named, keys = algorithm(values, arguments), ("network_args",)
+    if named not in ("lora", "locon", *OTHERS):
+        return [Assignment("", why=f"Tandem has no {named}: it trains a plain LoRA", keys=keys)]
+    found = []
+    if named in OTHERS:
+        found.append(Assignment("lora_algorithm", named, keys=keys))
+    factor = optional_number(arguments.get("factor", values["factor"])) or -1
+    if named == "lokr" and factor > 1:
+        found.append(Assignment("lokr_factor", integer(factor), keys=("factor", "network_args")))
+    if boolean(arguments.get("rs_lora", False)):
+        found.append(Assignment("lora_rank_stabilized", True, keys=keys))
+    if boolean(arguments.get("dora_wd", False)):
+        only = "" if named not in OTHERS else "Tandem has DoRA of plain LoRA only"
+        found.append(Assignment("" if only else "lora_weight_decompose", True, only, keys))
+    ratios = [number(value) for name in _PLUS if (value := arguments.get(name, values[name])) not in EMPTY_VALUES]
+    if ratios and named not in OTHERS:
+        found.append(Assignment("lora_plus_ratio", ratios[0], keys=(*_PLUS, *keys)))
     return found
 
 

@@ -121,14 +121,17 @@ def _read_submodule(values: Values, part: str, prefix: str) -> list[Assignment]:
     return [*found, _weights(values, part, prefix, frozen=method != "FINE_TUNE" or not trained)]
 
 
+_QUANTIZED = {"int_8": "int8", "int_w8a8": "int8", "nfloat_4": "nf4"}
+
+
 def _weights(values: Values, part: str, prefix: str, *, frozen: bool) -> Assignment:
     key = f"{part}.weight_dtype"
     name = str(values[key]).lower()
-    kept = PRECISIONS.get(name)
+    kept = PRECISIONS.get(name) or _QUANTIZED.get(name)
     if not frozen and kept != "fp32":
         return Assignment("", why="weights that are trained are kept in fp32", keys=(key,))
     if kept is None:
-        return Assignment("", why="Tandem does not quantise weights; they keep the run's precision", keys=(key,))
+        return Assignment("", why="Tandem has no such format; they keep the run's precision", keys=(key,))
     return Assignment(f"{prefix}.weights", "run" if kept == "tf32" else kept, keys=(key,))
 
 
@@ -206,16 +209,51 @@ METHODS = choice(
     {"fine_tune": "fine_tune", "lora": "lora", "embedding": "embedding"},
     "Tandem has fine_tune, lora and embedding; set method",
 )
-_NO_LORA = "only for adapters that Tandem does not have"
+_ALGORITHMS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
+
+
+def _algorithm(values: Values) -> list[Assignment]:
+    """LoRAModule.py: LOHA has lora_rank, LOKR a rank of its own, OFT_2 blocks."""
+    kind = str(values["peft_type"]).upper()
+    found = _ALGORITHMS.get(kind, "lora")
+    why = "" if kind in _ALGORITHMS else common.LORA_INSTEAD
+    rank = "lokr_dim" if found == "lokr" else "lora_rank"
+    chosen = [
+        Assignment("lora_algorithm", found, why, ("peft_type",)),
+        Assignment("lora_rank", integer(values[rank]), keys=(rank,)),
+    ]
+    factor = integer(values["lokr_decompose_factor"])
+    if found == "lokr" and factor > 1:
+        chosen.append(Assignment("lokr_factor", factor, keys=("lokr_decompose_factor",)))
+    if found == "oft":
+        chosen.append(Assignment("oft_block_size", integer(values["oft_block_size"]), keys=("oft_block_size",)))
+    dropout, decompose = number(values["dropout_probability"]), boolean(values["lora_decompose"])
+    if found == "lora":
+        return [
+            *chosen,
+            Assignment("lora_dropout", dropout, keys=("dropout_probability",)),
+            Assignment("lora_weight_decompose", decompose, keys=("lora_decompose",)),
+        ]
+    if dropout:
+        chosen.append(Assignment("", why=common.NO_DROPOUT, keys=("dropout_probability",)))
+    return chosen
+
+
+_NO_LORA = "Tandem's LoKr and OFT have no such setting"
 
 MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("model_type", "family", "STABLE_DIFFUSION_15", _family),
     Rule("training_method", "method", "FINE_TUNE", METHODS),
     Rule("base_model_name", "base_model", "stable-diffusion-v1-5/stable-diffusion-v1-5", model_path),
-    Rule("lora_rank", "lora_rank", 16, integer),
+    CombinedRule(
+        {
+            "peft_type": "LORA", "lora_rank": 16, "lokr_dim": 16, "lokr_decompose_factor": -1, "oft_block_size": 32,
+            "dropout_probability": 0.0, "lora_decompose": False,
+        },
+        "lora_algorithm, lora_rank, lokr_factor, oft_block_size, lora_dropout, lora_weight_decompose", _algorithm,
+        "lokr_dim is the rank of a LoKr",
+    ),
     Rule("lora_alpha", "lora_alpha", 1.0, number),
-    Rule("dropout_probability", "lora_dropout", 0.0, number),
-    Rule("lora_decompose", "lora_weight_decompose", False, boolean),
     CombinedRule(
         {"layer_filter_preset": "full", "layer_filter": "", "layer_filter_regex": False}, "lora_targets", _targets,
         "patterns become regular expressions", {"training_method": "FINE_TUNE"},
@@ -254,17 +292,13 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
 )  # fmt: skip
 
 MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported("peft_type", "Tandem trains LoRA and DoRA, not LoHa, LoKr or OFT", default="LORA"),
     Unsupported("lora_model_name", "set lora_from to that file, if it is a LoRA"),
     Unsupported("lora_decompose_norm_epsilon", "set by peft's DoRA", default=True),
     Unsupported("lora_decompose_output_axis", "set by peft's DoRA"),
     Unsupported("lora_weight_dtype", "adapters are always trained in fp32", default="FLOAT_32"),
     Unsupported("bundle_additional_embeddings", "only one thing is trained at a time", default=True),
-    Unsupported("oft_block_size", _NO_LORA, default=32),
     Unsupported("oft_block_share dora_oft oft_scaled oft_cans", _NO_LORA),
     Unsupported("oft_clipped_norm", _NO_LORA, default=0.95),
-    Unsupported("lokr_dim", _NO_LORA, default=16),
-    Unsupported("lokr_decompose_factor", _NO_LORA, default=-1),
     Unsupported("lokr_dora_on_output lokr_vec_trick", _NO_LORA, default=True),
     Unsupported("lokr_*", _NO_LORA),
     Unsupported("preserve_embedding_norm", "Tandem does not constrain the vectors"),

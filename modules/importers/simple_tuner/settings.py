@@ -67,7 +67,7 @@ def _method(values: Values) -> list[Assignment]:
         return [Assignment("method", "fine_tune", keys=("model_type",))]
     found = [Assignment("method", "lora", keys=("model_type",))]
     if str(values["lora_type"]).lower() == "lycoris":
-        why = "Tandem trains plain LoRA and DoRA, and does not read lycoris_config"
+        why = "Tandem does not read lycoris_config: set lora_algorithm, lora_rank and lokr_factor"
         found.append(Assignment("", why=why, keys=("lora_type", "lycoris_config")))
     rank = integer(values["lora_rank"])
     alpha = rank if values["lora_alpha"] is None else number(values["lora_alpha"])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from modules.config import ConfigError, TandemError, TrainConfig
+from modules.config import ConfigError, Interval, TandemError, TrainConfig
 from modules.files import FileFault, remove_tree
 from modules.run.batch_size.records import RESULT, VARIABLE, SearchRequest, SearchResult
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
@@ -91,6 +91,7 @@ def search_config(config: TrainConfig, place: Path) -> TrainConfig:
             "restore_best": False,
             "sync_batch_norm": False,
             "tensorboard": False,
+            "histograms_every": Interval.never(),
             "max_restarts": 0,
             **(alone if config.num_nodes > 1 else {}),
         }

@@ -94,6 +94,7 @@ def case_config(
             "restore_best": False,
             "cache_only": False,
             "tensorboard": False,
+            "histograms_every": never,
             "profile_steps": 0,
             "max_restarts": 0,
             **(alone if ranks == 1 else many),

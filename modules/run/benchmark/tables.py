@@ -90,7 +90,7 @@ def _cells(case: CaseResult, scaling: float | None) -> list[str]:
         _ms(found.median_s),
         _ms(found.p90_s),
         _memory(found),
-        f"{found.peak_percent:.0f} %" if found.peak_percent else _DASH,
+        f"{found.peak_percent:.0f}%" if found.peak_percent else _DASH,
     ]
 
 

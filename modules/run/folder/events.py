@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -33,13 +34,21 @@ _MAX_SKIPPED_BYTES = 64 << 20  # at once
 _HEAD_BYTES = 96  # of the first event, including its time
 
 
+class EventPlace:
+    """The place of an event that another thread writes a little later; what follows it waits in memory until then."""
+
+    def __init__(self) -> None:
+        self.time = time.time()
+        self.line: bytes | None = None
+
+
 class EventLog:
     """Appends events to a file at most ten times a second; a failing disk delays them but never raises."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._lines: list[bytes] = []
+        self._lines: list[bytes | EventPlace] = []
         self._lost = 0
         self._file: int | None = None
         self._has_written = False
@@ -57,9 +66,21 @@ class EventLog:
         with self._lock:
             return len(self._lines)
 
+    def reserve(self) -> EventPlace:
+        """The place of the next event, which `write_at` then has to write."""
+        place = EventPlace()
+        with self._lock:
+            self._lines.append(place)
+        return place
+
     def write(self, type: str, **fields: object) -> None:
         """Append one event; a non-finite float becomes null, as JSON has no NaN or infinity. Passwords are masked."""
-        event = {"v": PROTOCOL_VERSION, "t": round(time.time(), 3), "type": type, **fields}
+        self.write_at(None, type, **fields)
+
+    def write_at(self, place: EventPlace | None, type: str, **fields: object) -> None:
+        """Write one event in the `place` that is reserved for it; None: at the end."""
+        at = time.time() if place is None else place.time
+        event = {"v": PROTOCOL_VERSION, "t": round(at, 3), "type": type, **fields}
         text = json.dumps(_clean(event), ensure_ascii=False, separators=(",", ":"), default=_as_text)
         # A file name need not be valid UTF-8; its undecodable bytes can only be written as \udcxx.
         line = text.encode(errors="backslashreplace") + b"\n"
@@ -67,7 +88,10 @@ class EventLog:
             if type in _BUFFERED and len(self._lines) >= _MAX_PENDING:
                 self._lost += 1
                 return
-            self._lines.append(line)
+            if place is None:
+                self._lines.append(line)
+            else:
+                place.line = line
             if type not in _BUFFERED or self._closing.is_set():
                 self._write_pending()
         self._wake.set()
@@ -79,11 +103,13 @@ class EventLog:
             self._write_pending()
 
     def close(self) -> None:
-        """Write all pending events and close the file; may be called twice."""
+        """Write all pending events and close the file; may be called twice. A place without an event stays empty."""
         self._closing.set()
         self._wake.set()
         if self._writer is not threading.current_thread():
             self._writer.join()
+        with self._lock:
+            self._lines = [line for line in map(_line_of, self._lines) if line is not None]
         self.flush()
         with self._lock:
             self._close_file()
@@ -101,13 +127,14 @@ class EventLog:
             self._closing.wait(pause_s)
 
     def _write_pending(self) -> None:
-        """Write the pending lines, as far as the disk accepts them; requires the lock."""
+        """Write the pending lines up to an empty place, as far as the disk accepts them; requires the lock."""
         if not self._lines or time.monotonic() < self._retry_at:
             return
         if self._lost:
             self._lines.append(_lost_events_warning(self._lost))
             self._lost = 0
-        data = b"".join(self._lines)
+        ready = list(takewhile(lambda line: line is not None, map(_line_of, self._lines)))
+        data = b"".join(filter(None, ready))
         try:
             if self._file is not None and os.fstat(self._file).st_nlink == 0:
                 self._close_file()  # deleted: anything written to it now would be lost
@@ -121,7 +148,8 @@ class EventLog:
             return
         self._has_written = True
         # A disk that fills up may accept half a line; the other half is written first next time.
-        self._lines = [data[written:]] if written < len(data) else []
+        unwritten = [data[written:]] if written < len(data) else []
+        self._lines = [*unwritten, *self._lines[len(ready) :]]
 
     def _close_file(self) -> None:
         if self._file is not None:
@@ -146,7 +174,14 @@ class SilentEventLog:
 
     pending_count = 0
 
+    def reserve(self) -> EventPlace:
+        """A place of nothing."""
+        return EventPlace()
+
     def write(self, type: str, **fields: object) -> None:
+        """Discard the event."""
+
+    def write_at(self, place: EventPlace | None, type: str, **fields: object) -> None:
         """Discard the event."""
 
     def flush(self) -> None:
@@ -260,6 +295,11 @@ def _clean(value: object) -> object:
 def _masked_name(name: str) -> tuple[str, bool]:
     """A name without passwords, and whether its value is one; the same few names come with every step."""
     return mask_secrets(name), is_secret_name(name)
+
+
+def _line_of(line: bytes | EventPlace) -> bytes | None:
+    """The line; None of a place whose event is still to be written."""
+    return line.line if isinstance(line, EventPlace) else line
 
 
 def _as_text(value: object) -> str:

@@ -50,6 +50,11 @@ class RunFolder:
         """Sample images."""
         return self.path / "samples"
 
+    def sample_file(self, named: str) -> Path:
+        """The sample that an event names. Only its name counts: the folder may have been moved, and a log from
+        elsewhere must not name other files."""
+        return self.samples_dir / named.replace("\\", "/").rpartition("/")[2]
+
     @property
     def backup_dir(self) -> Path:
         """Backups, one folder per step."""

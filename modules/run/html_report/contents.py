@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from modules.config import TrainConfig
 from modules.files import mask_secrets, printable
+from modules.run.endings import ENDINGS
 from modules.run.folder.events import EventReader
 from modules.run.folder.run_folder import RunFolder
 from modules.run.html_report.pictures import PromptRow, sample_rows
@@ -51,16 +52,6 @@ _UNITS: Final[Mapping[str, str]] = {  # by the end of a metric's name, the longe
     "_w": "W",
     "_s": "s",
 }
-_VERDICTS: Final[Mapping[str, str]] = {
-    "finished": "Finished: all steps are done and the model is saved.",
-    "early_stopping": "Finished early: validation no longer improved. The model is saved.",
-    "cached": "The images are cached; nothing was trained, as requested.",
-    "stopped": "Stopped after a backup. --resume latest continues from it.",
-    "interrupted": "Interrupted after a backup. --resume latest continues from it.",
-    "paused": "Paused after a backup. --resume latest continues from it.",
-    "terminated": "Terminated by a signal. --resume latest continues from the last backup.",
-}
-_GOOD_ENDS: Final = frozenset({"finished", "early_stopping", "cached"})
 
 
 @dataclass(frozen=True)
@@ -135,8 +126,10 @@ def _verdict(view: RunView) -> tuple[str, str]:
     if view.finished is None:
         return "Not finished yet, or ended without a word.", "open"
     reason = view.finished.reason
-    text = _VERDICTS.get(reason, f"Ended: {printable(reason) or 'without a reason'}.")
-    return text, "good" if reason in _GOOD_ENDS else "open"
+    ending = ENDINGS.get(reason)
+    if ending is None:
+        return f"Ended: {printable(reason) or 'without a reason'}.", "open"
+    return ending.sentence(), "good" if ending.is_complete else "open"
 
 
 def _facts(view: RunView, info: RunInfo) -> list[tuple[str, str]]:

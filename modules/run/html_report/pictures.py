@@ -53,11 +53,8 @@ def sample_rows(samples: Iterable[SampleFile], folder: RunFolder) -> list[Prompt
 
 
 def _picture(sample: SampleFile, folder: RunFolder) -> Picture:
-    # only the name: the folder may have been moved, and a log from elsewhere must not name other files
-    name = sample.file.replace("\\", "/").rpartition("/")[2]
-    file = folder.samples_dir / name
     try:
-        with open_image(file) as image, memory_to_decode(image):
+        with open_image(folder.sample_file(sample.file)) as image, memory_to_decode(image):
             is_small = max(image.size) < SIDE
             small = image.convert("RGB")
     except (OSError, FileFault, ValueError, SyntaxError, Image.DecompressionBombError):

@@ -21,6 +21,7 @@ from modules.files.user_folder import user_config_folder
 VARIABLE: Final = "TANDEM_ALLOW"  # folders and files, separated as in PATH
 # Where a machine writes; it keeps its own, whatever machine 0's config says.
 OWN_FOLDERS: Final = ("runs_dir", "cache_dir")
+_OF_MACHINE_0: Final = ("rescue_dir",)  # no other machine saves models
 _MOST_REMEMBERED: Final = 500
 
 # All that machine 0 is told, so that it cannot find out what exists here.
@@ -51,7 +52,7 @@ def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Seq
     `own` are the names of the settings that this machine has chosen itself; `resume` is a backup to resume from;
     `allow` are folders and files given here; `ask` puts a question to a person.
     """
-    chosen = {*own, *OWN_FOLDERS}
+    chosen = {*own, *OWN_FOLDERS, *_OF_MACHINE_0}
     named = [each for each in [*path_settings(config), ("resume", resume)] if each[0] not in chosen]
     allowed = [Path(os.path.realpath(folder)) for folder in _allowed_folders(config, allow)]
     for name, value in named:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from modules.config import ConfigError, TrainConfig
@@ -51,6 +51,9 @@ def choose_placement(
         placement = _data_parallel(gpus)
     else:
         placement = _distributed(config, wanted, gpus, cores)
+    if placement.mode != "single" and not config.enable_multi_gpu:
+        said = f"enable_multi_gpu=false has no effect beside training_mode={wanted}: set that to auto for one process"
+        placement = replace(placement, reasons=(*placement.reasons, said))
     if require_multi_gpu and placement.mode == "single":
         obstacle = placement.obstacle or f"training_mode={config.training_mode} uses one device"
         raise ConfigError(f"several GPUs are required (--require_multi_gpu), but {obstacle}")

@@ -177,11 +177,7 @@ class LaunchPlan:
         The token is in the environment, which other users cannot see; most shells keep a line that begins with a space
         out of their history.
         """
-        python = Path(sys.executable)
-        # Tandem's folder differs between machines, but not the path of .venv in it.
-        is_ours = python.is_relative_to(ROOT)
-        own = [python.relative_to(ROOT).as_posix() if is_ours else "python", TRAIN_SCRIPT.relative_to(ROOT).as_posix()]
-        join = shlex.join([*own, "--join", f"{_bracket_ipv6(self.master_addr)}:{port}"])
+        join = shlex.join([*elsewhere(TRAIN_SCRIPT), "--join", f"{_bracket_ipv6(self.master_addr)}:{port}"])
         return f" {JOIN_TOKEN}={shlex.quote(token)} {join}"
 
     def _rendezvous_options(self, node_rank: int) -> list[str]:
@@ -190,6 +186,14 @@ class LaunchPlan:
             return parts
         # Machines are rarely started in the same minute; torchrun gives up after ten by default.
         return [f"--node_rank={node_rank}", f"--rdzv_conf=timeout={self.startup_timeout_s}", *parts]
+
+
+def elsewhere(script: Path) -> list[str]:
+    """The start of a command that runs one of Tandem's scripts on another machine, in Tandem's folder there."""
+    python = Path(sys.executable)
+    # Tandem's folder differs between machines, but not the path of .venv in it.
+    own = python.relative_to(ROOT).as_posix() if python.is_relative_to(ROOT) else "python"
+    return [own, script.relative_to(ROOT).as_posix()]
 
 
 def _usable_gpus(

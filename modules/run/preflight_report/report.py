@@ -28,6 +28,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class OtherMachine:
+    """A machine that the preflight waits for: its number, and the command to run there, in Tandem's folder."""
+
+    node_rank: int
+    command: str
+
+
+@dataclass(frozen=True)
 class PreflightReport:
     """All findings of one preflight, and matrices (title, lines) to show below them."""
 
@@ -35,6 +43,7 @@ class PreflightReport:
     cells: tuple[Cell, ...] = ()
     matrices: tuple[tuple[str, tuple[str, ...]], ...] = field(default=())
     complete: bool = False  # whether every check was done
+    waits_for: tuple[OtherMachine, ...] = ()  # before the first check
 
     @property
     def reds(self) -> list[Cell]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,10 +20,10 @@ from modules.files import FileFault, read_bytes, read_text
 from modules.machine import find_free_port, hostname
 from modules.run.exit_codes import FAILED, FINISHED
 from modules.run.join.keys import STORE_SECRET
-from modules.run.launch.plan import LaunchPlan
+from modules.run.launch.plan import LaunchPlan, elsewhere
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import new_secret
-from modules.run.preflight_report.report import Cell, PreflightReport
+from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.supervise.process_tree import ProcessTree
 
 SCRIPT: Final = ROOT / "scripts" / "preflight.py"
@@ -32,6 +33,7 @@ _EXIT_GRACE_S = 15.0
 # A check of hundreds of pairs reports nothing for minutes.
 _MAX_SILENCE_S = 600.0
 _LARGEST_LOG: Final = 64 << 20  # bytes
+WAITING: Final = "Waiting for "  # how a process begins a line about the ranks that are missing
 
 
 def start_preflight(
@@ -43,26 +45,29 @@ def start_preflight(
 ) -> PreflightReport:
     """Start scripts/preflight.py with `arguments` for each rank of this machine and return their report.
 
-    On the machine of rank 0 the file `result` is updated after each check, for a window to follow. Raises ConfigError
-    if this machine cannot run the config.
+    For a window to follow, the file `result` says at first what to start on the other machines; on the machine of
+    rank 0 it is updated after each check. Raises ConfigError if this machine cannot run the config.
     """
     plan = LaunchPlan.from_config(_as_group(config), config_path="config.json")
     for reason in plan.reasons:
         echo(f"Note: {reason}.")
+    rank_envs, others = _rank_envs(plan), _other_machines(plan, arguments)
     process_tree = ProcessTree()
     secret = {STORE_SECRET: new_secret()} if plan.num_nodes == 1 else {}
     with tempfile.TemporaryDirectory(prefix="tandem-preflight-") as folder:
         logs = Path(folder)
         result = logs / "report.json" if result is None else result
-        result.unlink(missing_ok=True)
+        PreflightReport("Preflight", waits_for=others).save(result)
+        for other in others:
+            echo(f"Run on machine {other.node_rank}, in Tandem's folder: {other.command}")
         children: dict[int, subprocess.Popen[bytes]] = {}
         try:
-            for rank_env in _rank_envs(plan):
+            for rank_env in rank_envs:
                 variables = {**os.environ, **secret, **plan.environment(), **process_tree.variables}
                 variables |= _variables(rank_env, plan)
                 argv = [sys.executable, str(SCRIPT), *arguments, "--result", str(result)]
                 children[rank_env.rank] = _start(argv, variables, _log(logs, rank_env.rank))
-            _wait(list(children.values()), result, wait_s)
+            _wait(list(children.values()), result, wait_s, _Relay(_log(logs, min(children)), echo))
             codes = {rank: child.poll() for rank, child in children.items()}
         finally:
             process_tree.terminate(patience_s=0.0)
@@ -90,6 +95,41 @@ def _rank_envs(plan: LaunchPlan) -> list[RankEnv]:
     ]
 
 
+def _other_machines(plan: LaunchPlan, arguments: Sequence[str]) -> tuple[OtherMachine, ...]:
+    """What to run on the others: these arguments, with what only this machine could choose."""
+    given = list(arguments)
+    while "--json" in given:
+        place = given.index("--json")
+        del given[place : place + 2]
+    given = [*(each for each in given if not each.startswith("--json=")), "--set", f"master_addr={plan.master_addr}"]
+    start = [*elsewhere(SCRIPT), *given, "--set", f"initial_port={plan.port}"]
+    return tuple(
+        OtherMachine(node, shlex.join([*start, "--set", f"node_rank={node}"]))
+        for node in range(plan.num_nodes)
+        if node != plan.node_rank
+    )
+
+
+class _Relay:
+    """Passes on what a process says in its log about the machines that it waits for."""
+
+    def __init__(self, log: Path, echo: Callable[[str], None]) -> None:
+        self._log = log
+        self._echo = echo
+        self._count = 0
+
+    def update(self) -> None:
+        """Pass on what is new."""
+        try:
+            whole_lines = read_bytes(self._log, _LARGEST_LOG).decode(errors="replace").split("\n")[:-1]
+        except (OSError, FileFault):
+            return
+        waiting = [line.strip() for line in whole_lines if line.startswith(WAITING)]
+        for line in waiting[self._count :]:
+            self._echo(line)
+        self._count = len(waiting)
+
+
 def _variables(rank_env: RankEnv, plan: LaunchPlan) -> dict[str, str]:
     return {
         **rank_env.environment(),
@@ -103,20 +143,30 @@ def _start(argv: list[str], variables: Mapping[str, str], log: Path) -> subproce
         return subprocess.Popen(argv, env=dict(variables), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
-def _wait(children: list[subprocess.Popen[bytes]], result: Path, wait_s: float) -> None:
+def _wait(children: list[subprocess.Popen[bytes]], result: Path, wait_s: float, relay: _Relay) -> None:
     """Wait until all have ended, the grace period after the first exit is over, or there is no progress."""
     deadline = time.monotonic() + wait_s + _MAX_SILENCE_S
     first_end: float | None = None
-    seen = 0
+    started = seen = _changed_at(result)
     while any(child.poll() is None for child in children):
         now = time.monotonic()
-        if result.exists() and (changed := result.stat().st_mtime_ns) != seen:
+        if seen == started:
+            relay.update()
+        if (changed := _changed_at(result)) != seen:
             seen, deadline = changed, now + _MAX_SILENCE_S
         if children[0].poll() is not None and first_end is None:
             first_end = now
         if now > deadline or (first_end is not None and now > first_end + _EXIT_GRACE_S):
             return
         time.sleep(_POLL_EVERY_S)
+
+
+def _changed_at(file: Path) -> int:
+    """In nanoseconds; 0 if it is missing."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _completed(report: PreflightReport | None, codes: Mapping[int, int | None], logs: Path) -> PreflightReport:

@@ -44,6 +44,11 @@ class RunView:
         self.version = 0
         self._reset()
 
+    @property
+    def position(self) -> int | None:
+        """The step the run is at: its last, or after a resume that of the backup it goes on from. Take the lock."""
+        return self.backup_step if self.step is None else self.step.step
+
     def restart(self) -> None:
         """Reset everything: the events file was replaced."""
         with self.lock:

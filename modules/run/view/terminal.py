@@ -16,6 +16,7 @@ from modules.run.format_progress import format_progress
 from modules.run.view.run_view import RunView
 
 Row = Mapping[str, float | str]
+Columns = tuple[tuple[str, tuple[str, ...], str, float], ...]
 
 PHASES: Final[Mapping[str, str]] = {
     "data_s": "data",
@@ -26,7 +27,7 @@ PHASES: Final[Mapping[str, str]] = {
     "logging_s": "logging",
 }
 # Title, fields that are shown with a slash between them, unit, factor.
-_DEVICE: Final = (
+_DEVICE: Final[Columns] = (
     ("GPU load", ("utilization_percent",), "%", 1.0),
     ("GPU memory", ("memory_used_mib", "memory_total_mib"), " GiB", 1 / 1024),
     ("torch", ("allocated_mib", "reserved_mib"), " GiB", 1 / 1024),
@@ -38,6 +39,7 @@ _DEVICE: Final = (
     ("disk read/write", ("disk_read_mb_s", "disk_write_mb_s"), " MB/s", 1.0),
     ("net sent/received", ("network_sent_mb_s", "network_received_mb_s"), " MB/s", 1.0),
 )
+_OF_GPU: Final = 6  # of these columns, the first ones
 _READINGS: Final = frozenset({"fault", "slowdown"}.union(*(fields for _, fields, _, _ in _DEVICE)))
 _WARNINGS: Final = 5
 _WIDE: Final = 100  # columns
@@ -54,7 +56,11 @@ def render(view: RunView, name: str, *, max_ranks: int = 32, width: int = 120) -
     if rows:
         parts.append(_steps(rows[:max_ranks], is_narrow=width < _WIDE))
         if any(key in row for row in rows for key in _READINGS):
-            parts.append(_devices(rows[:max_ranks]))
+            is_narrow = width < _WIDE
+            halves = (_DEVICE[:_OF_GPU], _DEVICE[_OF_GPU:]) if is_narrow else (_DEVICE,)
+            parts += [
+                _devices(rows[:max_ranks], each, is_last=each is halves[-1], is_narrow=is_narrow) for each in halves
+            ]
     else:
         parts.append(Text("Times and devices of each rank appear here once training has started.", style="dim"))
     if len(rows) > max_ranks:
@@ -113,17 +119,23 @@ def _steps(rows: list[dict[str, float | str]], *, is_narrow: bool) -> Table:
     return table
 
 
-def _devices(rows: list[dict[str, float | str]]) -> Table:
-    table = Table(title="Device", title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0))
-    offered = [each for each in _DEVICE if any(_number(row, each[1][0]) is not None for row in rows)]
+def _devices(rows: list[dict[str, float | str]], columns: Columns, *, is_last: bool, is_narrow: bool) -> RenderableType:
+    """What is offered of `columns`; the last table says what holds a device back. Nothing if there is nothing."""
+    offered = [each for each in columns if any(_number(row, each[1][0]) is not None for row in rows)]
+    if not offered and not is_last:
+        return Group()
+    gap = 1 if is_narrow else 2
+    title = "Device" if is_last and not is_narrow else "Process and device" if is_last else "GPU"
+    table = Table(title=title, title_justify="left", title_style="dim", box=None, padding=(0, gap, 0, 0))
     table.add_column("rank")
     for title, *_ in offered:
         table.add_column(title, justify="right")
-    table.add_column("held back by")
+    if is_last:
+        table.add_column("held back by")
     for number, row in enumerate(rows):
         fault, slowdown = str(row.get("fault") or ""), str(row.get("slowdown") or "")
         held = Text(_shown(f"does not answer: {fault}"), style="red") if fault else Text(_shown(slowdown))
-        table.add_row(str(number), *(_cell(row, *each[1:]) for each in offered), held)
+        table.add_row(str(number), *(_cell(row, *each[1:]) for each in offered), *([held] if is_last else []))
     return table
 
 

@@ -119,7 +119,10 @@ def test_steps_run_over_epochs(prepared: Prepared, settings: dict[str, object]) 
     assert all(f.tensors["pixels"].equal(e.tensors["pixels"]) for f, e in zip(found, expected, strict=True))
 
 
-def test_the_next_epoch_and_validation_are_read_ahead(folder: Path, tmp_path: Path) -> None:
+def test_the_next_epoch_and_validation_are_read_ahead(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modules.data.loading.loader.KEPT_BYTES", 0)
     config = config_for(folder, cache=tmp_path / "c", validation_split=0.3, loader_workers=1, **OPTIONS)
     prepared, log = prepare(config), tmp_path / "read"
 
@@ -254,7 +257,25 @@ def test_zero_steps_raise_with_the_reason(folder: Path, tmp_path: Path) -> None:
         prepare(config)
 
 
-def test_validations_keep_their_workers_until_the_loader_is_closed(folder: Path, tmp_path: Path) -> None:
+def test_a_validation_that_fits_into_memory_is_read_once(folder: Path, tmp_path: Path) -> None:
+    config = config_for(folder, cache=tmp_path / "c", validation_split=0.3, loader_workers=2, **OPTIONS)
+    prepared = prepare(config)
+    steps = validation_steps(prepared.index, config.concepts, config.seed, prepared.cached.usable, 4)
+    loader, others = prepared.loader(batch_size=2), set(active_children())
+    whole = samples(loader.validation(steps))
+    assert not set(active_children()) - others
+    for _ in range(2):
+        for batch in loader.validation(steps):
+            batch.tensors["pixels"].zero_()  # as a model may do
+    assert_same(samples(loader.validation(steps)), whole)
+    assert_same(samples(loader.validation(steps[:1])), {key: whole[key] for key in list(whole)[:4]})
+    loader.close()
+
+
+def test_validations_keep_their_workers_until_the_loader_is_closed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modules.data.loading.loader.KEPT_BYTES", 0)
     config = config_for(folder, cache=tmp_path / "c", validation_split=0.3, loader_workers=2, **OPTIONS)
     prepared = prepare(config)
     steps = validation_steps(prepared.index, config.concepts, config.seed, prepared.cached.usable, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -15,6 +15,7 @@ from modules.distributed.health.diagnosis import (
     find_mismatch,
     find_straggler,
     format_stacks,
+    is_any_overdue,
     wait_rows,
 )
 from modules.distributed.health.flight_recorder import Collective
@@ -131,3 +132,10 @@ def test_the_main_threads_location_is_seen_from_outside() -> None:
     assert stack.location.startswith("tests/distributed/health/test_diagnosis.py:")
     assert "thread.join()" in stack.text
     assert marks[0] == marks[1]
+
+
+@pytest.mark.parametrize("clock_is_set_by_s", [0.0, 3600.0, -3600.0])
+def test_a_clock_that_is_set_makes_no_collective_overdue_and_hides_none(clock_is_set_by_s: float) -> None:
+    for waits_s, is_overdue in ((20.0, False), (55.0, True)):
+        pending = replace(call(3), started=time.time() - waits_s - clock_is_set_by_s)
+        assert is_any_overdue(by_rank(snapshot(0, pending)), {0: waits_s}, "alpha") is is_overdue

@@ -204,3 +204,25 @@ def test_an_endless_line_is_left_in_pieces(tmp_path: Path) -> None:
     reader = EventReader(file, chunk_bytes=1 << 20)
     assert [event["type"] for event in reader.new()] == ["a"]
     assert reader.new() == []
+
+
+def test_an_event_is_written_in_the_place_that_was_reserved_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.write("validation", step=1)
+    place = log.reserve()
+    log.write("backup", step=1)
+    log.flush()
+    assert [event["type"] for event in read_events(path)] == ["validation"]
+    log.write_at(place, "sample", step=1)
+    log.flush()
+    assert [event["type"] for event in read_events(path)] == ["validation", "sample", "backup"]
+    times = [float(str(event["t"])) for event in read_events(path)]
+    assert times == sorted(times)
+    empty = log.reserve()
+    log.write("finished", reason="failed", exit_code=3)
+    log.close()
+    assert read_events(path)[-1]["type"] == "finished"
+    log.write_at(empty, "sample", step=2)  # too late, as at the end of a process
+    log.close()
+    assert len(read_events(path)) == 4

@@ -25,7 +25,7 @@ from modules.run.join.join_token import (
     generate_token,
     take_token,
 )
-from scripts import train
+from scripts import train_options as train
 from tests.conftest import draw_images
 from tests.ports import free_port
 from tests.runs import environment, tiny_config, train_command
