@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import psutil
 
 from app.runs.follower import Follower
 from app.runs.join_prompt import JoinPrompt, join_prompt_of
 from app.runs.status import READING, STARTING, Status, read_liveness, status_of
-from modules import ROOT
-from modules.config import ConfigError, TrainConfig, load_config
-from modules.files import open_for_writing
-from modules.run import LaunchPlan, RunFolder, request_command
-from modules.run.folder.pidfile import write_pidfile
-from modules.run.folder.run_folder import not_writable_error
-from modules.run.join.join_token import JOIN_TOKEN
+from modules.config import TrainConfig
+from modules.run import RunFolder, request_command
+from modules.run.launch.detached import create_run, launch, next_free_name
 from modules.run.supervise.force_stop import force_stop, request_graceful_stop
 
-TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
-# Set by torchrun for its ranks; if inherited from the window's environment, train.py would run as a rank.
-_RANK_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TANDEM_START")
-
-
-def create_run(config: TrainConfig) -> RunFolder:
-    """Check that this computer can run the config, and create the run folder. Raises TandemError."""
-    if config.num_nodes > 1 and config.node_rank > 0:
-        raise ConfigError(
-            f"This machine is number {config.node_rank} of {config.num_nodes}; a multi-machine run is started "
-            "on machine 0. Set its number (node_rank) to 0 here, or paste machine 0's join line into a "
-            "terminal."
-        )
-    LaunchPlan.from_config(config, config_path="config.json")
-    return RunFolder(RunFolder.create(config).path.resolve())
+__all__ = ["RunControl", "active_runs", "create_run", "existing_run", "launch", "next_free_name"]
 
 
 def existing_run(config: TrainConfig) -> RunFolder | None:
@@ -49,51 +27,6 @@ def existing_run(config: TrainConfig) -> RunFolder | None:
         return None
     folder = RunFolder((Path(config.runs_dir) / config.run_name).resolve())
     return folder if folder.events_file.exists() and folder.config_file.exists() else None
-
-
-def next_free_name(folder: RunFolder) -> str:
-    """The next free name: "cats" becomes "cats-2"."""
-    stem, _, end = folder.name.rpartition("-")
-    if not (stem and end.isdecimal()):
-        stem, end = folder.name, "1"
-    names = (f"{stem}-{number}" for number in itertools.count(int(end) + 1))
-    return next(name for name in names if not (folder.path.parent / name).exists())
-
-
-def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subprocess.Popen[bytes]:
-    """Start training in an existing run folder, detached from the window. Raises ConfigError (full disk, a link in it).
-
-    `token` is the secret with which other machines join; without it a multi-machine run generates one.
-    """
-    argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
-    argv += ["--resume", "latest"] if resume else []
-    detached = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)) | int(getattr(subprocess, "DETACHED_PROCESS", 0))
-    try:
-        folder.make_directories()
-        (folder.commands_dir / "stop").unlink(missing_ok=True)
-        folder.start_failure_file.unlink(missing_ok=True)
-        with os.fdopen(open_for_writing(folder.console_file), "wb") as console:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=console,
-                env=_environment(token if token and load_config(folder.config_file).num_nodes > 1 else ""),
-                start_new_session=sys.platform != "win32",
-                creationflags=detached,
-            )
-    except OSError as error:
-        raise not_writable_error(folder.path, error) from error
-    write_pidfile(folder, process.pid)
-    # Reaps the process even if the window follows another run by then.
-    threading.Thread(target=process.wait, name=f"end of {folder.name}", daemon=True).start()
-    return process
-
-
-def _environment(token: str) -> dict[str, str]:
-    """The variables of a start: the token is passed here, because every user can read a command line."""
-    kept = {name: value for name, value in os.environ.items() if name not in (*_RANK_VARIABLES, JOIN_TOKEN)}
-    return {**kept, JOIN_TOKEN: token} if token else kept
 
 
 def active_runs(runs_dir: Path) -> list[Path]:

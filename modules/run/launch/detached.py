@@ -1,0 +1,92 @@
+"""Starts training in a process of its own that outlives the one that starts it: the window, or the queue."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from modules import ROOT
+from modules.config import ConfigError, TrainConfig, load_config
+from modules.files import open_for_writing
+from modules.run.folder.pidfile import write_pidfile
+from modules.run.folder.run_folder import RunFolder, not_writable_error
+from modules.run.join.join_token import JOIN_TOKEN
+from modules.run.launch.plan import LaunchPlan
+
+TRAIN_SCRIPT: Final = ROOT / "scripts" / "train.py"
+# Set by torchrun for its ranks; if inherited from the starter's environment, train.py would run as a rank.
+_RANK_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TANDEM_START")
+
+
+def check_config(config: TrainConfig) -> None:
+    """Raise TandemError for a config that this computer cannot start as machine 0."""
+    if config.num_nodes > 1 and config.node_rank > 0:
+        raise ConfigError(
+            f"This machine is number {config.node_rank} of {config.num_nodes}; a multi-machine run is started "
+            "on machine 0. Set its number (node_rank) to 0 here, or paste machine 0's join line into a "
+            "terminal."
+        )
+    LaunchPlan.from_config(config, config_path="config.json")
+
+
+def create_run(config: TrainConfig) -> RunFolder:
+    """Check that this computer can run the config, and create the run folder. Raises TandemError."""
+    check_config(config)
+    return RunFolder(RunFolder.create(config).path.resolve())
+
+
+def next_free_name(folder: RunFolder, taken: Sequence[str] = ()) -> str:
+    """The next free name, none of `taken`: "cats" becomes "cats-2"."""
+    stem, _, end = folder.name.rpartition("-")
+    if not (stem and end.isdecimal()):
+        stem, end = folder.name, "1"
+    names = (f"{stem}-{number}" for number in itertools.count(int(end) + 1))
+    return next(name for name in names if name not in taken and not (folder.path.parent / name).exists())
+
+
+def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subprocess.Popen[bytes]:
+    """Start training in an existing run folder, in a session of its own. Raises ConfigError (full disk, a link in it).
+
+    `token` is the secret with which other machines join; without it a multi-machine run generates one.
+    """
+    argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
+    argv += ["--resume", "latest"] if resume else []
+    try:
+        folder.make_directories()
+        (folder.commands_dir / "stop").unlink(missing_ok=True)
+        folder.start_failure_file.unlink(missing_ok=True)
+        shared = token if token and load_config(folder.config_file).num_nodes > 1 else ""
+        process = start_detached(argv, folder.console_file, token=shared)
+    except OSError as error:
+        raise not_writable_error(folder.path, error) from error
+    write_pidfile(folder, process.pid)
+    # Reaps the process even if the window follows another run by then.
+    threading.Thread(target=process.wait, name=f"end of {folder.name}", daemon=True).start()
+    return process
+
+
+def start_detached(argv: Sequence[str], console_file: Path, *, token: str = "") -> subprocess.Popen[bytes]:
+    """Start one of Tandem's programs in a session of its own, with its output in `console_file`. Raises OSError."""
+    detached = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)) | int(getattr(subprocess, "DETACHED_PROCESS", 0))
+    with os.fdopen(open_for_writing(console_file), "wb") as console:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            env=_environment(token),
+            start_new_session=sys.platform != "win32",
+            creationflags=detached,
+        )
+
+
+def _environment(token: str) -> dict[str, str]:
+    """The variables of a start: the token is passed here, because every user can read a command line."""
+    kept = {name: value for name, value in os.environ.items() if name not in (*_RANK_VARIABLES, JOIN_TOKEN)}
+    return {**kept, JOIN_TOKEN: token} if token else kept
