@@ -13,7 +13,7 @@ from types import FrameType
 
 from modules.config import TandemError
 from modules.run import Commands, SilentCommands, exit_codes
-from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
+from modules.run.folder.commands import CUSTOM_SAMPLE, STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED
 from modules.run.supervise.signals import PAUSE_SIGNAL, other_deadly_signals, pause_signal_unblocked
 from modules.training.triggers import TimeTrigger
 
@@ -61,17 +61,25 @@ class ControlRequests:
         self._commands = commands
         self._timer = timer
         self._signalled: set[str] = set()
+        self._custom_samples: list[str] = []
 
     def poll(self) -> dict[str, float]:
         """1.0 for each request. Signals are repeated until the run ends, all others are returned once."""
         requested = set(self._signalled)
         for name, reason in self._commands.pending().items():
             requested.add(_request(name, reason))
+            if name == CUSTOM_SAMPLE:
+                self._custom_samples.append(reason)
             if name != "stop":
                 self._commands.done(name)
         if self._timer is not None:
             requested.update(self._timer.due())
         return dict.fromkeys(requested, 1.0)
+
+    def take_custom_samples(self) -> list[str]:
+        """What the command files for custom samples held that no action has taken yet; empty on ranks other than 0."""
+        taken, self._custom_samples = self._custom_samples, []
+        return taken
 
     def stop_requested(self) -> Outcome | None:
         """Before the first step: how the run is to end, if anybody asked for that."""

@@ -10,7 +10,8 @@ from modules.files import FileFault, is_link, open_for_writing, open_regular, pr
 from modules.run.folder.run_folder import RunFolder
 
 # `stop`, and the actions that modules/training/actions lets be requested.
-COMMAND_NAMES = ("stop", "backup", "save", "sample")
+CUSTOM_SAMPLE = "custom_sample"  # its file says what to generate: modules/run/folder/custom_sample.py
+COMMAND_NAMES = ("stop", "backup", "save", "sample", CUSTOM_SAMPLE)
 
 # The reason in a `stop` command that stands for a signal; any other text comes from the user.
 STOP_INTERRUPTED = "interrupted"
@@ -18,6 +19,7 @@ STOP_TERMINATED = "terminated"
 STOP_PAUSED = "paused"
 
 _MAX_REASON_CHARS = 200
+_MAX_CONTENT_BYTES = 128 << 10  # of a command whose file is more than a reason
 
 
 class Commands:
@@ -32,7 +34,7 @@ class Commands:
         self._stuck: set[str] = set()
 
     def pending(self) -> dict[str, str]:
-        """The pending commands and their reasons (may be empty)."""
+        """The pending commands and their reasons (may be empty), or what else their files hold."""
         now = time.monotonic()
         if now >= self._next_poll:
             self._next_poll = now + self._every_s
@@ -54,12 +56,14 @@ class Commands:
         for name in self._names:
             if name in self._stuck:
                 continue
+            has_content = name == CUSTOM_SAMPLE
             try:
                 with open_regular(self._directory / name) as file:
-                    text = file.read(4 * _MAX_REASON_CHARS).decode("utf-8", "replace")
+                    read = file.read(_MAX_CONTENT_BYTES if has_content else 4 * _MAX_REASON_CHARS)
             except (OSError, FileFault):
                 continue
-            found[name] = printable(text.strip(), _MAX_REASON_CHARS)
+            text = read.decode("utf-8", "replace").strip()
+            found[name] = text if has_content else printable(text, _MAX_REASON_CHARS)
         return found
 
 
@@ -75,7 +79,7 @@ class SilentCommands:
 
 
 def request_command(folder: RunFolder, name: str, reason: str = "") -> None:
-    """Send a command to a run.
+    """Send a command to a run; `reason` is what its file holds.
 
     Raises ValueError for an unknown name, OSError if the folder is a link or not writable.
     """

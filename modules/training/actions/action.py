@@ -30,6 +30,7 @@ class ActionContext:
     early_stopping: EarlyStopping
     stop_is_wanted: Callable[[], bool]  # whether this rank knows that the run is to end; others may not know it yet
     training_continues: bool = False  # files may be written in the background
+    take_custom_samples: Callable[[], list[str]] = list  # this rank's requests, each as its command file holds it
 
 
 @dataclass(frozen=True)

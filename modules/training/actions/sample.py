@@ -8,6 +8,7 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 from PIL import Image
@@ -61,10 +62,7 @@ def _write(context: ActionContext, result: SampleImage | list[SampleImage]) -> N
     """step-NNNNNN-K.png for each image and step-NNNNNN-grid.png for all of them."""
     step, folder = context.position.step, context.components.folder.samples_dir
     if isinstance(result, SampleImage):
-        file = folder / f"step-{step:06d}-{result.number:02d}.png"
-        settings = {**asdict(result.request), **context.components.family.sample_metadata(), "step": step}
-        save_image(result.image, file, settings)
-        context.report.sample(file, result.request.prompt, step)
+        write_sample(context, result.image, result.request, folder / f"step-{step:06d}-{result.number:02d}.png")
     else:
         file = folder / f"step-{step:06d}-grid.png"
         grid = make_grid([(sample.image, sample.request.prompt) for sample in result])
@@ -72,13 +70,21 @@ def _write(context: ActionContext, result: SampleImage | list[SampleImage]) -> N
         context.report.note(f"Step {step}: {len(result)} sample{'s' * (len(result) > 1)} in {file}.")
 
 
+def write_sample(context: ActionContext, image: Image.Image, request: SampleRequest, file: Path) -> None:
+    """Write an image with its settings and report it. Raises OSError."""
+    step = context.position.step
+    settings = {**asdict(request), **context.components.family.sample_metadata(), "step": step}
+    save_image(image, file, settings)
+    context.report.sample(file, request.prompt, step)
+
+
 def _generate(context: ActionContext, requests: Sequence[SampleRequest]) -> Iterator[Generated]:
     """The image of each request, generated when it is asked for; none any more once the run is to stop."""
     for number, request in enumerate(requests):
-        if number and _stops(context, together=_is_sharded(context)):
+        if number and _stops(context, together=is_sharded(context)):
             return
         context.report.phase("sampling", number, len(requests))
-        yield _generate_one(context, request)
+        yield generate_one(context, request)
 
 
 def _stops(context: ActionContext, *, together: bool) -> bool:
@@ -91,7 +97,7 @@ def _stops(context: ActionContext, *, together: bool) -> bool:
     return stops
 
 
-def _generate_one(context: ActionContext, request: SampleRequest) -> Generated:
+def generate_one(context: ActionContext, request: SampleRequest) -> Generated:
     """An image; a sentence if memory ran out, which costs the run no more than this image."""
     components = context.components
     what = f"the sample {request.prompt!r} ({request.width}x{request.height})"
@@ -114,10 +120,10 @@ def _generate_one(context: ActionContext, request: SampleRequest) -> Generated:
 
 def _is_shared(context: ActionContext) -> bool:
     """With sharded weights every rank takes part in every image anyway."""
-    return context.components.config.share_sampling and context.ranks.world_size > 1 and not _is_sharded(context)
+    return context.components.config.share_sampling and context.ranks.world_size > 1 and not is_sharded(context)
 
 
-def _is_sharded(context: ActionContext) -> bool:
+def is_sharded(context: ActionContext) -> bool:
     """Whether every image is computed by all ranks together."""
     return context.components.config.training_mode == "fully_sharded" and context.ranks.world_size > 1
 
@@ -134,7 +140,7 @@ def _generate_shared(context: ActionContext, requests: Sequence[SampleRequest]) 
     def generate(number: int) -> None:
         if number < len(own):
             context.report.phase("sampling", number, len(own))
-            images.append(_generate_one(context, own[number]))
+            images.append(generate_one(context, own[number]))
 
     with buffers_of_rank0(context):
         for number in range(math.ceil(len(requests) / ranks.world_size)):

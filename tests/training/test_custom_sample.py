@@ -1,0 +1,122 @@
+"""Images generated on request while a run trains: of any prompt, on all ranks at the same step, without any effect."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.config import ConfigError, Sample
+from modules.run import RunFolder, request_command
+from modules.run.folder.custom_sample import MAX_PROMPT_CHARS, decode_sample, encode_sample
+from tests.runs import ROOT, Job, Run, group_exit_codes, group_settings, same_state, tiny_config, train_group
+
+STATEFUL: dict[str, object] = {
+    "family_options": {"dropout": 0.2, "batch_norm": True},
+    "ema": True,
+    "max_steps": 8,
+    "batch_size": 3,
+}
+SHARDED: dict[str, object] = {
+    "family": str(ROOT / "tests" / "block_family.py"),
+    "family_options": {"width": 5, "dropout": 0.2},
+    "precision": "fp64",
+    "max_steps": 8,
+    "training_mode": "fully_sharded",
+}
+ASKED = encode_sample(Sample(prompt="a blue disc", seed=7, width=24, height=16, steps=2))
+WRONG = {
+    "not JSON": ("a blue disc", "is not JSON"),
+    "no text": ('{"prompt": 3}', "prompt is 3"),
+    "too long": (json.dumps({"prompt": "x" * (MAX_PROMPT_CHARS + 1)}), "4,001 characters"),
+    "a size": ('{"prompt": "x", "width": 9}', "width is 9; .* needs a multiple of"),
+}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Run]:
+    """Runs of two processes; those whose command file was there before their first step have its name."""
+    place = tmp_path_factory.mktemp("custom")
+    contents = {"asked": ASKED, **{name: text for name, (text, _) in WRONG.items()}}
+    jobs = {name: (STATEFUL, contents.get(name)) for name in ("quiet", *contents)}
+    jobs |= {"sharded quiet": (SHARDED, None), "sharded asked": (SHARDED, ASKED)}
+    return train_group(2, {name: job(images, place, name, *each) for name, each in jobs.items()})
+
+
+def job(images: Path, place: Path, name: str, settings: Mapping[str, object], content: str | None) -> Job:
+    own = {**group_settings(2), **settings, "run_name": name.replace(" ", "-")}
+    config = tiny_config(images, place, **own)
+    folder = RunFolder.create(config)
+    if content is not None:
+        request_command(folder, "custom_sample", content)
+    return Job(config, resume="latest")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["", "sharded "])
+def test_the_run_is_the_same_to_the_last_bit(two_ranks: Mapping[str, Run], kind: str) -> None:
+    quiet, asked = two_ranks[f"{kind}quiet"], two_ranks[f"{kind}asked"]
+    (event,) = asked.events("sample")
+    assert event["prompt"] == "a blue disc"
+    assert group_exit_codes(asked, 2) == [0, 0]
+    assert not (asked.folder.commands_dir / "custom_sample").exists()
+    assert asked.losses == quiet.losses
+    assert len(asked.losses) == 8
+    assert same_state(asked.state, quiet.state)
+    assert not quiet.events("sample")
+
+
+@pytest.mark.slow
+def test_the_image_carries_its_settings(two_ranks: Mapping[str, Run]) -> None:
+    (file,) = two_ranks["asked"].folder.samples_dir.iterdir()
+    step = two_ranks["asked"].events("sample")[0]["step"]
+    assert file.name == f"step-{step:06d}-custom-00.png"
+    with Image.open(file) as image:
+        assert image.size == (24, 16)
+        settings = json.loads(image.info["tandem"])
+    assert {name: settings[name] for name in ("prompt", "seed", "steps", "step")} == {
+        "prompt": "a blue disc",
+        "seed": 7,
+        "steps": 2,
+        "step": step,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_request_costs_a_warning(two_ranks: Mapping[str, Run], name: str) -> None:
+    run = two_ranks[name]
+    (warning,) = [str(event["message"]) for event in run.events("warning") if "custom sample" in str(event["message"])]
+    assert re.search(WRONG[name][1], warning)
+    assert group_exit_codes(run, 2) == [0, 0]
+    assert same_state(run.state, two_ranks["quiet"].state)
+    assert not list(run.folder.samples_dir.iterdir())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        "[" * 90,
+        '{"prompt": "\\ud800"}',
+        '{"prompt": "a\\u0000b"}',
+        '{"prompt": " "}',
+        '{"prompt": "x", "seed": 0.5}',
+    ],
+)
+def test_what_cannot_be_a_request_is_rejected_in_one_sentence(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^The custom sample") as caught:
+        decode_sample(text)
+    assert "\n" not in caught.value.message
+    assert caught.value.message.isprintable()
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    sample = Sample(prompt="ein Hund: 犬 🐕", negative_prompt="blurry", seed=2**62, width=512, guidance_scale=1.5)
+    assert decode_sample(encode_sample(sample)) == sample
+    assert decode_sample('{"prompt": "x", "enabled": false}').enabled
