@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from pytorch_optimizer import ScheduleFreeAdamW
 
 from modules.distributed import Weights
 
@@ -21,7 +21,8 @@ class ScheduleFreeWeights:
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer, weights: Weights) -> ScheduleFreeWeights | None:
         """None for another optimizer."""
-        return cls(optimizer, weights) if isinstance(optimizer, ScheduleFreeAdamW) else None
+        package = sys.modules.get("pytorch_optimizer")  # its import takes a second, so only its users pay for it
+        return cls(optimizer, weights) if package and isinstance(optimizer, package.ScheduleFreeAdamW) else None
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
