@@ -1,7 +1,7 @@
 """The config of a run: settings, files, overrides, presets and error messages. Imports neither torch nor numpy."""
 
 from modules.config.changes import Change, find_changes
-from modules.config.derived import effective_batch, learning_rate_scale
+from modules.config.derived import effective_batch, learning_rate_scale, total_steps
 from modules.config.errors import ConfigError, DataError, ResumeError, TandemError, TrainingError
 from modules.config.explain import Fault, allowed, explain, faults
 from modules.config.interval import Interval
@@ -57,6 +57,7 @@ __all__ = [
     "save_preset",
     "setting",
     "target_patterns",
+    "total_steps",
     "unknown_submodules",
     "unsupported_resolution",
     "validate",

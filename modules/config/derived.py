@@ -1,4 +1,4 @@
-"""Values derived from the settings and the world size: effective batch size and learning-rate scale."""
+"""Values derived from the settings and the world size: effective batch size, length and learning-rate scale."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ _SCALING: Final[Mapping[str, Callable[[float], float]]] = {
 def effective_batch(config: TrainConfig, world_size: int) -> int:
     """The number of samples in one optimizer step over all processes."""
     return config.global_batch_size or config.batch_size * world_size * config.gradient_accumulation_steps
+
+
+def total_steps(config: TrainConfig, steps_per_epoch: int) -> int:
+    """Optimizer steps of the whole run: `max_steps` or all epochs, whichever is less."""
+    by_epochs = config.epochs * steps_per_epoch
+    return by_epochs if config.max_steps is None else min(by_epochs, config.max_steps)
 
 
 def learning_rate_scale(config: TrainConfig, world_size: int) -> float:

@@ -16,6 +16,7 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 
 from modules.config import ConfigError
+from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.components import copy_with_weights, first_line, scheduler_config
 from modules.diffusion.hub.files import INDEX
@@ -156,13 +157,16 @@ def find_flow_model(base_model: str | None, spec: FlowPipelineSpec) -> Path | Hu
 
 
 def meta_transformer(base_model: str | None, spec: FlowPipelineSpec) -> nn.Module | None:
-    """The transformer without weights, on torch's meta device; None if its configuration is still to be downloaded.
+    """The transformer without weights, on torch's meta device; None if its configuration is not known before it is
+    downloaded.
 
     Raises ConfigError if it cannot be built.
     """
     base = find_flow_model(base_model, spec)
     folder = base.cached_folder() if isinstance(base, HubModel) else base
-    if folder is None or not (folder / "transformer" / "config.json").is_file():
+    if folder is None:
+        return _known_transformer(str(base_model), spec)
+    if not (folder / "transformer" / "config.json").is_file():
         return None
     base_model_files.check_pipeline_class(folder, spec.class_names, str(folder))
     base_model_files.check_small_files(folder, [folder / "transformer"], "base_model")
@@ -178,6 +182,32 @@ def meta_transformer(base_model: str | None, spec: FlowPipelineSpec) -> nn.Modul
         raise ConfigError(
             f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}", _DAMAGED
         ) from error
+
+
+def _known_transformer(name: str, spec: FlowPipelineSpec) -> nn.Module | None:
+    known = known_model(name)
+    if known is None or "transformer" not in known.networks:
+        return None
+    (kind, *_) = getattr(diffusers, spec.pipelines[0])._get_signature_types()["transformer"]
+    with quiet_libraries(), torch.device("meta"):
+        built: nn.Module = kind(**known.networks["transformer"])
+        return built
+
+
+def find_scheduler(
+    base_model: str | None, spec: FlowPipelineSpec
+) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """The scheduler's config and model_index.json; None if there is no such model on this computer."""
+    try:
+        base = find_flow_model(base_model, spec)
+        folder = base.cached_folder() if isinstance(base, HubModel) else base
+        if folder is None:
+            return None
+        base_model_files.check_pipeline_class(folder, spec.class_names, str(folder))
+        index = read_json(folder / INDEX)
+        return (scheduler_config(folder, "base_model"), index) if isinstance(index, dict) else None
+    except (ConfigError, FileFault, OSError):
+        return None
 
 
 def _component_classes(folder: Path, spec: FlowPipelineSpec) -> tuple[Any, dict[str, Any], Mapping[str, Any]]:

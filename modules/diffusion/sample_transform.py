@@ -19,6 +19,13 @@ from modules.diffusion.token_chunks import PromptTokenizer
 from modules.diffusion.uncached_images import HOLE_PIXELS, IMAGE, LATENT_NOISE
 
 
+def sample_training_timestep(options: DiffusionOptions, num_timesteps: int, generator: torch.Generator) -> Tensor:
+    """The timestep of one training sample, int64 []."""
+    return sample_timestep(
+        options.timestep_distribution, num_timesteps, options.min_timestep, options.max_timestep, generator
+    )
+
+
 @dataclass(frozen=True)
 class LatentSampleTransform:
     """Samples latents, noise and timestep; looks up the caption's embeddings, or tokenizes it."""
@@ -43,13 +50,7 @@ class LatentSampleTransform:
         latents = self._latents(cached, generator)
         shape = self._latent_shape(cached[IMAGE]) if IMAGE in cached else latents["latents"].shape
         noise = sample_noise(shape, options.offset_noise, generator)
-        timestep = sample_timestep(
-            options.timestep_distribution,
-            len(self.alphas_cumprod),
-            options.min_timestep,
-            options.max_timestep,
-            generator,
-        )
+        timestep = sample_training_timestep(options, len(self.alphas_cumprod), generator)
         sample = {**latents, "noise": noise, "timestep": timestep, "alpha_bar": self.alphas_cumprod[timestep]}
         for encoder in self.uncached_encoders:
             sample[encoder + TOKENS] = self.tokenizer.input_ids(encoder, caption)

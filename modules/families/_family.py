@@ -56,6 +56,17 @@ class Metrics:
     confusion: Sequence[Sequence[int]] = ()  # samples of each class (row) by prediction, for the event
 
 
+@dataclass(frozen=True)
+class NoiseLevels:
+    """How training samples noise levels, from 0 (the image) to 1 (pure noise).
+
+    `draw` returns one level, fp32 []; `note` is a phrase on what the distribution depends on, or empty.
+    """
+
+    draw: Callable[[torch.Generator], Tensor]
+    note: str = ""
+
+
 class NoOptions(Section):
     """For families without options of their own."""
 
@@ -132,6 +143,14 @@ class Family(ABC):
         Raises ConfigError if the model cannot be trained.
         """
         return []
+
+    @classmethod
+    def noise_levels(cls, config: TrainConfig) -> NoiseLevels | None:
+        """The noise levels that training would sample with `config`, for the window; reads no weights.
+
+        None for a family without noise levels. Raises ConfigError if `config.family_options` are unsuitable.
+        """
+        return None
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,12 +16,13 @@ from modules.data.batch import LENGTH, Batch, Example
 from modules.diffusion import losses
 from modules.diffusion.components import weights_fingerprint
 from modules.diffusion.dtypes import HALF_DTYPES
-from modules.diffusion.flow_matching import SigmaShift, sigma_weights
+from modules.diffusion.flow_matching import SigmaShift, sample_sigma, sigma_weights
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import (
     FlowComponents,
     FlowPipelineSpec,
     find_flow_model,
+    find_scheduler,
     load_flow_components,
     meta_transformer,
 )
@@ -33,7 +34,7 @@ from modules.diffusion.pixels import downsample_mask, mask_or_ones
 from modules.diffusion.resolve_options import has_fixed_captions
 from modules.diffusion.text_states import CAPTION, TextBatch, caption_of, pack_captions
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
-from modules.families._family import read_options
+from modules.families._family import NoiseLevels, read_options
 from modules.families._find_family import check_family
 from modules.families._flow_sampling import FlowSampling
 
@@ -132,6 +133,19 @@ class FlowTransformer(FlowSampling):
         return TransformerModel(transformer)
 
     @classmethod
+    def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
+        """See Family. An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, FlowOptions)
+        found = find_scheduler(config.base_model, cls.spec)
+        if found is None and options.timestep_shift == "model":
+            unknown = "without the base model's shift, which is known once the model is on this computer"
+            return NoiseLevels(partial(sample_sigma, options, 1.0), unknown)
+        shift = cls.shift_of(options, *(found or ({}, {}))).of_tokens((config.resolution // cls.size_step) ** 2)
+        note = f"shifted by {shift:.3g} at {config.resolution} × {config.resolution} pixels"
+        return NoiseLevels(partial(sample_sigma, options, shift), note)
+
+    @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:
         """Freeze weights that the prediction does not depend on: they get no gradient, which DDP treats as an error."""
 
@@ -180,7 +194,7 @@ class FlowTransformer(FlowSampling):
         return FlowSampleTransform(
             options=self.options,
             space=self.space,
-            shift=self._shift(),
+            shift=self.shift_of(self.options, self.components.scheduler, self.components.index),
             latents_per_token=self._latents_per_token(),
             unmasked_weight=self.mask_weights[0],
             normalize_mask=self.mask_weights[1],
@@ -213,10 +227,12 @@ class FlowTransformer(FlowSampling):
         names = set(transformer._no_split_modules or ()) | set(transformer._repeated_blocks or ())
         return [module for module in transformer.modules() if type(module).__name__ in names]
 
-    def _shift(self) -> SigmaShift:
-        if self.options.timestep_shift == "static":
-            return SigmaShift(self.options.shift)
-        return SigmaShift.of_scheduler(self.components.scheduler, self.shift_defaults)
+    @classmethod
+    def shift_of(cls, options: FlowOptions, scheduler: Mapping[str, Any], index: Mapping[str, Any]) -> SigmaShift:
+        """The shift for a model with this scheduler config and model_index.json."""
+        if options.timestep_shift == "static":
+            return SigmaShift(options.shift)
+        return SigmaShift.of_scheduler(scheduler, cls.shift_defaults)
 
     def _latents_per_token(self) -> int:
         """The latents of one token of the transformer, which the shift by resolution counts."""

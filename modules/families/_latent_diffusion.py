@@ -38,13 +38,15 @@ from modules.diffusion.resolve_options import (
     resolve_zero_terminal_snr,
 )
 from modules.diffusion.sample_inputs import SampleInputs
-from modules.diffusion.sample_transform import LatentSampleTransform
+from modules.diffusion.sample_transform import LatentSampleTransform, sample_training_timestep
 from modules.diffusion.schedule_note import schedule_note
 from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer
 from modules.diffusion.token_chunks import PromptTokenizer
 from modules.diffusion.uncached_images import IMAGE, LatentExample, encode_batch_images
-from modules.families._family import read_options, trained_submodules
+from modules.families._family import NoiseLevels, read_options, trained_submodules
 from modules.families._latent_sampling import LatentSampling
+
+_TIMESTEPS = 1000  # of every base model's schedule; only the window's histogram does not read it from there
 
 
 class LatentDiffusion(LatentSampling):
@@ -112,6 +114,13 @@ class LatentDiffusion(LatentSampling):
         assert isinstance(options, DiffusionOptions)
         note = schedule_note(config.base_model, options, cls.spec)
         return [note] if note else []
+
+    @classmethod
+    def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
+        """See Family."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, DiffusionOptions)
+        return NoiseLevels(lambda generator: sample_training_timestep(options, _TIMESTEPS, generator) / _TIMESTEPS)
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from modules.diffusion.flow_matching import SigmaShift
+from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
 from modules.families._flow_transformer import FlowTransformer, from_tokens, to_tokens
@@ -63,8 +64,9 @@ class Flux2(FlowTransformer):
             "guidance_scale": guidance_scale,
         }
 
-    def _shift(self) -> SigmaShift:
+    @classmethod
+    def shift_of(cls, options: FlowOptions, scheduler: Mapping[str, Any], index: Mapping[str, Any]) -> SigmaShift:
         """The pipeline's own, if the scheduler shifts by resolution."""
-        if self.options.timestep_shift == "model" and self.components.scheduler.get("use_dynamic_shifting"):
+        if options.timestep_shift == "model" and scheduler.get("use_dynamic_shifting"):
             return SigmaShift(slope=_SLOPE, intercept=_INTERCEPT)
-        return super()._shift()
+        return super().shift_of(options, scheduler, index)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from modules.diffusion.flow_matching import SigmaShift
+from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
 from modules.families._flow_transformer import FlowTransformer, from_tokens, to_tokens
@@ -66,11 +67,12 @@ class Krea2(FlowTransformer):
             "guidance_scale": guidance_scale,
         }
 
-    def _shift(self) -> SigmaShift:
+    @classmethod
+    def shift_of(cls, options: FlowOptions, scheduler: Mapping[str, Any], index: Mapping[str, Any]) -> SigmaShift:
         """The pipeline of a distilled model takes one shift for all sizes."""
-        if self.options.timestep_shift == "model" and self.components.index.get("is_distilled"):
+        if options.timestep_shift == "model" and index.get("is_distilled"):
             return SigmaShift(intercept=1.15)
-        return super()._shift()
+        return super().shift_of(options, scheduler, index)
 
 
 def _padded(text: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self, cast
 
@@ -25,7 +26,7 @@ from modules.diffusion.flow_matching import TIMESTEP_SCALE, integrate, sample_t
 from modules.diffusion.pixels import mask_loss_weights, mask_or_ones, normalize_pixels
 from modules.diffusion.text_tokens import CaptionEmbedding, tokenize
 from modules.diffusion.timesteps import TimestepDistribution
-from modules.families._family import Family, SampleRequest, read_options
+from modules.families._family import Family, NoiseLevels, SampleRequest, read_options
 from modules.files import FileFault, read_json
 
 MIN_T = 0.05  # in training: the velocity is the error of x_0 divided by t, so its square is weighted by 1 / t^2
@@ -106,6 +107,11 @@ class CaptionedUNet(nn.Module):
         return (x_t - x_0) / t.view(-1, 1, 1, 1)  # x_t - x_0 = t (x_1 - x_0)
 
 
+def sample_training_t(options: PixelOptions, generator: torch.Generator) -> Tensor:
+    """t of one training sample, fp32 []."""
+    return sample_t(options.timesteps, options.shift, generator).clamp_min(MIN_T)
+
+
 @dataclass(frozen=True)
 class PixelSampleTransform:
     """Samples noise and t, and tokenizes the caption."""
@@ -117,11 +123,11 @@ class PixelSampleTransform:
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
         """pixels and noise fp32 [3, H, W], timestep fp32 [], tokens int64 [T]; with a mask, weights fp32 [1, H, W]."""
         pixels = normalize_pixels(cached["pixels"])
-        t = sample_t(self.options.timesteps, self.options.shift, generator)
+        t = sample_training_t(self.options, generator)
         sample = {
             "pixels": pixels,
             "noise": torch.randn(pixels.shape, generator=generator),
-            "timestep": t.clamp_min(MIN_T),
+            "timestep": t,
             "tokens": token_ids(caption, self.options),
         }
         if "mask" in cached:
@@ -164,6 +170,12 @@ class PixelDiffusion(Family):
         if config.base_model is not None:
             _options_of(Path(config.base_model), config.family_options)
         return []
+
+    @classmethod
+    def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
+        """See Family."""
+        options = read_options(PixelOptions, config.family_options)
+        return NoiseLevels(partial(sample_training_t, options), f"shifted by {options.shift:g}")
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module:

@@ -13,6 +13,7 @@ from torch import nn
 
 from modules.checkpoint import Backups, Position, Rotation, StoredState
 from modules.config import TrainConfig
+from modules.config.schedules import learning_rate_factor
 from modules.data.batch import Batch
 from modules.data.loading.progress import Progress
 from modules.distributed import RankGroup, Weights
@@ -47,7 +48,6 @@ from modules.training.optimizers import set_learning_rate
 from modules.training.resume import check_unchanged
 from modules.training.safeguards import check_per_sample
 from modules.training.sample_dropout import PerSampleDropout
-from modules.training.schedules import learning_rate_factor
 from modules.training.setup import Parallelism, build_components
 from modules.training.step_metrics import StepMetrics
 
@@ -247,6 +247,7 @@ class GenericTrainer:
             self.early_stopping,
             lambda: self.requests.stop_is_wanted,
             training_continues,
+            self.requests.take_custom_samples,
         )
 
     # Before the first step

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from modules.checkpoint import StoredState
 from modules.config import TrainConfig
+from modules.config.schedules import learning_rate_factor
 from modules.data.loading.progress import Progress
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
 from modules.machine import hostname
@@ -19,7 +20,6 @@ from modules.run import RunFolder
 from modules.run.endings import ENDINGS
 from modules.training.control_requests import Outcome
 from modules.training.methods.method import file_limits, method_summary
-from modules.training.schedules import learning_rate_factor
 from modules.training.setup import Components
 from modules.training.step_metrics import RANK_METRICS
 

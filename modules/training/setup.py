@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from modules.checkpoint import Rotation
-from modules.config import TrainConfig
+from modules.config import TrainConfig, total_steps
 from modules.distributed import RankGroup, Weights
 from modules.families._family import Family, SampleRequest
 from modules.monitoring import Report
@@ -52,9 +52,8 @@ class Components:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run: `max_steps` or all epochs, whichever is less."""
-        by_epochs = self.config.epochs * self.data.order.steps_per_epoch
-        return by_epochs if self.config.max_steps is None else min(by_epochs, self.config.max_steps)
+        """Optimizer steps of the whole run."""
+        return total_steps(self.config, self.data.order.steps_per_epoch)
 
     @property
     def total_samples(self) -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from modules.config import TrainConfig
+from modules.config.schedules import learning_rate_factor
 from modules.importers import import_file
-from modules.training.schedules import learning_rate_factor
 
 KOHYA: dict[str, object] = {
     "pretrained_model_name_or_path": "a/b",

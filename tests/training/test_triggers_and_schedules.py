@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from modules.config import Interval, TrainConfig
+from modules.config.schedules import learning_rate_factor
 from modules.data.loading.progress import Progress
 from modules.run.folder.commands import COMMAND_NAMES
 from modules.training.actions import ACTIONS
 from modules.training.early_stopping import EarlyStopping
 from modules.training.plan import plan_run
-from modules.training.schedules import learning_rate_factor
 from modules.training.triggers import TimeTrigger, is_due
 
 

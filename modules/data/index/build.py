@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modules.config import ConfigError, DataError, TandemError
 from modules.config.sections.data import DataSettings
@@ -47,6 +48,14 @@ def build_index(
     return load_index(path)
 
 
+def in_validation_split(path_hash: NDArray[np.uint64], seed: int, share: float) -> NDArray[np.bool_]:
+    """bool [images]: held out by `validation_split`.
+
+    A pure function of seed and relative path, so adding files never moves other ones between the sets.
+    """
+    return to_unit_interval(hash_uint64(path_hash, seed, 0x5EED)) < share
+
+
 def check_concepts(settings: DataSettings) -> None:
     """Raises DataError unless some concept is switched on."""
     if not any(concept.enabled for concept in settings.concepts):
@@ -73,9 +82,7 @@ def _with_settings(
     """Add the columns that follow from settings: bucket, and validation (true for every image not trained on)."""
     bucket = assign_buckets(buckets, columns["width"].astype(np.int32), columns["height"].astype(np.int32))
     held_out = np.array([concept.kind != "train" for concept in settings.concepts])
-    # A pure function of seed and relative path, so adding files never moves other ones between the sets.
-    position = to_unit_interval(hash_uint64(columns["path_hash"].astype(np.uint64), seed, 0x5EED))
-    in_split = position < settings.validation_split
+    in_split = in_validation_split(columns["path_hash"].astype(np.uint64), seed, settings.validation_split)
     return columns | {"bucket": bucket, "validation": held_out[columns["concept"].astype(np.int64)] | in_split}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from modules.config import TrainConfig
+from modules.config.train_config import TrainConfig
 
 Schedule = Callable[[float, TrainConfig], float]
 

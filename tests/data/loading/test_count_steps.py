@@ -1,0 +1,44 @@
+"""The steps that the window shows before a run are those of the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config import TrainConfig, total_steps
+from modules.data.index.build import build_index
+from modules.data.loading.count_steps import count_steps
+from modules.data.loading.order import make_order
+from tests.data.helpers import config_for, write_image
+from tests.runs import ROOT
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"epochs": 3, "batch_size": 4},
+        {"epochs": 5, "batch_size": 4, "validation_split": 0.3, "repeats": 2.5},
+        {"epochs": 3, "batch_size": 2, "gradient_accumulation_steps": 3, "drop_last": True},
+        {"epochs": 100, "max_steps": 7},
+    ],
+)
+def test_steps_are_those_of_the_order(settings: dict[str, object], tmp_path: Path) -> None:
+    for number in range(23):
+        write_image(tmp_path / "images" / f"{number}.png", 40 + 8 * (number % 3), 40, number)
+    config = config_for(tmp_path / "images", cache=tmp_path / "cache", **settings)
+    index = build_index(config, config.seed, 8, tmp_path / "cache")
+    batch = config.batch_size * 2 * config.gradient_accumulation_steps
+    order = make_order(index, config, config.seed, index.width > 0, batch)
+    assert count_steps(config, 2) == total_steps(config, order.steps_per_epoch)
+
+
+def test_program_answers_in_json(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "modules.data.loading.count_steps", "1"]
+    config = TrainConfig.model_validate({"concepts": [{"path": str(tmp_path / "missing")}]}).model_dump_json()
+    done = subprocess.run(argv, cwd=ROOT, input=config, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "does not exist" in json.loads(done.stdout)["error"]
