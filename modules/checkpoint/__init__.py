@@ -9,12 +9,15 @@ from modules.checkpoint.backup_files import (
     TrainingState,
     file_names,
     find_damage,
+    is_verified,
     manifest_sha256,
+    not_resumable,
     open_backup,
     read_backup,
     read_manifest,
+    trust_checksums,
 )
-from modules.checkpoint.backup_list import Rotation
+from modules.checkpoint.backup_list import Rotation, misplaced
 from modules.checkpoint.backups import Backups, part_files, to_cpu, write_part, write_texts
 from modules.checkpoint.best_weights import BEST_FILES, BestValidation, BestWeights, best_sha256, read_best
 from modules.checkpoint.optimizer_state import OptimizerState, pack_optimizer, unpack_optimizer
@@ -40,7 +43,10 @@ __all__ = [
     "best_sha256",
     "file_names",
     "find_damage",
+    "is_verified",
     "manifest_sha256",
+    "misplaced",
+    "not_resumable",
     "open_backup",
     "pack_optimizer",
     "part_files",
@@ -50,6 +56,7 @@ __all__ = [
     "read_model_config",
     "save_model",
     "to_cpu",
+    "trust_checksums",
     "unpack_optimizer",
     "write_part",
     "write_texts",

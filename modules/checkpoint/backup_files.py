@@ -191,6 +191,21 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
+def is_verified(folder: Path) -> bool:
+    """Whether this process has just computed the checksums of this backup, or trusted them, and no file was changed
+    since then."""
+    return _state_of_files(folder) in _verified
+
+
+def trust_checksums(folder: Path) -> None:
+    """Have `open_backup` not compute what another process of this machine just has; sizes are compared all the same.
+
+    Raises ResumeError without a manifest.
+    """
+    if damaged_file(folder, read_manifest(folder), reading=False) is None:
+        _verified[:] = [_state_of_files(folder)]
+
+
 def damaged_file(folder: Path, manifest: Manifest, *, reading: bool) -> str | None:
     """A sentence about the first file that is not as the manifest says: by its size, and with `reading` its bytes."""
     for name, entry in manifest.files.items():
@@ -227,15 +242,20 @@ def read_backup(folder: Path) -> TrainingState:
 def open_backup(folder: Path) -> StoredState:
     """The state in `folder`, whose tensors are read when they are asked for. Raises ResumeError if it is damaged.
 
-    The checksums are not computed again if this process has just done so, and no file was changed since then.
+    The checksums are not computed if `is_verified`.
     """
-    fault = None if _state_of_files(folder) in _verified else find_damage(folder)
+    fault = None if is_verified(folder) else find_damage(folder)
     try:
         if fault is None:
             return _open(folder)
     except ResumeError as error:
         fault = str(error)
-    raise ResumeError(
+    raise not_resumable(fault)
+
+
+def not_resumable(fault: str) -> ResumeError:
+    """The error for a backup that has this fault, a sentence."""
+    return ResumeError(
         f"resume: {fault} Use another backup of the run, or --resume latest, which finds the newest valid one."
     )
 

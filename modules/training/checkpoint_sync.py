@@ -14,13 +14,13 @@ from modules.checkpoint import (
     StoredState,
     file_names,
     manifest_sha256,
-    open_backup,
     read_manifest,
 )
 from modules.config import ResumeError
 from modules.distributed import RankGroup
 from modules.files import FileFault, Record, decode_json, remove_tree, validate_record
 from modules.run import RunFolder
+from modules.training.find_backup import open_verified
 
 RECEIVED = "received"  # in the run folder, while a backup from another machine is read
 
@@ -50,7 +50,7 @@ def open_checkpoint(backup: Path | None, folder: RunFolder, ranks: RankGroup) ->
     has_it = [offer == newest for offer in offers]
     names = file_names(newest.parts) | {MANIFEST}
     with local_copy(backup, has_it, newest.sha256, names, "backup", folder, ranks) as copy:
-        yield _open(copy, newest)
+        yield _open(copy, newest, folder, ranks)
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def _offer(rank: int, text: str) -> Offer | None:
         raise ResumeError(f"resume: what rank {rank} says of its backup {error}.") from None
 
 
-def _open(backup: Path, expected: Offer) -> StoredState:
+def _open(backup: Path, expected: Offer, folder: RunFolder, ranks: RankGroup) -> StoredState:
     if manifest_sha256(backup) != expected.sha256:
         raise ResumeError(f"resume: {backup} is not the backup that was announced; another rank sent something else.")
-    return open_backup(backup)
+    return open_verified(backup, folder, ranks)

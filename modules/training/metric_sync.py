@@ -29,12 +29,10 @@ class MetricSync:
         progress: Progress,
     ) -> None:
         """`progress` is where training starts or goes on."""
-        config, backups = components.config, components.backups
+        config = components.config
         self._components, self._metrics, self._memory = components, metrics, memory
         self._ranks, self._report = ranks, report
-        self._nonfinite = NonFiniteGuard(
-            config.max_nonfinite_steps, config.precision, lambda: backups.newest_valid()[0], report
-        )
+        self._nonfinite = NonFiniteGuard(config.max_nonfinite_steps, config.precision, self._newest_backup, report)
         self._log_timer = TimeTrigger({"log": config.log_every})
         self._logged = progress
 
@@ -77,3 +75,15 @@ class MetricSync:
             sums = self.exchange({}, flush=True)
             requested = {name: value + requested.get(name, 0.0) for name, value in sums.items()}
         return requested
+
+    def _newest_backup(self) -> str:
+        """The newest valid backup, which rank 0 finds for all; empty if there is none."""
+        found = ""
+
+        def find() -> None:
+            nonlocal found
+            newest, _ = self._components.backups.newest_valid()
+            found = "" if newest is None else str(newest)
+
+        self._ranks.run_on_rank0("newest backup", find)
+        return self._ranks.gather("newest backup found", found)[0]

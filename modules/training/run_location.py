@@ -1,4 +1,4 @@
-"""Which run folder a start works in, and which backup it resumes from."""
+"""Which run folder a start works in."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from modules.checkpoint import Backups
-from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, TrainingError
+from modules.config import ConfigError, TandemError, TrainConfig, TrainingError
 from modules.distributed import RankEnv, RunStore, parse_value
 from modules.files import Record
-from modules.monitoring import Report
 from modules.run import RunFolder
 from modules.run.folder.links import refuse_links
 from modules.run.folder.resume import LATEST, folder_to_resume
@@ -68,27 +66,3 @@ def choose_run_folder(config: TrainConfig, resume: str | None) -> RunFolder:
     folder = RunFolder.create(config) if resume is None else folder_to_resume(config, resume)
     remember_run_folder(folder)
     return folder
-
-
-def find_backup(resume: str | None, folder: RunFolder, report: Report, rank: int = 0) -> Path | None:
-    """The backup that --resume asks for; None for a new run, or one that ended before its first backup.
-
-    Ranks on other machines than rank 0 need not have it: they are sent it. Raises ResumeError if every backup is
-    damaged.
-    """
-    if resume is None:
-        return None
-    if resume != LATEST:
-        return Path(resume) if rank == 0 or Path(resume).is_dir() else None
-    newest, damaged = Backups(folder.backup_dir, keep=1).newest_valid()
-    for fault in damaged:
-        report.warning(fault)
-    if newest is not None:
-        return newest
-    if damaged:
-        raise ResumeError(
-            f"resume: no backup in {folder.backup_dir} is undamaged.",
-            "Start a new run under another --run_name.",
-        )
-    report.note(f"{folder.path} has no backup yet: starting at the first step.")
-    return None

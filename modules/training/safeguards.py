@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 from torch import Tensor
 
@@ -18,7 +17,7 @@ class NonFiniteGuard:
     The gradient norm is the same on all ranks, so all ranks agree.
     """
 
-    def __init__(self, limit: int, precision: str, newest_backup: Callable[[], Path | None], report: Report) -> None:
+    def __init__(self, limit: int, precision: str, newest_backup: Callable[[], str], report: Report) -> None:
         self._limit = limit
         self._precision = precision
         self._newest_backup = newest_backup

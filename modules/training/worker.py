@@ -63,10 +63,10 @@ from modules.training.batch_size_finder import search_batch_size
 from modules.training.control_requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
 from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
+from modules.training.find_backup import find_backup
 from modules.training.finish import train_to_the_end
 from modules.training.generic_trainer import GenericTrainer
 from modules.training.profiler import profiled
-from modules.training.run_location import find_backup
 from modules.training.step_benchmark import measure_steps
 from modules.training.step_metrics import metric_names
 from modules.training.triggers import TimeTrigger
@@ -116,8 +116,8 @@ def _run_worker(
     try:
         require_device(config)
         with requests.handle_signals(), training_lock(folder) if rank == 0 else nullcontext():
-            backup = find_backup(resume_after_restart(resume, folder), folder, report, rank)
             with join_ranks(config, folder, report, rank_env, store, supervised=supervised) as ranks:
+                backup = find_backup(resume_after_restart(resume, folder), folder, report, ranks)
                 trainer = _trainer(config, folder, report, requests, ranks, backup)
                 with profiled(config, folder, rank, report):
                     outcome = _run(trainer)

@@ -18,7 +18,7 @@ from tests.runs import tiny_config, train_alone
 def test_only_fp16_is_advised_to_use_bf16(precision: str) -> None:
     warnings: list[str] = []
     report = cast("Any", SimpleNamespace(warning=warnings.append))
-    guard = NonFiniteGuard(1, precision, lambda: None, report)
+    guard = NonFiniteGuard(1, precision, lambda: "", report)
     record = cast("StepRecord", SimpleNamespace(step=3, grad_norm=float("nan"), out_of_memory=False))
     with pytest.raises(TrainingError, match="There is no backup yet") as caught:
         guard.check(record)
