@@ -14,7 +14,6 @@ OWN = "written by this process or program, in a new folder or under a name of it
 CHECKED = "by a library, after modules/files has found a regular file"
 # file -> (uses, why they may be there)
 ALLOWED = {
-    "app/monitor/export.py": (["open"], "a new file, which then replaces the one that the user named"),
     "app/toolkit.py": (["shutil.copyfile"], "of the installed customtkinter"),
     "app/windows/child_program.py": (["open"], OWN),
     "modules/checkpoint/backup_files.py": (["load_file"], CHECKED),
@@ -34,6 +33,7 @@ ALLOWED = {
     "modules/files/images.py": (["Image.open"], "on what this package has opened"),
     "modules/files/private.py": (["os.open"], "a new file"),
     "modules/files/reading.py": (["os.open"], "the one reader"),
+    "modules/files/trash.py": (["os.open"], "a new file"),
     "modules/files/writing.py": (["os.open", "shutil.rmtree"], "the one place for writing into foreign folders"),
     "modules/machine/host.py": (["read_text"], "of the system: /proc and cgroups"),
     "modules/machine/process_load.py": (["read_text"], "of the system: /proc"),
@@ -42,6 +42,7 @@ ALLOWED = {
     "modules/preflight/loader.py": (["shutil.copyfile"], "of regular files, to a folder of its own"),
     "modules/run/batch_size/start.py": (["shutil.copy2"], "of regular files, to a folder of its own"),
     "modules/run/console.py": (["os.open"], "/dev/null"),
+    "modules/run/debug_package/package.py": (["zipfile.ZipFile"], f"a new file, {OWN}"),
     "modules/run/folder/failures.py": (["open"], "opened for reading and writing, a pipe raises"),
     "modules/run/folder/folder_guard.py": (["shutil.rmtree"], "of a folder that is no link"),
     "modules/run/folder/run_lock.py": (["open"], "opened for reading and writing, a pipe raises"),

@@ -58,6 +58,7 @@ def test_console_commands_print_their_version(command: str, capsys: pytest.Captu
         "sample.py",
         "classify.py",
         "backup.py",
+        "debug_package.py",
         "convert.py",
         "submit_slurm.py",
         "import_config.py",

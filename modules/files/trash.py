@@ -1,0 +1,114 @@
+"""Moving files and folders to the trash, as the freedesktop.org Trash specification 1.0 says, and back.
+
+The trash of the user's home takes what is on the same file system, that of a mounted disk what is on the disk. Where
+there is neither, or on a system with another kind of trash, it is a folder `.trash` beside what is removed, with the
+same layout: nothing is ever copied to another disk, and nothing is deleted.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+import sys
+import time
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+FALLBACK: Final = ".trash"
+_MODE: Final = stat.S_IRWXU
+
+
+@dataclass(frozen=True)
+class Trashed:
+    """Where something was (`original`), where it is now, and the .trashinfo file that says so."""
+
+    original: Path
+    place: Path
+    info: Path
+
+
+def move_to_trash(path: Path) -> Trashed:
+    """Move a file or a folder, or the link itself, to the trash. Raises OSError if it cannot be moved."""
+    path = path.parent.resolve() / path.name
+    device = path.lstat().st_dev
+    for trash, top in _trashes(path):
+        try:
+            _make(trash)
+            if trash.lstat().st_dev == device:
+                return _move(path, trash, top)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+    return _move(path, _make(path.parent / FALLBACK), None)
+
+
+def restore(trashed: Trashed) -> None:
+    """Move it back to where it was. Raises OSError, FileExistsError if something has taken its place."""
+    if os.path.lexists(trashed.original):
+        raise FileExistsError(errno.EEXIST, "has come there meanwhile", str(trashed.original))
+    trashed.original.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(trashed.place, trashed.original)
+    trashed.info.unlink(missing_ok=True)
+
+
+def _trashes(path: Path) -> Iterator[tuple[Path, Path | None]]:
+    """The trash folders that may take a path, best first, each with the folder to which its paths are relative."""
+    if sys.platform in ("win32", "darwin"):
+        return
+    data = os.environ.get("XDG_DATA_HOME") or ""
+    yield (Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share") / "Trash", None
+    top = _mount_point(path)
+    shared = top / ".Trash"
+    with suppress(OSError):
+        found = shared.lstat()  # made by the administrator: it has to be sticky, and no link
+        if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
+            yield shared / str(os.getuid()), top
+    yield top / f".Trash-{os.getuid()}", top
+
+
+def _mount_point(path: Path) -> Path:
+    """The top folder of the file system of a path."""
+    found = path.parent
+    while found != found.parent and not os.path.ismount(found):
+        found = found.parent
+    return found
+
+
+def _make(trash: Path) -> Path:
+    """Create the trash and its two folders for this user alone, unless they exist. Raises OSError."""
+    trash.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (trash, trash / "files", trash / "info"):
+        folder.mkdir(mode=_MODE, exist_ok=True)
+        if folder.is_symlink():
+            raise OSError(errno.EPERM, "is a link", str(folder))
+    return trash
+
+
+def _move(path: Path, trash: Path, top: Path | None) -> Trashed:
+    """Reserve a name by its .trashinfo file, which exists first, as the specification asks; then rename."""
+    named = urllib.parse.quote(os.fsencode(path if top is None else path.relative_to(top)))
+    text = f"[Trash Info]\nPath={named}\nDeletionDate={time.strftime('%Y-%m-%dT%H:%M:%S')}\n"
+    for name in itertools.chain([path.name], (f"{path.name}.{number}" for number in itertools.count(2))):
+        info, place = trash / "info" / f"{name}.trashinfo", trash / "files" / name
+        try:
+            descriptor = os.open(info, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            continue
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        try:
+            if os.path.lexists(place):  # without its info: left there by another program
+                info.unlink()
+                continue
+            os.rename(path, place)
+        except OSError:
+            info.unlink(missing_ok=True)
+            raise
+        return Trashed(path, place, info)
+    raise AssertionError("itertools.count ends never")

@@ -1,0 +1,94 @@
+"""scripts/debug_package.py: lists what it would write, asks, and holds nothing private."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from modules.run import RunFolder
+from tests.app.fake_runs import make_fake_run
+from tests.runs import ROOT
+
+SECRET = "hf_" + "aB3" * 11
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = make_fake_run(
+        tmp_path / "runs" / "cats",
+        steps=4000,  # 1,600 s
+        samples_every=1000,
+        concepts=[{"path": str(Path.home() / "photos" / "anna"), "prompt_prefix": "my secret idea"}],
+    )
+    folder.console_file.write_text(
+        f"TANDEM_JOIN_TOKEN='0123456789abcdef' ./train_distributed.sh --join 10.0.0.1\n{SECRET}\n"
+        f"{Path.home()}/photos/anna/1.png cannot be read\nprompt a blue square on black is drawn\n"
+        "C:\\Users\\anna\\x /home/anna/y\n"
+    )
+    folder.join_line_file.write_text("TANDEM_JOIN_TOKEN=0123456789abcdef")
+    (folder.log_dir / "rank-0.txt").write_text("line\n" * 100_000)
+    (folder.model_dir).mkdir()
+    (folder.model_dir / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(ROOT / "scripts" / "debug_package.py"), *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_package_is_listed_then_written_and_holds_nothing_private(run: RunFolder, tmp_path: Path) -> None:
+    file = tmp_path / "cats.zip"
+    asked = call(run.path, "--output", file)
+    assert asked.returncode == 2
+    assert "Nothing is written yet" in asked.stderr
+    assert "events.jsonl" in asked.stdout
+    assert not file.exists()
+
+    done = call(run.path, "--output", file, "--yes")
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(file) as package:
+        texts = {name: package.read(name).decode() for name in package.namelist()}
+    assert {"about.txt", "config.json", "events.jsonl", "versions.txt", "devices.txt", "log/console.txt"} <= set(texts)
+    assert "log/join_line.txt" not in texts
+    assert not any(name.endswith((".png", ".safetensors")) for name in texts)
+    whole = "\n".join(texts.values())
+    for private in (SECRET, "0123456789abcdef", str(Path.home()), "anna/x", "\\anna", "my secret idea", "blue square"):
+        assert private not in whole, private
+    assert "~/photos/anna/1.png cannot be read" in texts["log/console.txt"]
+    assert len(texts["log/rank-0.txt"]) <= 256 << 10, "the end of a long log"
+    events = [json.loads(line) for line in texts["events.jsonl"].splitlines()]
+    steps = [event["step"] for event in events if event["type"] == "step"]
+    assert events[0]["type"] == "started"
+    assert steps[-1] == 4000
+    assert 2400 <= steps[0] <= 2520, "of the last ten minutes"
+    assert "torch==" in texts["versions.txt"]
+    assert "CPU" in texts["devices.txt"]
+
+
+def test_show_prints_all_and_writes_nothing(run: RunFolder, tmp_path: Path) -> None:
+    before = set(tmp_path.rglob("*"))
+    shown = call(run.path, "--show")
+    assert shown.returncode == 0
+    assert "==> versions.txt <==" in shown.stdout
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "nowhere is not a run folder"),
+        (["--output", "x.txt"], "must end in .zip"),
+        (["--output", "no/where/x.zip"], "there is no folder"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], words: str) -> None:
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
