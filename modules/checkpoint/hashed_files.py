@@ -25,13 +25,19 @@ class HashedFile:
     """
 
     def __init__(self, path: Path, size: int = BLOCK_BYTES) -> None:
-        """`size`: bytes to expect, if they are few. Raises OSError, also for a link."""
+        """`size`: bytes to expect, if they are few. Raises OSError, also for a link, or if there is no memory."""
         self._path = path
         self._descriptor = open_for_writing(path)
         self._sha256 = hashlib.sha256()
         self._size = 0
         self._writer = VerifiedWriter(self._descriptor)
-        self._block = self._writer.block(min(size, BLOCK_BYTES))
+        try:
+            self._block = self._writer.block(min(size, BLOCK_BYTES))
+        except BaseException as error:
+            os.close(self._descriptor)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, str(path)) from None
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -1,10 +1,13 @@
-"""Errors in code that is not Tandem's: the line of it that failed."""
+"""Errors in code that is not Tandem's: the line of it that failed, or that ended the program."""
 
 from __future__ import annotations
 
+import os
+import sys
 import sysconfig
 from pathlib import Path
-from typing import Final
+from types import CodeType
+from typing import Final, NoReturn
 
 from modules import ROOT
 
@@ -15,6 +18,8 @@ _LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "plat
 
 def describe_code_error(error: BaseException) -> str:
     """Such as "gnn.py, line 12, in __getitem__: KeyError: 'x'"; without a place if no line of the user's failed."""
+    if isinstance(error, SystemExit):
+        return f"{failed_line(error) or 'the code'}: it ended the program, with exit code {error.code!r}"
     text = error.msg if isinstance(error, SyntaxError) else str(error)  # that of a SyntaxError ends with its line
     what = " ".join(f"{type(error).__name__}: {text}".split()).rstrip(" .:")
     what = what if len(what) <= _MAX_MESSAGE_CHARS else what[: _MAX_MESSAGE_CHARS - 1] + "…"
@@ -27,10 +32,31 @@ def failed_line(error: BaseException) -> str:
     found, entry = "", error.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
-        if not code.co_filename.startswith(("<", *_OURS, *_LIBRARIES)):
+        if _is_users(code):
             place = f", in {code.co_name}" if not code.co_name.startswith("<") else ""
             found = f"{Path(code.co_filename).name}, line {entry.tb_lineno}{place}"
         entry = entry.tb_next
     if isinstance(error, SyntaxError) and error.lineno is not None and error.filename:
         return f"{Path(error.filename).name}, line {error.lineno}"
     return found
+
+
+def report_exits() -> None:
+    """Have os._exit in a user's code raise SystemExit as sys.exit does, because the process would end without a word.
+
+    In Tandem's code and in libraries, whose child processes end so, it ends the process as before.
+    """
+    os._exit = _exit_or_raise
+
+
+def _exit_or_raise(status: int) -> NoReturn:
+    if _is_users(sys._getframe(1).f_code):
+        raise SystemExit(status)
+    _end_process(status)
+
+
+def _is_users(code: CodeType) -> bool:
+    return not code.co_filename.startswith(("<", *_OURS, *_LIBRARIES))
+
+
+_end_process = os._exit

@@ -165,7 +165,7 @@ def _called(code: CustomCode, function: str, options: Section) -> object:
         return code.bound(function, options)()
     except (ConfigError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # a user's code can raise anything
+    except (Exception, SystemExit) as error:  # a user's code can raise anything
         raise ConfigError(f"{function} failed: {describe_code_error(error)}.") from error
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from modules.config import ConfigError
-from modules.config.code_errors import describe_code_error
+from modules.config.code_errors import describe_code_error, report_exits
 from modules.config.trusted_code import read_code, require_trusted
 
 _CODE = "__code_that_ran__"
@@ -27,6 +27,7 @@ def load_python_file(path: Path) -> ModuleType:
     module.__file__ = file
     vars(module)[_CODE] = code
     sys.modules[name] = module  # dataclasses and pickle look up a class's module there
+    report_exits()
     try:
         # the bytes that were checked, not what the file may hold by now
         exec(compile(code, file, "exec"), vars(module))

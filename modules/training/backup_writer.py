@@ -17,6 +17,7 @@ from modules.monitoring import Report
 from modules.training.state_copy import StateCopy, size_of
 
 MOST_COPIES: Final = 2  # one that is being written and one that waits
+TRAINING_CONTINUES: Final = "Training continues."
 _SPARE_MIB: Final = 512  # of host memory, which a copy leaves free
 _LIMIT_S: Final = 1.0  # for a backup under way, when a rank of a group fails
 _NICENESS: Final = 5  # of the thread: with few cores, training comes first
@@ -47,6 +48,7 @@ class BackupWriter:
         self._failed_step: int | None = None  # of the last backup, unless that is complete
         self._is_abandoned = False
         self._has_told: set[str] = set()
+        self._follows = TRAINING_CONTINUES  # what a warning says after a backup has failed
 
     def submit(self, state: TrainingState, config_json: str) -> None:
         """Copy `state` and return while it is written; if the copy does not fit into memory, write it at once.
@@ -96,6 +98,11 @@ class BackupWriter:
             self._changed.wait_for(lambda: self._running is None, limit_s)
             return self._failed_step
 
+    def complete(self) -> int | None:
+        """As `wait`, once training has ended: another backup follows, whatever becomes of those under way."""
+        self._follows = "Training has ended, and another backup is tried before the run ends."
+        return self.wait()
+
     @contextmanager
     def completing(self, *, alone: bool) -> Iterator[None]:
         """Around training: an error in the block leaves it once the backups under way are complete.
@@ -106,6 +113,7 @@ class BackupWriter:
         try:
             yield
         except Exception:
+            self._follows = "The run ends because of an error, and does not try again."
             self.wait(None if alone else _LIMIT_S)
             self._is_abandoned = True
             raise
@@ -177,7 +185,7 @@ class BackupWriter:
             if not self._is_abandoned:
                 self._report.backup(folder, job.step)
         except Exception as error:  # noqa: BLE001  # main thread and user are to learn of it, whatever it is
-            failure = not_written("backup", job.step, error)
+            failure = not_written("backup", job.step, error, self._follows)
             if not self._is_abandoned:
                 self._report.warning(failure)
             return failure
@@ -189,9 +197,9 @@ class BackupWriter:
             self._report.note(text)
 
 
-def not_written(name: str, step: int, error: BaseException) -> str:
+def not_written(name: str, step: int, error: BaseException, follows: str = TRAINING_CONTINUES) -> str:
     """The warning after an action whose files could not be written."""
-    return f"The {name} at step {step} could not be written: {error}. Training continues."
+    return f"The {name} at step {step} could not be written: {error}. {follows}"
 
 
 def fits(size: int) -> bool:

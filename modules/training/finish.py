@@ -58,7 +58,7 @@ def _complete_backups(trainer: GenericTrainer) -> None:
     def wait() -> None:
         nonlocal failed_step
         trainer.report.phase("saving")
-        failed_step = str(trainer.components.backups.wait() or "")
+        failed_step = str(trainer.components.backups.complete() or "")
 
     trainer.ranks.run_on_rank0("backup", wait)
     if trainer.ranks.gather("failed backup", failed_step)[0] == str(trainer.progress.step):

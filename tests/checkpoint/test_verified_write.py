@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
 import resource
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from modules import ROOT
 from modules.checkpoint import hashed_files, verified_write
 from modules.checkpoint.hashed_files import HashedFile
 
@@ -105,3 +109,25 @@ def test_a_reader_that_fails_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     expected = "Cannot allocate memory" if fails == "memory" else "RuntimeError: broken"
     with pytest.raises(OSError, match=rf"{expected}.*file"), HashedFile(tmp_path / "file") as file:
         file.add(bytes(9 * BLOCK))
+
+
+REFUSED_MEMORY = """
+import os, resource, sys
+from pathlib import Path
+from modules.checkpoint.hashed_files import HashedFile
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+before = os.listdir("/proc/self/fd")
+resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))
+try:
+    HashedFile(Path(sys.argv[1]))
+except OSError as error:
+    found = error
+print(found.errno, found.filename == sys.argv[1], os.listdir("/proc/self/fd") == before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory")
+def test_memory_that_is_refused_leaves_no_open_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", REFUSED_MEMORY, str(tmp_path / "file")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [str(errno.ENOMEM), "True", "True"], done.stderr

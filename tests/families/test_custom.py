@@ -28,7 +28,15 @@ from modules.training.model_setup import prepare_model
 from modules.training.parity import loss_difference, weight_difference
 from modules.training.precision import Precision
 from tests import points
-from tests.runs import Run, run_command, same_state, train_alone
+from tests.runs import (
+    Run,
+    assert_error_message,
+    group_settings,
+    run_command,
+    same_state,
+    train_alone,
+    train_command,
+)
 
 FILE = points.__file__
 
@@ -263,3 +271,58 @@ def test_the_file_in_the_guide_trains(tmp_path: Path) -> None:
     assert code == 0, run.failure(0)
     losses = [float(str(event["loss"])) for event in run.events("validation")]
     assert losses[-1] < 0.5 * run.losses[0]
+
+
+EXITING = """
+import os, sys
+from os import _exit
+import torch
+from torch import nn
+
+def leave():
+    {exit}
+
+class Data:
+    def __len__(self):
+        return 16
+    def __getitem__(self, number):
+        {item}
+        return torch.full((2,), float(number))
+
+def build_model():
+    {model}
+    return nn.Linear(2, 1)
+
+def build_data():
+    {data}
+    return Data()
+
+def loss(model, batch):
+    {loss}
+    return model(batch).square().mean()
+"""
+PLACES = ("item", "model", "data", "loss")
+
+
+@pytest.mark.parametrize("exits", ["sys.exit(7)", "os._exit(7)", "_exit(7)", "raise SystemExit(7)"])
+@pytest.mark.parametrize("place", PLACES)
+def test_code_that_ends_the_program_is_named(tmp_path: Path, place: str, exits: str) -> None:
+    file = tmp_path / "leaving.py"
+    text = EXITING.format(exit=exits, **{name: "leave()" if name == place else "pass" for name in PLACES})
+    file.write_text(text)
+    code, run = train_alone(config_of(tmp_path, family=str(file), loader_workers=int(place == "item")))
+    assert code != 0
+    line = 1 + text.splitlines().index(f"    {exits}")
+    said = f"leaving.py, line {line}, in leave: it ended the program, with exit code 7."
+    assert said in run.failure(0)
+    assert len(run.events("error")) <= 1
+
+
+@pytest.mark.slow
+def test_code_that_ends_one_rank_is_named_by_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "leaving.py"
+    text = EXITING.format(exit="os._exit(0)", item="pass", model="pass", data="pass", loss="leave()")
+    file.write_text(text)
+    config = config_of(tmp_path, family=str(file), **group_settings(2))
+    done = run_command(train_command(config, tmp_path / "config.json"))
+    assert_error_message(done, 3, "leaving.py", "in leave: it ended the program, with exit code 0.")

@@ -162,6 +162,14 @@ def test_an_error_waits_for_a_backup_under_way_and_a_second_ctrl_c_does_not(disk
         raise ValueError("x")
     assert steps_of(tmp_path / "backup") == [1, 2]
     assert report.events[-1] == "backing up None"
+    disk.is_fast.clear()
+    disk.refuses = 1
+    writer = BackupWriter(disk, report, merges=True)
+    writer.submit(state_at(3), "{}")
+    threading.Timer(0.1, disk.is_fast.set).start()
+    with pytest.raises(ValueError, match="x"), writer.completing(alone=True):
+        raise ValueError("x")
+    assert "The run ends because of an error, and does not try again" in str(report.events[-2])
 
 
 def test_the_last_backup_waits_for_one_under_way_and_replaces_one_that_waits(disk: SlowDisk, tmp_path: Path) -> None:
@@ -203,18 +211,27 @@ def test_a_state_that_grows_is_copied_whole(tmp_path: Path) -> None:
 def test_a_last_backup_that_failed_is_written_again_before_the_run_ends(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, refused = Backups.write, []
+    write, refused, has_ended = Backups.write, [], threading.Event()
+    complete = BackupWriter.complete
 
     def refuse_once(backups: Backups, state: TrainingState, config_json: str) -> Path:
         if state.position.step == 2 and not refused:
             refused.append(state.position.step)
+            assert has_ended.wait(WAIT_S)
             raise OSError(28, "No space left on device")
         return write(backups, state, config_json)
 
+    def complete_late(writer: BackupWriter) -> int | None:
+        threading.Timer(0.1, has_ended.set).start()
+        return complete(writer)
+
     monkeypatch.setattr(Backups, "write", refuse_once)
+    monkeypatch.setattr(BackupWriter, "complete", complete_late)
     code, run = train_alone(tiny_config(images, tmp_path, backup_every="2 steps", max_steps=2))
     assert code == 0
     assert "The backup at step 2 could not be written" in run.warnings
+    assert "another backup is tried before the run ends" in run.warnings
+    assert "Training continues" not in run.warnings
     assert [event["step"] for event in run.events("backup")] == [2]
     assert run.state.position.step == 2
     assert run.events("backing_up")[-1]["step"] is None

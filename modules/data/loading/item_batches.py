@@ -139,5 +139,5 @@ def _run(work: Callable[[], T], what: str, advice: str = "") -> T:
         return work()
     except (DataError, MemoryError):
         raise
-    except Exception as error:  # a user's code can raise anything
+    except (Exception, SystemExit) as error:  # a user's code can raise anything
         raise DataError(f"{what}: {describe_code_error(error)}.", advice) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from modules.config import TandemError
-from modules.config.code_errors import failed_line
+from modules.config.code_errors import describe_code_error, failed_line
 
 # What to try if other processes, not the failed rank itself, detected the failure.
 _ADVICE_OF_KINDS: Final = {
@@ -265,7 +265,9 @@ def explain_exception(error: BaseException, *, training: bool = False) -> Explan
     if isinstance(error, TandemError):
         return Explanation(error.kind, error.message, error.advice)
     if isinstance(error, SystemExit):
-        return Explanation("error", f"The program exited with code {error.code!r}.", "")
+        if not failed_line(error):
+            return Explanation("error", f"The program exited with code {error.code!r}.", "")
+        return Explanation("error", f"{describe_code_error(error)}.", "Let it raise an exception that says why.")
     names = {cls.__name__ for cls in type(error).__mro__}
     rule = _ERRNO_RULES.get(error.errno or 0) if isinstance(error, OSError) else None
     found = _explain(rule, type(error).__name__, names, str(error), training)
