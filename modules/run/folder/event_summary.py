@@ -34,6 +34,7 @@ class EventSummary:
         self.phase = ""  # the latest; "training" after a step
         self.phase_since_finished = ""  # the latest since the last `finished` event
         self.exit_code: int | None = None  # of the last `finished` event, if it is one of Tandem's
+        self.reason = ""  # of the last `finished` event
         self.finished_at: float | None = None  # seconds since 1970, of the last event, if that is `finished`
         self.error: ReportedError | None = None
         self.add(events)
@@ -69,6 +70,7 @@ class EventSummary:
         elif kind == "finished":
             code, at = event.get("exit_code"), event.get("t")
             self.exit_code = code if isinstance(code, int) and code in EXIT_CODES else None
+            self.reason = _text(event, "reason")
             self.finished_at = float(at) if isinstance(at, (int, float)) else 0.0
             self.phase_since_finished = ""
 

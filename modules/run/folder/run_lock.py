@@ -12,13 +12,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import psutil
 
 from modules.config import ResumeError
 from modules.files import open_for_writing
 from modules.run.folder.run_folder import RunFolder
+
+_RETRY_S: Final = 0.02
 
 
 @contextmanager
@@ -57,6 +59,30 @@ def supervisor_lock(folder: RunFolder) -> Iterator[None]:
         except OSError:
             pass
         yield
+
+
+@contextmanager
+def file_lock(path: Path, wait_s: float = 0.0) -> Iterator[bool]:
+    """Hold a lock of any name for the block; False if another process still has it after `wait_s`.
+
+    On a file system without locks nobody is kept out. Raises OSError if the file cannot be written. Threads of one
+    process are not kept apart.
+    """
+    deadline = time.monotonic() + wait_s
+    with _open(path) as file:
+        while True:
+            try:
+                _lock(file)
+            except (BlockingIOError, PermissionError):
+                if time.monotonic() < deadline:
+                    time.sleep(_RETRY_S)
+                    continue
+                yield False
+                return
+            except OSError:
+                pass
+            break
+        yield True
 
 
 def check_not_training(folder: RunFolder) -> None:

@@ -1,0 +1,161 @@
+"""The run of one entry: starting or continuing it, asking it to stop, and how it ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from modules.config import save_config
+from modules.config.trusted_code import allow_family
+from modules.files import FileFault, read_json
+from modules.run.endings import ENDINGS
+from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
+from modules.run.folder.commands import STOP_TERMINATED, request_command
+from modules.run.folder.event_summary import EventSummary
+from modules.run.folder.failures import read_start_failure, root_cause
+from modules.run.folder.pidfile import find_launcher
+from modules.run.folder.run_folder import RunFolder, check_run_name_free
+from modules.run.folder.run_lock import is_training
+from modules.run.launch.detached import check_config, create_run, launch
+from modules.run.queue.entries import Entry
+from modules.run.queue.folder import RunQueue
+
+_OF_A_STOP = (INTERRUPTED, PAUSED, TERMINATED)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended; `was_stopped`: it was asked to by the queue, so it waits again."""
+
+    exit_code: int | None
+    reason: str
+    was_stopped: bool = False
+
+
+class ActiveRun:
+    """A run that the queue has started, or one that it has found running: a run outlives a killed queue."""
+
+    def __init__(self, entry: Entry, folder: RunFolder, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.entry = entry
+        self.folder = folder
+        self._process = process
+        self._stops = 0
+
+    @classmethod
+    def start(cls, queue: RunQueue, entry: Entry, mark: Entry) -> ActiveRun:
+        """Start an entry's run, or continue it if it has started before; `mark` is recorded first.
+
+        Raises TandemError: a config that this computer cannot run, code that nobody has allowed, a name that is taken.
+        """
+        config = queue.load(entry)
+        allow_family(config.family, trust=False, ask=None)
+        folder = queue.run_folder(entry)
+        if entry.started is None:
+            check_run_name_free(queue.runs_dir, entry.name)
+            check_config(config)
+        # Before the folder exists, so that a queue that is killed now knows the folder as its own.
+        queue.edit(lambda found: found.with_entry(mark))
+        if folder.path.is_dir():
+            folder.make_directories()
+            save_config(config, folder.config_file)
+        else:
+            create_run(config)
+        return cls(mark, folder, launch(folder, resume=folder.events_file.exists()))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still trains; a run whose launcher was killed goes on."""
+        if self._process is not None and self._process.poll() is None:
+            return True
+        return is_alive(self.folder)
+
+    def stop(self, number: int) -> None:
+        """Ask the run to stop after a backup, as by this signal; the second time, at once."""
+        self._stops += 1
+        process: subprocess.Popen[bytes] | psutil.Process | None = self._process
+        if self._process is None or self._process.poll() is not None:
+            launcher = find_launcher(self.folder)
+            process = None if launcher is None else launcher.process
+        if process is not None and sys.platform != "win32":
+            with suppress(psutil.Error, OSError):
+                process.send_signal(number)
+                return
+        self.repeat_stop()
+
+    def repeat_stop(self) -> None:
+        """The command for a run that no signal reaches; its start may have deleted an earlier one."""
+        with suppress(OSError):
+            if self._stops and not (self.folder.commands_dir / "stop").exists():
+                request_command(self.folder, "stop", STOP_TERMINATED)
+
+    def stop_once(self) -> None:
+        """`stop` by SIGTERM, unless it was asked before."""
+        if not self._stops:
+            self.stop(signal.SIGTERM)
+
+    @property
+    def needs_command(self) -> bool:
+        """Whether a stop can only be a command."""
+        return sys.platform == "win32" or self._process is None
+
+    def ended(self) -> Ended:
+        """How it ended, once it is not alive."""
+        events = EventSummary.of_file(self.folder.events_file)
+        has_finished = events.finished_at is not None and events.finished_at >= (self.entry.started or 0.0)
+        code = None if self._process is None else self._process.poll()
+        if has_finished and (code is None or code < 0):  # of a launcher that was killed meanwhile
+            code = events.exit_code
+        if code == FINISHED:
+            ending = ENDINGS.get(events.reason if has_finished else "finished")
+            return Ended(code, ending.title if ending else "Finished")
+        was_stopped = bool(self._stops) and (code is None or code < 0 or code in _OF_A_STOP)
+        return Ended(code, _cause(self.folder, events, code), was_stopped)
+
+
+def is_alive(folder: RunFolder) -> bool:
+    """Whether a run trains, or is about to."""
+    return find_launcher(folder) is not None or is_training(folder)
+
+
+def devices_in_use(runs_dir: Path, own: set[str]) -> dict[str, list[int] | None]:
+    """The runs of a folder that are active but are none of the queue's `own`, with their devices (None: all)."""
+    found: dict[str, list[int] | None] = {}
+    try:
+        folders = [RunFolder(path) for path in runs_dir.iterdir() if path.name not in own and path.is_dir()]
+    except OSError:
+        return found
+    for folder in folders:
+        if folder.log_dir.is_dir() and is_alive(folder):
+            found[folder.name] = _devices(folder.config_file)
+    return found
+
+
+def _devices(config_file: Path) -> list[int] | None:
+    try:
+        data = read_json(config_file)
+    except (OSError, FileFault):
+        return None
+    numbers = data.get("device_ids") if isinstance(data, dict) else None
+    return numbers if isinstance(numbers, list) and all(type(each) is int for each in numbers) else None
+
+
+def _cause(folder: RunFolder, events: EventSummary, code: int | None) -> str:
+    """Why a run did not finish, in a line."""
+    failure = read_start_failure(folder) or root_cause(folder)
+    if failure is not None:
+        return failure.message
+    if events.finished_at is not None:
+        if events.error is not None and events.reason == "failed":
+            return events.error.message
+        if ending := ENDINGS.get(events.reason):
+            return f"{ending.title}: {ending.detail}" if ending.detail else ending.title
+    if code is not None and code < 0:
+        with suppress(ValueError):
+            return f"The process was ended by {signal.Signals(-code).name}"
+    return "The process was killed, or the computer went down" if code is None else f"It ended with exit code {code}"

@@ -1,0 +1,142 @@
+"""What queue.json holds: the entries in their order. It has names and numbers only, so it cannot lead elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, field_validator
+
+from modules.config import ConfigError
+from modules.config.run_names import sanitize_run_name
+from modules.files import FileFault, Record, printable
+
+State = Literal["waiting", "running", "finished", "failed", "removed"]
+Wanted = Literal["run", "pause", "stop"]
+
+MOST_ENTRIES: Final = 2000
+MOST_ENDED: Final = 500  # of which the oldest are forgotten
+_MOST_DEVICES: Final = 64
+_REASON_CHARS: Final = 2000
+
+_Seconds = Annotated[float, Field(ge=0, lt=1e11)]
+_Number = Annotated[int, Field(ge=1, lt=1 << 31)]
+
+
+class Entry(Record):
+    """One config in the queue; times are seconds since 1970. `devices` are GPU indices, None for all."""
+
+    number: _Number
+    name: Annotated[str, Field(max_length=200)]  # of the run, whose folder is beside the queue's
+    devices: Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_length=1, max_length=_MOST_DEVICES)] | None
+    state: State = "waiting"
+    added: _Seconds
+    started: _Seconds | None = None  # last; None: its run folder is not its own yet
+    ended: _Seconds | None = None
+    exit_code: Annotated[int, Field(ge=-255, le=1 << 32)] | None = None
+    reason: Annotated[str, Field(max_length=_REASON_CHARS)] = ""
+
+    @field_validator("name")
+    @classmethod
+    def _is_run_name(cls, name: str) -> str:
+        if name != sanitize_run_name(name):
+            raise ValueError("no valid name of a run")
+        return name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state in ("waiting", "running")
+
+    @property
+    def title(self) -> str:
+        """Number and name, for messages."""
+        return f"{self.number} ({self.name})"
+
+    def overlaps(self, devices: Sequence[int] | None) -> bool:
+        """Whether it cannot run beside a run on these devices; None stands for all."""
+        return self.devices is None or devices is None or not set(self.devices).isdisjoint(devices)
+
+    def changed(self, **fields: object) -> Entry:
+        """A copy with other values."""
+        reason = fields.get("reason")
+        if isinstance(reason, str):
+            fields["reason"] = printable(reason, _REASON_CHARS)
+        return self.model_copy(update=fields)
+
+
+class Queue(Record):
+    """The whole queue. `wanted`: what the process that works it off is to do."""
+
+    next_number: _Number = 1
+    wanted: Wanted = "run"
+    entries: Annotated[list[Entry], Field(max_length=MOST_ENTRIES, default_factory=list)]
+
+    @field_validator("entries")
+    @classmethod
+    def _numbers_differ(cls, entries: list[Entry]) -> list[Entry]:
+        if len({entry.number for entry in entries}) < len(entries):
+            raise ValueError("two entries have the same number")
+        return entries
+
+    def entry(self, number: int) -> Entry:
+        """The entry of this number. Raises ConfigError."""
+        found = next((entry for entry in self.entries if entry.number == number), None)
+        if found is None:
+            numbers = ", ".join(str(entry.number) for entry in self.entries) or "none: the queue is empty"
+            raise ConfigError(f"the queue has no entry {number}", f"Its entries are: {numbers}")
+        return found
+
+    @property
+    def waiting(self) -> list[Entry]:
+        """The entries that wait, in their order."""
+        return [entry for entry in self.entries if entry.state == "waiting"]
+
+    def in_order(self) -> list[Entry]:
+        """What runs, what waits in its order, what has ended, the newest first."""
+        ended = [entry for entry in self.entries if not entry.is_open]
+        ended.sort(key=lambda entry: entry.ended or 0.0, reverse=True)
+        return [*(entry for entry in self.entries if entry.state == "running"), *self.waiting, *ended]
+
+    def with_entry(self, changed: Entry) -> Queue:
+        """A copy with another entry of the same number, or without change if it has gone."""
+        return self.replaced([changed if entry.number == changed.number else entry for entry in self.entries])
+
+    def replaced(self, entries: Sequence[Entry]) -> Queue:
+        """A copy with these entries, of which the oldest that have ended are left out if they are many."""
+        ended = [entry.number for entry in entries if not entry.is_open]
+        forgotten = set(sorted(ended)[: max(0, len(ended) - MOST_ENDED)])
+        return self.model_copy(update={"entries": [each for each in entries if each.number not in forgotten]})
+
+    def moved(self, number: int, place: int) -> Queue:
+        """A copy in which a waiting entry is at `place` (from 0) among those that wait. Raises ConfigError."""
+        entry = self.entry(number)
+        if entry.state != "waiting":
+            raise ConfigError(f"entry {entry.title} is {entry.state}, so it has no place in the order")
+        waiting = [each for each in self.waiting if each.number != number]
+        waiting.insert(min(max(place, 0), len(waiting)), entry)
+        others = [each for each in self.entries if each.state != "waiting"]
+        return self.replaced([*others, *waiting])
+
+
+def parse_devices(text: str) -> list[int]:
+    """GPU indices from "0,1". Raises ConfigError."""
+    words = [word.strip() for word in text.split(",")]
+    if all(word.isascii() and word.isdecimal() and len(word) < 4 for word in words):
+        numbers = [int(word) for word in words]
+        if len(set(numbers)) == len(numbers) <= _MOST_DEVICES:
+            return sorted(numbers)
+    raise ConfigError(f"--devices is {printable(text)!r}; give the indices of GPUs, each once, such as 0,1")
+
+
+def fault_of(file: object, fault: FileFault) -> ConfigError:
+    """The error for a queue file that cannot be read."""
+    return ConfigError(
+        f"{printable(file)} {fault}", "Nothing was changed. Move the file away to start with an empty queue"
+    )
+
+
+def now() -> float:
+    """Seconds since 1970."""
+    return round(time.time(), 3)

@@ -1,0 +1,190 @@
+"""RUNS_DIR/.queue/: queue.json, a copy of each entry's config, and the lock that lets one program at a time edit it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from modules.config import ConfigError, TrainConfig, load_config, save_config
+from modules.files import FileFault, is_link, open_for_writing, printable, read_json, validate_record
+from modules.run.folder.commands import request_command
+from modules.run.folder.links import refuse_links
+from modules.run.folder.run_folder import RunFolder, not_writable_error
+from modules.run.folder.run_lock import file_lock
+from modules.run.launch.detached import check_config, next_free_name
+from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
+from modules.run.queue.own_copy import own_copy
+
+QUEUE_DIR: Final = ".queue"  # no name of a run
+_WAIT_FOR_EDITOR_S: Final = 20.0
+# The lock of a file keeps processes apart, not the threads of one.
+_EDITING = threading.Lock()
+
+
+class RunQueue:
+    """The queue of a runs folder; every change is one edit under a lock. Constructing it touches no disk."""
+
+    def __init__(self, runs_dir: str | Path) -> None:
+        self.runs_dir = Path(os.path.abspath(runs_dir))
+        self.path = self.runs_dir / QUEUE_DIR
+        self._file = self.path / "queue.json"
+
+    @property
+    def runner_lock(self) -> Path:
+        """Locked by the process that works off the queue."""
+        return self.path / "runner.lock"
+
+    @property
+    def console_file(self) -> Path:
+        """The output of a runner that the window has started."""
+        return self.path / "runner.txt"
+
+    def config_file(self, number: int) -> Path:
+        """The config of an entry, as it was when it was added."""
+        return self.path / f"config-{number}.json"
+
+    def run_folder(self, entry: Entry) -> RunFolder:
+        """The folder of an entry's run, which need not exist."""
+        return RunFolder(self.runs_dir / entry.name)
+
+    def read(self) -> Queue:
+        """The queue as it is now; empty if there is none. Raises ConfigError for a file that is none of Tandem's."""
+        try:
+            if is_link(self.path) or is_link(self._file):
+                raise fault_of(self._file, FileFault("is a link, or in a folder that is one"))
+            return validate_record(Queue, read_json(self._file))
+        except FileNotFoundError:
+            return Queue()
+        except FileFault as fault:
+            raise fault_of(self._file, fault) from None
+        except OSError as error:
+            raise ConfigError(f"{printable(self._file)} cannot be read: {error.strerror or error}") from None
+
+    def edit(self, change: Callable[[Queue], Queue]) -> Queue:
+        """Change the queue while nobody else can; returns the new one. Raises ConfigError, and what `change` raises."""
+        try:
+            with _EDITING:
+                return self._edit(change)
+        except OSError as error:
+            raise not_writable_error(self.path, error) from error
+
+    def _edit(self, change: Callable[[Queue], Queue]) -> Queue:
+        if is_link(self.path):
+            raise fault_of(self.path, FileFault("is a link"))
+        self.path.mkdir(parents=True, exist_ok=True)
+        refuse_links(self.path)
+        with file_lock(self.path / "edit.lock", _WAIT_FOR_EDITOR_S) as is_mine:
+            if not is_mine:
+                raise ConfigError(f"{printable(self.path)} is being edited by another program", "Try again")
+            before = self.read()
+            after = change(before)
+            if after != before:
+                self._write(after)
+            kept = {entry.number for entry in after.entries}
+            for entry in before.entries:
+                if entry.number not in kept:
+                    self.config_file(entry.number).unlink(missing_ok=True)
+        return after
+
+    def _write(self, queue: Queue) -> None:
+        partial = self.path / f"queue.{os.getpid()}.partial"
+        with os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as file:
+            json.dump(queue.model_dump(mode="json"), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._file)
+
+    def add(self, config: TrainConfig, devices: Sequence[int] | None = None, *, first: bool = False) -> Entry:
+        """Add a copy of the config, at the end or as the first that waits; its run gets a name that is free.
+
+        `devices` are the GPU indices that it needs (default: its `device_ids`; if it has none, all). Raises ConfigError
+        if this computer cannot run it.
+        """
+        config = own_copy(config, self.runs_dir, devices)
+        check_config(config)
+        used = config.device_ids if devices is None else tuple(devices)
+        added: list[Entry] = []
+
+        def change(queue: Queue) -> Queue:
+            if len(queue.entries) >= MOST_ENTRIES:
+                raise ConfigError(f"the queue has {MOST_ENTRIES} entries; remove some first")
+            name = self._free_name(config, queue)
+            entry = Entry(
+                number=queue.next_number, name=name, devices=None if used is None else list(used), added=now()
+            )
+            save_config(config.model_copy(update={"run_name": name}), self.config_file(entry.number))
+            added.append(entry)
+            changed = queue.replaced([*queue.entries, entry]).model_copy(update={"next_number": entry.number + 1})
+            return changed.moved(entry.number, 0) if first else changed
+
+        self.edit(change)
+        return added[0]
+
+    def _free_name(self, config: TrainConfig, queue: Queue) -> str:
+        taken = [entry.name for entry in queue.entries if entry.is_open]
+        folder = RunFolder(self.runs_dir / (config.run_name or f"{Path(config.family).stem}-{queue.next_number}"))
+        if folder.name in taken or folder.path.exists():
+            return next_free_name(folder, taken)
+        return folder.name
+
+    def load(self, entry: Entry) -> TrainConfig:
+        """The config of an entry; the run's folder is beside the queue, whatever the file says. Raises ConfigError."""
+        file = self.config_file(entry.number)
+        if is_link(file):
+            raise fault_of(file, FileFault("is a link"))
+        return load_config(file).model_copy(update={"runs_dir": str(self.runs_dir), "run_name": entry.name})
+
+    def move(self, number: int, place: int) -> None:
+        """Put an entry at `place` (from 0) among those that wait. Raises ConfigError."""
+        self.edit(lambda queue: queue.moved(number, place))
+
+    def remove(self, number: int, *, stop: bool = False) -> Entry:
+        """Take an entry out: one that waits is listed as removed, one that has ended is forgotten.
+
+        One that runs is left alone unless `stop`: then its run ends after a backup. Raises ConfigError.
+        """
+        found: list[Entry] = []
+
+        def change(queue: Queue) -> Queue:
+            entry = queue.entry(number)
+            found.append(entry)
+            if entry.state == "running" and not stop:
+                raise ConfigError(f"entry {entry.title} is running", "Let it end, or stop its run with --stop")
+            if entry.is_open:
+                return queue.with_entry(entry.changed(state="removed", ended=now(), reason="Removed"))
+            return queue.replaced([each for each in queue.entries if each.number != number])
+
+        self.edit(change)
+        if found[0].state == "running":
+            request_command(self.run_folder(found[0]), "stop")
+        return found[0]
+
+    def retry(self, number: int) -> None:
+        """Let an entry that has ended wait again; its run continues from its last backup. Raises ConfigError."""
+
+        def change(queue: Queue) -> Queue:
+            entry = queue.entry(number)
+            if entry.is_open:
+                raise ConfigError(f"entry {entry.title} is {entry.state}; only one that has ended can be repeated")
+            waiting = entry.changed(state="waiting", ended=None, exit_code=None, reason="")
+            return queue.with_entry(waiting).moved(number, len(queue.waiting))
+
+        self.edit(change)
+
+    def want(self, wanted: Wanted) -> None:
+        """Say what the runner is to do: run, pause after the present runs, or stop them after a backup."""
+        self.edit(lambda queue: queue.model_copy(update={"wanted": wanted}))
+
+    def has_runner(self) -> bool:
+        """Whether a process works off the queue."""
+        try:
+            if not self.runner_lock.exists():
+                return False
+            with file_lock(self.runner_lock) as is_mine:
+                return not is_mine
+        except OSError:
+            return False

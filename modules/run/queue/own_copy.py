@@ -1,0 +1,35 @@
+"""The copy of a config that a queue keeps: it means the same in any current folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from modules.config import TrainConfig, dump, validate
+from modules.run.join.allowed_paths import OWN_FOLDERS, path_settings
+
+_ALWAYS_FOLDERS: Final = (*OWN_FOLDERS, "concepts", "rescue_dir")  # others may be names on the hub
+
+
+def own_copy(config: TrainConfig, runs_dir: Path, devices: Sequence[int] | None) -> TrainConfig:
+    """The config with `runs_dir` and `devices`, and with whole paths instead of those below the current folder.
+
+    Raises ConfigError, such as for devices beside a different number of processes.
+    """
+    data: dict[str, Any] = dict(dump(config))
+    for name, value in path_settings(config):
+        if value and not os.path.isabs(value) and (name.partition(".")[0] in _ALWAYS_FOLDERS or os.path.exists(value)):
+            _set(data, name.split("."), os.path.abspath(value))
+    data["runs_dir"] = str(runs_dir)
+    if devices is not None and config.device != "cpu":
+        data["device_ids"] = list(devices)
+    return validate(data, "the entry")
+
+
+def _set(data: Any, path: Sequence[str], value: str) -> None:
+    for part in path[:-1]:
+        data = data[int(part) if isinstance(data, list) else part]
+    last = path[-1]
+    data[int(last) if isinstance(data, list) else last] = value

@@ -1,0 +1,225 @@
+"""Works off a queue: starts what may run, waits for its end, records how it ended. One process per queue."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from modules.config import ConfigError, TandemError
+from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED
+from modules.run.folder.run_lock import file_lock
+from modules.run.queue.active_run import ActiveRun, Ended, devices_in_use, is_alive
+from modules.run.queue.entries import Entry, Queue, State, now
+from modules.run.queue.folder import RunQueue
+from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, termination_signals
+
+_POLL_S: Final = 0.3
+_OTHERS_EVERY_S: Final = 2.0  # between two looks at all runs of the folder
+_START_S: Final = 1.0  # whoever only asks whether there is a runner holds the lock for microseconds
+_SAME_REQUEST_S: Final = 0.3
+_CODES: Final = {int(signal.SIGINT): INTERRUPTED, PAUSE_SIGNAL: PAUSED}
+
+Echo = Callable[[str], None]
+
+
+class QueueRunner:
+    """`run` returns once nothing waits, or with `keep_waiting` only when it is stopped or paused."""
+
+    def __init__(
+        self, queue: RunQueue, echo: Echo, *, keep_waiting: bool = False, stop_on_failure: bool = False
+    ) -> None:
+        self._queue = queue
+        self._echo = echo
+        self._keep_waiting = keep_waiting
+        self._stop_on_failure = stop_on_failure
+        self._active: dict[int, ActiveRun] = {}
+        self._has_failed = False
+        self._signals: list[tuple[int, float]] = []
+        self._signal = 0  # that ended the work, if one did
+        self._stopped_at = 0.0
+        self._others_until = 0.0
+        self._others: dict[str, list[int] | None] = {}
+        self._said = ""
+
+    def run(self) -> int:
+        """Work off the queue; returns an exit code. Raises ConfigError if another process does, or for a broken queue.
+
+        A signal stops the present runs after a backup; they wait again, and the next `run` continues them.
+        """
+        self._queue.edit(lambda queue: queue)  # makes the folder, and raises for a queue that cannot be read
+        with file_lock(self._queue.runner_lock, _START_S) as is_mine:
+            if not is_mine:
+                raise ConfigError(
+                    f"another process already works off the queue of {self._queue.runs_dir}",
+                    "New entries are added to it; nothing else is needed",
+                )
+            self._queue.want("run")
+            with self._handlers_installed():
+                self._adopt()
+                return self._work()
+
+    def _work(self) -> int:
+        while True:
+            self._handle_signals()
+            queue = self._queue.read()
+            self._collect(queue)
+            if queue.wanted == "stop":
+                self._stop_all(int(signal.SIGTERM))
+            may_start = queue.wanted == "run" and not self._signal and not (self._stop_on_failure and self._has_failed)
+            if may_start:
+                self._start_possible(queue)
+                queue = self._queue.read()
+            if not self._active and (code := self._exit_code(queue, may_start=may_start)) is not None:
+                return code
+            self._pause()
+
+    def _exit_code(self, queue: Queue, *, may_start: bool) -> int | None:
+        """How to end while nothing runs; None to go on."""
+        if self._signal:
+            return _CODES.get(self._signal, TERMINATED)
+        if queue.wanted != "run":
+            return PAUSED if queue.wanted == "pause" else INTERRUPTED
+        if may_start and (self._keep_waiting or queue.waiting):
+            return None
+        return FAILED if self._has_failed else FINISHED
+
+    def _adopt(self) -> None:
+        """Take over the entries that a runner which was killed has left: their runs go on, or wait to be continued."""
+        for entry in self._queue.read().entries:
+            if entry.state != "running":
+                continue
+            if is_alive(self._queue.run_folder(entry)):
+                self._echo(f"Entry {entry.title} is already training.")
+                self._active[entry.number] = ActiveRun(entry, self._queue.run_folder(entry))
+                continue
+            ended = ActiveRun(entry, self._queue.run_folder(entry)).ended()
+            if ended.exit_code is None:
+                self._echo(f"Entry {entry.title} was cut off; it will be continued from its last backup.")
+                self._record(entry, Ended(None, "", was_stopped=True))
+            else:
+                self._record(entry, ended)
+
+    def _collect(self, queue: Queue) -> None:
+        """Record the runs that have ended."""
+        for number, run in list(self._active.items()):
+            entry = next((each for each in queue.entries if each.number == number), run.entry)
+            if run.is_alive:
+                if entry.state == "removed":
+                    run.stop_once()
+                if run.needs_command:
+                    run.repeat_stop()
+                continue
+            del self._active[number]
+            self._record(entry, run.ended())
+
+    def _record(self, entry: Entry, ended: Ended) -> None:
+        state: State = "finished" if ended.exit_code == FINISHED else "failed"
+        if ended.was_stopped:
+            self._echo(f"Entry {entry.title} waits again.")
+        else:
+            self._has_failed = self._has_failed or (state == "failed" and entry.state != "removed")
+            detail = "" if state == "finished" and ended.reason == "Finished" else f": {ended.reason}"
+            self._echo(f"Entry {entry.title} {state}{detail}")
+
+        def change(queue: Queue) -> Queue:
+            found = next((each for each in queue.entries if each.number == entry.number), None)
+            if found is None:
+                return queue
+            if found.state == "removed":
+                return queue.with_entry(found.changed(exit_code=ended.exit_code, ended=now()))
+            if ended.was_stopped:
+                return queue.with_entry(found.changed(state="waiting", reason="")).moved(entry.number, 0)
+            return queue.with_entry(
+                found.changed(state=state, ended=now(), exit_code=ended.exit_code, reason=ended.reason)
+            )
+
+        self._queue.edit(change)
+
+    def _start_possible(self, queue: Queue) -> None:
+        """Start the entries whose devices are free; none overtakes an earlier one that needs the same devices."""
+        waiting = queue.waiting
+        if not waiting:
+            self._say("Waiting for new entries." if self._keep_waiting and not self._active else "")
+            return
+        used = [run.entry.devices for run in self._active.values()]
+        if any(not any(entry.overlaps(each) for each in used) for entry in waiting):
+            self._look_at_others()
+        for entry in waiting:
+            in_the_way = next((name for name, devices in self._others.items() if entry.overlaps(devices)), "")
+            if in_the_way and not self._active:
+                self._say(f"Entry {entry.title} waits for the run {in_the_way}, which trains on the same devices.")
+            if not in_the_way and not any(entry.overlaps(each) for each in used):
+                self._start(entry)
+            used.append(entry.devices)
+
+    def _look_at_others(self) -> None:
+        if time.monotonic() >= self._others_until:
+            self._others_until = time.monotonic() + _OTHERS_EVERY_S
+            own = {run.entry.name for run in self._active.values()}
+            self._others = devices_in_use(self._queue.runs_dir, own)
+        for run in self._active.values():
+            self._others.pop(run.entry.name, None)
+
+    def _start(self, entry: Entry) -> None:
+        mark = entry.changed(state="running", started=now(), ended=None, exit_code=None, reason="")
+        try:
+            run = ActiveRun.start(self._queue, entry, mark)
+        except TandemError as error:
+            self._record(entry, Ended(error.exit_code, str(error)))
+            return
+        self._active[entry.number] = run
+        where = "" if entry.devices is None else f" on device {', '.join(map(str, entry.devices))}"
+        verb = "continues" if entry.started else "starts"
+        self._said = ""
+        self._echo(f"Entry {entry.title} {verb}{where}. Run folder: {run.folder.path}")
+
+    def _stop_all(self, number: int) -> None:
+        if not self._stopped_at:
+            self._stopped_at = time.monotonic()
+            if self._active:
+                self._echo("Stopping the present run after a backup; once more stops it at once.")
+            for run in self._active.values():
+                run.stop(number)
+
+    def _handle_signals(self) -> None:
+        pending, self._signals = self._signals, []
+        for number, at in pending:
+            if not self._signal:
+                self._signal = number
+                self._stop_all(number)
+            elif at - self._stopped_at > _SAME_REQUEST_S and number != PAUSE_SIGNAL:
+                for run in self._active.values():
+                    run.stop(number)
+
+    def _pause(self) -> None:
+        deadline = time.monotonic() + _POLL_S
+        while time.monotonic() < deadline and not self._signals:
+            time.sleep(0.05)
+
+    def _say(self, message: str) -> None:
+        """Print what lasts, once."""
+        if message and message != self._said:
+            self._echo(message)
+        self._said = message
+
+    @contextmanager
+    def _handlers_installed(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handled = [*termination_signals(), *([PAUSE_SIGNAL] if PAUSE_SIGNAL else [])]
+        before = {number: signal.signal(number, self._receive) for number in handled}
+        try:
+            with pause_signal_unblocked():
+                yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append((number, time.monotonic()))

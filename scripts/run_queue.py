@@ -1,0 +1,226 @@
+"""Configs that wait for the GPUs: `python scripts/run_queue.py add CONFIG`, then `run`, one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.common import add_trust_code, add_version, allow_code, prepare_program
+
+prepare_program()
+
+from modules.config import ConfigError, TandemError, resolve_config
+from modules.config.file_access import set_file_access
+from modules.files import printable
+from modules.run.console import echo, warn
+from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.queue.entries import Entry, parse_devices
+from modules.run.queue.folder import RunQueue
+from modules.run.queue.runner import QueueRunner
+
+EXAMPLES = """examples:
+  three runs for the night:
+    python scripts/run_queue.py add cats.yaml
+    python scripts/run_queue.py add cats.yaml --set learning_rate=1e-4 --run_name cats-slow
+    python scripts/run_queue.py add dogs.yaml
+    python scripts/run_queue.py run
+  two at the same time, each on its own GPU:
+    python scripts/run_queue.py add cats.yaml --devices 0
+    python scripts/run_queue.py add dogs.yaml --devices 1
+  what has become of them; entry 3 next; entry 2 not at all:
+    python scripts/run_queue.py list
+    python scripts/run_queue.py move 3 first
+    python scripts/run_queue.py remove 2
+
+exit codes: 0 done (of `run`: every run finished), 2 a mistake in the command, 3 a run failed or a file cannot be
+written; of `run` also 130 or 143 stopped (the present run waits again, with a backup), 138 paused
+"""
+PLACES = ("first", "last", "up", "down")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what was asked; returns an exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        set_file_access()
+        return ACTIONS[options.action](options)
+    except TandemError as error:
+        warn(str(error))
+        return error.exit_code
+    except OSError as error:
+        warn(f"{printable(error.filename or 'a file')} cannot be read or written: {error.strerror or error}.")
+        return FAILED
+    except KeyboardInterrupt:
+        warn("Stopped.")
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        description="Work off several configs, one after the other or on different GPUs at the same time.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_version(top)
+    actions = top.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+        made.add_argument(
+            "--runs_dir", metavar="DIR", help="the folder of the runs, which has one queue (default: runs)"
+        )
+        return made
+
+    add = action("add", "add a copy of a config; what changes in its file afterwards changes nothing in the queue")
+    add.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
+    add.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
+    add.add_argument("--run_name", metavar="NAME", help="name of the run; if it is taken, a number is added")
+    add.add_argument("--devices", metavar="0,1", help="the GPUs that it needs (default: device_ids; without it, all)")
+    add.add_argument("--first", action="store_true", help="before all others that wait")
+    add_trust_code(add)
+    listing = action("list", "list the entries: what runs, what waits in its order, what has ended")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    move = action("move", "move an entry among those that wait")
+    move.add_argument("entry", type=int, metavar="ENTRY", help="its number in the list")
+    move.add_argument("place", metavar="PLACE", help="first, last, up, down, or a place from 1")
+    remove = action("remove", "remove entries; the folders of their runs stay")
+    remove.add_argument("entry", type=int, nargs="+", metavar="ENTRY", help="its number in the list")
+    remove.add_argument("--stop", action="store_true", help="one that runs, too: its run stops after a backup")
+    retry = action("retry", "let entries that have ended wait again; their runs continue from their last backups")
+    retry.add_argument("entry", type=int, nargs="+", metavar="ENTRY", help="its number in the list")
+    run = action(
+        "run", "work off the queue; Ctrl-C stops the present run after a backup, and the next `run` continues it"
+    )
+    run.add_argument("--keep_waiting", action="store_true", help="wait for new entries instead of ending")
+    run.add_argument("--stop_on_failure", action="store_true", help="start nothing more once a run has failed")
+    action("pause", "let the process that works off the queue end after the present runs")
+    action("stop", "let it stop the present runs after a backup, and end; they wait again")
+    return top
+
+
+def queue_of(options: argparse.Namespace) -> RunQueue:
+    """The queue that the command is about."""
+    return RunQueue(options.runs_dir or "runs")
+
+
+def add_entry(options: argparse.Namespace) -> int:
+    """`add`."""
+    named = [] if options.run_name is None else [f"run_name={options.run_name}"]
+    config = resolve_config(options.config, [*options.set, *named])
+    allow_code(config.family, trust=options.trust_code)  # nobody can be asked at night
+    queue = RunQueue(options.runs_dir or config.runs_dir)
+    devices = None if options.devices is None else parse_devices(options.devices)
+    entry = queue.add(config, devices, first=options.first)
+    if config.run_name not in (None, entry.name):
+        echo(f"Note: {config.run_name} is taken, so this run is named {entry.name}.")
+    place = next(place for place, each in enumerate(queue.read().waiting, 1) if each.number == entry.number)
+    echo(f"Entry {entry.title} waits at place {place} of {queue.runs_dir}.")
+    if not queue.has_runner():
+        runs = "" if options.runs_dir is None and config.runs_dir == "runs" else f" --runs_dir {queue.runs_dir}"
+        echo(f"Work off the queue with: python scripts/run_queue.py run{runs}")
+    return FINISHED
+
+
+def show_list(options: argparse.Namespace) -> int:
+    """`list`."""
+    queue = queue_of(options)
+    found, has_runner = queue.read(), queue.has_runner()
+    if options.json:
+        data = {"has_runner": has_runner, **found.model_dump(mode="json")}
+        for entry in data["entries"]:
+            entry["run_folder"] = str(queue.runs_dir / entry["name"])
+        echo(json.dumps(data, indent=1))
+        return FINISHED
+    if not found.entries:
+        echo(f"The queue of {queue.runs_dir} is empty.")
+        return FINISHED
+    width = max(len(entry.name) for entry in found.entries)
+    for entry in found.in_order():
+        devices = "all" if entry.devices is None else ",".join(map(str, entry.devices))
+        text = f"{entry.number:>4}  {entry.name:<{width}}  {entry.state:<8}  {devices:<7}  {_about(entry)}"
+        echo(printable(text.rstrip(), 2000))
+    if found.waiting or any(entry.state == "running" for entry in found.entries):
+        state = "A process works it off." if has_runner else "No process works it off; start one with `run`."
+        echo(f"{len(found.waiting)} waiting. {state}")
+    return FINISHED
+
+
+def _about(entry: Entry) -> str:
+    """When, and how it ended."""
+    at = entry.ended or (entry.started if entry.state == "running" else entry.added)
+    verb = {"waiting": "added", "running": "since"}.get(entry.state, "at")
+    code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
+    reason = f"  {entry.reason.splitlines()[0]}{code}" if entry.reason else ""
+    return f"{verb} {time.strftime('%d %b %H:%M', time.localtime(at or 0))}{reason}"
+
+
+def move_entry(options: argparse.Namespace) -> int:
+    """`move`."""
+    queue = queue_of(options)
+    waiting = [entry.number for entry in queue.read().waiting]
+    at = waiting.index(options.entry) if options.entry in waiting else 0
+    word = options.place
+    if word in PLACES:
+        place = {"first": 0, "last": len(waiting), "up": at - 1, "down": at + 1}[word]
+    elif word.isascii() and word.isdecimal() and int(word[:9]) > 0:
+        place = int(word[:9]) - 1
+    else:
+        raise ConfigError(f"PLACE is {printable(word)!r}; give {', '.join(PLACES)}, or a place from 1")
+    queue.move(options.entry, place)
+    return FINISHED
+
+
+def remove_entries(options: argparse.Namespace) -> int:
+    """`remove`."""
+    for number in options.entry:
+        queue_of(options).remove(number, stop=options.stop)
+    return FINISHED
+
+
+def retry_entries(options: argparse.Namespace) -> int:
+    """`retry`."""
+    for number in options.entry:
+        queue_of(options).retry(number)
+    return FINISHED
+
+
+def run_queue(options: argparse.Namespace) -> int:
+    """`run`."""
+    runner = QueueRunner(
+        queue_of(options), echo, keep_waiting=options.keep_waiting, stop_on_failure=options.stop_on_failure
+    )
+    return runner.run()
+
+
+def pause(options: argparse.Namespace) -> int:
+    """`pause` and `stop`."""
+    queue = queue_of(options)
+    if not queue.has_runner():
+        echo(f"No process works off the queue of {queue.runs_dir}.")
+        return FINISHED
+    queue.want(options.action)
+    return FINISHED
+
+
+ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "add": add_entry,
+    "list": show_list,
+    "move": move_entry,
+    "remove": remove_entries,
+    "retry": retry_entries,
+    "run": run_queue,
+    "pause": pause,
+    "stop": pause,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
