@@ -124,6 +124,8 @@ def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
             _settle(window, 4 * SETTLE_S)
             yield f"{name}-{page}"
     else:
+        if name == "model":  # a child process with torch draws the noise levels
+            _wait(window, lambda: bool(section.noise.histogram.counts) or not section.noise.is_wanted)
         _settle(window)
         yield name
 

@@ -21,6 +21,7 @@ from modules.config import Option
 
 TWO_COLUMNS_FROM = 800  # unscaled pixels of the form's width
 GAP = 16
+_BELOW = 999  # row of what is below the fields
 
 _FIELD_CLASSES: dict[str, type[Field]] = {
     "text": TextField,
@@ -123,6 +124,11 @@ class FieldCard:
         self._visible = []
         self.options = list(options)
         self.heading.configure(text=title)
+
+    def add_below(self, widget: tk.Widget) -> None:
+        """Put something else below the fields, over the whole width."""
+        side, bottom = theme.px(16), theme.px(14)
+        widget.grid(row=_BELOW, column=0, columnspan=3, sticky="ew", padx=side, pady=(theme.px(4), bottom))
 
     def find(self, path: str) -> Field | None:
         """The visible field of a path, or the field that contains it (betas for betas.1)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from pathlib import Path, PurePath
 
+from app.curves.noise_card import NoiseCard
 from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
 from app.form.family_fields import FamilyField, MethodField
@@ -41,6 +42,8 @@ class Section(FormSection):
         self.review = Button(self._note, "Review the file ...", self._review, bg=theme.CARD)
         self.columns.add(self._note, 1)
         self._common_card = self.add_card("", [], 1)
+        self.noise = NoiseCard(self.scroll.inside, self.state)
+        self.columns.add(self.noise.frame, 1)
         self._advanced_card = self.add_card("", [], 0)
         self._free_card = self.add_card("", options_at(["family_options"]), 1)
 
@@ -50,6 +53,11 @@ class Section(FormSection):
     def refresh(self) -> None:
         self._show_family()
         super().refresh()
+        self.noise.refresh()
+
+    def hide(self) -> None:
+        super().hide()
+        self.noise.hide()
 
     def jump_to(self, path: str) -> None:
         self._show_family()
@@ -60,6 +68,8 @@ class Section(FormSection):
         empty = set[str]() if known else {str(self._common_card.frame), str(self._advanced_card.frame)}
         if self._status.cget("text") == "":
             empty.add(str(self._note))
+        if not (known and self.noise.is_wanted):
+            empty.add(str(self.noise.frame))
         filled = {str(block.frame) for block in self.blocks if block.arrange(self.wants)}
         fields = {str(block.frame) for block in self.blocks}
         self.columns.arrange(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from app.curves.schedule_curve import ScheduleCurve
 from app.form.cards import Card
 from app.sections.form_section import FormSection
 
@@ -14,17 +17,20 @@ OPTIMIZER = (
 )  # fmt: skip
 
 
+SCHEDULE: Final = "Learning-rate schedule"
+
+
 class Section(FormSection):
     """Training and optimizer."""
 
     name = "training"
-    declared_in = ("Training", "Optimizer")
+    declared_in = ("Training", "Memory", "Optimizer")
     cards = (
         Card("Length", ("epochs", "max_steps", "max_minutes", "seed"), 0),
         Card("Optimizer", OPTIMIZER, 1),
         Card("Batch", ("batch_size", "gradient_accumulation_steps", "global_batch_size"), 0),
         Card(
-            "Learning-rate schedule",
+            SCHEDULE,
             (
                 *("scheduler", "warmup_steps", "warmup_fraction"),
                 *("min_learning_rate_factor", "scheduler_cycles", "scheduler_power"),
@@ -33,7 +39,10 @@ class Section(FormSection):
         ),
         Card(
             "Precision and memory",
-            ("precision", "gradient_checkpointing", "channels_last", "compile", "probe_memory"),
+            (
+                *("precision", "gradient_checkpointing", "stochastic_rounding", "fused_backward"),
+                *("channels_last", "compile", "probe_memory"),
+            ),
             0,
         ),
         Card(
@@ -53,3 +62,14 @@ class Section(FormSection):
             1,
         ),
     )
+
+    def build(self) -> None:
+        """The cards, and the curve of the learning rate below the settings of its schedule."""
+        super().build()
+        schedule = next(block for block in self.blocks if block.heading.cget("text") == SCHEDULE)
+        self.curve = ScheduleCurve(schedule.frame, self.state)
+        schedule.add_below(self.curve)
+
+    def refresh(self) -> None:
+        super().refresh()
+        self.curve.refresh()

@@ -15,13 +15,18 @@ def learning_rate_factor(step: int, total_steps: int, config: TrainConfig) -> fl
 
     Rises linearly over the warm-up, then follows the schedule from 1 down to `min_learning_rate_factor`.
     """
-    # rounded down, as kohya's scripts (get_scheduler_fix) and OneTrainer (create_lr_scheduler) do
-    warmup = int(config.warmup_fraction * total_steps) if config.warmup_fraction else config.warmup_steps
+    warmup = warmup_steps(config, total_steps)
     if step < warmup:
         return (step + 1) / (warmup + 1)
     done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     floor = config.min_learning_rate_factor
     return floor + (1 - floor) * SCHEDULES[config.scheduler](done, config)
+
+
+def warmup_steps(config: TrainConfig, total_steps: int) -> int:
+    """The number of warm-up steps of a run of `total_steps`."""
+    # rounded down, as kohya's scripts (get_scheduler_fix) and OneTrainer (create_lr_scheduler) do
+    return int(config.warmup_fraction * total_steps) if config.warmup_fraction else config.warmup_steps
 
 
 def _constant(done: float, config: TrainConfig) -> float:

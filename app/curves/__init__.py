@@ -1,0 +1,1 @@
+"""Small drawings beside the settings that they follow from."""

@@ -1,0 +1,116 @@
+"""How often each noise level is trained, beside the settings of the timestep distribution."""
+
+from __future__ import annotations
+
+import json
+import tkinter as tk
+from pathlib import Path
+from typing import Final
+
+from app.curves.noise_program import NoiseHistogram, NoiseProgram
+from app.curves.sketch import Curve, Sketch
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import card, text, wrap_within
+from modules.config.family_files import family_names
+
+SETTINGS: Final = ("family", "family_options", "base_model", "resolution")
+PAUSE_MS: Final = 120  # after the last change
+IDLE_MS: Final = 60_000  # after which the process of a hidden card ends
+_DISTRIBUTIONS: Final = ("family_options.timestep_distribution", "family_options.timesteps")
+
+
+class NoiseCard:
+    """The card `frame`; `refresh` after every change while it is in sight, `hide` when it is not."""
+
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        self.frame = card(parent)
+        self.histogram = NoiseHistogram()
+        self.is_busy = False
+        self._state = state
+        self._program = NoiseProgram()
+        self._asked = ""
+        self._job = ""
+        self._idle_job = ""
+        self.heading = text(self.frame, "Noise levels in training", "heading")
+        self.heading.pack(anchor="w", padx=theme.px(16), pady=(theme.px(12), theme.px(4)))
+        self.sketch = Sketch(self.frame)
+        self.sketch.pack(fill="x", padx=theme.px(16))
+        self.line = text(self.frame, "", "small", colour=theme.MUTED)
+        wrap_within(self.line, self.frame)
+        self.line.pack(fill="x", padx=theme.px(16), pady=(theme.px(2), theme.px(14)))
+        tk.Misc.bind(self.frame, "<Destroy>", self._destroyed, add="+")
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the chosen family samples noise levels, and its options are known."""
+        draft = self._state.draft
+        has_one = any(option.path in _DISTRIBUTIONS for option in draft.family_options)
+        return has_one and str(draft.data.get("family")) in family_names()
+
+    def refresh(self) -> None:
+        """Draw again, in the background, if a setting that matters has changed."""
+        self._cancel("_idle_job")
+        draft = self._state.draft
+        wrong = any(fault.path.split(".")[0] in SETTINGS[1:] for fault in draft.faults)
+        if not self.is_wanted or (wrong and draft.fault_at("base_model") is None):
+            return  # the fields say what is wrong; the last valid histogram stays
+        settings = {name: draft.data[name] for name in SETTINGS if draft.data.get(name) is not None}
+        base = Path(str(settings.get("base_model", ""))).expanduser()
+        if base.exists():
+            settings["base_model"] = str(base.absolute())  # the process has another working directory
+        asked = json.dumps(settings)
+        if asked == self._asked:
+            return
+        self._cancel("_job")
+        self._job = self.frame.after(PAUSE_MS if self._asked else 1, self._ask)
+        self._asked = asked
+        if not self.histogram.counts:
+            self.line.configure(text="Drawing samples …")
+
+    def hide(self) -> None:
+        """End the process if the card stays hidden."""
+        self._cancel("_idle_job")
+        self._idle_job = self.frame.after(IDLE_MS, self._program.close)
+
+    def _ask(self) -> None:
+        self._job = ""
+        if self.is_busy:
+            return  # `_show` asks again
+        asked, self.is_busy = self._asked, True
+        program = self._program
+        self._state.background.run(lambda: program.ask(json.loads(asked)), lambda found: self._show(asked, found))
+
+    def _show(self, asked: str, found: NoiseHistogram) -> None:
+        self.is_busy = False
+        if asked != self._asked:
+            self._ask()
+            return
+        if found.error:
+            self.line.configure(text=found.error)
+            return
+        self.histogram = found
+        most = max(found.counts, default=1)
+        bars = [count / most for count in found.counts]
+        self.sketch.show(Curve(bars, "little noise: details", "", "pure noise: composition", bars=True))
+        self.line.configure(text=describe(found))
+
+    def _cancel(self, name: str) -> None:
+        if getattr(self, name):
+            self.frame.after_cancel(getattr(self, name))
+            setattr(self, name, "")
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self.frame:
+            self._program.close()
+
+
+def describe(found: NoiseHistogram) -> str:
+    """One sentence on where the samples are."""
+    total, third = sum(found.counts) or 1, len(found.counts) // 3
+    parts = (sum(found.counts[:third]), sum(found.counts[third:-third]), sum(found.counts[-third:]))
+    low, middle, high = (round(100 * part / total) for part in parts)
+    note = f" ({found.note})" if found.note else ""
+    return (
+        f"{total:,} draws by the sampling code of training{note}: {low} % low, {middle} % middle, {high} % high noise."
+    )

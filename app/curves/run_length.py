@@ -1,0 +1,90 @@
+"""The number of optimizer steps that the settings lead to, counted in a child process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tkinter as tk
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from app.state import AppState
+from modules import ROOT
+from modules.config import ConfigError, TrainConfig
+from modules.files import decode_json
+from modules.run import LaunchPlan
+
+SETTINGS: Final = (
+    *("concepts", "validation_split", "seed", "epochs", "max_steps", "batch_size", "gradient_accumulation_steps"),
+    *("global_batch_size", "drop_last", "masked_training", "enable_multi_gpu", "world_size"),
+    *("training_mode", "device", "device_ids", "num_nodes", "processes_per_node"),
+)
+PAUSE_MS: Final = 400  # after the last change
+TIMEOUT_S: Final = 60
+
+
+class RunLength:
+    """Calls `changed` once another number is known. `steps` is None while it is not, `world_size` the processes."""
+
+    def __init__(self, owner: tk.Misc, state: AppState, changed: Callable[[], object]) -> None:
+        self.steps: int | None = None
+        self.world_size = 1
+        self._owner, self._state, self._changed = owner, state, changed
+        self._asked = ""
+        self._job = ""
+
+    def refresh(self) -> None:
+        """Count again, in the background, if a setting that matters has changed."""
+        asked = json.dumps({name: self._state.draft.data.get(name) for name in SETTINGS})
+        if asked == self._asked:
+            return
+        if self._job:
+            self._owner.after_cancel(self._job)
+        self._job = self._owner.after(PAUSE_MS if self._asked else 1, self._count)
+        self._asked = asked
+
+    def _count(self) -> None:
+        self._job = ""
+        asked, config = self._asked, self._state.draft.config
+        data = {name: value for name, value in json.loads(asked).items() if value is not None}
+        self._state.background.run(lambda: _count(data, config), lambda found: self._show(asked, *found))
+
+    def _show(self, asked: str, steps: int | None, world_size: int) -> None:
+        if asked == self._asked and (steps, world_size) != (self.steps, self.world_size):
+            self.steps, self.world_size = steps, world_size
+            self._changed()
+
+
+def _count(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int | None, int]:
+    """(steps, processes); None if they cannot be counted. Slow: call it off the main thread."""
+    world_size = 1
+    if config is not None:
+        try:
+            world_size = LaunchPlan.from_config(config, config_path="config.json").world_size or 1
+        except ConfigError:
+            world_size = 1  # which its own fields report
+    if not data.get("concepts"):
+        return None, world_size
+    argv = [sys.executable, "-m", "modules.data.loading.count_steps", str(world_size)]
+    text = json.dumps({**data, "concepts": absolute_concepts(data["concepts"])})
+    try:
+        done = subprocess.run(
+            argv, cwd=ROOT, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        answer = decode_json(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return None, world_size
+    steps = answer.get("steps") if isinstance(answer, dict) else None
+    return steps if isinstance(steps, int) and steps > 0 else None, world_size
+
+
+def absolute_concepts(concepts: object) -> list[object]:
+    """The concepts with folders that a process with another working directory finds."""
+    return [
+        {**each, "path": str(Path(each["path"]).expanduser().absolute())}
+        if isinstance(each, dict) and isinstance(each.get("path"), str) and each["path"]
+        else each
+        for each in (concepts if isinstance(concepts, list) else [])
+    ]

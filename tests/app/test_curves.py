@@ -1,0 +1,74 @@
+"""The curves beside the settings: they follow the fields, and are of the code that trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.curves.sketch import HEIGHT
+from modules.config import TrainConfig
+from modules.config.schedules import learning_rate_factor
+from modules.families._noise_levels import histogram
+from tests.app.driver import Driver
+from tests.data.helpers import write_image
+
+
+def test_schedule_follows_its_fields_and_the_number_of_images(driver: Driver, tmp_path: Path) -> None:
+    for number in range(10):
+        write_image(tmp_path / "cats" / f"{number}.png", seed=number)
+    driver.window.show_section("training")
+    curve = driver.window.sections["training"].curve
+    driver.settle()
+    assert "once there are images" in curve.line.cget("text")
+    driver.draft.set("concepts", [{"path": "cats"}])  # below the window's working directory
+    for path, value in {"epochs": 20, "batch_size": 2, "scheduler": "cosine", "warmup_steps": 10}.items():
+        driver.set(path, value)
+    driver.wait(lambda: curve.length.steps == 100, "the count of images")
+    driver.settle()
+    shown = curve.sketch.curve
+    config = TrainConfig(scheduler="cosine", warmup_steps=10)
+    assert list(shown.values) == [learning_rate_factor(step, 100, config) for step in range(100)]
+    assert (shown.left, shown.middle, shown.right) == ("step 1", "warm-up to step 10", "step 100")
+    assert curve.line.cget("text").startswith("Rises over 10 steps to 0.0001, then falls along a cosine")
+    assert "once there are images" not in curve.line.cget("text")
+    assert curve.sketch.winfo_viewable()
+    assert curve.sketch.winfo_height() >= HEIGHT
+    driver.set("learning_rate", "2e-5")
+    assert curve.sketch.curve.top == "2e-5"
+    driver.set("warmup_steps", "many")  # an error: the last valid curve stays
+    assert curve.sketch.curve.middle == "warm-up to step 10"
+    driver.set("warmup_steps", "0")
+    driver.set("scheduler", "cosine_with_restarts")
+    driver.set("scheduler_cycles", "4")
+    assert curve.sketch.curve.values[24] < 0.1 < 0.9 < curve.sketch.curve.values[25]
+
+
+def test_noise_levels_are_those_of_the_family(driver: Driver) -> None:
+    driver.wait(lambda: driver.window.state_.family.declaration is not None, "the family")
+    driver.window.show_section("model")
+    noise = driver.window.sections["model"].noise
+
+    def is_drawn(**options: object) -> bool:
+        config = TrainConfig(family="pixel_diffusion", family_options=options)  # type: ignore[arg-type]
+        return noise.histogram.counts == tuple(histogram(config)[0])
+
+    driver.wait(is_drawn, "the first histogram")
+    assert "shifted by 6" in noise.line.cget("text")
+    assert noise.frame.winfo_viewable()
+    process = noise._program._process
+    driver.set("family_options.shift", "1")
+    driver.set("family_options.timesteps", "uniform")
+    driver.wait(lambda: is_drawn(shift=1.0, timesteps="uniform"), "the histogram of other options")
+    assert noise._program._process is process, "one process answers all questions"
+    assert noise.sketch.curve.bars
+    driver.set("family_options.shift", "-4")
+    driver.settle()
+    assert is_drawn(shift=1.0, timesteps="uniform"), "the last valid one stays"
+    driver.window.destroy()
+    assert process.poll() is not None, "it ends with the window"
+
+
+def test_family_without_noise_levels_has_no_histogram(driver: Driver) -> None:
+    driver.set("family", "classifier")
+    driver.wait(lambda: driver.window.state_.family.declaration is not None, "the family")
+    driver.settle()
+    assert not driver.window.sections["model"].noise.frame.winfo_viewable()
