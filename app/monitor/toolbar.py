@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from app.monitor.export import PlotSpec, save_numbers, save_plots
+from app.monitor.export import PlotSpec, save_plots
 from app.monitor.plot import Plot, Range
 from app.monitor.points import Axis
 from app.monitor.tensorboard import TensorBoard
@@ -17,6 +17,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, frame, popup_menu, text
 from app.widgets.ellipsis import truncate
 from app.windows.chooser import choose_path
+from modules.run.view.numbers import save_numbers
 
 
 class PlotPage(Protocol):
@@ -104,7 +105,8 @@ class Toolbar(tk.Frame):
         """Save all values as CSV or JSON, by the ending of `file`, in a thread."""
         run = self._run
         if run is not None:
-            self._write(lambda: save_numbers(run.folder, file), file)
+            as_json = file.suffix.lower() == ".json"
+            self._write(lambda: save_numbers(run.folder, file, as_json=as_json), file)
 
     def _write(self, work: Callable[[], object], file: Path) -> None:
         self._state.background.run(work, lambda _: self._report(f"Saved to {file.name}."), self._report)
@@ -114,7 +116,7 @@ class Toolbar(tk.Frame):
         menu.add_command(label="Save the plots as PNG …", command=lambda: self._choose("png", self.save_plots))
         menu.add_command(label="Save the numbers as CSV …", command=lambda: self._choose("csv", self.save_numbers))
         menu.add_command(label="Save the numbers as JSON …", command=lambda: self._choose("json", self.save_numbers))
-        menu.tk_popup(self.export.winfo_rootx(), self.export.winfo_rooty() + self.export.winfo_height())
+        menu.open_below(self.export)
 
     def _choose(self, ending: str, save: Callable[[Path], object]) -> None:
         if self._run is None:

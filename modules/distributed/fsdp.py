@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -144,6 +145,11 @@ class ShardedWeights(Weights):
         square = local_norm.to(self._device, torch.float64).square()
         dist.all_reduce(square)
         return square.sqrt().to(local_norm)
+
+    def over_shards(self, values: Tensor, how: Literal["sum", "max"]) -> Tensor:
+        found = values.to(self._device, torch.float64).contiguous()
+        dist.all_reduce(found, dist.ReduceOp.MAX if how == "max" else dist.ReduceOp.SUM)
+        return found.to(values.device)
 
     def swap(self, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
         """By value, one tensor at a time: the next forward gathers the shards from the memory that `local` shares."""

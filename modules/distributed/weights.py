@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +72,10 @@ class Weights:
     def total_norm(self, local_norm: Tensor) -> Tensor:
         """The norm [] of the full gradient, from the norm [] of the local gradients; the same on all ranks."""
         return local_norm
+
+    def over_shards(self, values: Tensor, how: Literal["sum", "max"]) -> Tensor:
+        """`values` in fp64, each combined over the ranks that have a shard of the same tensors."""
+        return values
 
     def swap(self, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
         """Exchange the values of `first`, which are `local`, with those of `second` by name, without a copy of all."""

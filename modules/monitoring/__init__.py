@@ -2,7 +2,8 @@
 
 from modules.monitoring.images import make_grid, save_image
 from modules.monitoring.performance_monitor import PerformanceMonitor
-from modules.monitoring.report import Report, RunReport, SilentReport, StepRecord
+from modules.monitoring.report import RunReport
+from modules.monitoring.report_protocol import Report, SilentReport, StepRecord
 from modules.monitoring.step_times import RankStepTimes
 from modules.monitoring.tensorboard import Histogram
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from PIL import Image
 
@@ -17,82 +15,23 @@ from modules.config.hyperparameters import HyperParameter
 from modules.files import printable
 from modules.monitoring.background import BackgroundThread
 from modules.monitoring.device_log import DeviceLog, Reading
+from modules.monitoring.final_metrics import FinalMetrics
 from modules.monitoring.images import save_image
 from modules.monitoring.performance_monitor import PerformanceMonitor
+from modules.monitoring.report_protocol import StepRecord
 from modules.monitoring.step_times import RankStepTimes
 from modules.monitoring.tensorboard import Histogram, TensorBoardWriter
 from modules.monitoring.terminal import open_terminal
 from modules.monitoring.throughput import Throughput
 from modules.monitoring.wandb_log import WandbLog
 from modules.run import EventLog, Failure, exit_code_of
+from modules.run.endings import ENDINGS
 from modules.run.folder.events import EventPlace
 
 log = logging.getLogger("tandem")
 
 _LOWEST_CLASSES = 5  # named after a validation
 RANKS_EVERY_S = 2.0  # at most one `ranks` event
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One optimizer step, over all ranks."""
-
-    step: int
-    epoch: int
-    samples_seen: int  # after the step
-    loss: float  # weighted mean over the samples of the step
-    learning_rate: float
-    grad_norm: float  # before clipping
-    seconds: float  # on rank 0
-    out_of_memory: bool = False  # on some rank: every rank skipped the step
-
-
-class Report(Protocol):
-    """How the trainer reports progress. Methods do not block on other ranks."""
-
-    def started(
-        self, run_info: Mapping[str, object], first_step: int, total_steps: int, total_samples: int
-    ) -> None: ...
-    def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None: ...
-    def data(self, lines: Sequence[str]) -> None: ...
-    def step(self, record: StepRecord, *, shown: bool) -> None: ...
-    def ranks(
-        self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int
-    ) -> None: ...
-    def histograms(self, compute: Callable[[], Mapping[str, Histogram]], step: int) -> None: ...
-    def sample(self, file: Path, prompt: str, step: int) -> None: ...
-    def drawing(self, file: Path, draw: Callable[[], Image.Image], title: str, step: int) -> None: ...
-    def backing_up(self, step: int | None) -> None: ...
-    def backup(self, folder: Path, step: int) -> None: ...
-    def validation(
-        self,
-        name: str,
-        loss: float,
-        step: int,
-        metrics: Mapping[str, float] = ...,
-        by_class: Mapping[str, float] = ...,
-        confusion: Sequence[Sequence[int]] = ...,
-    ) -> None: ...
-    def note(self, text: str) -> None: ...
-    def warning(self, text: str) -> None: ...
-    def waiting(self, rows: Sequence[Mapping[str, object]]) -> None: ...
-    def failed(self, failure: Failure) -> None: ...
-    def finished(self, reason: str, exit_code: int) -> None: ...
-    def close(self) -> None: ...
-
-
-class SilentReport:
-    """The report of the other ranks: nothing but warnings in the rank's own log file."""
-
-    def warning(self, text: str) -> None:
-        """Write to log/rank-N.txt."""
-        log.warning(text)
-
-    def _ignore(self, *arguments: object, **options: object) -> None:
-        """Report nothing."""
-
-    started = phase = data = step = ranks = sample = drawing = backing_up = backup = validation = _ignore
-    histograms = note = waiting = failed = finished = close = _ignore
 
 
 class RunReport:
@@ -110,6 +49,7 @@ class RunReport:
         self._events = events
         self._terminal = open_terminal()
         self._throughput = Throughput()
+        self._final = FinalMetrics()
         self._total_samples = 0
         self._monitor = monitor
         self._ranks_written_at = 0.0
@@ -148,6 +88,7 @@ class RunReport:
     def step(self, record: StepRecord, *, shown: bool) -> None:
         """One optimizer step; an event and scalars only if `shown` (log_every)."""
         self._throughput.add(record.samples_seen, record.seconds)
+        self._final.add_step(record.step, record.loss)
         speed = self._throughput.samples_per_s()
         eta_s = self._throughput.eta_s(self._total_samples - record.samples_seen)
         left = "" if eta_s is None else f", {timedelta(seconds=round(eta_s))} left"
@@ -186,9 +127,11 @@ class RunReport:
         self._events.write("ranks", ranks=rows)
 
     def histograms(self, compute: Callable[[], Mapping[str, Histogram]], step: int) -> None:
-        """Weights and gradients of `step` for TensorBoard, by tag; without it `compute` is not called."""
-        if self._tensorboard is not None:
-            self._tensorboard.add_histograms(compute(), step)
+        """Weights and gradients of `step` by tag; where nothing shows them, `compute` is not called."""
+        if self._viewers:
+            found = compute()
+            for viewer in self._viewers:
+                viewer.add_histograms(found, step)
 
     def drawing(self, file: Path, draw: Callable[[], Image.Image], title: str, step: int) -> None:
         """An image that a thread draws and saves as `file`, whose event is written here in the order of all others."""
@@ -240,6 +183,7 @@ class RunReport:
         if confusion:
             more["confusion"] = [list(row) for row in confusion]
         self._events.write("validation", set=name, loss=loss, step=step, **more)
+        self._final.add_validation(name, loss, metrics)
         scalars = {f"{metric}/{name}": value for metric, value in metrics.items()}
         for viewer in self._viewers:
             viewer.add_scalars({f"loss/{name}": loss, **scalars}, step)
@@ -267,16 +211,21 @@ class RunReport:
 
     def failed(self, failure: Failure) -> None:
         """The run has failed: its last two events are `error` and `finished`."""
-        self._summarize_devices()
+        self._summarize()
         self._events.write("error", **failure.event_fields())
         self._end("failed", exit_code_of(failure.kind))
 
     def finished(self, reason: str, exit_code: int) -> None:
         """The last event of a run, after what its devices have done on average."""
-        self._summarize_devices()
+        self._summarize()
+        if self._tensorboard is not None and reason in ENDINGS and ENDINGS[reason].is_complete:
+            self._tensorboard.add_success()
         self._end(reason, exit_code)
 
-    def _summarize_devices(self) -> None:
+    def _summarize(self) -> None:
+        if scalars := self._final.scalars(self._throughput.samples_per_s()):
+            for viewer in self._viewers:
+                viewer.add_scalars(scalars, self._final.step)
         if rows := self._devices.summary():
             self._events.write("ranks_summary", ranks=rows)
             for line in self._devices.lines():

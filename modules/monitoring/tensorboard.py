@@ -16,7 +16,6 @@ from modules.monitoring.tensorboard_file import TensorBoardFile
 log = logging.getLogger("tandem")
 _MOST_BYTES = 1 << 30  # of a picture
 _RGB = 3  # number of channels
-_LOSSES = ("loss/train", "loss/validation", "loss/test")
 
 
 @dataclass(frozen=True)
@@ -76,29 +75,35 @@ class TensorBoardWriter:
         self._add(values, step)
 
     def add_hyperparameters(self, values: Mapping[str, HyperParameter]) -> None:
-        """For the tab HPARAMS, which shows them beside the last loss of each run."""
-        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
-        from tensorboard.plugins.hparams.api_pb2 import Experiment, HParamInfo, MetricInfo, MetricName
-        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+        """For the tab HPARAMS, beside the last value of each scalar: its columns are what all runs in it have together.
 
-        # as torch.utils.tensorboard does, whose import takes seconds
+        There is no `_hparams_/experiment` with the columns, of which TensorBoard would take that of one run for all.
+        """
+        from tensorboard.plugins.hparams.plugin_data_pb2 import SessionStartInfo
+
         start = SessionStartInfo(start_time_secs=time.time())
         for name, value in values.items():
             kind = "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
             setattr(start.hparams[name], f"{kind}_value", value)
-        experiment = Experiment(
-            hparam_infos=[HParamInfo(name=name) for name in values],
-            metric_infos=[MetricInfo(name=MetricName(tag=tag)) for tag in _LOSSES],
-        )
-        parts = {
-            "_hparams_/experiment": HParamsPluginData(experiment=experiment),
-            "_hparams_/session_start_info": HParamsPluginData(session_start_info=start),
-        }
-        for tag, data in parts.items():
-            metadata = SummaryMetadata(
-                plugin_data=SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
-            )
-            self._add([self._summary.Value(tag=tag, metadata=metadata)], 0)
+        self._add_session(session_start_info=start)
+
+    def add_success(self) -> None:
+        """For the same tab: the run is complete. One that has failed may be resumed, and the first status counts."""
+        from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
+        from tensorboard.plugins.hparams.plugin_data_pb2 import SessionEndInfo
+
+        self._add_session(session_end_info=SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time.time()))
+
+    def _add_session(self, **part: object) -> None:
+        """A part by the name of its field, which its tag has, too."""
+        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+        # as torch.utils.tensorboard does, whose import takes seconds
+        ((name, _),) = part.items()
+        content = HParamsPluginData(**part).SerializeToString()
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="hparams", content=content))
+        self._add([self._summary.Value(tag=f"_hparams_/{name}", metadata=metadata)], 0)
 
     def close(self) -> None:
         """Write what is still buffered."""

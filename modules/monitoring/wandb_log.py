@@ -16,6 +16,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.config.hyperparameters import hyperparameters
 from modules.files import FileFault, decode_json, read_bytes
 from modules.monitoring.background import BackgroundThread
+from modules.monitoring.tensorboard import Histogram
 
 log = logging.getLogger("tandem")
 _ID_FILE: Final = "wandb.json"  # in the run folder: a resumed run continues the same run of W&B
@@ -63,6 +64,20 @@ class WandbLog:
             import wandb
 
             self._run.log({tag: wandb.Image(str(file)), _STEP: step})
+
+        self._submit(send)
+
+    def add_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        """The distributions of one step by tag."""
+
+        def send() -> None:
+            import wandb
+
+            shown = {
+                tag: wandb.Histogram(np_histogram=(list(each.counts), [each.least, *each.limits]))
+                for tag, each in histograms.items()
+            }
+            self._run.log({**shown, _STEP: step})
 
         self._submit(send)
 

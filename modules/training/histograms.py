@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -19,53 +20,86 @@ _PIECE: Final = 1 << 22  # values that are converted to fp64 at a time: 32 MiB
 
 
 class WeightHistograms:
-    """Rank 0's weights and gradients when `every` is due; in any other step nothing is read or computed.
+    """The weights and gradients of the whole model when `every` is due; in any other step nothing is read or computed.
 
-    With fully_sharded these are rank 0's own shards, so that no other rank has to take part.
+    With fully_sharded each rank counts its own shards, and the counts are summed; otherwise rank 0 alone computes.
     """
 
     def __init__(self, every: Interval, weights: Weights, report: Report) -> None:
         self._every, self._weights, self._report = every, weights, report
-        self._timer = TimeTrigger({"histograms": every})
+        self._timer = TimeTrigger({"histograms": every})  # of rank 0 alone: the config allows none with fully_sharded
 
     def report_if_due(self, before: Progress, after: Progress) -> None:
         """To be called in the step from `before` to `after`, when its gradients are clipped and not applied yet."""
         if is_due(self._every, before, after) or self._timer.due():
-            self._report.histograms(self._all, after.step)
+            found = self._all() if self._weights.are_sharded else None
+            self._report.histograms(self._all if found is None else lambda: found, after.step)
 
     def _all(self) -> dict[str, Histogram]:
         """By the tags that TensorBoard shows; a weight without a gradient in this step has none."""
-        found: dict[str, Histogram] = {}
+        tensors: dict[str, Tensor | None] = {}
         for name, weight in self._weights.local.items():
-            for tag, values in ((f"weights/{name}", weight), (f"gradients/{name}", weight.grad)):
-                if values is not None and (counted := histogram(values)) is not None:
-                    found[tag] = counted
-        return found
+            tensors |= {f"weights/{name}": weight, f"gradients/{name}": weight.grad}
+        return histograms(tensors, self._weights.over_shards)
 
 
 @torch.no_grad()
-def histogram(values: Tensor) -> Histogram | None:
-    """The finite `values`, of any shape, in 64 equal bins between the least and the greatest; None without any.
+def histograms(
+    tensors: Mapping[str, Tensor | None],
+    over_shards: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda values, _: values,
+) -> dict[str, Histogram]:
+    """The finite values of each tensor, of any shape, in 64 equal bins between the least and the greatest.
 
-    Computed in fp64 on the device of `values`, some millions at a time; the host waits for it.
+    None, and tensors without finite values, are left out. Computed in fp64 on the device of the values, some millions
+    at a time; the host waits for it twice. `over_shards` combines what the ranks found in their shards of `tensors`,
+    whose names are the same on all of them.
     """
-    sums = [
-        torch.stack([piece.min(), piece.max(), piece.sum(), piece.square().sum()]) for piece in _finite_pieces(values)
+    if not tensors:
+        return {}
+    device = next((values.device for values in tensors.values() if values is not None), torch.device("cpu"))
+    moments = torch.stack([_moments(values, device) for values in tensors.values()])  # [tensors, 4]
+    extremes = over_shards(moments[:, :2], "max").tolist()
+    sums = over_shards(moments[:, 2:], "sum").tolist()
+    ranges = [(-negated, greatest) for negated, greatest in extremes]
+    counts = torch.stack(
+        [
+            _counts(values, least, greatest, device)
+            for values, (least, greatest) in zip(tensors.values(), ranges, strict=True)
+        ]
+    )
+    found = {}
+    by_tensor = zip(tensors, ranges, sums, over_shards(counts, "sum").tolist(), strict=True)
+    for name, (least, greatest), (total, squares), bins in by_tensor:
+        if least <= greatest:
+            edges = torch.linspace(least, greatest, BINS + 1, dtype=torch.float64)
+            found[name] = Histogram(least, greatest, total, squares, edges[1:].tolist(), [int(each) for each in bins])
+    return found
+
+
+def _moments(values: Tensor | None, device: torch.device) -> Tensor:
+    """The least value negated, the greatest, the sum and the sum of squares, [4], in fp64."""
+    empty = torch.tensor([-math.inf, -math.inf, 0.0, 0.0], dtype=torch.float64, device=device)
+    pieces = [
+        torch.stack([-piece.min(), piece.max(), piece.sum(), piece.square().sum()]) for piece in _finite_pieces(values)
     ]
-    if not sums:
-        return None
-    by_piece = torch.stack(sums)
-    low, high = float(by_piece[:, 0].min()), float(by_piece[:, 1].max())
-    total, squares = by_piece[:, 2:].sum(0).tolist()
-    edges = torch.linspace(low, high, BINS + 1, dtype=torch.float64, device=values.device)
-    counts = torch.zeros(BINS, dtype=torch.int64, device=values.device)
-    for piece in _finite_pieces(values):
-        counts += torch.bincount(torch.bucketize(piece, edges[1:-1], right=True), minlength=BINS)
-    return Histogram(low, high, total, squares, edges[1:].tolist(), counts.tolist())
+    by_piece = torch.stack([empty, *pieces])
+    return torch.cat([by_piece[:, :2].amax(0), by_piece[:, 2:].sum(0)])
 
 
-def _finite_pieces(values: Tensor) -> Iterator[Tensor]:
+def _counts(values: Tensor | None, least: float, greatest: float, device: torch.device) -> Tensor:
+    """How many values each bin has, [BINS], in fp64, which is exact up to 2^53 and which every backend sums."""
+    counts = torch.zeros(BINS, dtype=torch.float64, device=device)
+    if least <= greatest:
+        edges = torch.linspace(least, greatest, BINS + 1, dtype=torch.float64, device=device)
+        for piece in _finite_pieces(values):
+            counts += torch.bincount(torch.bucketize(piece, edges[1:-1], right=True), minlength=BINS)
+    return counts
+
+
+def _finite_pieces(values: Tensor | None) -> Iterator[Tensor]:
     """The finite values in fp64, flat, in pieces; none is empty."""
+    if values is None:
+        return
     for part in values.detach().flatten().split(_PIECE):
         piece = part.double()
         piece = piece[piece.isfinite()]

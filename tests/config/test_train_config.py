@@ -97,6 +97,12 @@ def test_histograms_need_tensorboard() -> None:
     assert TrainConfig.model_validate({"tensorboard": False}).histograms_every == Interval.never()
 
 
+def test_histograms_of_shards_are_computed_in_the_same_step() -> None:
+    (sentence,) = sentences(histograms_every="30 minutes", training_mode="fully_sharded")
+    assert sentence.startswith("histograms_every is 30 minutes, but with fully_sharded all processes compute them in")
+    assert TrainConfig.model_validate({"histograms_every": "30 minutes", "training_mode": "distributed"})
+
+
 def test_embedding_init_must_not_be_blank() -> None:
     assert sentences(method="embedding", embedding_init="  ") == ["embedding_init is '  '; give a word, such as cat."]
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.hyperparameters import hyperparameters
-from modules.monitoring.report import RunReport, StepRecord
+from modules.monitoring import Histogram, RunReport, StepRecord
 from modules.monitoring.wandb_log import WandbLog, _run_id, check_wandb
 from modules.run import EventLog
 from modules.run.folder.events import read_events
@@ -76,7 +76,8 @@ def test_offline_files_hold_scalars_images_and_settings_of_a_resumed_run(config:
     assert len(runs) == 2
     assert len({file.name for file in runs}) == 1  # one id
     content = b"".join(file.read_bytes() for file in runs)
-    for text in (b"loss/train", b"loss/validation", b"samples/00", b"optimizer.eps", tmp_path.name.encode(), b"tandem"):
+    scalars = (b"loss/train", b"loss/validation", b"final/best_validation_loss", b"weights/last", b"histogram")
+    for text in (*scalars, b"samples/00", b"optimizer.eps", tmp_path.name.encode(), b"tandem"):
         assert text in content, text
     for text in (SECRET.encode(), b"somebody", b"Linux"):
         assert text not in content, text
@@ -88,9 +89,11 @@ def _reported(config: TrainConfig, folder: Path, steps: list[int], image: Path |
     report.started({}, 0, 3, 3)
     for step in steps:
         report.step(StepRecord(step, 0, step, 0.5, 1e-4, 1.0, 0.1), shown=True)
+    report.histograms(lambda: {"weights/last": Histogram(-1.0, 1.0, 0.0, 4.0, [0.0, 1.0], [3, 5])}, steps[-1])
     report.validation("validation", 0.25, steps[-1])
     if image is not None:
         report.sample(image, "a prompt", 2)
+    report.finished("stopped", 0)
     report.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import re
 import stat
@@ -157,3 +159,44 @@ def test_ticks_are_round_values_inside_the_range() -> None:
     assert ticks(0.0, 1.0, 5) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert ticks(1.0, 1875.0, 6) == [500.0, 1000.0, 1500.0]
     assert ticks(3.0, 3.0, 5) == [3.0]
+
+
+def test_numbers_are_written_for_other_programs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    measured = {"set": "validation", "step": 2, "loss": 0.25, "metrics": {"accuracy": 0.75}}
+    folder = folder_with(
+        tmp_path / "x",
+        ("step", {"step": 1, "epoch": 0, "samples_seen": 4, "loss": 0.5, "lr": 0.1, "grad_norm": float("nan")}),
+        ("validation", measured),
+        ("validation", {**measured, "set": "test", "loss": 0.125}),
+    )
+    files = ["--json", str(tmp_path / "x.json"), "--csv", str(tmp_path / "x.csv")]
+    assert main([str(folder.path), *files]) == 0
+    assert "3 rows are in" in capfd.readouterr().out
+    assert not folder.report_file.exists(), "the report is written only where it is asked for"
+    rows = json.loads((tmp_path / "x.json").read_text())
+    times = [row.pop("time") for row in rows]
+    assert rows == [
+        {"step": 1, "epoch": 0, "samples_seen": 4, "loss": 0.5, "lr": 0.1},  # without what is no number
+        {"step": 2, "validation_loss": 0.25, "validation_accuracy": 0.75},
+        {"step": 2, "test_loss": 0.125, "test_accuracy": 0.75},
+    ]
+    with (tmp_path / "x.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    given = [{name: float(value) for name, value in row.items() if value} for row in table]
+    assert given == [{"time": time, **row} for time, row in zip(times, rows, strict=True)]
+    for option in ("json", "csv"):
+        assert main([str(folder.path), f"--{option}", "-", "--output", str(tmp_path / "x.html")]) == 0
+        shown = capfd.readouterr()
+        assert shown.out.splitlines() == (tmp_path / f"x.{option}").read_text().splitlines()
+        assert "The report is in" in shown.err
+
+
+def test_numbers_of_a_run_without_steps_and_mistakes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = folder_with(tmp_path / "x", ("started", {}))
+    assert main([str(folder.path), "--json", "-"]) == 0
+    assert json.loads(capfd.readouterr().out) == []
+    missing = tmp_path / "missing" / "x.json"
+    assert main([str(folder.path), "--json", str(missing)]) == 3
+    assert capfd.readouterr().err == f"{missing} cannot be read or written: No such file or directory.\n"
+    with pytest.raises(SystemExit):
+        main([str(folder.path), "--json", "-", "--csv", "-"])

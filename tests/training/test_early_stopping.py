@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from modules.checkpoint import Backups, BestValidation, BestWeights, read_best
 from modules.config import ConfigError, TrainConfig, validate
 from modules.distributed import RankEnv, spawn
-from modules.monitoring.report import SilentReport
+from modules.monitoring import SilentReport
 from modules.run import RunFolder
 from modules.training.early_stopping import EarlyStopping, value_of_rank0
 from modules.training.model_setup import check_available

@@ -75,8 +75,8 @@ class OutputSettings(Section):
     histograms_every: Interval = setting(
         Interval.never(),
         title="Histograms every",
-        help="How often TensorBoard gets histograms of all trained weights and of their gradients after clipping. "
-        "Takes about a second of one core per ten million values; with fully_sharded they show the first GPU's share.",
+        help="How often TensorBoard, and Weights & Biases if it is on, get histograms of all trained weights and of "
+        "their gradients after clipping. Takes about a second of one core per ten million values.",
         advanced=True,
         depends_on="tensorboard",
     )
