@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Self
@@ -14,6 +15,7 @@ from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 
 RECENT_FILES = 10
+MOST_FOLDERS = 20
 
 
 @dataclass
@@ -28,6 +30,8 @@ class Preferences:
     section: str = "model"
     recent: list[str] = field(default_factory=list)
     last_run: str = ""
+    runs_folders: list[str] = field(default_factory=list)  # listed under Runs beside that of the settings
+    places: dict[str, str] = field(default_factory=dict)  # where a file dialog was left, by what it chooses
     welcomed: bool = False
 
     @classmethod
@@ -45,6 +49,8 @@ class Preferences:
         loaded.mode = loaded.mode if loaded.mode in ("system", "light", "dark") else "system"
         loaded.scale = loaded.scale if loaded.scale in SCALES else 100
         loaded.recent = [name for name in loaded.recent if isinstance(name, str)][:RECENT_FILES]
+        loaded.runs_folders = [name for name in loaded.runs_folders if isinstance(name, str)][:MOST_FOLDERS]
+        loaded.places = {kind: place for kind, place in loaded.places.items() if isinstance(place, str)}
         return loaded
 
     def save(self, file: Path | None = None) -> None:
@@ -56,7 +62,8 @@ class Preferences:
             partial.write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False), encoding="utf-8")
             os.replace(partial, target)
         except (OSError, ValueError):
-            return
+            with suppress(OSError):  # what a full disk has left of it
+                partial.unlink(missing_ok=True)
 
     def add_recent(self, file: Path) -> None:
         """Put a config file at the top of the recent files."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from app.runs.status import Liveness, Status, read_liveness, status_of
 from modules.files import FileFault, open_regular, read_json
 from modules.run import Event, EventReader, RunFolder
 from modules.run.folder.events import parse_events
+from modules.run.folder.run_notes import RunNotes, notes_file, read_notes
 from modules.run.view.run_view import RunView
 
 MAX_RUNS: Final = 2000
@@ -32,6 +33,7 @@ class RunSummary:
     total_steps: int | None
     loss: float | None
     validation_loss: float | None
+    notes: RunNotes = field(default_factory=lambda: RunNotes())
 
     @property
     def name(self) -> str:
@@ -43,11 +45,16 @@ class RunList:
     """Caches the summaries of unchanged runs. Usable from any thread, one at a time."""
 
     def __init__(self) -> None:
-        self._cached: dict[Path, tuple[tuple[int, float, Liveness], RunSummary]] = {}
+        self._cached: dict[Path, tuple[tuple[int, float, float, Liveness], RunSummary]] = {}
 
     def scan(self, runs_dir: Path, limit: int = MAX_RUNS) -> list[RunSummary]:
         """Summaries of the newest runs in a folder, newest first."""
-        found = [summary for path in _folders(runs_dir)[:limit] if (summary := self._summary(path)) is not None]
+        return self.scan_folders([runs_dir], limit)
+
+    def scan_folders(self, folders: Sequence[Path], limit: int = MAX_RUNS) -> list[RunSummary]:
+        """Summaries of the newest runs in each of several folders, newest first."""
+        paths = [path for folder in folders for path in _folders(folder)[:limit]]
+        found = [summary for path in paths if (summary := self._summary(path)) is not None]
         self._cached = {summary.path: self._cached[summary.path] for summary in found}
         return sorted(found, key=lambda summary: summary.started or 0.0, reverse=True)
 
@@ -56,7 +63,7 @@ class RunList:
         try:
             status = folder.events_file.stat() if folder.events_file.exists() else folder.config_file.stat()
             liveness = read_liveness(folder)
-            key = (status.st_size, status.st_mtime, liveness)
+            key = (status.st_size, status.st_mtime, _modified(notes_file(folder)) or 0.0, liveness)
             cached = self._cached.get(path)
             if cached is None or cached[0] != key:
                 cached = key, summarize_run(folder, liveness)
@@ -82,6 +89,7 @@ def summarize_run(folder: RunFolder, liveness: Liveness) -> RunSummary:
         None if run_info is None else run_info.total_steps,
         None if step is None else step.loss,
         validation_loss.curve().means[-1] if validation_loss is not None and len(validation_loss) else None,
+        read_notes(folder),
     )
 
 

@@ -1,107 +1,86 @@
-"""The Runs page: a table of all runs to follow, resume or compare."""
+"""The Runs page: a table of all runs to find, follow, resume, compare, rename, note and delete."""
 
 from __future__ import annotations
 
 import time
+import tkinter as tk
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from app.monitor.compare import RunComparison
 from app.monitor.page import Page
+from app.monitor.run_edits import RunEdits
 from app.monitor.run_list import RunList, RunSummary
-from app.runs.status import duration
+from app.monitor.run_table import RunTable
 from app.widgets import theme
-from app.widgets.buttons import Button, add_tooltip, card, frame, text
+from app.widgets.buttons import Button, Entry, add_tooltip, card, frame, handler, text
 from app.widgets.ellipsis import fit
-from app.widgets.table import table
 from app.windows.backups import BackupsWindow
+from app.windows.run_folders import RunFoldersWindow
 from modules.config import TandemError, load_config
 from modules.run import RunFolder
 from modules.run.html_report import write_report
 
 _SCAN_S: Final = 2.0
-_DASH: Final = "-"
+_SAID_S: Final = 12.0  # how long what was done stays in place of the hint
 _HINT: Final = "Select a run; select two or more to compare them."
 
 
 class RunsPage(Page):
-    """Scans the folder every two seconds, in a thread."""
+    """Scans the folders every two seconds, in a thread."""
 
     def build(self) -> None:
-        """Table above; actions on the selected runs, or their comparison, below."""
-        self.runs: dict[str, RunSummary] = {}
+        """Search and table above; actions on the selected runs, or their comparison, below."""
         self._list = RunList()
         self._browse: Callable[[str], object] = webbrowser.open
         self._scanned_at = 0.0
         self._is_scanning = False
+        self._message, self._said_until = "", 0.0
         self.comparison: RunComparison | None = None
         upper = card(self)
         upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
-        columns = {
-            "name": ("Run", 250),
-            "state": ("State", 190),
-            "started": ("Started", 130),
-            "steps": ("Step", 130),
-            "loss": ("Loss", 90),
-            "validation_loss": ("Validation", 90),
-            "length": ("Duration", 90),
-        }
+        self._build_search(upper)
         holder = frame(upper)
         holder.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
-        self.table = table(holder, columns, ("steps", "loss", "validation_loss", "length"))
-        self.table.configure(selectmode="extended", height=6)
+        self.rows = RunTable(holder)
+        self.table = self.rows.tree
+        self.edits = RunEdits(self, self.state, lambda: self.selected, self._say, self.scan_now)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._on_select())
-        self.table.bind("<Double-Button-1>", lambda event: self._follow())
-        self.table.bind("<Return>", lambda event: self._follow())
-        theme.follow(self.table, "tones", self._colour_rows)
+        for sequence in ("<Double-Button-1>", "<Return>"):
+            self.table.bind(sequence, lambda event: self._follow())
+        self.table.bind("<F2>", handler(self.edits.rename))
+        self.table.bind("<Delete>", handler(self.edits.delete))
+        self.table.bind("<Control-f>", handler(self.search.focus_set))
+        self.table.bind("<Button-3>", self._right_click)
         self.bar = frame(self, theme.WINDOW)
         self.bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(6)))
-        self.follow_button = Button(
-            self.bar, "Follow", self._follow, icon="monitor", tooltip="Show this run in the monitor and the run bar."
-        )
-        self.resume_button = Button(self.bar, "Resume", self._resume, icon="refresh")
-        self.settings_button = Button(
-            self.bar,
-            "Open settings",
-            self._open_settings,
-            icon="presets",
-            tooltip="Edit a copy of the settings this run was started with.",
-        )
-        self.backups_button = Button(
-            self.bar,
-            "Backups …",
-            self._show_backups,
-            icon="backup",
-            tooltip="What this run can continue from: check it, go back, or free disk space.",
-        )
-        self.report_button = Button(
-            self.bar,
-            "Report",
-            self._show_report,
-            icon="file",
-            tooltip="Curves, samples, warnings, devices and settings of this run as one page in the browser.",
-        )
-        buttons = (self.follow_button, self.resume_button, self.settings_button, self.backups_button)
-        for button in (*buttons, self.report_button):
-            button.pack(side="left", padx=(0, theme.px(8)))
+        self._build_buttons()
         self.message = text(self.bar, _HINT, "small", colour=theme.MUTED, bg=theme.WINDOW)
         self.message.pack(side="left", fill="x", expand=True, padx=theme.px(8))
-        self._message = ""
         self.message.bind("<Configure>", lambda event: self._fit_message())
         add_tooltip(self.message, lambda: self._message)
         self._on_select()
 
+    @property
+    def runs(self) -> Mapping[str, RunSummary]:
+        """All runs by their key in the table."""
+        return self.rows.runs
+
     def refresh(self) -> None:
-        """Scan the folder if it is time."""
+        """Scan the folders if it is time."""
         if self.comparison is not None and self.comparison.winfo_ismapped():
             self.comparison.refresh()
         if self._is_scanning or time.monotonic() - self._scanned_at < _SCAN_S:
             return
         self._is_scanning = True
-        folder = self.runs_dir
-        self.state.background.run(lambda: self._list.scan(folder), self._show)
+        folders = self.folders
+        self.state.background.run(lambda: self._list.scan_folders(folders), self._show)
+
+    def scan_now(self) -> None:
+        """Scan the folders at the next refresh."""
+        self._scanned_at = 0.0
 
     @property
     def runs_dir(self) -> Path:
@@ -111,48 +90,116 @@ class RunsPage(Page):
         return Path(str(self.state.draft.get("runs_dir") or "runs")).resolve()
 
     @property
+    def folders(self) -> list[Path]:
+        """All folders whose runs are listed, each once."""
+        of_settings = Path(str(self.state.draft.get("runs_dir") or "runs")).resolve()
+        return list(dict.fromkeys([self.runs_dir, of_settings, *map(Path, self.state.preferences.runs_folders)]))
+
+    @property
     def selected(self) -> list[RunSummary]:
         """The selected runs in table order."""
-        return [self.runs[name] for name in self.table.selection() if name in self.runs]
+        return self.rows.selected
 
     def select(self, names: list[str]) -> None:
         """Select runs by name."""
-        self.table.selection_set([name for name in names if self.table.exists(name)])
+        self.rows.select(names)
+
+    def _build_search(self, upper: tk.Misc) -> None:
+        line = frame(upper)
+        line.pack(fill="x", padx=theme.px(10), pady=(theme.px(8), 0))
+        self.search = Entry(line, self._find, width=320, placeholder="Search runs by name, state, tag or note")
+        self.search.pack(side="left")
+        self.search.line.bind("<Escape>", handler(self._clear_search))
+        self.search.line.bind("<Down>", handler(self.table_focus))
+        self.count = text(line, "", "small", colour=theme.MUTED)
+        self.count.pack(side="left", padx=theme.px(12))
+        self.folders_button = Button(
+            line,
+            "Folders …",
+            self._show_folders,
+            icon="folder",
+            style="quiet",
+            bg=theme.CARD,
+            tooltip="List the runs of other folders, too, such as those on another disk.",
+        )
+        self.folders_button.pack(side="right")
+
+    def _build_buttons(self) -> None:
+        def button(label: str, command: Callable[[], object], icon: str, tooltip: str = "") -> Button:
+            made = Button(self.bar, label, command, icon=icon, tooltip=tooltip)
+            made.pack(side="left", padx=(0, theme.px(8)))
+            return made
+
+        self.follow_button = button("Follow", self._follow, "monitor", "Show this run in the monitor and the run bar.")
+        self.resume_button = button("Resume", self._resume, "refresh")
+        self.settings_button = button(
+            "Open settings", self._open_settings, "presets", "Edit a copy of the settings this run was started with."
+        )
+        self.backups_button = button(
+            "Backups …",
+            self._show_backups,
+            "backup",
+            "What this run can continue from, with step and size: check it, go back, or free disk space.",
+        )
+        self.report_button = button(
+            "Report",
+            self._show_report,
+            "file",
+            "Curves, samples, warnings, devices and settings of this run as one page in the browser.",
+        )
+        self.more_button = button(
+            "More", self._show_menu, "down", "Rename, tags and notes, folder, debug package, trash."
+        )
+        self.undo_button = Button(self.bar, "Undo", self.edits.undo_delete, icon="undo")
+
+    def table_focus(self) -> None:
+        """Go from the search to the table, where a run is selected."""
+        rows = self.table.get_children()
+        if rows and not self.table.selection():
+            self.table.selection_set(rows[0])
+            self.table.focus(rows[0])
+        self.table.focus_set()
 
     def _show(self, found: list[RunSummary]) -> None:
         self._is_scanning, self._scanned_at = False, time.monotonic()
         if not self.winfo_exists():
             return
-        self.runs = {summary.name: summary for summary in found}
-        shown = self.table.get_children()
-        deleted = [name for name in shown if name not in self.runs]
-        if deleted:
-            self.table.delete(*deleted)
-        for index, summary in enumerate(found):
-            values = _row(summary)
-            if not self.table.exists(summary.name):
-                self.table.insert("", index, iid=summary.name, values=values, tags=(summary.status.tone,))
-            elif tuple(map(str, self.table.item(summary.name, "values"))) != values:
-                self.table.item(summary.name, values=values, tags=(summary.status.tone,))
-        order = tuple(self.runs)
-        if self.table.get_children() != order:
-            for index, name in enumerate(order):
-                self.table.move(name, "", index)
+        self.rows.show(found)
+        self._on_rows()
+
+    def _find(self, words: str) -> None:
+        self.rows.search(words)
+        self._on_rows()
+
+    def _clear_search(self) -> None:
+        self.search.show("")
+        self._find("")
+        self.table.focus_set()
+
+    def _on_rows(self) -> None:
+        shown, total = self.rows.count, len(self.runs)
+        count = "" if shown == total else f"{shown:,} of {total:,} runs"
+        if self.count.cget("text") != count:
+            self.count.configure(text=count)
+        self._show_undo()
         self._show_message()
 
-    def _colour_rows(self) -> None:
-        for tone, colour in (("bad", theme.BAD), ("busy", theme.ACCENT_TEXT)):
-            self.table.tag_configure(tone, foreground=theme.resolve(colour))
+    def _show_undo(self) -> None:
+        if self.edits.trashed and not self.undo_button.winfo_manager():
+            self.undo_button.pack(side="right", padx=(theme.px(8), 0), before=self.message)
+        elif not self.edits.trashed and self.undo_button.winfo_manager():
+            self.undo_button.pack_forget()
 
     def _on_select(self) -> None:
         selected = self.selected
+        if selected:
+            self._said_until = 0.0
         only = selected[0] if len(selected) == 1 else None
         can_resume = only is not None and only.status.can_resume
-        self.follow_button.configure(state="normal" if only is not None else "disabled")
-        self.settings_button.configure(state="normal" if only is not None else "disabled")
+        for button in (self.follow_button, self.settings_button, self.backups_button, self.report_button):
+            button.configure(state="normal" if only is not None else "disabled")
         self.resume_button.configure(state="normal" if can_resume else "disabled")
-        self.backups_button.configure(state="normal" if only is not None else "disabled")
-        self.report_button.configure(state="normal" if only is not None else "disabled")
+        self.more_button.configure(state="normal" if selected else "disabled")
         self._show_message()
         if len(selected) < 2:
             if self.comparison is not None:
@@ -165,17 +212,29 @@ class RunsPage(Page):
 
     def _show_message(self) -> None:
         selected = self.selected
+        if time.monotonic() < self._said_until:
+            return
         if not self.runs:
             message = f"No runs in {self.runs_dir} yet."
+        elif not self.rows.count:
+            message = f"No run matches “{self.search.get()}”."
         elif len(selected) == 1 and selected[0].status.problem is not None:
             message = selected[0].status.problem.text.split("\n")[0][:110]
+        elif len(selected) == 1 and selected[0].notes.line:
+            message = selected[0].notes.line
         else:
             message = _HINT if len(selected) < 2 else f"Comparing {len(selected)} runs."
-        self._say(message)
+        self._set_message(message)
 
     def _say(self, message: str) -> None:
-        self._message = message
-        self._fit_message()
+        self._said_until = time.monotonic() + _SAID_S
+        self._set_message(message)
+        self._show_undo()
+
+    def _set_message(self, message: str) -> None:
+        if message != self._message:
+            self._message = message
+            self._fit_message()
 
     def _fit_message(self) -> None:
         """As much of the message as there is room for beside the buttons; the tooltip has the rest."""
@@ -183,6 +242,20 @@ class RunsPage(Page):
         shown = fit(self, self._message, theme.tk_font("small"), room) if room > 1 else self._message
         if self.message.cget("text") != shown:
             self.message.configure(text=shown)
+
+    def _right_click(self, event: tk.Event[tk.Misc]) -> None:
+        row = self.table.identify_row(event.y)
+        if row and row not in self.table.selection():
+            self.table.selection_set(row)
+        if row:
+            self.edits.show_menu(event.x_root, event.y_root)
+
+    def _show_menu(self) -> None:
+        button = self.more_button
+        self.edits.show_menu(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+
+    def _show_folders(self) -> None:
+        RunFoldersWindow(self, self.state, self.runs_dir, self.scan_now).show()
 
     def _follow(self) -> None:
         if len(self.selected) == 1:
@@ -221,20 +294,3 @@ class RunsPage(Page):
             self.state.draft.open_config(load_config(file))
         except (TandemError, OSError) as error:
             self._say(str(error).split("\n")[0])
-
-
-def _row(summary: RunSummary) -> tuple[str, ...]:
-    started = time.strftime("%d %b %H:%M", time.localtime(summary.started)) if summary.started else _DASH
-    steps = _DASH
-    if summary.step is not None:
-        total = f" / {summary.total_steps:,}" if summary.total_steps else ""
-        steps = f"{summary.step:,}{total}"
-    return (
-        summary.name,
-        summary.status.title,
-        started,
-        steps,
-        _DASH if summary.loss is None else f"{summary.loss:.4g}",
-        _DASH if summary.validation_loss is None else f"{summary.validation_loss:.4g}",
-        duration(summary.duration_s) if summary.duration_s else _DASH,
-    )

@@ -58,7 +58,9 @@ def ask(
     return window
 
 
-def ask_name(owner: tk.Misc, question: str, name: str, accept: Callable[[str], str]) -> tk.Toplevel:
+def ask_name(
+    owner: tk.Misc, question: str, name: str, accept: Callable[[str], str], label: str = "Save"
+) -> tk.Toplevel:
     """Ask for a name until `accept` returns no error message."""
     dialog = Dialog(owner, question)
     entry = Entry(dialog.body, bg=theme.CARD, width=320)
@@ -75,7 +77,7 @@ def ask_name(owner: tk.Misc, question: str, name: str, accept: Callable[[str], s
 
     dialog.on_return(submit)
     dialog.button("Cancel", dialog.close)
-    dialog.button("Save", submit, "accent")
+    dialog.button(label, submit, "accent")
     window = dialog.show()
     entry.focus_set()
     entry.select_range(0, "end")

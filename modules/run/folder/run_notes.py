@@ -22,7 +22,7 @@ class RunNotes(Record):
     """A note of several lines, and tags without blanks."""
 
     note: Annotated[str, Field(max_length=MAX_NOTE)] = ""
-    tags: Annotated[list[Annotated[str, Field(max_length=MAX_TAG)]], Field(default_factory=list, max_length=MAX_TAGS)]
+    tags: list[Annotated[str, Field(max_length=MAX_TAG)]] = Field(default_factory=list, max_length=MAX_TAGS)
 
     @property
     def line(self) -> str:

@@ -1,0 +1,185 @@
+"""What the Runs page changes about a run besides training it: name, notes, trash; and what it opens."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from app.monitor.run_list import RunSummary
+from app.open_path import open_folder
+from app.shell.ask import Choice, ask, ask_name
+from app.state import AppState
+from app.widgets.buttons import popup_menu
+from app.windows.debug_package import DebugPackageWindow
+from app.windows.run_notes import edit_notes
+from modules.config import TandemError
+from modules.files.trash import Trashed, restore
+from modules.run import RunFolder
+from modules.run.folder.manage import rename_run, trash_run
+from modules.run.html_report import write_report
+
+_State = Literal["normal", "disabled"]
+
+
+class RunEdits:
+    """Acts on the selected runs; `say` shows a line, and `changed` has the list read anew."""
+
+    def __init__(
+        self,
+        owner: tk.Misc,
+        state: AppState,
+        selected: Callable[[], list[RunSummary]],
+        say: Callable[[str], object],
+        changed: Callable[[], object],
+    ) -> None:
+        self._owner, self._state = owner, state
+        self._selected, self._say, self._changed = selected, say, changed
+        self.trashed: list[Trashed] = []  # by the last deletion
+        self.open_folder: Callable[[Path], object] = open_folder
+
+    def show_menu(self, x: int, y: int) -> None:
+        """A menu of everything that can be done with the selected runs, at a place on the screen."""
+        menu = popup_menu(self._owner)
+        selected = self._selected()
+        only: _State = "normal" if len(selected) == 1 else "disabled"
+        some: _State = "normal" if selected else "disabled"
+        menu.add_command(label="Rename …", command=self.rename, state=only, accelerator="F2")
+        menu.add_command(label="Tags and notes …", command=self.edit_notes, state=only)
+        menu.add_command(label="Open folder", command=self.show_folder, state=only)
+        menu.add_command(label="Debug package …", command=self.make_debug_package, state=only)
+        menu.add_separator()
+        menu.add_command(label="Move to the trash …", command=self.delete, state=some, accelerator="Del")
+        if self.trashed:
+            menu.add_command(label="Take back from the trash", command=self.undo_delete)
+        menu.tk_popup(x, y)
+
+    def rename(self) -> None:
+        """Ask for another name of the selected run."""
+        if (run := self._only()) is None:
+            return
+
+        def accept(name: str) -> str:
+            try:
+                renamed = rename_run(run, name.strip())
+            except TandemError as error:
+                return str(error)
+            except OSError as error:
+                return f"{error.filename or run.path} cannot be renamed: {error.strerror or error}."
+            self._moved(run, renamed)
+            return ""
+
+        ask_name(self._owner, f"Rename {run.name}", run.name, accept, "Rename")
+
+    def edit_notes(self) -> None:
+        """Edit tags and notes of the selected run."""
+        if (run := self._only()) is not None:
+            edit_notes(self._owner, run, self._changed)
+
+    def show_folder(self) -> None:
+        """Show the folder of the selected run in the file manager."""
+        if (run := self._only()) is not None:
+            try:
+                self.open_folder(run.path)
+            except OSError as error:
+                self._say(f"{run.path} cannot be opened: {error.strerror or error}.")
+
+    def make_debug_package(self) -> None:
+        """Show what a debug package of the selected run would hold, and write it."""
+        if (run := self._only()) is not None:
+            DebugPackageWindow(self._owner, self._state, run).show()
+
+    def delete(self) -> None:
+        """Ask, then move the selected runs to the trash."""
+        runs = [RunFolder(summary.path) for summary in self._selected()]
+        if not runs:
+            return
+        names = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+
+        def chosen(answer: str) -> None:
+            if answer:
+                self._delete(runs)
+
+        ask(
+            self._owner,
+            f"Move {names} to the trash?",
+            f"{', '.join(run.name for run in runs[:6])}{' …' if len(runs) > 6 else ''}: with samples, backups and "
+            "saved models. They can be taken back from there.",
+            (Choice("delete", "Move to the trash", "danger"), Choice("", "Cancel", "accent")),
+            chosen,
+        )
+
+    def undo_delete(self) -> None:
+        """Take back what the last deletion moved to the trash."""
+        taken, self.trashed = self.trashed, []
+        try:
+            while taken:
+                restore(taken[-1])
+                taken.pop()
+        except OSError as error:
+            self.trashed = taken
+            self._say(f"{error.filename or taken[-1].original} cannot be taken back: {error.strerror or error}.")
+        else:
+            self._say("Back where it was.")
+        self._changed()
+
+    def _delete(self, runs: list[RunFolder]) -> None:
+        moved: list[Trashed] = []
+
+        def work() -> list[Trashed]:
+            for run in runs:
+                moved.append(trash_run(run))
+            return moved
+
+        def done(found: list[Trashed]) -> None:
+            self.trashed = found
+            self._forget(found)
+            place = found[0].place if len(found) == 1 else found[0].place.parent
+            self._say(f"Moved to {place}. “Undo” takes it back.")
+            self._changed()
+
+        def failed(reason: str) -> None:
+            self.trashed = moved
+            self._forget(moved)
+            self._say(reason)
+            self._changed()
+
+        self._state.background.run(work, done, failed)
+
+    def _forget(self, moved: list[Trashed]) -> None:
+        """Do not open a deleted run next time."""
+        if self._state.preferences.last_run in {str(each.original) for each in moved}:
+            self._state.preferences.last_run = ""
+
+    def _only(self) -> RunFolder | None:
+        selected = self._selected()
+        return RunFolder(selected[0].path) if len(selected) == 1 else None
+
+    def _moved(self, before: RunFolder, after: RunFolder) -> None:
+        """Let everything in the window that refers to a run refer to its new name."""
+        state, old, new = self._state, before.path, after.path
+        preferences = state.preferences
+        preferences.recent = [_moved_path(name, old, new) for name in preferences.recent]
+        preferences.last_run = _moved_path(preferences.last_run, old, new)
+        if state.draft.file is not None:
+            state.draft.file = Path(_moved_path(str(state.draft.file), old, new))
+        for path in ("base_model", "lora_from"):
+            value = state.draft.get(path)
+            if isinstance(value, str) and (moved := _moved_path(value, old, new)) != value:
+                state.draft.set(path, moved)
+        if state.run is not None and state.run.folder.path == old:
+            state.actions.follow(new)
+        if after.report_file.is_file():
+            state.background.run(lambda: write_report(after), lambda _: None)
+        self._changed()
+
+
+def _moved_path(text: str, old: Path, new: Path) -> str:
+    """The path after a folder was renamed; another one is returned as it is."""
+    if not text:
+        return text
+    path = Path(text)
+    if path == old or old in path.parents:
+        return str(new / path.relative_to(old))
+    return text

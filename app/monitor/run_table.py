@@ -1,0 +1,107 @@
+"""The table of the Runs page: one row a run, found by words."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from app.monitor.run_list import RunSummary
+from app.runs.status import duration
+from app.widgets import theme
+from app.widgets.table import table
+
+_DASH: Final = "-"
+_COLUMNS: Final[Mapping[str, tuple[str, int]]] = {
+    "name": ("Run", 230),
+    "state": ("State", 160),
+    "started": ("Started", 120),
+    "steps": ("Step", 120),
+    "loss": ("Loss", 80),
+    "validation_loss": ("Validation", 90),
+    "length": ("Duration", 90),
+    "notes": ("Tags and notes", 170),
+}
+
+
+class RunTable:
+    """`runs` has all runs by their key: the name, or the path of a second one of the same name."""
+
+    def __init__(self, holder: tk.Misc) -> None:
+        self.runs: dict[str, RunSummary] = {}
+        self._words: list[str] = []
+        self.tree = table(holder, _COLUMNS, ("steps", "loss", "validation_loss", "length"))
+        self.tree.configure(selectmode="extended", height=6)
+        theme.follow(self.tree, "tones", self._colour_rows)
+
+    @property
+    def selected(self) -> list[RunSummary]:
+        """The selected runs in table order."""
+        return [self.runs[key] for key in self.tree.selection() if key in self.runs]
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.tree.get_children())
+
+    def select(self, keys: Sequence[str]) -> None:
+        """Select rows."""
+        self.tree.selection_set([key for key in keys if self.tree.exists(key)])
+
+    def search(self, text: str) -> None:
+        """Show only runs whose name, folder, state, tags or note hold all these words."""
+        self._words = text.lower().split()
+        self._fill()
+
+    def show(self, found: Sequence[RunSummary]) -> None:
+        """Show these runs; the selection and the scroll position stay."""
+        self.runs = {}
+        for summary in found:
+            self.runs[str(summary.path) if summary.name in self.runs else summary.name] = summary
+        self._fill()
+
+    def _fill(self) -> None:
+        shown = {key: summary for key, summary in self.runs.items() if _matches(summary, self._words)}
+        gone = [key for key in self.tree.get_children() if key not in shown]
+        if gone:
+            self.tree.delete(*gone)
+        places = len({summary.path.parent for summary in self.runs.values()}) > 1
+        for index, (key, summary) in enumerate(shown.items()):
+            values = _row(summary, with_folder=places)
+            if not self.tree.exists(key):
+                self.tree.insert("", index, iid=key, values=values, tags=(summary.status.tone,))
+            elif tuple(map(str, self.tree.item(key, "values"))) != values:
+                self.tree.item(key, values=values, tags=(summary.status.tone,))
+        order = tuple(shown)
+        if self.tree.get_children() != order:
+            for index, key in enumerate(order):
+                self.tree.move(key, "", index)
+
+    def _colour_rows(self) -> None:
+        for tone, colour in (("bad", theme.BAD), ("busy", theme.ACCENT_TEXT)):
+            self.tree.tag_configure(tone, foreground=theme.resolve(colour))
+
+
+def _matches(summary: RunSummary, words: Sequence[str]) -> bool:
+    tags = " ".join(f"#{tag}" for tag in summary.notes.tags)
+    text = f"{summary.path} {summary.status.title} {tags} {summary.notes.note}".lower()
+    return all(word in text for word in words)
+
+
+def _row(summary: RunSummary, *, with_folder: bool) -> tuple[str, ...]:
+    started = time.strftime("%d %b %H:%M", time.localtime(summary.started)) if summary.started else _DASH
+    steps = _DASH
+    if summary.step is not None:
+        total = f" / {summary.total_steps:,}" if summary.total_steps else ""
+        steps = f"{summary.step:,}{total}"
+    return (
+        f"{summary.name}  ({summary.path.parent.name})" if with_folder else summary.name,
+        summary.status.title,
+        started,
+        steps,
+        _DASH if summary.loss is None else f"{summary.loss:.4g}",
+        _DASH if summary.validation_loss is None else f"{summary.validation_loss:.4g}",
+        duration(summary.duration_s) if summary.duration_s else _DASH,
+        summary.notes.line,
+    )

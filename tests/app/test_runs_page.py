@@ -1,0 +1,234 @@
+"""The Runs page by mouse and keys: search, rename, tags and notes, trash and back, folders, debug package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tkinter as tk
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from tkinter import ttk
+from typing import Any
+
+import pytest
+
+from app.monitor.runs import RunsPage
+from app.windows.run_folders import RunFoldersWindow
+from modules.config import load_config
+from modules.run import RunFolder
+from modules.run.folder.run_notes import read_notes
+from tests.app.fake_runs import make_fake_run
+from tests.app.run_driver import Driven
+from tests.runs import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def driven(home: Path, preferences: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
+    for number, name in enumerate(("cats", "dogs", "birds")):
+        make_fake_run(home / "runs" / name, steps=20, started_at=1.7e9 + 1000 * number, ended="failed")
+    make_fake_run(home / "usb" / "old-runs" / "cats", steps=10, started_at=1.6e9)
+    driven = Driven()
+    yield driven
+    driven.close()
+
+
+@pytest.fixture
+def page(driven: Driven) -> RunsPage:
+    page: RunsPage = driven.monitor("runs")
+    driven.until(lambda: len(page.runs) == 3, "the runs")
+    return page
+
+
+def dialogs(driven: Driven) -> list[tk.Toplevel]:
+    return [each for each in widgets(driven.window) if isinstance(each, tk.Toplevel) and each.winfo_viewable()]
+
+
+def opened(driven: Driven) -> tk.Toplevel:
+    """The dialog, once it has the keyboard."""
+    driven.until(lambda: dialogs(driven), "a dialog")
+    driven.until(lambda: str(driven.window.focus_displayof()).startswith(str(dialogs(driven)[0])), "its focus")
+    driven.live(0.2)
+    return dialogs(driven)[0]
+
+
+def widgets(parent: tk.Misc) -> list[Any]:
+    return [each for child in parent.winfo_children() for each in (child, *widgets(child))]
+
+
+def button(place: tk.Misc, label: str) -> Any:
+    return next(each for each in widgets(place) if hasattr(each, "invoke") and each.cget("text") == label)
+
+
+def type_keys(driven: Driven, text: str) -> None:
+    subprocess.run(["xdotool", "type", "--delay", "5", text], check=True)
+    driven.live(0.1)
+
+
+def select(driven: Driven, page: RunsPage, *names: str) -> None:
+    page.select(list(names))
+    page.table.focus_force()
+    page.table.focus(names[0])
+    driven.until(lambda: {each.name for each in page.selected} == set(names), "the selection", within_s=20)
+
+
+def shown(page: RunsPage) -> list[str]:
+    return list(page.table.get_children())
+
+
+def test_search_narrows_the_table(driven: Driven, page: RunsPage) -> None:
+    driven.click(page.search.line)
+    type_keys(driven, "og")
+    assert shown(page) == ["dogs"]
+    assert page.count.cget("text") == "1 of 3 runs"
+    type_keys(driven, "xx")
+    assert shown(page) == []
+    assert page._message == "No run matches “ogxx”."
+    driven.press("Escape")
+    assert shown(page) == ["birds", "dogs", "cats"], "newest first, all again"
+    assert page.search.get() == ""
+
+
+def test_rename_by_keys_takes_everything_along(driven: Driven, page: RunsPage, home: Path) -> None:
+    before = home / "runs" / "cats"
+    driven.window.preferences.recent = [str(before / "config.json"), str(home / "other.yaml")]
+    driven.window.state_.actions.follow(before)
+    driven.window.state_.draft.set("base_model", str(before / "model"))
+    driven.until(lambda: driven.window.state_.run.is_caught_up, "the run")
+    select(driven, page, "cats")
+    driven.press("F2")
+    opened(driven)
+    type_keys(driven, "dogs")
+    driven.press("Return")
+    assert "already has something named dogs" in texts(dialogs(driven)[0]), "a name that exists is refused"
+    driven.press("ctrl+a")
+    type_keys(driven, "a/b")
+    driven.press("Return")
+    assert "may contain only letters" in texts(dialogs(driven)[0])
+    driven.press("ctrl+a")
+    type_keys(driven, "lions")
+    driven.press("Return")
+    driven.until(lambda: not dialogs(driven) and "lions" in page.runs, "the new name")
+    after = home / "runs" / "lions"
+    assert not before.exists()
+    assert load_config(after / "config.json").run_name == "lions"
+    assert driven.window.preferences.recent == [str(after / "config.json"), str(home / "other.yaml")]
+    assert driven.window.preferences.last_run == str(after)
+    assert driven.window.state_.run.folder.path == after
+    assert driven.window.state_.draft.get("base_model") == str(after / "model")
+
+
+def texts(place: tk.Misc) -> str:
+    return "\n".join(str(each.cget("text")) for each in widgets(place) if isinstance(each, tk.Label))
+
+
+def test_tags_and_notes_are_kept_shown_and_found(driven: Driven, page: RunsPage, home: Path) -> None:
+    select(driven, page, "birds")
+    page.edits.edit_notes()
+    opened(driven)
+    type_keys(driven, "portrait, v2")
+    driven.press("Tab")
+    type_keys(driven, "Better hands")
+    driven.click(button(dialogs(driven)[0], "Save"))
+    driven.until(lambda: page.runs["birds"].notes.tags == ["portrait", "v2"], "the notes in the table")
+    assert page.table.item("birds", "values")[7] == "#portrait #v2  Better hands"
+    assert read_notes(RunFolder(home / "runs" / "birds")).note == "Better hands"
+    driven.click(page.search.line)
+    type_keys(driven, "#portrait hands")
+    assert shown(page) == ["birds"]
+
+
+def test_runs_go_to_the_trash_and_back(driven: Driven, page: RunsPage, home: Path) -> None:
+    select(driven, page, "cats", "dogs")
+    driven.press("Delete")
+    opened(driven)
+    driven.press("Return")
+    driven.live(0.2)
+    assert (home / "runs" / "cats").is_dir(), "Return keeps them"
+    driven.press("Delete")
+    opened(driven)
+    driven.click(button(dialogs(driven)[0], "Move to the trash"))
+    driven.until(lambda: set(page.runs) == {"birds"}, "two gone")
+    trash = home / "data" / "Trash"
+    assert sorted(path.name for path in (trash / "files").iterdir()) == ["cats", "dogs"]
+    assert str(trash / "files") in page._message
+    driven.click(page.undo_button)
+    driven.until(lambda: len(page.runs) == 3, "all back")
+    assert not list(trash.rglob("*.trashinfo"))
+    assert not page.undo_button.winfo_ismapped()
+
+
+def test_active_run_is_neither_renamed_nor_deleted(driven: Driven, page: RunsPage, home: Path) -> None:
+    folder = home / "runs" / "dogs"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from modules.run import RunFolder\n"
+        "from modules.run.folder.run_lock import training_lock\n"
+        "with training_lock(RunFolder(Path(sys.argv[2]))):\n"
+        "    print('held', flush=True); sys.stdin.read()\n"
+    )
+    argv = [sys.executable, "-c", program, str(ROOT), str(folder)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as active:
+        assert active.stdout is not None
+        assert active.stdout.readline() == "held\n"
+        select(driven, page, "dogs")
+        driven.press("Delete")
+        opened(driven)
+        driven.click(button(dialogs(driven)[0], "Move to the trash"))
+        driven.until(lambda: "dogs is active; it can be deleted once it has ended" in page._message, "the refusal")
+        driven.press("F2")
+        opened(driven)
+        type_keys(driven, "wolves")
+        driven.press("Return")
+        assert "is active; it can be renamed once it has ended" in texts(dialogs(driven)[0])
+        driven.press("Escape")
+        active.kill()
+    assert folder.is_dir()
+
+
+def test_other_folders_are_listed_and_removed(driven: Driven, page: RunsPage, home: Path) -> None:
+    window = RunFoldersWindow(page, page.state, page.runs_dir, page.scan_now)
+    window.show()
+    window.add(home / "usb" / "old-runs")
+    driven.until(lambda: len(page.runs) == 4, "the other folder's run")
+    other = str(home / "usb" / "old-runs" / "cats")
+    assert page.table.item(other, "values")[0] == "cats  (old-runs)"
+    assert page.table.item("cats", "values")[0] == "cats  (runs)"
+    assert driven.window.preferences.load().runs_folders == [str(home / "usb" / "old-runs")], "also next time"
+    driven.click(button(window.dialog.window, "Remove"))
+    driven.until(lambda: len(page.runs) == 3, "only those of the settings")
+    driven.press("Escape")
+    assert (home / "usb" / "old-runs" / "cats").is_dir()
+
+
+def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path) -> None:
+    shown_folders: list[Path] = []
+    page.edits.open_folder = shown_folders.append
+    select(driven, page, "dogs")
+    page.edits.show_folder()
+    assert shown_folders == [home / "runs" / "dogs"]
+
+
+def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPage, home: Path) -> None:
+    select(driven, page, "cats")
+    before = set(home.rglob("*"))
+    page.edits.make_debug_package()
+    dialog = opened(driven)
+    save = button(dialog, "Save …")
+    driven.until(lambda: save.cget("state") == "normal", "the parts")
+    listed = next(each for each in widgets(dialog) if isinstance(each, ttk.Treeview)).get_children()
+    assert {"about.txt", "config.json", "events.jsonl", "versions.txt", "devices.txt"} <= set(listed)
+    preview = next(each for each in widgets(dialog) if isinstance(each, tk.Text))
+    driven.until(lambda: "Debug package of Tandem" in preview.get("1.0", "end"), "what is in it")
+    assert set(home.rglob("*")) == before, "nothing is written yet"
+    driven.window.after(400, lambda: subprocess.Popen(["xdotool", "key", "Return"]))
+    driven.click(save)
+    driven.until(lambda: (home / "cats-debug.zip").is_file(), "the file")
+    with zipfile.ZipFile(home / "cats-debug.zip") as package:
+        assert set(package.namelist()) == set(listed)
+    driven.until(lambda: "cats-debug.zip" in texts(dialog), "where it is")
+    driven.press("Escape")
