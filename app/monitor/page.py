@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable
 
 from app.runs.control import RunControl
 from app.state import AppState
@@ -17,6 +18,7 @@ class Page(tk.Frame):
         theme.paint(self, bg=theme.WINDOW)
         self.state = state
         self.run: RunControl | None = None
+        self.open_page: Callable[[str], object] = lambda name: None  # shows another page; set by the section
         self.build()
 
     def follow(self, run: RunControl | None) -> None:

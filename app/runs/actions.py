@@ -17,6 +17,7 @@ from app.windows.dialog import Dialog
 from app.windows.faults import show_faults
 from modules.config import TrainConfig
 from modules.run import RunFolder
+from modules.run.queue.folder import RunQueue
 
 _POLL_MS = 50
 _WAITING_SHOWN_MS = 300
@@ -70,7 +71,15 @@ class RunActions:
             self._state.notify("invalid")
         elif not self._starting and not (self._state.run is not None and self._state.run.is_alive):
             self._mark_starting()
-            self._wait_for_family(self._show_waiting())
+            self._wait_for_family(self._show_waiting(), self._start)
+
+    def enqueue(self) -> None:
+        """Add a copy of the current settings to the queue, after the same checks as `train`."""
+        if self._state.draft.config is None:
+            self._state.notify("invalid")
+        elif not self._starting:
+            self._mark_starting()
+            self._wait_for_family(self._show_waiting(), self._add_to_queue)
 
     def _show_waiting(self) -> Dialog:
         """A dialog with which to give up while something is being checked; it shows itself after a moment."""
@@ -86,18 +95,18 @@ class RunActions:
         dialog.window.after(_WAITING_SHOWN_MS, lambda: dialog.window.winfo_exists() and dialog.show())
         return dialog
 
-    def _wait_for_family(self, waiting: Dialog) -> None:
+    def _wait_for_family(self, waiting: Dialog, go_on: Callable[[TrainConfig], object]) -> None:
         family, config = self._state.family, self._state.draft.config
         if not waiting.window.winfo_exists():
             return  # cancelled
         if config is not None and family.declaration is None and not family.error:
-            waiting.window.after(_POLL_MS, self._wait_for_family, waiting)
+            waiting.window.after(_POLL_MS, self._wait_for_family, waiting, go_on)
             return
 
         def checked(missing: Missing) -> None:
             if waiting.window.winfo_exists():
                 self._end_waiting(waiting)
-                self._decide(config, missing)
+                self._decide(config, missing, go_on)
 
         if config is None:  # the family's declaration has shown an error
             self._end_waiting(waiting)
@@ -114,16 +123,22 @@ class RunActions:
             waiting.window.destroy()
         self._state.notify("run")
 
-    def _decide(self, config: TrainConfig | None, missing: Missing) -> None:
-        """Start the run, or list what is missing."""
+    def _decide(self, config: TrainConfig | None, missing: Missing, go_on: Callable[[TrainConfig], object]) -> None:
+        """Go on, or list what is missing."""
         if config is None:
             return
         if missing.faults:
-            go_on = None if missing.certain else partial(self._start, config)
+            anyway = None if missing.certain else partial(go_on, config)
             why = "Training cannot start yet." if missing.certain else "Training would probably fail."
-            show_faults(self._owner, self._state, why, missing.faults, go_on)
+            show_faults(self._owner, self._state, why, missing.faults, anyway)
         else:
-            self._start(config)
+            go_on(config)
+
+    def _add_to_queue(self, config: TrainConfig) -> None:
+        queue = RunQueue(config.runs_dir)
+        self._state.background.run(
+            lambda: enqueued(queue, config), self._show_message, lambda why: self._not_started(why, "Not added")
+        )
 
     def _start(self, config: TrainConfig) -> None:
         if (existing := existing_run(config)) is not None:
@@ -156,12 +171,12 @@ class RunActions:
             lambda: launch(folder, resume=resume, token=self._state.join_token), done, self._not_started
         )
 
-    def _not_started(self, message: str) -> None:
+    def _not_started(self, message: str, title: str = "Training did not start") -> None:
         self._starting = False
         self._state.notify("run")
         ask(
             self._owner,
-            "Training did not start",
+            title,
             message,
             (Choice("", "Close", style="accent"),),
             lambda answer: None,
@@ -259,3 +274,12 @@ class RunActions:
     def offers_resume(self, status: Status) -> bool:
         """Whether to offer to resume the followed run."""
         return status.can_resume and status.kind not in _DONE and not self._starting
+
+
+def enqueued(queue: RunQueue, config: TrainConfig) -> str:
+    """Add the config to the queue; what to say of it. Raises TandemError."""
+    entry = queue.add(config)
+    waiting = [each.number for each in queue.read().waiting]
+    place = f"place {waiting.index(entry.number) + 1}" if entry.number in waiting else "next"
+    start = "" if queue.has_runner() else " Start it under Monitor, Queue."
+    return f"{entry.name} is in the queue: {place}.{start}"

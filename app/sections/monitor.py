@@ -1,4 +1,4 @@
-"""The followed run on five pages: curves, processes, samples, log, and the list of runs."""
+"""The followed run on four pages: curves, processes, samples, log; and the lists of runs and of the queue."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ _PAGES: Final[Mapping[str, tuple[str, str]]] = {
     "samples": ("app.monitor.samples", "SamplesPage"),
     "log": ("app.monitor.log", "LogPage"),
     "runs": ("app.monitor.runs", "RunsPage"),
+    "queue": ("app.monitor.run_queue", "QueuePage"),
 }
 
 
@@ -38,7 +39,9 @@ TABS: Final = {
     "samples": "Samples",
     "log": "Log",
     "runs": "Runs",
+    "queue": "Queue",
 }
+_WITHOUT_RUN: Final = ("runs", "queue")
 
 
 class Section(ctk.CTkFrame):
@@ -158,6 +161,7 @@ class Section(ctk.CTkFrame):
         if name not in self.pages:
             module, kind = _PAGES[name]
             self.pages[name] = getattr(importlib.import_module(module), kind)(self._holder, self.state)
+            self.pages[name].open_page = self.open_page
             self.pages[name].follow(self.state.run)
 
     def _arrange(self) -> None:
@@ -165,7 +169,7 @@ class Section(ctk.CTkFrame):
         for name, page in self.pages.items():
             if name != self.page:
                 page.pack_forget()
-        if self.state.run is None and self.page != "runs":
+        if self.state.run is None and self.page not in _WITHOUT_RUN:
             self._show_message(
                 "Press Train to start a run",
                 ("The curves, processes, samples and log of a run appear here. Earlier runs are listed under Runs."),

@@ -149,6 +149,7 @@ class RunBar(tk.Frame):
         self.resume = self._button(self._slot, "Resume", actions.resume, "refresh", "plain")
         self.join = self._button(self._slot, "Copy join line", self._copy_join_line, "copy", "plain")
         self.train = self._button(box, "Train", actions.train, "play", "accent")
+        self.enqueue = self._button(box, "Queue", actions.enqueue, "plus", "plain")
         self.stop = self._button(box, "Stop", actions.stop, "stop", "plain")
         self.back_up = self._button(box, "Back up", lambda: actions.request("backup"), "backup", "quiet")
         self.sample = self._button(box, "Sample", lambda: actions.request("sample"), "image", "quiet")
@@ -170,9 +171,9 @@ class RunBar(tk.Frame):
         if level == self._level:
             return
         self._level = level
-        rare = (self.back_up, self.sample, self.save)
+        rare = {self.back_up: 2, self.sample: 2, self.save: 2, self.enqueue: 3}
         for button in self._labels:
-            self._label(button, shown=level > (2 if button in rare else 0))
+            self._label(button, shown=level > rare.get(button, 0))
         self.update_idletasks()  # else customtkinter's buttons have the widths of before
         self._slot.configure(width=max(self.resume.winfo_reqwidth(), self.join.winfo_reqwidth()) + theme.px(4))
         self._text_frame.configure(width=theme.px((136, 190, 230, 270, 270)[level]))
@@ -189,7 +190,8 @@ class RunBar(tk.Frame):
 
     def _label(self, button: Button, *, shown: bool) -> None:
         labelled = STOP_WIDTH if button is self.stop else LABELLED_WIDTH
-        button.configure(text=self._labels[button] if shown else "", width=labelled if self._level >= 3 else ICON_WIDTH)
+        is_wide = shown and self._level >= 3
+        button.configure(text=self._labels[button] if shown else "", width=labelled if is_wide else ICON_WIDTH)
 
     def _show_state(self, status: Status) -> None:
         run = self._state.run
@@ -289,6 +291,7 @@ class RunBar(tk.Frame):
             stop_help = "Stop the run without waiting for a backup."
         name, key, help_text = {
             self.train: ("train", "F5", "Start training with these settings, in a separate process."),
+            self.enqueue: ("enqueue", "F4", "Add to queue: a copy of these settings waits for the GPUs."),
             self.resume: ("resume", "Ctrl+F5", f"Resume the run {run_name} from its last backup."),
             self.join: (
                 "join",

@@ -33,7 +33,8 @@ SHORTCUTS: Final = (
         ("Space", "On or off"),
     )),
     ("Training", (
-        ("F5", "Train"), ("Ctrl+F5", "Resume"), ("Shift+F5", "Stop; again: force stop"), ("F6", "Back up now"),
+        ("F5", "Train"), ("F4", "Add to queue"), ("Ctrl+F5", "Resume"), ("Shift+F5", "Stop; again: force stop"),
+        ("F6", "Back up now"),
         ("F7", "Generate samples now"), ("F9", "Save the model now"),
     )),
 )  # fmt: skip

@@ -58,7 +58,7 @@ class RunQueue:
                 raise fault_of(self._file, FileFault("is a link, or in a folder that is one"))
             return validate_record(Queue, read_json(self._file))
         except FileNotFoundError:
-            return Queue()
+            return Queue(entries=[])
         except FileFault as fault:
             raise fault_of(self._file, fault) from None
         except OSError as error:

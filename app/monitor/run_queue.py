@@ -1,0 +1,355 @@
+"""The Queue page: the configs that wait for the GPUs, in their order. A process of its own works them off."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from pathlib import Path
+from typing import Final
+
+from app.monitor.page import Page
+from app.runs.status import duration
+from app.shell.ask import Choice, ask
+from app.widgets import icons, theme
+from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
+from app.widgets.ellipsis import fit
+from app.widgets.table import table
+from modules.run.exit_codes import FINISHED
+from modules.run.queue.entries import Entry, Queue
+from modules.run.queue.folder import RunQueue
+from modules.run.queue.start_runner import start_runner
+
+_READ_EVERY_S: Final = 1.0
+_STARTING_S: Final = 15.0  # the process needs a moment until it is seen
+_STATES: Final = {
+    "waiting": "Waiting",
+    "running": "Running",
+    "finished": "Finished",
+    "failed": "Failed",
+    "removed": "Removed",
+}
+_HINT: Final = "Drag a row, or press Alt+Up or Alt+Down, to change the order."
+_EMPTY: Final = "The queue is empty. “Add to queue” beside Train adds the present settings to it."
+
+
+class QueuePage(Page):
+    """Reads the queue once a second, in a thread; each change is made there, too."""
+
+    def build(self) -> None:
+        """The state and its buttons above, the table, what can be done with an entry below."""
+        self.queue = Queue(entries=[])
+        self.has_runner = False
+        self._read_at = 0.0
+        self._is_reading = False
+        self._starting_until = 0.0
+        self._dragged = ""
+        self._said = ""
+        self._build_head()
+        upper = card(self)
+        upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
+        holder = frame(upper)
+        holder.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
+        columns = {
+            "place": ("Next", 50),
+            "name": ("Run", 220),
+            "state": ("State", 100),
+            "devices": ("GPUs", 80),
+            "time": ("Time", 190),
+            "result": ("Result", 330),
+        }
+        self.table = table(holder, columns, ("place",))
+        self.table.bind("<<TreeviewSelect>>", lambda event: self._show_buttons())
+        self.table.bind("<Double-Button-1>", lambda event: self.open_run())
+        self.table.bind("<Return>", lambda event: self.open_run())
+        self.table.bind("<Delete>", lambda event: self.remove())
+        self.table.bind("<Alt-Up>", handler(lambda: self.move(-1)))
+        self.table.bind("<Alt-Down>", handler(lambda: self.move(1)))
+        self.table.bind("<ButtonPress-1>", self._press, add="+")
+        self.table.bind("<B1-Motion>", self._drag, add="+")
+        self.table.bind("<ButtonRelease-1>", self._drop, add="+")
+        theme.follow(self.table, "tones", self._colour_rows)
+        self._build_bar()
+        self._show_buttons()
+
+    @property
+    def run_queue(self) -> RunQueue:
+        """The queue of the folder in the settings."""
+        return RunQueue(Path(str(self.state.draft.get("runs_dir") or "runs")))
+
+    @property
+    def selected(self) -> Entry | None:
+        """The selected entry."""
+        chosen = self.table.selection()
+        return next((entry for entry in self.queue.entries if chosen and str(entry.number) == chosen[0]), None)
+
+    def select(self, number: int) -> None:
+        """Select an entry and give the table the focus."""
+        if self.table.exists(str(number)):
+            self.table.focus_set()
+            self.table.focus(str(number))
+            self.table.selection_set(str(number))
+
+    def refresh(self) -> None:
+        """Read the queue if it is time."""
+        if self._is_reading or self._dragged or time.monotonic() - self._read_at < _READ_EVERY_S:
+            return
+        self._is_reading = True
+        queue = self.run_queue
+        self.state.background.run(lambda: (queue.read(), queue.has_runner()), self._show, self._unreadable)
+
+    def toggle(self) -> None:
+        """Start the queue, or pause it: what runs goes on to its end."""
+        queue = self.run_queue
+        if self.has_runner and self.queue.wanted == "run":
+            self._change(lambda: queue.want("pause"))
+            return
+        self._starting_until = time.monotonic() + _STARTING_S
+        self._show_state()
+        self._change(lambda: start_runner(queue))
+
+    def stop(self) -> None:
+        """Stop the present runs after a backup; they wait again."""
+        queue = self.run_queue
+        self._change(lambda: queue.want("stop"))
+
+    def move(self, by: int) -> None:
+        """Move the selected entry among those that wait."""
+        entry, waiting = self.selected, [each.number for each in self.queue.waiting]
+        if entry is not None and entry.number in waiting:
+            self._move_to(entry.number, waiting.index(entry.number) + by)
+
+    def remove(self) -> None:
+        """Remove the selected entry; a run is stopped only after a question."""
+        entry, queue = self.selected, self.run_queue
+        if entry is None:
+            return
+        if entry.state != "running":
+            self._change(lambda: queue.remove(entry.number))
+            return
+
+        def answered(answer: str) -> None:
+            if answer:
+                self._change(lambda: queue.remove(entry.number, stop=True))
+
+        ask(
+            self,
+            f"Stop {entry.name}?",
+            "It is running. It stops after a backup, so that Resume can continue it, and leaves the queue.",
+            (Choice("stop", "Stop and remove", style="danger"), Choice("", "Keep it", style="accent")),
+            answered,
+        )
+
+    def repeat(self) -> None:
+        """Let the selected entry wait again."""
+        entry, queue = self.selected, self.run_queue
+        if entry is not None:
+            self._change(lambda: queue.retry(entry.number))
+
+    def open_run(self) -> None:
+        """Show the run of the selected entry in the monitor."""
+        entry = self.selected
+        if entry is None:
+            return
+        folder = self.run_queue.run_folder(entry)
+        if folder.path.is_dir():
+            self.state.actions.follow(folder.path.resolve())
+            self.open_page("curves")
+        else:
+            self._say(f"{entry.name} has no run folder yet.")
+
+    def _build_head(self) -> None:
+        head = frame(self, theme.WINDOW)
+        head.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(8)))
+        self.start_button = Button(head, "Start queue", self.toggle, icon="play")
+        self.start_button.pack(side="left")
+        self.stop_button = Button(
+            head,
+            "Stop",
+            self.stop,
+            icon="stop",
+            tooltip="Stop the present run after a backup; it waits again and is continued at the next start.",
+        )
+        self.stop_button.pack(side="left", padx=(theme.px(8), 0))
+        self.status = text(head, "", colour=theme.MUTED, bg=theme.WINDOW)
+        self.status.pack(side="left", fill="x", expand=True, padx=theme.px(12))
+        add_tooltip(
+            self.start_button,
+            lambda: (
+                "What runs goes on to its end; nothing more is started."
+                if self._is_working()
+                else "Work off the queue in a process of its own, which does not need this window."
+            ),
+        )
+
+    def _build_bar(self) -> None:
+        bar = frame(self, theme.WINDOW)
+        bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(6)))
+        self.open_button = Button(
+            bar, "Open", self.open_run, icon="monitor", tooltip="Show its run in the monitor and the run bar."
+        )
+        self.up_button = Button(bar, "", lambda: self.move(-1), icon="up", tooltip="Earlier  (Alt+Up)")
+        self.down_button = Button(bar, "", lambda: self.move(1), icon="down", tooltip="Later  (Alt+Down)")
+        self.repeat_button = Button(
+            bar, "Run again", self.repeat, icon="refresh", tooltip="Wait again; its run continues from its last backup."
+        )
+        self.remove_button = Button(
+            bar,
+            "Remove",
+            self.remove,
+            icon="trash",
+            tooltip="Take it out of the queue; its run folder stays.  (Delete)",
+        )
+        buttons = (self.open_button, self.up_button, self.down_button, self.repeat_button, self.remove_button)
+        for button in buttons:
+            button.pack(side="left", padx=(0, theme.px(8)))
+        self.message = text(bar, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
+        self.message.pack(side="left", fill="x", expand=True, padx=theme.px(8))
+        self.message.bind("<Configure>", lambda event: self._fit_message())
+        add_tooltip(self.message, lambda: self._said)
+
+    def _change(self, change: object) -> None:
+        """Make a change in a thread, and show what came of it."""
+        assert callable(change)
+        self.state.background.run(change, lambda _: self._read_now(), self._refused)
+
+    def _refused(self, reason: str) -> None:
+        self._starting_until = 0.0
+        self._read_now()
+        self._say(reason)
+
+    def _read_now(self) -> None:
+        self._read_at = 0.0
+        if self.winfo_exists():
+            self.refresh()
+
+    def _unreadable(self, reason: str) -> None:
+        self._is_reading, self._read_at = False, time.monotonic()
+        if self.winfo_exists():
+            self._say(reason)
+
+    def _show(self, found: tuple[Queue, bool]) -> None:
+        self._is_reading, self._read_at = False, time.monotonic()
+        if not self.winfo_exists() or self._dragged:
+            return
+        self.queue, self.has_runner = found
+        if self.has_runner:
+            self._starting_until = 0.0
+        entries = self.queue.in_order()
+        kept = {str(entry.number) for entry in entries}
+        if gone := [item for item in self.table.get_children() if item not in kept]:
+            self.table.delete(*gone)
+        places = {entry.number: place for place, entry in enumerate(self.queue.waiting, 1)}
+        for index, entry in enumerate(entries):
+            item, values = str(entry.number), _row(entry, places.get(entry.number))
+            if not self.table.exists(item):
+                self.table.insert("", index, iid=item, values=values, tags=(entry.state,))
+            elif tuple(self.table.item(item, "values")) != values:
+                self.table.item(item, values=values, tags=(entry.state,))
+        order = tuple(str(entry.number) for entry in entries)
+        if self.table.get_children() != order:
+            for index, item in enumerate(order):
+                self.table.move(item, "", index)
+        self._show_state()
+        self._show_buttons()
+
+    def _colour_rows(self) -> None:
+        for state, colour in (("failed", theme.BAD), ("running", theme.ACCENT_TEXT), ("removed", theme.MUTED)):
+            self.table.tag_configure(state, foreground=theme.resolve(colour))
+
+    def _is_working(self) -> bool:
+        return (self.has_runner and self.queue.wanted == "run") or time.monotonic() < self._starting_until
+
+    def _show_state(self) -> None:
+        waiting = len(self.queue.waiting)
+        running = sum(entry.state == "running" for entry in self.queue.entries)
+        count = f"{running} running, {waiting} waiting"
+        if self.has_runner and self.queue.wanted != "run":
+            state = "Stopping after a backup" if self.queue.wanted == "stop" else "Pausing after the present run"
+        elif self.has_runner:
+            state = "Working" if running or waiting else "Ready: what is added starts at once"
+        elif self._is_working():
+            state = "Starting …"
+        else:
+            state = "Not started" if waiting else "Nothing to do"
+        self.status.configure(text=f"{state}  ·  {count}")
+        label, icon = ("Pause queue", "pause") if self._is_working() else ("Start queue", "play")
+        if self.start_button.cget("text") != label:
+            self.start_button.configure(text=label, image=icons.ctk_image(icon, 18, theme.TEXT))
+        self.stop_button.configure(state="normal" if self.has_runner and self.queue.wanted != "stop" else "disabled")
+
+    def _show_buttons(self) -> None:
+        entry, waiting = self.selected, [each.number for each in self.queue.waiting]
+        place = waiting.index(entry.number) if entry is not None and entry.number in waiting else None
+        allowed = {
+            self.open_button: entry is not None and entry.started is not None,
+            self.up_button: bool(place),
+            self.down_button: place is not None and place + 1 < len(waiting),
+            self.repeat_button: entry is not None and not entry.is_open,
+            self.remove_button: entry is not None,
+        }
+        for button, is_allowed in allowed.items():
+            button.configure(state="normal" if is_allowed else "disabled")
+        reason = "" if entry is None else entry.reason
+        self._say(reason or (_HINT if len(waiting) > 1 else "") if self.queue.entries else _EMPTY)
+
+    def _say(self, message: str) -> None:
+        self._said = message
+        self._fit_message()
+
+    def _fit_message(self) -> None:
+        room = self.message.winfo_width()
+        line = self._said.split("\n")[0]
+        shown = fit(self, line, theme.tk_font("small"), room) if room > 1 else line
+        if self.message.cget("text") != shown:
+            self.message.configure(text=shown)
+
+    def _press(self, event: tk.Event[tk.Misc]) -> None:
+        item = self.table.identify_row(event.y)
+        self._dragged = item if item in self._waiting_items() else ""
+
+    def _drag(self, event: tk.Event[tk.Misc]) -> None:
+        """The row follows the pointer, among those that wait."""
+        over = self.table.identify_row(event.y)
+        if self._dragged and over != self._dragged and over in self._waiting_items():
+            self.table.move(self._dragged, "", self.table.index(over))
+
+    def _drop(self, event: tk.Event[tk.Misc]) -> None:
+        item, self._dragged = self._dragged, ""
+        if not item:
+            return
+        shown = [each for each in self.table.get_children() if each in self._waiting_items()]
+        if shown != [str(entry.number) for entry in self.queue.waiting]:
+            self._move_to(int(item), shown.index(item))
+
+    def _waiting_items(self) -> list[str]:
+        return [str(entry.number) for entry in self.queue.waiting]
+
+    def _move_to(self, number: int, place: int) -> None:
+        queue = self.run_queue
+        self._change(lambda: queue.move(number, place))
+
+
+def _row(entry: Entry, place: int | None) -> tuple[str, ...]:
+    code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
+    reason = entry.reason.split("\n")[0]
+    return (
+        "" if place is None else str(place),
+        entry.name,
+        _STATES[entry.state],
+        "All" if entry.devices is None else ", ".join(map(str, entry.devices)),
+        _time(entry),
+        f"{reason}{code}" if reason else "",
+    )
+
+
+def _time(entry: Entry) -> str:
+    if entry.state == "running":
+        return f"since {_clock(entry.started)}"
+    if entry.state == "waiting":
+        return f"added {_clock(entry.added)}"
+    took = "" if entry.started is None or entry.ended is None else f", {duration(entry.ended - entry.started)}"
+    return f"{_clock(entry.ended)}{took}"
+
+
+def _clock(at: float | None) -> str:
+    return time.strftime("%d %b %H:%M", time.localtime(at)) if at else ""

@@ -1,0 +1,207 @@
+"""The queue's folder: adding, ordering and removing, many editors at once, and folders from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig, load_config, save_config
+from modules.run.queue.entries import MOST_ENDED, Entry, Queue, parse_devices
+from modules.run.queue.folder import RunQueue
+from scripts import run_queue
+from tests.runs import ROOT, TINY, environment, tiny_config
+
+ADD = """
+import sys
+from modules.config import load_config
+from modules.run.queue.folder import RunQueue
+config = load_config(sys.argv[2])
+for _ in range(int(sys.argv[3])):
+    RunQueue(sys.argv[1]).add(config)
+"""
+
+
+def config_in(place: Path, **settings: object) -> TrainConfig:
+    """Of the tiny family on the CPU; nothing is trained here."""
+    return tiny_config(place / "images", place, device="cpu", **settings)
+
+
+def numbers(queue: RunQueue) -> list[int]:
+    return [entry.number for entry in queue.read().waiting]
+
+
+def test_an_entry_is_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "images").mkdir()
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "cats.json"
+    save_config(config_in(Path(), run_name="cats", learning_rate=0.5), file)  # with paths below the current folder
+    queue = RunQueue("runs")
+    for _ in range(2):
+        assert run_queue.main(["add", str(file), "--set", "max_steps=7", "--devices", "1, 0"]) == 0
+    file.write_text("{}")
+    first, second = queue.read().waiting
+    assert (first.name, second.name) == ("cats", "cats-2")
+    assert "cats is taken, so this run is named cats-2" in capsys.readouterr().out
+    assert second.devices == [0, 1]
+    config = queue.load(second)
+    assert (config.run_name, config.max_steps, config.learning_rate) == ("cats-2", 7, 0.5)
+    assert config.runs_dir == str(tmp_path / "runs")
+    assert config.concepts[0].path == str(tmp_path / "images")
+    assert Path(config.cache_dir) == tmp_path / "cache"
+    assert config.device_ids is None, "there are none beside device=cpu"
+
+
+def test_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = RunQueue(tmp_path / "runs")
+    for _ in range(3):
+        queue.add(config_in(tmp_path, run_name=None))
+    queue.add(config_in(tmp_path), first=True)
+
+    def do(*arguments: str) -> int:
+        return run_queue.main([*arguments, "--runs_dir", str(queue.runs_dir)])
+
+    assert numbers(queue) == [4, 1, 2, 3]
+    for place, order in (("last", [1, 2, 3, 4]), ("up", [1, 2, 4, 3]), ("down", [1, 2, 3, 4]), ("2", [1, 4, 2, 3])):
+        assert do("move", "4", place) == 0
+        assert numbers(queue) == order
+    assert do("move", "4", "0") == 2
+    assert do("move", "9", "up") == 2
+    assert "the queue has no entry 9. Its entries are: 1, 4, 2, 3" in capsys.readouterr().err.replace("\n", " ")
+    assert do("remove", "4") == 0
+    assert numbers(queue) == [1, 2, 3]
+    assert queue.read().entry(4).state == "removed"
+    assert do("retry", "4") == 0
+    assert numbers(queue) == [1, 2, 3, 4]
+    assert do("remove", "2", "4") == do("remove", "4") == 0
+    assert not queue.config_file(4).exists()
+    assert do("list") == 0
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
+        ["1", "tiny_family-1", "waiting"],
+        ["3", "tiny_family-3", "waiting"],
+        ["2", "tiny_family-2", "removed"],
+        ["2", "waiting.", "No"],
+    ]
+
+
+def test_editors_at_once_lose_nothing(tmp_path: Path) -> None:
+    queue, file = RunQueue(tmp_path / "runs"), tmp_path / "cats.json"
+    save_config(config_in(tmp_path), file)
+    argv = [sys.executable, "-c", ADD, str(queue.runs_dir), str(file), "8"]
+    editors = [subprocess.Popen(argv, cwd=ROOT, env=environment()) for _ in range(3)]
+    while any(editor.poll() is None for editor in editors):
+        found = queue.read()  # whole at every moment
+        if found.waiting:
+            queue.move(found.waiting[-1].number, 0)
+    assert [editor.returncode for editor in editors] == [0, 0, 0]
+    entries = queue.read().entries
+    assert sorted(entry.number for entry in entries) == list(range(1, 25))
+    assert len({entry.name for entry in entries}) == 24
+    assert {load_config(queue.config_file(entry.number)).run_name for entry in entries} == {e.name for e in entries}
+
+
+def test_old_entries_are_forgotten(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path)
+    ended = [Entry(number=n, name="x", devices=None, added=1.0, state="failed") for n in range(1, MOST_ENDED + 3)]
+    open_entry = Entry(number=9999, name="y", devices=None, added=1.0)
+    queue.path.mkdir()
+    queue.config_file(1).write_text("{}")
+    queue.edit(lambda found: found.model_copy(update={"entries": [open_entry, *ended], "next_number": 10_000}))
+    queue.edit(lambda found: found.replaced(found.entries))
+    assert [entry.number for entry in queue.read().entries][:2] == [9999, 3]
+    assert not queue.config_file(1).exists()
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,0", "-1", "0;1", "٣", "0," * 70 + "1"])
+def test_devices_are_checked(text: str) -> None:
+    with pytest.raises(ConfigError, match="indices of GPUs"):
+        parse_devices(text)
+
+
+def _entry(**changes: object) -> dict[str, object]:
+    return {"number": 1, "name": "x", "devices": None, "state": "waiting", "added": 1.0, **changes}
+
+
+@pytest.mark.parametrize(
+    ("entries", "fault"),
+    [
+        ([_entry(name="../../etc")], "no valid name of a run"),
+        ([_entry(name="/etc")], "no valid name of a run"),
+        ([_entry(state="executed")], "state"),
+        ([_entry(number="1")], "number"),
+        ([_entry(devices=[-1])], "devices"),
+        ([_entry(added=1e300)], "added"),
+        ([_entry(), _entry()], "two entries have the same number"),
+        ([_entry(number=n) for n in range(1, 2100)], "entries"),
+        ("x", "entries"),
+    ],
+    ids=str,
+)
+def test_a_file_from_elsewhere(entries: object, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = RunQueue(tmp_path)
+    queue.path.mkdir()
+    file = queue.path / "queue.json"
+    file.write_text(json.dumps({"next_number": 5000, "entries": entries}))
+    before = file.read_bytes()
+    for action in (["list"], ["run"], ["remove", "1"]):
+        assert run_queue.main([*action, "--runs_dir", str(tmp_path)]) == 2
+        said = capsys.readouterr().err
+        assert str(file) in said
+        assert fault in said
+        assert "Traceback" not in said
+    assert file.read_bytes() == before, "nothing is lost"
+
+
+def _linked_config(queue: RunQueue, secret: Path) -> None:
+    queue.add(config_in(queue.runs_dir))
+    queue.config_file(1).unlink()
+    queue.config_file(1).symlink_to(secret)
+
+
+def _linked_folder(queue: RunQueue, secret: Path) -> None:
+    secret.with_name("elsewhere").mkdir()
+    queue.path.symlink_to(secret.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("prepare", [_linked_config, _linked_folder])
+def test_links_are_not_followed(
+    prepare: Callable[[RunQueue, Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue, secret = RunQueue(tmp_path / "runs"), tmp_path / "secret.json"
+    queue.runs_dir.mkdir()
+    secret.write_text('{"family": "stolen"}')
+    prepare(queue, secret)
+    assert run_queue.main(["run", "--runs_dir", str(queue.runs_dir)]) == 2
+    assert "link" in capsys.readouterr().err
+    assert secret.read_text() == '{"family": "stolen"}'
+    assert [path.name for path in queue.runs_dir.iterdir()] == [".queue"]
+
+
+def test_code_runs_only_if_somebody_has_allowed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = RunQueue(tmp_path / "runs")
+    family = tmp_path / "family.py"
+    family.write_text(f"from pathlib import Path\nPath({str(tmp_path / 'obeyed')!r}).touch()\n{Path(TINY).read_text()}")
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "settings"))
+    monkeypatch.delenv("TANDEM_TRUST_CODE")
+    queue.add(config_in(tmp_path, family=str(family)))
+    assert run_queue.main(["run", "--runs_dir", str(queue.runs_dir)]) == 3
+    assert "runs only after you have allowed it" in queue.read().entry(1).reason
+    assert run_queue.main(["add", str(queue.config_file(1))]) == 2, "nobody can be asked at night"
+    assert "runs only after you have allowed it" in capsys.readouterr().err
+    assert not (tmp_path / "obeyed").exists()
+    assert not (queue.runs_dir / "x").exists()
+
+
+def test_nothing_waits(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path)
+    assert queue.read() == Queue(entries=[])
+    assert run_queue.main(["run", "--runs_dir", str(tmp_path)]) == 0
+    assert not queue.has_runner()
