@@ -70,6 +70,7 @@ def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
         f"<{CONTROL}-Shift-Tab>": lambda: _step(window, -1),
         f"<{CONTROL}-i>": lambda: _with_field(root, window, "show_help"),
         "<Alt-BackSpace>": lambda: _with_field(root, window, "reset_to_default"),
+        "<F4>": lambda: window.run_bar.enqueue.invoke(),
         "<F5>": lambda: window.run_bar.train.invoke(),
         f"<{CONTROL}-F5>": lambda: window.run_bar.press_resume(),
         "<Shift-F5>": lambda: window.run_bar.stop.invoke(),
@@ -80,7 +81,7 @@ def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
         "<F8>": lambda: window.next_fault(1),
         "<Shift-F8>": lambda: window.next_fault(-1),
     }
-    for number, name in enumerate(SECTIONS, start=1):
+    for number, name in enumerate(list(SECTIONS)[:9], start=1):  # there are no more digits
         keys[f"<{CONTROL}-Key-{number}>"] = partial(window.show_section, name)
     tag = "TandemKeys"
     for key, action in keys.items():
