@@ -7,7 +7,7 @@ import tkinter as tk
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from app.background import Background
 from app.draft import Draft
@@ -15,6 +15,9 @@ from app.family_loader import FamilyLoader
 from app.preferences import Preferences
 from app.runs.control import RunControl
 from modules.run import RunFolder
+
+if TYPE_CHECKING:
+    from app.generate.job import GenerateJob
 
 
 class RunStarter(Protocol):
@@ -45,6 +48,7 @@ class AppState:
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
         self.actions: RunStarter  # set by the run bar, which is built before any section
+        self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
         self.advanced = preferences.advanced
         self.jump_target = ""
         self.join_token = secrets.token_hex(16)  # for the multi-machine runs that this window starts

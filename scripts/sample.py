@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from dataclasses import asdict
+import traceback
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -22,29 +24,47 @@ from pydantic import ValidationError
 from modules.config import ConfigError, Sample, TandemError, TrainConfig, explain
 from modules.config.file_access import set_file_access
 from modules.machine import gpu_obstacle
-from modules.run.exit_codes import INTERRUPTED
+from modules.run.exit_codes import BAD_CONFIG, FAILED, INTERRUPTED
+from modules.run.folder.error_help import explain_exception
 from modules.run.format_progress import BYTES, format_progress
+from scripts.sample_events import SampleEvents
+
+if TYPE_CHECKING:
+    from modules.families._family import Family, SampleRequest
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Generate images for every prompt and write PNG files with their settings; returns an exit code."""
     options = parser().parse_args(arguments)
     try:
+        events = SampleEvents(None if options.events is None else Path(options.events))
         set_file_access()
-        generate(options)
-    except TandemError as error:
-        print(f"No image was generated: {error}", file=sys.stderr)
-        return error.exit_code
     except OSError as error:
-        print(
-            f"No image was generated: {error.filename or options.out}: {error.strerror or error}",
-            file=sys.stderr,
-        )
-        return 3
+        print(f"--events: {error.filename}: {error.strerror or error}", file=sys.stderr)
+        return BAD_CONFIG
+    try:
+        generate(options, events)
+    except TandemError as error:
+        return failed(events, error.message, error.advice, error.exit_code)
+    except OSError as error:
+        return failed(events, f"{error.filename or options.out}: {error.strerror or error}", "", FAILED)
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:  # the boundary: another program is to get one sentence
+        if options.events is None:
+            raise
+        traceback.print_exc()
+        explained = explain_exception(error)
+        return failed(events, explained.message, explained.advice, FAILED)
     return 0
+
+
+def failed(events: SampleEvents, message: str, advice: str, exit_code: int) -> int:
+    """Report why it ends; returns the exit code."""
+    events.report("failed", message=message, advice=advice)
+    print(f"No image was generated: {message}{f' {advice}' if advice else ''}", file=sys.stderr)
+    return exit_code
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,28 +106,66 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--height", type=int, help="pixels (default: the resolution the model was trained at)")
     top.add_argument("--seed", type=int, default=42, help="the same seed gives the same image (default: 42)")
     top.add_argument("--count", type=int, default=1, help="images per prompt, with consecutive seeds (default: 1)")
+    top.add_argument("--no_grid", action="store_true", help="write no image of all images side by side")
+    top.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: the first GPU, or the CPU)")
+    top.add_argument(
+        "--precision",
+        choices=("fp32", "bf16", "fp16"),
+        help="in which the model is kept and computes (default: fp32; bf16 for large transformers on a GPU)",
+    )
+    top.add_argument(
+        "--events",
+        metavar="FILE",
+        help="for other programs: write the progress to this file, as JSON, and stop after the present image if there "
+        "is a file FILE.stop",
+    )
     add_trust_code(top)
     add_version(top)
     return top
 
 
-def generate(options: argparse.Namespace) -> None:
+def generate(options: argparse.Namespace, events: SampleEvents) -> None:
     """Load the model through its family and generate. Raises TandemError or OSError."""
-    import torch
+    from scripts.sample_images import find_device, free_number, move_to, write_grid, write_images
 
+    if options.count < 1:
+        raise ConfigError(f"--count is {options.count}; use 1 or more.")
+    device = find_device(options.device)
+    folder = Path(options.out)
+    events.report("loading")
+    family, config, requests, origin = load(options, events, device.type)
+    for note in notes(family, config, options):
+        print(f"Note: {note}", file=sys.stderr)
+        events.report("note", message=note)
+    precision = move_to(device, family, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    first = free_number(folder)
+    images = write_images(requests, family, precision, folder, origin, events)
+    if len(images) > 1 and not options.no_grid:
+        write_grid(images, folder, first)
+    events.report("finished", images=len(images), stopped=len(images) < len(requests))
+
+
+def load(
+    options: argparse.Namespace, events: SampleEvents, device_type: str
+) -> tuple[Family, TrainConfig, list[SampleRequest], dict[str, str]]:
+    """The model with its LoRAs on the CPU, its config, the images to generate, and what they were generated with.
+
+    Raises TandemError or OSError.
+    """
     from modules.families._by_name import family_class
-    from modules.monitoring import make_grid, save_image
     from modules.training.methods.method import apply_adapter
     from modules.training.sample_requests import sample_requests
     from scripts.sample_lora import model_config, read_loras, with_parts_of
 
-    if options.count < 1:
-        raise ConfigError(f"--count is {options.count}; use 1 or more.")
     scales = lora_scales(options.lora, options.lora_scale, "--lora")
     saved_model, config = model_config(options)
     config = with_samples(with_base_model(config, options), options)
     allow_code(config.family, trust=options.trust_code)
     family_type = family_class(config.family)
+    if not family_type.draws_samples:
+        raise ConfigError(f"--model: {options.model!r} is a {config.family}, which generates no images.")
+    config = with_precision(config, options.precision, family_type, device_type)
     loras = read_loras(options.lora, scales, family_type)
     config = with_parts_of(config, loras, family_type)
     try:
@@ -116,7 +174,7 @@ def generate(options: argparse.Namespace) -> None:
         raise ConfigError(re.sub(r"^samples\.\d+\.", "--", error.message), error.advice) from error
     try:
         if (hub_model := family_type.hub_model(config)) is not None:
-            hub_model.ensure_cached(show_download)
+            hub_model.ensure_cached(partial(show_download, events))
         family = family_type.load(config)
     except ConfigError as error:
         raise base_model_error(error, config, options) from error
@@ -124,38 +182,32 @@ def generate(options: argparse.Namespace) -> None:
         apply_adapter(family, config, saved_model)
     for lora in loras:
         lora.merge_into(family)
-    for note in [
+    origin = {"model": options.model} | ({"lora": ", ".join(map(str, loras))} if loras else {})
+    return family, config, requests, origin
+
+
+def with_precision(config: TrainConfig, precision: str | None, family: type[Family], device_type: str) -> TrainConfig:
+    """The config with `--precision`; by default fp32, or bf16 for a large transformer on a GPU."""
+    usual = "bf16" if family.half_frozen_weights and device_type != "cpu" else "fp32"
+    return config.model_copy(update={"precision": precision or usual})
+
+
+def notes(family: Family, config: TrainConfig, options: argparse.Namespace) -> list[str]:
+    """What to know about the images to come."""
+    import torch
+
+    obstacle = None if torch.cuda.is_available() else gpu_obstacle()
+    return [
         *family.prompt_warnings([*options.prompt, options.negative_prompt]),
         *missing_token(config, options.prompt),
-        *([] if torch.cuda.is_available() or (obstacle := gpu_obstacle()) is None else [str(obstacle)]),
-    ]:
-        print(f"Note: {note}", file=sys.stderr)
-    family.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    first, images = free_number(folder), []
-    origin = {"model": options.model} | ({"lora": ", ".join(map(str, loras))} if loras else {})
-    for number, request in enumerate(requests, first):
-        image = family.sample(request)
-        file = folder / f"sample-{number:02d}.png"
-        save_image(image, file, {**asdict(request), **family.sample_metadata(), **origin})
-        print(file)
-        images.append((image, request.prompt))
-    if len(images) > 1:
-        file = folder / f"grid-{first:02d}.png"
-        save_image(make_grid(images), file, {"prompt": "all samples"})
-        print(file)
+        *([] if obstacle is None else [str(obstacle)]),
+    ]
 
 
-def free_number(folder: Path) -> int:
-    """The number after the last existing sample."""
-    names = (re.fullmatch(r"sample-(\d+)\.png", file.name) for file in folder.iterdir())
-    return max((int(name[1]) + 1 for name in names if name), default=0)
-
-
-def show_download(done: int, total: int) -> None:
+def show_download(events: SampleEvents, done: int, total: int) -> None:
     """Show progress in bytes on the last line of standard error."""
     if total:
+        events.report("downloading", done=done, total=total)
         end = "\n" if done >= total else ""
         print(f"\rdownloading: {format_progress(done, total, BYTES)}", end=end, file=sys.stderr, flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.training.methods.lora import adapter_names, merge_lora
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SIDES = {"stable_diffusion": 512, "stable_diffusion_xl": 1024}  # pixels, of the published models
 
 
@@ -60,19 +62,30 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
             if getattr(options, option):
                 raise ConfigError(f"--{option} is for a model that Tandem did not write; omit it.")
         folder = model_folder(name)
+        _require_model(folder, name)
         return folder, read_model_config(folder)
     if Path(name).is_dir() and not (Path(name) / "model_index.json").is_file():
         folder = model_folder(name)  # raises for a run or a backup
         raise ConfigError(f"--model: {name!r} is not a model folder: it has no model_index.json.")
     if Path(name).suffix.lower() == ".safetensors" and Path(name).is_file() and not options.family:
         _require_whole_model(Path(name))
-    family = options.family or find_family(name)
-    if family not in family_names():
+    trained = next((config for file in options.lora if (config := _trained_with(Path(file))) is not None), None)
+    family = options.family or find_family(name) or ("" if trained is None else trained.family)
+    if family not in family_names() and not family.endswith(".py"):
         what = f"--family is {family!r}" if family else f"--model: the family of {name!r} is not known"
         raise ConfigError(f"{what}.", f"Give --family: one of {', '.join(family_names())}.")
-    layout = {"layout": options.layout} if options.layout else {}
-    config = TrainConfig(family=family, base_model=name, family_options=layout, resolution=SIDES.get(family, 512))
-    return None, config
+    given = {"layout": options.layout} if options.layout else {}
+    if trained is None or trained.family != family:
+        side = SIDES.get(family, 512)
+        return None, TrainConfig(family=family, base_model=name, family_options=given, resolution=side)
+    given = {**trained.family_options, **given}
+    return None, TrainConfig(family=family, base_model=name, family_options=given, resolution=trained.resolution)
+
+
+def _trained_with(lora: Path) -> TrainConfig | None:
+    """What a LoRA was trained with, if a run has saved its folder. Raises ConfigError if that is damaged."""
+    folder = lora if lora.is_dir() else lora.parent
+    return read_model_config(folder) if (folder / "tandem.json").is_file() else None
 
 
 def is_saved_model(name: str, options: argparse.Namespace) -> bool:
@@ -83,6 +96,20 @@ def is_saved_model(name: str, options: argparse.Namespace) -> bool:
     is_other = path.is_file() and not (path.parent / "tandem.json").is_file()
     is_other = is_other or (path / "model_index.json").is_file()
     return not (is_other or options.lora or options.family)
+
+
+def _require_model(folder: Path, name: str) -> None:
+    """Raises ConfigError if the folder cannot be that of a model, with what to try."""
+    if folder.is_dir() and not (folder / "tandem.json").is_file():
+        raise ConfigError(
+            f"--model: {name!r} is no model: it has neither tandem.json, like what Tandem saves, nor "
+            "model_index.json, like diffusers models."
+        )
+    if not folder.is_dir() and _HUB_NAME.fullmatch(name):
+        raise ConfigError(
+            f"--model: there is no folder {name!r}; of a Hugging Face model the family has to be chosen.",
+            f"Give --family: one of {', '.join(family_names())}.",
+        )
 
 
 def _require_whole_model(file: Path) -> None:

@@ -15,6 +15,7 @@ from app.widgets.ellipsis import truncate
 from app.widgets.scrollbar import Scrollbar
 from modules.run.view.event_records import SampleFile
 
+NO_SAMPLES: Final = "No samples yet.\nThey are generated at the interval set under Sampling, and when you press Sample."
 SIDE: Final = 168  # unscaled pixels, at least
 _LARGEST: Final = 448
 _STEP: Final = 16  # pixels: a window being resized need not read all images again at each of its sizes
@@ -26,12 +27,13 @@ _MAX_PHOTOS: Final = 160
 
 
 class TileGrid(tk.Frame):
-    """Arrow keys move the focus ring; Return or a click opens the image."""
+    """Arrow keys move the focus ring; Return or a click opens the image. `empty` is shown while there is none."""
 
-    def __init__(self, parent: tk.Misc, opened: Callable[[SampleFile], object]) -> None:
+    def __init__(self, parent: tk.Misc, opened: Callable[[SampleFile], object], empty: str = NO_SAMPLES) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.CARD)
         self._opened = opened
+        self.empty = empty
         self._tiles = TileLoader()
         self._photos: OrderedDict[tuple[int, str, int], ImageTk.PhotoImage] = OrderedDict()
         self._items: Sequence[tuple[SampleFile, str]] = ()
@@ -102,9 +104,8 @@ class TileGrid(tk.Frame):
             canvas.create_text(
                 width / 2,
                 height / 2,
-                text=(
-                    "No samples yet.\nThey are generated at the interval set under Sampling, and when you press Sample."
-                ),
+                text=self.empty,
+                width=max(1, width - 2 * theme.px(_GAP)),
                 fill=theme.resolve(theme.FAINT),
                 font=theme.tk_font(),
                 justify="center",

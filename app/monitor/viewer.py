@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from PIL import Image, ImageTk
 
-from app.monitor.sample_index import SampleIndex
 from app.monitor.tiles import fit_image, read_settings
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
@@ -31,10 +31,20 @@ _SETTINGS: Final = {
 }
 
 
+class Neighbours(Protocol):
+    """The images beside one: those of its prompt (left and right) and those of its step (up and down)."""
+
+    def of_prompt(self, prompt: str) -> list[SampleFile]: ...
+    def at_step(self, step: int) -> list[SampleFile]: ...
+
+
 class SampleViewer(tk.Toplevel):
     """Left and right: same prompt, other step; up and down: other prompt of the step; Escape closes."""
 
-    def __init__(self, parent: tk.Misc, index: SampleIndex, sample: SampleFile) -> None:
+    titles: Mapping[str, str] = _SETTINGS
+    keys_help = "Left and right: other steps.  Up and down: other prompts.  Esc: close."
+
+    def __init__(self, parent: tk.Misc, index: Neighbours, sample: SampleFile) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
         self.transient(parent.winfo_toplevel())
@@ -62,7 +72,7 @@ class SampleViewer(tk.Toplevel):
     def show(self, sample: SampleFile) -> None:
         """Show another sample."""
         self.sample = sample
-        self.title(f"Step {sample.step:,}: {sample.prompt}")
+        self.title(self.heading(sample))
         file = Path(sample.file)
         settings = dict(read_settings(file))
         settings.setdefault("prompt", sample.prompt)
@@ -80,20 +90,26 @@ class SampleViewer(tk.Toplevel):
             self._image = None
         self._draw()
 
+    def heading(self, sample: SampleFile) -> str:
+        """The title of the window."""
+        return f"Step {sample.step:,}: {sample.prompt}"
+
     def _build(self) -> None:
         side = frame(self)
         side.pack(side="right", fill="y", padx=theme.px(20), pady=theme.px(20))
         side.configure(width=theme.px(_SIDEBAR_WIDTH))
         side.pack_propagate(False)
-        for name, title in _SETTINGS.items():
+        for name, title in self.titles.items():
             text(side, title, "small", colour=theme.MUTED).pack(anchor="w")
             label = text(side, "-", wrap=_SIDEBAR_WIDTH)
             label.pack(anchor="w", pady=(0, theme.px(10)))
             self.values[name] = label
-        Button(side, "Copy prompt", self._copy, icon="copy", bg=theme.CARD).pack(side="bottom", anchor="w")
+        self.buttons = frame(side)
+        self.buttons.pack(side="bottom", anchor="w")
+        Button(self.buttons, "Copy prompt", self._copy, icon="copy", bg=theme.CARD).pack(anchor="w")
         text(
             side,
-            "Left and right: other steps.  Up and down: other prompts.  Esc: close.",
+            self.keys_help,
             "small",
             colour=theme.FAINT,
             wrap=_SIDEBAR_WIDTH,

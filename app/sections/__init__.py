@@ -14,4 +14,5 @@ SECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "sampling": ("Sampling", "Sample images generated during training."),
     "output": ("Output", "Where results go and how often to back up."),
     "monitor": ("Monitor", "The run: its curves, samples, GPUs and log."),
+    "generate": ("Generate", "Images from any model or LoRA, without a run."),
 }

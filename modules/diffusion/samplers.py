@@ -80,23 +80,26 @@ def denoise(
     steps: int,
     guidance_scale: float,
     generator: torch.Generator,
+    on_step: Callable[[int, int], object] | None = None,
 ) -> Tensor:
     """Latents x_0 [1, C, h, w] from `noise` [1, C, h, w].
 
     `predict(x_t, timestep)` takes x_t [N, C, h, w] and a timestep [], and returns the prediction [N, C, h, w]. N is 1,
     or 2 with a `guidance_scale` above 1: unconditional first, then conditional (classifier-free guidance,
-    Ho & Salimans 2022, arXiv:2207.12598).
+    Ho & Salimans 2022, arXiv:2207.12598). `on_step` is called after each step with steps done and all steps.
     """
     scheduler.set_timesteps(steps, device=noise.device)
     x_t: Tensor = noise * scheduler.init_noise_sigma
     accepted = inspect.signature(scheduler.step).parameters
     arguments: dict[str, object] = {"generator": generator} if "generator" in accepted else {}
     guided = guidance_scale > 1.0
-    for timestep in scheduler.timesteps:
+    for done, timestep in enumerate(scheduler.timesteps, 1):
         model_input = scheduler.scale_model_input(torch.cat([x_t] * 2) if guided else x_t, timestep)
         prediction = predict(model_input, timestep).to(x_t.dtype)
         if guided:
             unconditional, conditional = prediction.chunk(2)
             prediction = unconditional + guidance_scale * (conditional - unconditional)
         x_t = scheduler.step(prediction, timestep, x_t, **arguments, return_dict=False)[0].to(x_t.dtype)
+        if on_step is not None:
+            on_step(done, len(scheduler.timesteps))
     return x_t

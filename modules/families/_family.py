@@ -67,6 +67,19 @@ class NoiseLevels:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class FrozenNetwork:
+    """A network that is never trained, such as an autoencoder, for estimates of memory."""
+
+    name: str
+    weights: str  # the format that it is kept in, such as bf16
+    bytes: int
+    is_exact: bool  # counted in the model's files, not known from its name
+    # "steps": on the device in every step. "caching": while images are cached, and for samples, from host memory.
+    # "loaded": as "caching", but in no memory otherwise.
+    needed: Literal["steps", "caching", "loaded"]
+
+
 class NoOptions(Section):
     """For families without options of their own."""
 
@@ -111,6 +124,7 @@ class Family(ABC):
     encoders: Mapping[str, nn.Module]  # frozen
     sample_transform: SampleTransform
     device: torch.device = torch.device("cpu")  # for encoders; the trainer sets it before encoding
+    on_sampling_step: Callable[[int, int], object] | None = None  # called in `sample` with steps done and all steps
 
     @classmethod
     @abstractmethod
@@ -159,6 +173,18 @@ class Family(ABC):
         None if the family does not offer that, or the model is to be downloaded. Raises ConfigError as `load`.
         """
         return None
+
+    @classmethod
+    def meta_loss(cls, config: TrainConfig, model: nn.Module, size: tuple[int, int], samples: int) -> Tensor | None:
+        """As `loss`, [B], for so many images of size (width, height) in pixels, all of zeros, and `model`, which is
+        built as that of `meta_model`, perhaps with an adapter: for estimates of memory. None if that is not offered.
+        """
+        return None
+
+    @classmethod
+    def frozen_networks(cls, config: TrainConfig) -> Sequence[FrozenNetwork]:
+        """Networks besides those in `meta_model`, as far as they are known before loading."""
+        return ()
 
     @abstractmethod
     def fingerprint(self) -> str:

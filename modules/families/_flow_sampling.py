@@ -126,8 +126,14 @@ class FlowSampling(Family):
             height=request.height,
             num_inference_steps=request.steps,
             generator=torch.Generator().manual_seed(request.seed),
+            callback_on_step_end=self._after_step,
         ).images[0]
         return image
+
+    def _after_step(self, pipeline: Any, step: int, timestep: Tensor, tensors: dict[str, Any]) -> dict[str, Any]:
+        if self.on_sampling_step is not None:
+            self.on_sampling_step(step + 1, pipeline.num_timesteps)
+        return tensors
 
     def _prompt(self, prompt: str, device: torch.device) -> Mapping[str, Tensor]:
         """The tensors of a prompt of a sample, encoded once in a run."""

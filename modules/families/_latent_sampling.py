@@ -79,7 +79,9 @@ class LatentSampling(Family):
         scheduler = samplers.make_scheduler(
             self.options.sample_scheduler, self.components.scheduler, self._scheduler_overrides()
         )
-        x_0 = samplers.denoise(predict, scheduler, x_1, request.steps, request.guidance_scale, generator)
+        x_0 = samplers.denoise(
+            predict, scheduler, x_1, request.steps, request.guidance_scale, generator, self.on_sampling_step
+        )
         return decode_image(cast(Any, self._encoder_on("vae", device)), x_0 / self.components.scaling_factor)
 
     def _encode_prompt(self, prompt: str, request: SampleRequest, device: torch.device) -> dict[str, Tensor]:

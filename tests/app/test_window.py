@@ -108,9 +108,10 @@ def test_every_shortcut_of_the_list_is_bound(driver: Driver) -> None:
         assert all(meaning in words for _, meaning in keys)
     driver.press("Escape")
     assert driver.dialogs() == []
-    for number, name in enumerate(SECTIONS, start=1):
+    for number, name in enumerate(list(SECTIONS)[:9], start=1):
         driver.press(f"ctrl+{number}")
         assert driver.window.section == name
+    driver.window.show_section(list(SECTIONS)[-1])
     driver.press("ctrl+Tab")
     assert driver.window.section == "model"
     driver.press("ctrl+e")

@@ -1,0 +1,291 @@
+"""The left side of the Generate page: model, prompt, and what the images are to be like."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from app.base_model import BaseModelInfo, inspect_base_model
+from app.form.path_fields import CHECK_AFTER_MS
+from app.form.setting_text import format_value, help_text
+from app.generate.history import Prompt
+from app.generate.settings import OPTIONS, check, families
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Button, Entry, Menu, Switch, TextBox, add_tooltip, card, frame, popup_menu, text
+from app.widgets.ellipsis import truncate
+from app.widgets.scroll import Scroll
+from app.windows.chooser import Purpose, choose_path
+from modules.config import Option
+
+WIDTH: Final = 372  # unscaled pixels
+_INSIDE: Final = 300  # of texts in a card
+_PLACEHOLDERS: Final = {
+    "model": "Folder, file or owner/name",
+    "lora": "none",
+    "width": "automatic",
+    "height": "automatic",
+}
+_SHOWN_PROMPT: Final = 70  # characters of a prompt in the menu
+
+
+class Field:
+    """A title above its control, and below it what is wrong."""
+
+    def __init__(self, parent: tk.Misc, option: Option) -> None:
+        self.outer = frame(parent)
+        self.head = frame(self.outer)
+        self.head.pack(fill="x")
+        title = text(self.head, option.title, "small", colour=theme.MUTED)
+        title.pack(side="left")
+        add_tooltip(title, partial(help_text, option))
+        self.area = frame(self.outer)
+        self.area.pack(fill="x", pady=(theme.px(3), 0))
+        self.message = text(self.outer, "", "small", colour=theme.BAD, wrap=_INSIDE)
+        self.control: Entry | TextBox | Menu | Switch
+
+    def say(self, sentence: str, colour: theme.Colour = theme.BAD) -> None:
+        """Show a sentence below the control; none if it is empty."""
+        theme.paint(self.message, fg=colour)
+        self.message.configure(text=sentence)
+        if sentence and not self.message.winfo_manager():
+            self.message.pack(anchor="w", pady=(theme.px(3), 0))
+        elif not sentence:
+            self.message.pack_forget()
+
+
+class GenerateForm(tk.Frame):
+    """`changed` is called at every edit, `submit` by Ctrl+Return."""
+
+    def __init__(
+        self, parent: tk.Misc, state: AppState, changed: Callable[[], object], submit: Callable[[], object]
+    ) -> None:
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.WINDOW)
+        self._state, self._changed, self._submit = state, changed, submit
+        self.prompts: Callable[[], list[Prompt]] = list
+        self.choose_run: Callable[[tk.Misc], object] = lambda widget: None
+        self.fields: dict[str, Field] = {}
+        self._check_job = ""
+        self._shows_faults = False
+        self._scroll = Scroll(self)
+        self._scroll.pack(fill="both", expand=True)
+        self._scroll.canvas.configure(width=theme.px(WIDTH - 12))
+        self._build_model(self._card("Model"))
+        self._build_prompt(self._card("Prompt"))
+        self._build_images(self._card("Images"))
+        self._build_rest(self._card("Process and files"))
+
+    def values(self) -> dict[str, object]:
+        """What is in the fields, to be checked."""
+        found: dict[str, object] = {}
+        for name, field in self.fields.items():
+            control = field.control
+            if isinstance(control, Menu):
+                found[name] = control.value()
+            elif isinstance(control, Switch):
+                found[name] = control.get()
+            else:
+                found[name] = _typed(OPTIONS[name], control.get())
+        return found
+
+    def show(self, values: Mapping[str, object]) -> None:
+        """Fill fields in."""
+        for name, value in values.items():
+            field = self.fields.get(name)
+            if field is None:
+                continue
+            if isinstance(field.control, Switch):
+                field.control.show(bool(value))
+            elif isinstance(field.control, Menu):
+                field.control.show(str(value))
+            else:
+                field.control.show(format_value(value))
+        self._edited()
+        self._schedule_check()
+
+    def show_faults(self, faults: Mapping[str, str]) -> None:
+        """Mark the fields that are wrong, and bring the first one into view."""
+        self._shows_faults = bool(faults)
+        for name, field in self.fields.items():
+            if isinstance(field.control, (Entry, TextBox)):
+                field.control.mark(name in faults)
+            if name in faults or str(field.message.cget("fg")) == theme.resolve(theme.BAD):
+                field.say(faults.get(name, ""))
+        first = next((self.fields[name] for name in self.fields if name in faults), None)
+        if first is not None:
+            self._scroll.see(first.outer)
+            first.control.focus_set()
+
+    def _edited(self) -> None:
+        if self._shows_faults:
+            _, faults = check(self.values())
+            self._shows_faults = False
+            for name, field in self.fields.items():
+                if isinstance(field.control, (Entry, TextBox)):
+                    field.control.mark(name in faults)
+                if str(field.message.cget("text")) and str(field.message.cget("fg")) == theme.resolve(theme.BAD):
+                    field.say(faults.get(name, ""))
+            self._shows_faults = bool(faults)
+        self.fields["seed"].control.enable(not self.fields["random_seed"].control.get())  # type: ignore[union-attr]
+        self._changed()
+
+    def _card(self, title: str) -> tk.Frame:
+        outer = card(self._scroll.inside)
+        outer.pack(fill="x", padx=(6, 4), pady=(0, 12))
+        body = frame(outer)
+        body.pack(fill="both", expand=True, padx=theme.px(16), pady=theme.px(12))
+        head = frame(body)
+        head.pack(fill="x", pady=(0, theme.px(8)))
+        text(head, title, "heading").pack(side="left")
+        self._head = head
+        return body
+
+    def _build_model(self, body: tk.Frame) -> None:
+        runs = Button(self._head, "Runs", lambda: self.choose_run(runs), bg=theme.CARD, icon="down", height=26)
+        runs.pack(side="right")
+        add_tooltip(runs, "Fill in the model that a run has saved.")
+        self._path(body, "model")
+        row = frame(body)
+        row.pack(fill="x")
+        row.grid_columnconfigure(0, weight=1)
+        self._path(row, "lora", 0)
+        self._entry(self._field(row, "lora_scale", 1), "lora_scale")
+
+    def _build_prompt(self, body: tk.Frame) -> None:
+        button = Button(
+            self._head, "History", lambda: self._show_history(button), bg=theme.CARD, icon="down", height=26
+        )
+        button.pack(side="right")
+        for name, height in (("prompt", 92), ("negative_prompt", 52)):
+            field = self._field(body, name)
+            box = TextBox(field.area, lambda _: self._edited(), height=height)
+            box.pack(fill="x")
+            for key in ("<Control-Return>", "<Control-KP_Enter>"):
+                box.text.bind(key, lambda event: self._submitted())
+            field.control = box
+
+    def _build_images(self, body: tk.Frame) -> None:
+        for names in (("width", "height"), ("steps", "guidance_scale"), ("count", "seed")):
+            row = frame(body)
+            row.pack(fill="x")
+            for column, name in enumerate(names):
+                row.grid_columnconfigure(column, weight=1, uniform="pair")
+                field = self._field(row, name, column)
+                self._entry(field, name)
+        row = frame(body)
+        row.pack(fill="x", pady=(0, theme.px(10)))
+        switch = Switch(row, lambda _: self._edited())
+        switch.pack(side="left")
+        option = OPTIONS["random_seed"]
+        label = text(row, option.title)
+        label.pack(side="left", padx=theme.px(8))
+        add_tooltip(label, partial(help_text, option))
+        self.fields["random_seed"] = random_seed = Field(body, option)
+        random_seed.control = switch
+
+    def _build_rest(self, body: tk.Frame) -> None:
+        self._path(body, "folder")
+        self._menu(body, "device", ["automatic", "cpu"])
+        self._menu(body, "family", families())
+
+    def show_devices(self, gpus: int) -> None:
+        """Offer the GPUs of this computer."""
+        menu = self.fields["device"].control
+        assert isinstance(menu, Menu)
+        menu.set_choices(["automatic", *(f"cuda:{number}" for number in range(gpus)), "cpu"])
+
+    def _field(self, parent: tk.Misc, name: str, column: int | None = None) -> Field:
+        field = self.fields[name] = Field(parent, OPTIONS[name])
+        if column is None:
+            field.outer.pack(fill="x", pady=(0, theme.px(10)))
+        else:
+            left = theme.px(6) if column else 0
+            right = 0 if column else theme.px(6)
+            field.outer.grid(row=0, column=column, sticky="new", padx=(left, right), pady=(0, theme.px(10)))
+        return field
+
+    def _entry(self, field: Field, name: str) -> Entry:
+        changed = self._path_edited if OPTIONS[name].picks == "file" else self._edited
+        entry = Entry(field.area, lambda _: changed(), width=80, placeholder=_PLACEHOLDERS.get(name))
+        entry.pack(side="left", fill="x", expand=True)
+        field.control = entry
+        return entry
+
+    def _menu(self, parent: tk.Misc, name: str, choices: list[str]) -> None:
+        field = self._field(parent, name)
+        menu = Menu(field.area, choices, lambda _: self._edited(), width=120)
+        menu.pack(side="left", fill="x", expand=True)
+        menu.show(choices[0])
+        field.control = menu
+
+    def _path(self, parent: tk.Misc, name: str, column: int | None = None) -> None:
+        field = self._field(parent, name, column)
+        button = Button(field.area, icon="folder", bg=theme.CARD, command=partial(self._browse, name))
+        add_tooltip(button, "Choose a folder" if OPTIONS[name].picks == "folder" else "Choose a file")
+        button.pack(side="right", padx=(4, 0))
+        self._entry(field, name)
+
+    def _browse(self, name: str) -> None:
+        control = self.fields[name].control
+        assert isinstance(control, Entry)
+        purpose: Purpose = {"lora": "open", "folder": "folder"}.get(name, "any")  # type: ignore[assignment]
+        endings = (".safetensors",) if name == "lora" else ()
+        start = Path(control.get())
+        chosen = choose_path(self, purpose, OPTIONS[name].title, start, endings)
+        if chosen:
+            self.show({name: chosen})
+
+    def _show_history(self, widget: tk.Misc) -> None:
+        menu = popup_menu(self)
+        for prompt in (prompts := self.prompts()):
+            shown = truncate(" ".join(prompt.prompt.split()), _SHOWN_PROMPT)
+            menu.add_command(label=shown, command=partial(self.show, prompt.model_dump()))
+        if not prompts:
+            menu.add_command(label="Prompts that you have used appear here", state="disabled")
+        menu.tk_popup(widget.winfo_rootx(), widget.winfo_rooty() + widget.winfo_height() + theme.px(4))
+
+    def _submitted(self) -> str:
+        self._submit()
+        return "break"
+
+    def _path_edited(self) -> None:
+        self._edited()
+        self._schedule_check()
+
+    def _schedule_check(self) -> None:
+        """Look at the base model shortly after the last keystroke, off the Tk thread."""
+        if self._check_job:
+            self.after_cancel(self._check_job)
+        self._check_job = self.after(CHECK_AFTER_MS, self._check_model)
+
+    def _check_model(self) -> None:
+        self._check_job = ""
+        name = str(self.values()["model"]).strip()
+        if name:
+            self._state.background.run(lambda: _inspect(name), partial(self._show_info, name))
+        else:
+            self.fields["model"].say("", theme.MUTED)
+
+    def _show_info(self, name: str, info: BaseModelInfo) -> None:
+        if self.winfo_exists() and name == str(self.values()["model"]).strip():
+            self.fields["model"].say(info.error or info.description, theme.WARN if info.error else theme.MUTED)
+
+
+def _typed(option: Option, typed: str) -> object:
+    """The text of a field as a value to be checked."""
+    if option.type == "text":
+        return typed
+    stripped = typed.strip().replace(",", ".")
+    return None if option.optional and not stripped else stripped
+
+
+def _inspect(name: str) -> BaseModelInfo:
+    """As the Model section, but with models that Tandem has saved."""
+    if (Path(name).expanduser() / "tandem.json").is_file():
+        return BaseModelInfo("A model saved by Tandem.")
+    info = inspect_base_model(name)
+    return BaseModelInfo(info.description.replace("when training starts", "at the first use"), info.error)

@@ -1,0 +1,186 @@
+"""The process that generates images for the window: scripts/sample.py, followed through the file of its events."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from app.generate.settings import GenerateSettings, arguments
+from app.windows.child_program import ChildProgram
+from modules import ROOT
+from modules.files import FileFault, Record, decode_json, is_plain_name, printable, read_lines, validate_record
+from modules.run.format_progress import BYTES, format_progress
+
+SCRIPT: Final = ROOT / "scripts" / "sample.py"
+_STOP_ENDING: Final = ".stop"  # as in scripts/sample_events.py
+_WAIT_S: Final = 3.0  # for a process to end that was told to
+
+Tone = Literal["muted", "good", "warn", "bad"]
+
+
+class SampleEvent(Record):
+    """One line of the events of scripts/sample.py."""
+
+    event: str
+    done: int = 0
+    total: int = 0
+    image: int = 0
+    images: int = 0
+    step: int = 0
+    steps: int = 0
+    file: str = ""
+    message: str = ""
+    advice: str = ""
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A sentence about the process. `fraction` (0 to 1) is None while it is unknown."""
+
+    text: str = ""
+    tone: Tone = "muted"
+    fraction: float | None = 0.0
+    details: str = ""  # more about an error
+
+
+class GenerateJob:
+    """One generation at a time. Belongs to the Tk thread; `poll` takes about a millisecond."""
+
+    def __init__(self) -> None:
+        self.status = JobStatus()
+        self.files: list[Path] = []  # of this generation, in their order
+        self.note = ""
+        self._child: ChildProgram | None = None
+        self._place: tempfile.TemporaryDirectory[str] | None = None
+        self._read = 0  # bytes of the events
+        self._wanted = 0
+        self._is_stopping = self._is_killed = self._is_over = False
+        self._folder = Path()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended, or its end has not been read."""
+        return self._child is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it ends after the present image."""
+        return self._is_stopping
+
+    def start(self, settings: GenerateSettings) -> None:
+        """Start the process, unless one is running. Raises OSError."""
+        if self._child is not None:
+            return
+        self._place = tempfile.TemporaryDirectory(prefix="tandem-generate-")
+        self.files, self.note, self._read, self._wanted = [], "", 0, settings.count
+        self._is_stopping = self._is_killed = self._is_over = False
+        self._folder = Path(settings.folder.strip()).expanduser()
+        self.status = JobStatus("Starting: loading Python and libraries takes a few seconds.", fraction=None)
+        self._child = ChildProgram(SCRIPT, arguments(settings, self._events), self._log)
+
+    def stop(self) -> None:
+        """Let the process end after the present image; at the second call, at once."""
+        if self._child is None:
+            return
+        if self._is_stopping:
+            self._is_killed = True
+            self._child.process.terminate()
+            return
+        self._is_stopping = True
+        self._events.with_name(self._events.name + _STOP_ENDING).touch()
+
+    def close(self) -> None:
+        """End the process: nobody is left to see its images."""
+        if self._child is not None:
+            self._child.process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._child.process.wait(_WAIT_S)
+            self._end()
+
+    def poll(self) -> bool:
+        """Read new events; returns whether anything has changed."""
+        if self._child is None:
+            return False
+        exit_code = self._child.process.poll()  # before the events, which are whole then
+        before = (self.status, len(self.files), self.note)
+        for event in self._new_events():
+            self._apply(event)
+        if exit_code is not None:
+            if not self._is_over:
+                self.status = self._unexpected_end(exit_code, self._child.output())
+            self._end()
+            return True
+        return before != (self.status, len(self.files), self.note)
+
+    def _apply(self, event: SampleEvent) -> None:
+        match event.event:
+            case "loading":
+                self.status = JobStatus("Loading the model …", fraction=None)
+            case "downloading" if event.total > 0:
+                progress = format_progress(event.done, event.total, BYTES)
+                self.status = JobStatus(f"Downloading the model: {progress}", fraction=event.done / event.total)
+            case "sampling":
+                self.status = self._sampling(event)
+            case "image" if is_plain_name(name := event.file.replace("\\", "/").rpartition("/")[2]):
+                self.files.append(self._folder / name)
+            case "note":
+                self.note = printable(event.message, 400)
+            case "failed":
+                self._is_over = True
+                self.status = JobStatus(printable(event.message, 600), "bad", details=printable(event.advice, 600))
+            case "finished":
+                self._is_over = True
+                count = f"{len(self.files)} image{'' if len(self.files) == 1 else 's'}"
+                text = f"Stopped after {count}." if event.stopped else f"{count} saved in {self._folder}."
+                self.status = JobStatus(text, "warn" if event.stopped else "good", 1.0)
+
+    def _sampling(self, event: SampleEvent) -> JobStatus:
+        steps, images = max(1, event.steps), max(1, event.images)
+        done = (event.image - 1 + min(event.step, steps) / steps) / images
+        what = f"Image {event.image} of {images}" if images > 1 else "Generating"
+        step = f", step {event.step} of {steps}" if event.step else ""
+        after = "; stops after this image" if self._is_stopping else ""
+        return JobStatus(f"{what}{step}{after}", fraction=min(1.0, max(0.0, done)))
+
+    def _unexpected_end(self, exit_code: int, output: str) -> JobStatus:
+        if self._is_killed:
+            return JobStatus(f"Stopped after {len(self.files)} of {self._wanted} images.", "warn", 0.0)
+        if exit_code < 0:
+            return JobStatus(
+                f"The process was ended by signal {-exit_code}.",
+                "bad",
+                details="Perhaps the computer ran out of memory: use a smaller model or end other programs.",
+            )
+        last = next((line for line in reversed(output.splitlines()) if line.strip()), "")
+        said = printable(last, 400) or f"exit code {exit_code}"
+        return JobStatus(f"The process failed: {said}", "bad")
+
+    def _new_events(self) -> list[SampleEvent]:
+        found = []
+        try:
+            for line in read_lines(self._events, start=self._read):
+                self._read += len(line) + 1
+                found.append(validate_record(SampleEvent, decode_json(line)))
+        except (OSError, FileFault):
+            pass  # not there yet, or a line that says nothing
+        return found
+
+    def _end(self) -> None:
+        self._child = None
+        if self._place is not None:
+            self._place.cleanup()
+
+    @property
+    def _events(self) -> Path:
+        assert self._place is not None
+        return Path(self._place.name, "events.jsonl")
+
+    @property
+    def _log(self) -> Path:
+        assert self._place is not None
+        return Path(self._place.name, "output.txt")

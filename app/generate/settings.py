@@ -1,0 +1,120 @@
+"""What the Generate page asks for: checked by the same declarations as samples in a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Final
+
+from pydantic import ValidationError
+
+from app.form.setting_text import fault_message
+from modules.config import Option, Sample, faults, options, setting
+from modules.config.family_files import family_names
+from modules.run.folder.custom_sample import MAX_PROMPT_CHARS
+
+AUTOMATIC: Final = "automatic"
+GENERATES_NOTHING: Final = ("classifier",)  # a test compares with the families themselves
+
+
+class GenerateSettings(Sample):
+    """A model, an optional LoRA, a prompt, and how many images of which size."""
+
+    section_title: ClassVar[str] = "Generate"
+
+    model: str = setting(
+        "",
+        title="Base model",
+        help="A diffusers folder, a .safetensors file, a Hugging Face model such as owner/name, or the model folder of "
+        "a run.",
+        picks="file",
+    )
+    family: str = setting(
+        AUTOMATIC,
+        title="Family",
+        help="The model family. Only needed where it cannot be found out: for a Hugging Face model that is not in the "
+        "cache.",
+    )
+    lora: str = setting(
+        "",
+        title="LoRA",
+        help="Optional: a LoRA file of any trainer, which is applied to the base model.",
+        picks="file",
+    )
+    lora_scale: float = setting(
+        1.0, title="LoRA strength", help="1 as trained, 0 none, above 1 exaggerates.", ge=-100, le=100
+    )
+    prompt: str = setting("", title="Prompt", help="What to generate.", picks="long_text")
+    random_seed: bool = setting(
+        True,
+        title="Random seed",
+        help="Choose a new seed each time. Switch off to repeat an image, for example with another LoRA strength.",
+    )
+    count: int = setting(
+        1, title="Number of images", help="Images of one prompt, with consecutive seeds.", ge=1, le=100
+    )
+    device: str = setting(AUTOMATIC, title="Device", help="Where to generate; automatic: the first GPU, or the CPU.")
+    folder: str = setting(
+        "generated", title="Folder", help="Where the images are saved. Existing ones stay.", picks="folder"
+    )
+
+
+OPTIONS: Final[Mapping[str, Option]] = {option.path: option for option in options(GenerateSettings)}
+
+
+def check(values: Mapping[str, object]) -> tuple[GenerateSettings | None, dict[str, str]]:
+    """The settings, or a sentence for each field that is wrong, by name."""
+    try:
+        settings = GenerateSettings.model_validate(values)
+    except ValidationError as error:
+        found = faults(error, GenerateSettings)
+        return None, {
+            fault.path: fault_message(fault, OPTIONS[fault.path]) if fault.path in OPTIONS else fault.sentence
+            for fault in found
+        }
+    missing = {}
+    if not settings.model.strip():
+        missing["model"] = "Choose a base model, or a run with “Runs”."
+    if not settings.prompt.strip():
+        missing["prompt"] = "Say what to generate."
+    if not settings.folder.strip():
+        missing["folder"] = "Choose a folder for the images."
+    for name in ("prompt", "negative_prompt"):
+        if len(getattr(settings, name)) > MAX_PROMPT_CHARS:
+            missing[name] = f"Use at most {MAX_PROMPT_CHARS:,} characters."
+    return (None, missing) if missing else (settings, {})
+
+
+def arguments(settings: GenerateSettings, events: Path) -> list[str]:
+    """The command line of scripts/sample.py. `--name=value`, since a value may begin with a dash."""
+    given: dict[str, object] = {
+        "model": _path(settings.model),
+        "prompt": settings.prompt,
+        "negative_prompt": settings.negative_prompt,
+        "seed": settings.seed,
+        "count": settings.count,
+        "steps": settings.steps,
+        "guidance_scale": settings.guidance_scale,
+        "width": settings.width,
+        "height": settings.height,
+        "out": _path(settings.folder),
+        "events": events,
+    }
+    if settings.family != AUTOMATIC:
+        given["family"] = settings.family
+    if settings.device != AUTOMATIC:
+        given["device"] = settings.device
+    if settings.lora.strip():
+        given |= {"lora": _path(settings.lora), "lora_scale": settings.lora_scale}
+    return ["--no_grid", *(f"--{name}={value}" for name, value in given.items() if value is not None)]
+
+
+def families() -> list[str]:
+    """The choices of the family, the automatic one first."""
+    return [AUTOMATIC, *(name for name in family_names() if name not in GENERATES_NOTHING)]
+
+
+def _path(typed: str) -> str:
+    """`typed` without spaces around it; ~ is the home folder."""
+    name = typed.strip()
+    return str(Path(name).expanduser()) if name.startswith("~") else name

@@ -1,0 +1,215 @@
+"""Generating images without a run: the settings at the left, the images at the right, the process below."""
+
+from __future__ import annotations
+
+import secrets
+import tkinter as tk
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from app.generate.form import WIDTH, GenerateForm
+from app.generate.history import History
+from app.generate.job import GenerateJob, JobStatus, Tone
+from app.generate.results import Results, read_folder
+from app.generate.run_models import finished_runs, read_run_model
+from app.generate.settings import check
+from app.open_path import open_folder
+from app.sections import SECTIONS
+from app.state import AppState
+from app.toolkit import ctk
+from app.widgets import theme
+from app.widgets.buttons import Button, add_tooltip, frame, popup_menu, text, wrap_within
+from app.widgets.progress_bar import ProgressBar
+from modules.config import TandemError
+from modules.machine import visible_gpus
+from modules.run import RunFolder
+
+POLL_MS: Final = 200
+_MAX_SEED: Final = 1 << 32  # as other programs draw them
+_BUSY: Final = "A run is training: generating takes memory of the same GPU. The device can be chosen under Images."
+_TONES: Final[dict[Tone, theme.Colour]] = {
+    "muted": theme.MUTED,
+    "good": theme.GOOD,
+    "warn": theme.WARN,
+    "bad": theme.BAD,
+}
+
+
+class Section(ctk.CTkFrame):
+    """Polls the process while the section exists: it goes on while another section is shown."""
+
+    name = "generate"
+
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        super().__init__(parent, fg_color=theme.WINDOW, bg_color=theme.WINDOW, corner_radius=0)
+        self.state = state
+        self.job = state.generate_job = state.generate_job or GenerateJob()
+        self.history = History.load()
+        self._shown_status: tuple[JobStatus, str, bool] | None = None
+        self._added = 0
+        self._build()
+        self.form.show(self.history.last.model_dump())
+        state.background.run(lambda: len(visible_gpus()), self.form.show_devices)
+        self._poll_job = self.after(POLL_MS, self._poll)
+        self._show_status()
+
+    def show(self) -> None:
+        """Show the section."""
+        self._read_folder()
+        self._show_status()
+
+    def hide(self) -> None:
+        """Remember what is in the fields."""
+        settings, _ = check(self.form.values())
+        if settings is not None:
+            self.history.last = settings
+            self.history.save()
+
+    def jump_to(self, path: str) -> None:
+        """Do nothing: there are no settings of a run here."""
+
+    def destroy(self) -> None:
+        """Stop polling; the process goes on, for the page that a change of scale builds anew."""
+        self.after_cancel(self._poll_job)
+        super().destroy()
+
+    def use_run(self, folder: RunFolder) -> None:
+        """Fill in what a run has saved; an error is shown in its place."""
+        try:
+            found = read_run_model(folder)
+        except TandemError as error:
+            self._say(JobStatus(str(error), "bad"))
+            return
+        self.form.show(found.fields)
+        self.form.show_faults({})
+        self._say(JobStatus(f"The model of {found.name} is filled in. Write a prompt and press Generate."))
+
+    def generate(self) -> None:
+        """Start generating, or mark what is missing."""
+        if self.job.is_running:
+            return
+        values = self.form.values()
+        if values["random_seed"]:
+            values["seed"] = secrets.randbelow(_MAX_SEED)
+        settings, faults = check(values)
+        self.form.show_faults(faults)
+        if settings is None:
+            self._say(JobStatus(f"{len(faults)} field{'s are' if len(faults) > 1 else ' is'} not right yet.", "bad"))
+            return
+        self.form.show({"seed": settings.seed})
+        self.history.add(settings)
+        self.history.save()
+        self._added = 0
+        try:
+            self.job.start(settings)
+        except OSError as error:
+            self._say(JobStatus(f"The process could not be started: {error.strerror or error}.", "bad"))
+            return
+        self._read_folder()
+        self._show_status()
+
+    def stop(self) -> None:
+        """Stop after the present image; at the second press at once."""
+        self.job.stop()
+        self._show_status()
+
+    def _build(self) -> None:
+        head = frame(self, theme.WINDOW)
+        head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
+        title, subtitle = SECTIONS[self.name]
+        text(head, title, "title", bg=theme.WINDOW).pack(side="left")
+        text(head, subtitle, colour=theme.MUTED, bg=theme.WINDOW).pack(
+            side="left", padx=theme.px(16), pady=(theme.px(6), 0)
+        )
+        opened = Button(head, "Open folder", self._open_folder, icon="folder", bg=theme.WINDOW)
+        opened.pack(side="right")
+        add_tooltip(opened, lambda: f"The images are in {self._folder()}.")
+        body = frame(self, theme.WINDOW)
+        body.pack(fill="both", expand=True, padx=(theme.px(18), theme.px(24)), pady=(0, theme.px(8)))
+        left = frame(body, theme.WINDOW)
+        left.configure(width=theme.px(WIDTH))
+        left.pack_propagate(False)
+        left.pack(side="left", fill="y", padx=(0, theme.px(8)))
+        self._build_buttons(left)
+        self.form = GenerateForm(left, self.state, lambda: None, self.generate)
+        self.form.prompts = lambda: self.history.prompts
+        self.form.choose_run = self._list_runs
+        self.form.pack(fill="both", expand=True)
+        self.results = Results(body, self.form.show)
+        self.results.pack(side="left", fill="both", expand=True)
+
+    def _build_buttons(self, left: tk.Frame) -> None:
+        bottom = frame(left, theme.WINDOW)
+        bottom.pack(side="bottom", fill="x", padx=(theme.px(6), theme.px(16)), pady=(theme.px(8), theme.px(4)))
+        row = frame(bottom, theme.WINDOW)
+        row.pack(fill="x")
+        self.start_button = Button(row, "Generate", self.generate, icon="play", style="accent", width=140)
+        self.start_button.pack(side="left")
+        add_tooltip(self.start_button, "Generate in a process of its own.  (Ctrl+Return in the prompt)")
+        self.stop_button = Button(row, "Stop", self.stop, icon="stop", width=110)
+        self.stop_button.pack(side="left", padx=(8, 0))
+        add_tooltip(self.stop_button, self._stop_help)
+        self.bar = ProgressBar(bottom, theme.WINDOW)
+        self.bar.pack(fill="x", pady=(theme.px(10), theme.px(6)))
+        self.status = text(bottom, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
+        self.status.pack(anchor="w", fill="x")
+        wrap_within(self.status, bottom, 0)
+
+    def _stop_help(self) -> str:
+        return "Stop at once; the present image is lost." if self.job.is_stopping else "Stop after the present image."
+
+    def _poll(self) -> None:
+        self._poll_job = self.after(POLL_MS, self._poll)
+        if self.job.poll() or self._added < len(self.job.files):
+            for file in self.job.files[self._added :]:
+                self.results.add(file)
+            self._added = len(self.job.files)
+            self._show_status()
+
+    def _show_status(self) -> None:
+        key = (self.job.status, self.job.note, self.job.is_running)
+        is_busy = self.job.is_running
+        self.start_button.configure(state="disabled" if is_busy else "normal")
+        self.stop_button.configure(
+            state="normal" if is_busy else "disabled", text="Stop now" if self.job.is_stopping and is_busy else "Stop"
+        )
+        if key == self._shown_status and is_busy:
+            return
+        self._shown_status = key
+        status = self.job.status
+        if not status.text and self.state.run is not None and self.state.run.is_alive:
+            status = JobStatus(_BUSY)
+        self._say(status, self.job.note)
+
+    def _say(self, status: JobStatus, note: str = "") -> None:
+        lines = [status.text, status.details, note and f"Note: {note}"]
+        theme.paint(self.status, fg=_TONES[status.tone])
+        self.status.configure(text="\n".join(line for line in lines if line))
+        self.bar.show(status.fraction, busy=self.job.is_running)
+
+    def _folder(self) -> Path:
+        return Path(str(self.form.values()["folder"]).strip() or ".").expanduser()
+
+    def _open_folder(self) -> None:
+        folder = self._folder()
+        if not folder.is_dir():
+            self._say(JobStatus(f"There is no folder {folder} yet: the first image creates it.", "warn"))
+            return
+        open_folder(folder)
+
+    def _read_folder(self) -> None:
+        folder = self._folder()
+        self.state.background.run(partial(read_folder, folder), self.results.show)
+
+    def _list_runs(self, widget: tk.Misc) -> None:
+        runs_dir = Path(str(self.state.draft.get("runs_dir") or "runs"))
+        self.state.background.run(lambda: finished_runs(runs_dir), partial(self._show_runs, widget, runs_dir))
+
+    def _show_runs(self, widget: tk.Misc, runs_dir: Path, runs: list[RunFolder]) -> None:
+        menu = popup_menu(self)
+        for folder in runs:
+            menu.add_command(label=folder.name, command=partial(self.use_run, folder))
+        if not runs:
+            menu.add_command(label=f"No run in {runs_dir} has saved a model yet", state="disabled")
+        menu.tk_popup(widget.winfo_rootx(), widget.winfo_rooty() + widget.winfo_height() + theme.px(4))

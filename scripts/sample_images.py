@@ -1,0 +1,100 @@
+"""The images of scripts/sample.py: generated one by one, written with their settings, and reported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from modules.config import ConfigError, TrainConfig
+from modules.families._family import Family, SampleRequest
+from modules.monitoring import make_grid, save_image
+from modules.training.memory_guard import OutOfMemory, is_out_of_memory
+from modules.training.move_model import move_model
+from modules.training.precision import Precision
+from scripts.sample_events import SampleEvents
+
+
+def find_device(name: str | None) -> torch.device:
+    """The device called `name`; by default the first GPU, or the CPU. Raises ConfigError."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    known = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{number}" for number in range(gpus))]
+    if name not in known:
+        raise ConfigError(f"--device is {name!r}; on this computer use one of {', '.join(known)}.")
+    return torch.device(name)
+
+
+def move_to(device: torch.device, family: Family, config: TrainConfig) -> Precision:
+    """Move the model to the device in the config's precision, as a run keeps frozen weights. Raises OutOfMemory."""
+    family.model.requires_grad_(False)
+    try:
+        move_model(family, config, device)
+    except RuntimeError as error:
+        raise _out_of_memory(error, f"The model does not fit into the memory of {device}") from error
+    return Precision(config.precision, device)
+
+
+def write_images(
+    requests: Sequence[SampleRequest],
+    family: Family,
+    precision: Precision,
+    folder: Path,
+    origin: Mapping[str, object],
+    events: SampleEvents,
+) -> list[tuple[Image.Image, str]]:
+    """Generate and write an image for each request, until one is told to stop; returns them with their prompts.
+
+    Raises OutOfMemory, or OSError if an image cannot be written.
+    """
+    first, images = free_number(folder), list[tuple[Image.Image, str]]()
+    with events.stopping_after_the_image():
+        for number, request in enumerate(requests):
+            if events.is_stopped:
+                break
+            events.step(number + 1, len(requests), 0, request.steps)
+            family.on_sampling_step = partial(events.step, number + 1, len(requests))
+            image = _generate(family, request, precision)
+            file = folder / f"sample-{first + number:02d}.png"
+            save_image(image, file, {**asdict(request), **family.sample_metadata(), **origin})
+            print(file, flush=True)
+            events.report("image", file=str(file))
+            images.append((image, request.prompt))
+    return images
+
+
+def write_grid(images: Sequence[tuple[Image.Image, str]], folder: Path, number: int) -> None:
+    """Write all images side by side."""
+    file = folder / f"grid-{number:02d}.png"
+    save_image(make_grid(images), file, {"prompt": "all samples"})
+    print(file)
+
+
+def free_number(folder: Path) -> int:
+    """The number after the last existing sample."""
+    names = (re.fullmatch(r"sample-(\d{1,9})\.png", file.name) for file in folder.iterdir())
+    return max((int(name[1]) + 1 for name in names if name), default=0)
+
+
+def _generate(family: Family, request: SampleRequest, precision: Precision) -> Image.Image:
+    try:
+        with precision.autocast():
+            return family.sample(request)
+    except RuntimeError as error:
+        size = f"{request.width}x{request.height}"
+        raise _out_of_memory(error, f"Out of memory while generating {size} pixels") from error
+
+
+def _out_of_memory(error: RuntimeError, what: str) -> Exception:
+    """The error to raise in its place: the same one unless memory ran out."""
+    if not is_out_of_memory(error):
+        return error
+    return OutOfMemory(
+        f"{what}.", "Use a smaller size, --precision bf16, or another --device, and end what else uses its memory."
+    )

@@ -1,0 +1,243 @@
+"""The Generate page: a real window generates images with real tiny models, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from app.generate.history import History, history_file
+from app.generate.job import GenerateJob
+from app.generate.results import read_folder, reusable
+from app.generate.settings import GENERATES_NOTHING, GenerateSettings, arguments, check, families
+from app.monitor.tiles import read_settings
+from app.widgets.inputs import Menu
+from modules.config.family_files import family_names
+from modules.families._by_name import family_class
+from tests.app.driver import Driver, write
+from tests.families.tiny_flow_pipelines import tiny_z_image
+from tests.families.tiny_pipelines import tiny_sd
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    tiny_sd(folder / "sd")
+    tiny_z_image(folder / "z")
+    return folder
+
+
+@pytest.fixture
+def page(driver: Driver) -> Any:
+    driver.window.show_section("generate")
+    driver.settle()
+    return driver.window.sections["generate"]
+
+
+def fill(page: Any, **values: object) -> None:
+    """Type into the fields, and choose in the menus."""
+    for name, value in values.items():
+        control = page.form.fields[name].control
+        if isinstance(control, Menu):
+            control.choose(str(value))
+        elif isinstance(value, bool):
+            if control.get() != value:
+                control.toggle()
+        else:
+            write(control, str(value))
+
+
+def ended(driver: Driver, page: Any) -> str:
+    driver.wait(lambda: not page.job.is_running, "the end of the process")
+    driver.wait(lambda: page._added == len(page.job.files), "the images")
+    driver.settle()
+    return str(page.status.cget("text"))
+
+
+SMALL: dict[str, object] = {"width": 64, "height": 64, "steps": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sd", "z"])
+def test_images_appear_side_by_side_and_carry_their_settings(
+    driver: Driver, page: Any, models: Path, name: str
+) -> None:
+    fill(page, model=models / name, prompt="-a red disc", random_seed=False, seed=7, count=2, **SMALL)
+    driver.click_button("Generate")
+    assert page.job.is_running
+    assert ended(driver, page) == "2 images saved in generated."
+    files = [Path(sample.file) for sample, _ in page.results.items]
+    assert [file.name for file in files] == ["sample-01.png", "sample-00.png"]
+    assert sorted(path.name for path in Path("generated").iterdir()) == ["sample-00.png", "sample-01.png"]
+    driver.wait(lambda: page.results.grid_view.drawn == 2, "the images to be drawn")
+    settings = read_settings(files[1])
+    assert {key: settings[key] for key in ("prompt", "seed", "width", "steps", "model")} == {
+        "prompt": "-a red disc", "seed": 7, "width": 64, "steps": 2, "model": str(models / name),
+    }  # fmt: skip
+    assert read_settings(files[0])["seed"] == 8
+    assert History.load().prompts[0].prompt == "-a red disc"
+
+
+@pytest.mark.slow
+def test_a_new_seed_each_time_and_the_settings_of_an_image_again(driver: Driver, page: Any, models: Path) -> None:
+    fill(page, model=models / "sd", prompt="a", negative_prompt="b", **SMALL)
+    seeds = set()
+    for _ in range(2):
+        page.start_button.invoke()
+        assert "saved in" in ended(driver, page)
+        seeds.add(page.form.values()["seed"])
+    assert len(seeds) == 2
+    fill(page, prompt="something else", steps=3, random_seed=False)
+    sample, caption = page.results.items[-1]
+    assert caption.endswith("a")
+    page.results._open(sample)
+    driver.settle()
+    page.results._viewer.use.invoke()
+    driver.settle()
+    values = page.form.values()
+    assert (values["prompt"], values["negative_prompt"], values["steps"]) == ("a", "b", "2")
+    assert values["seed"] == str(read_settings(Path(sample.file))["seed"])
+
+
+@pytest.mark.slow
+def test_stop_keeps_the_present_image(driver: Driver, page: Any, models: Path) -> None:
+    fill(page, model=models / "sd", prompt="a", count=100, width=64, height=64, steps=40)
+    page.start_button.invoke()
+    driver.wait(lambda: page.job.files, "the first image")
+    driver.settle()
+    page.stop_button.invoke()
+    assert page.stop_button.cget("text") == "Stop now"
+    message = ended(driver, page)
+    written = len(list(Path("generated").iterdir()))
+    assert message == f"Stopped after {written} image{'s' * (written > 1)}."
+    assert 0 < written < 100
+    assert len(page.results.items) == written
+    for file in Path("generated").iterdir():
+        with Image.open(file) as image:
+            image.load()
+
+
+@pytest.mark.slow
+def test_errors_are_one_sentence(driver: Driver, page: Any, models: Path, tmp_path: Path) -> None:
+    page.start_button.invoke()
+    assert not page.job.is_running
+    assert page.status.cget("text") == "2 fields are not right yet."
+    assert "Choose a base model" in driver.text(page.form)
+    fill(page, model=models / "sd", prompt="a", steps="0", width="6x")
+    page.start_button.invoke()
+    assert not page.job.is_running
+    assert "Must be a whole number from 1 to 1000" in driver.text(page.form)
+    fill(page, **SMALL)
+    assert "Must be a whole number" not in driver.text(page.form)
+    (tmp_path / "empty").mkdir()
+    fill(page, model=tmp_path / "empty")
+    page.start_button.invoke()
+    message = ended(driver, page)
+    assert message.startswith("--model:")
+    assert "Traceback" not in message
+    (tmp_path / "file").touch()
+    fill(page, model=models / "sd", folder=tmp_path / "file")
+    page.start_button.invoke()
+    assert ended(driver, page) == f"{tmp_path / 'file'}: File exists"
+
+
+def test_the_window_ends_its_process(home: Path, display: str, models: Path) -> None:
+    with Driver.open() as driver:
+        driver.window.show_section("generate")
+        page = driver.window.sections["generate"]
+        fill(page, model=models / "sd", prompt="a", **SMALL)
+        page.start_button.invoke()
+        process = page.job._child.process
+        driver.window.set_scale(110)
+        assert process.poll() is None
+        assert driver.window.sections["generate"].job.is_running
+        driver.window.destroy()
+        assert process.poll() is not None
+
+
+def test_the_page_opens_as_it_was_left(home: Path, display: str) -> None:
+    with Driver.open() as driver:
+        driver.window.show_section("generate")
+        fill(driver.window.sections["generate"], model="owner/name", prompt="犬", lora_scale="0,5", random_seed=False)
+        driver.window.show_section("model")
+    with Driver.open() as driver:
+        driver.window.show_section("generate")
+        values = driver.window.sections["generate"].form.values()
+    assert (values["model"], values["prompt"], values["lora_scale"], values["random_seed"]) == (
+        "owner/name", "犬", "0.5", False,
+    )  # fmt: skip
+
+
+DAMAGED = (
+    "", "[]", '{"last": 3, "prompts": {"a": 1}}', '{"prompts": [1, {"prompt": ""}, {"prompt": "\\ud800"}]}',
+    '{"last": {"steps": 0}}', "[" * 100, json.dumps({"prompts": [{"prompt": "x" * 5000}]}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_history_is_an_empty_one(home: Path, content: str) -> None:
+    history_file().write_text(content)
+    history = History.load()
+    assert history.prompts == []
+    assert history.last == GenerateSettings()
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    for number, content in enumerate(
+        ('{"prompt": ["x"], "seed": -1, "steps": 1e99}', "[" * 200, "{", '{"seed": true}')
+    ):
+        info = PngInfo()
+        info.add_itxt("tandem", content)
+        Image.new("RGB", (8, 8)).save(folder / f"sample-{number:02d}.png", pnginfo=info)
+    (folder / "sample-04.png").write_bytes(b"not an image")
+    (folder / "other.png").write_bytes(b"not ours")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(folder / "sample-05.png")
+    return folder
+
+
+def test_foreign_images_are_shown_without_their_settings(foreign: Path) -> None:
+    items = read_folder(foreign)
+    assert len(items) == 5
+    assert all(reusable(read_settings(Path(sample.file))) == {} for sample, _ in items)
+    assert reusable({"prompt": "x", "seed": 3, "width": 64, "steps": 0}) == {"prompt": "x", "seed": 3, "width": 64}
+
+
+def test_the_events_of_the_process_are_checked(home: Path, models: Path, tmp_path: Path) -> None:
+    settings, faults = check({"model": str(models / "sd"), "prompt": "x", "folder": str(tmp_path)})
+    assert settings is not None
+    assert not faults
+    job = GenerateJob()
+    job.start(settings)
+    try:
+        lines = ["not json", "[]", '{"event": 3}', '{"event": "image", "file": "/etc/../passwd"}',
+                 '{"event": "image", "file": ".."}', '{"event": "sampling", "image": 5, "images": 2, "step": 1e3}',
+                 '{"event": "note", "message": "a\\u001b[31m"}']  # fmt: skip
+        job._events.write_text("\n".join(lines) + "\n")
+        for _ in lines:
+            job.poll()
+        assert job.files == [tmp_path / "passwd"]
+        assert job.note.isprintable()
+    finally:
+        job.close()
+
+
+def test_the_families_that_generate_are_offered() -> None:
+    assert {name for name in family_names() if not family_class(name).draws_samples} == set(GENERATES_NOTHING)
+    assert set(families()) == {"automatic", *family_names()} - set(GENERATES_NOTHING)
+
+
+def test_values_that_begin_with_a_dash_are_values() -> None:
+    settings = GenerateSettings(model="-m", prompt="--help", lora="-l", lora_scale=-0.5)
+    given = arguments(settings, Path("events"))
+    assert "--prompt=--help" in given
+    assert "--lora=-l" in given
+    assert all(argument.startswith("--") for argument in given)
