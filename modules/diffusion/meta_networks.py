@@ -11,6 +11,7 @@ from torch import nn
 from transformers import CLIPTextConfig
 
 from modules.config import ConfigError
+from modules.config.known_models import KnownModel, known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.components import CLASSES, PipelineSpec, required_hub_model
 from modules.diffusion.hub.model import HubModel
@@ -27,11 +28,14 @@ class MetaNetworks:
 
 
 def meta_networks(base_model: str | None, layout: str, spec: PipelineSpec) -> MetaNetworks | None:
-    """As `load_components` would build them; None if their configuration is still to be downloaded.
+    """As `load_components` would build them; None if their configuration is not known before it is
+    downloaded.
 
     Raises ConfigError if they cannot be built.
     """
     folder = _configuration(base_model, layout, spec)
+    if folder is None and (known := known_model(str(base_model))) is not None:
+        return _known_networks(known, spec)
     if folder is None or not all((folder / name / "config.json").is_file() for name in ("unet", *spec.encoders)):
         return None
     base_model_files.check_small_files(folder, [folder / name for name in ("unet", *spec.encoders)], "base_model")
@@ -47,6 +51,14 @@ def meta_networks(base_model: str | None, layout: str, spec: PipelineSpec) -> Me
             f"base_model: the model that {str(folder)!r} describes cannot be built: {type(error).__name__}: {reason}",
             "Copy or download the model folder again.",
         ) from error
+
+
+def _known_networks(known: KnownModel, spec: PipelineSpec) -> MetaNetworks | None:
+    if set(known.networks) != {"unet", *spec.encoders}:
+        return None
+    with quiet_libraries(), torch.device("meta"):
+        encoders = {name: CLASSES[name](CLIPTextConfig(**known.networks[name])) for name in spec.encoders}
+        return MetaNetworks(CLASSES["unet"](**known.networks["unet"]), encoders)
 
 
 def _configuration(base_model: str | None, layout: str, spec: PipelineSpec) -> Path | None:

@@ -36,7 +36,7 @@ from modules.diffusion.text_states import CAPTION, TextBatch, caption_of, pack_c
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 from modules.families._family import NoiseLevels, read_options
 from modules.families._find_family import check_family
-from modules.families._flow_sampling import FlowSampling
+from modules.families._flow_estimates import FlowEstimates
 
 
 class TransformerModel(nn.Module):
@@ -51,7 +51,7 @@ class TransformerModel(nn.Module):
         return self.transformer(*args, **kwargs)
 
 
-class FlowTransformer(FlowSampling):
+class FlowTransformer(FlowEstimates):
     """A transformer that predicts the velocity from image to noise in an autoencoder's latents, given a prompt.
 
     Text encoders are frozen. Captions are encoded once, and then the encoders leave memory, unless captions change

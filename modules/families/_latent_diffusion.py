@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from modules.diffusion import losses, noise, placeholder_tokens, samplers
 from modules.diffusion.caption_cache import encode_captions, stack_captions
 from modules.diffusion.components import (
     Components,
-    PipelineSpec,
     copy_with_weights,
     load_components,
     required_hub_model,
@@ -28,7 +27,6 @@ from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.latents import Latents, encode_images, pad_batch
-from modules.diffusion.meta_networks import meta_networks
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
 from modules.diffusion.resolve_options import (
@@ -40,16 +38,16 @@ from modules.diffusion.resolve_options import (
 from modules.diffusion.sample_inputs import SampleInputs
 from modules.diffusion.sample_transform import LatentSampleTransform, sample_training_timestep
 from modules.diffusion.schedule_note import schedule_note
-from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS, Layer
+from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS
 from modules.diffusion.token_chunks import PromptTokenizer
 from modules.diffusion.uncached_images import IMAGE, LatentExample, encode_batch_images
 from modules.families._family import NoiseLevels, read_options, trained_submodules
-from modules.families._latent_sampling import LatentSampling
+from modules.families._latent_estimates import LatentEstimates
 
 _TIMESTEPS = 1000  # of every base model's schedule; only the window's histogram does not read it from there
 
 
-class LatentDiffusion(LatentSampling):
+class LatentDiffusion(LatentEstimates):
     """A UNet that denoises the latents of an autoencoder, conditioned on CLIP embeddings of a prompt."""
 
     Options = DiffusionOptions
@@ -57,9 +55,6 @@ class LatentDiffusion(LatentSampling):
     image_cache = "optional"
     size_step = 64  # the autoencoder divides sides by 8, the UNet by up to 8 again
     single_file = True
-    spec: ClassVar[PipelineSpec]
-    layer: ClassVar[Layer]  # of the text encoders
-
     placeholder_warnings: Sequence[str] = ()
 
     def __init__(self, config: TrainConfig, options: DiffusionOptions, components: Components) -> None:
@@ -121,21 +116,6 @@ class LatentDiffusion(LatentSampling):
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, DiffusionOptions)
         return NoiseLevels(lambda generator: sample_training_timestep(options, _TIMESTEPS, generator) / _TIMESTEPS)
-
-    @classmethod
-    def meta_model(cls, config: TrainConfig) -> nn.Module | None:
-        """See Family."""
-        options = read_options(cls.Options, config.family_options)
-        assert isinstance(options, DiffusionOptions)
-        networks = meta_networks(config.base_model, options.layout, cls.spec)
-        if networks is None:
-            return None
-        encoding = resolve_prompt_encoding(cls.layer, options, networks.encoders)
-        trained = trained_submodules(config, cls.submodules)
-        trained_encoders = {name: encoder for name, encoder in networks.encoders.items() if name in trained}
-        for encoder in trained_encoders.values():
-            encoding.freeze_unused_layers(encoder)
-        return DiffusionModel(networks.unet, trained_encoders, tuple(networks.encoders), encoding)
 
     @abstractmethod
     def architecture(self) -> str:

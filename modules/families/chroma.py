@@ -37,6 +37,11 @@ class Chroma(FlowTransformer):
         )[0]
         return from_tokens(prediction, x_t.shape)
 
+    @classmethod
+    def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
+        """See FlowEstimates."""
+        return {PROMPT: (tokens, config["joint_attention_dim"]), MASK: (tokens,)}
+
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""
         states, _, mask, *_ = pipeline.encode_prompt(

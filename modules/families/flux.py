@@ -56,6 +56,11 @@ class Flux(FlowTransformer):
         is_dev = self.components.transformer.config["guidance_embeds"]
         return {**super().modelspec(), "architecture": "flux-1-dev" if is_dev else "flux-1-schnell"}
 
+    @classmethod
+    def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
+        """See FlowEstimates."""
+        return {PROMPT: (tokens, config["joint_attention_dim"]), POOLED: (config["pooled_projection_dim"],)}
+
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""
         limit = self.caption_limit

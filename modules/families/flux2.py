@@ -31,6 +31,8 @@ class Flux2(FlowTransformer):
     spec = FlowPipelineSpec(("Flux2KleinPipeline",), {"text_encoder": "tokenizer"})
     architecture = "flux-2-klein"
     text_names = (PROMPT,)
+    packed_latents = 1
+    pixels_per_latent = 16
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """See FlowTransformer."""

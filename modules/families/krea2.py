@@ -45,6 +45,11 @@ class Krea2(FlowTransformer):
         )[0]
         return from_tokens(prediction, x_t.shape)
 
+    @classmethod
+    def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
+        """See FlowEstimates."""
+        return {PROMPT: (tokens, config["num_text_layers"], config["text_hidden_dim"])}
+
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""
         states, mask = pipeline.encode_prompt(prompt, device, max_sequence_length=self.caption_limit)

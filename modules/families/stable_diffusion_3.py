@@ -29,6 +29,7 @@ class StableDiffusion3(FlowTransformer):
     )
     architecture = "stable-diffusion-v3"
     text_names = (PROMPT, POOLED)
+    packed_latents = 1
     caption_tokenizer = "tokenizer_3"
     max_tokens = 256
 
@@ -42,6 +43,12 @@ class StableDiffusion3(FlowTransformer):
             return_dict=False,
         )[0]
         return prediction
+
+    @classmethod
+    def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
+        """See FlowEstimates."""
+        # those of CLIP come first
+        return {PROMPT: (77 + tokens, config["joint_attention_dim"]), POOLED: (config["pooled_projection_dim"],)}
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""

@@ -22,11 +22,17 @@ class ZImage(FlowTransformer):
     spec = FlowPipelineSpec(("ZImagePipeline", "ZImageImg2ImgPipeline"), {"text_encoder": "tokenizer"})
     architecture = "z-image"
     text_names = (PROMPT,)
+    packed_latents = 1
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""
         images = list(x_t.unsqueeze(2).unbind(0))
         return -torch.stack(self.model(images, 1 - sigma, text.each(PROMPT), return_dict=False)[0]).squeeze(2)
+
+    @classmethod
+    def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
+        """See FlowEstimates."""
+        return {PROMPT: (tokens, config["cap_feat_dim"])}
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""

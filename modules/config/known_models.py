@@ -1,0 +1,158 @@
+"""Models on the hub that people train, known without a network: their families, and how large their networks are.
+
+Configurations are those of the models' own config.json, as far as they differ from the defaults of their diffusers and
+transformers classes. Parameters of networks that are not trained are in billions, rounded to 10 million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """What is known of a model before anything of it is downloaded."""
+
+    family: str
+    networks: Mapping[str, Config]  # those that can be trained, by component
+    frozen: Mapping[str, float]  # billions of parameters of the other networks, by component
+
+
+_CLIP_L: Final = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "projection_dim": 768}
+_CLIP_G: Final = {
+    "hidden_size": 1280,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 20,
+    "projection_dim": 1280,
+    "hidden_act": "gelu",
+}
+_CLIP_H: Final = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 23,
+    "num_attention_heads": 16,
+    "projection_dim": 512,
+    "hidden_act": "gelu",
+}
+_CHANNELS: Final = (320, 640, 1280, 1280)
+_SD1: Final = KnownModel(
+    "stable_diffusion",
+    {
+        "unet": {"block_out_channels": _CHANNELS, "cross_attention_dim": 768, "attention_head_dim": 8},
+        "text_encoder": _CLIP_L,
+    },
+    {"vae": 0.08},
+)
+_SD2: Final = KnownModel(
+    "stable_diffusion",
+    {
+        "unet": {
+            "block_out_channels": _CHANNELS,
+            "cross_attention_dim": 1024,
+            "attention_head_dim": (5, 10, 20, 20),
+            "use_linear_projection": True,
+        },
+        "text_encoder": _CLIP_H,
+    },
+    {"vae": 0.08},
+)
+_SDXL: Final = KnownModel(
+    "stable_diffusion_xl",
+    {
+        "unet": {
+            "block_out_channels": (320, 640, 1280),
+            "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+            "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+            "cross_attention_dim": 2048,
+            "attention_head_dim": (5, 10, 20),
+            "transformer_layers_per_block": (1, 2, 10),
+            "use_linear_projection": True,
+            "addition_embed_type": "text_time",
+            "addition_time_embed_dim": 256,
+            "projection_class_embeddings_input_dim": 2816,
+        },
+        "text_encoder": _CLIP_L,
+        "text_encoder_2": _CLIP_G,
+    },
+    {"vae": 0.08},
+)
+_CLIP_T5: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 4.76}
+_SD3_TEXT: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69, "text_encoder_3": 4.76}
+_Z_IMAGE: Final = KnownModel("z_image", {"transformer": {}}, {"vae": 0.08, "text_encoder": 4.02})
+_KLEIN_4B: Final = KnownModel(
+    "flux2",
+    {
+        "transformer": {
+            "num_layers": 5,
+            "num_single_layers": 20,
+            "num_attention_heads": 24,
+            "joint_attention_dim": 7680,
+            "guidance_embeds": False,
+        }
+    },
+    {"vae": 0.08, "text_encoder": 4.02},
+)
+_KLEIN_9B: Final = KnownModel(
+    "flux2",
+    {
+        "transformer": {
+            "num_layers": 8,
+            "num_single_layers": 24,
+            "num_attention_heads": 32,
+            "joint_attention_dim": 12288,
+            "guidance_embeds": False,
+        }
+    },
+    {"vae": 0.08, "text_encoder": 8.19},
+)
+_KREA_2: Final = KnownModel("krea2", {"transformer": {}}, {"vae": 0.13, "text_encoder": 4.44})
+_QWEN_IMAGE: Final = KnownModel("qwen_image", {"transformer": {}}, {"vae": 0.13, "text_encoder": 8.29})
+_CHROMA: Final = KnownModel("chroma", {"transformer": {}}, {"vae": 0.08, "text_encoder": 4.76})
+
+
+def _sd3(layers: int, **transformer: object) -> KnownModel:
+    shape = {"num_layers": layers, "num_attention_heads": layers, "caption_projection_dim": 64 * layers}
+    return KnownModel("stable_diffusion_3", {"transformer": {**shape, **transformer}}, _SD3_TEXT)
+
+
+KNOWN_MODELS: Final[Mapping[str, KnownModel]] = {
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": _SD1,
+    "runwayml/stable-diffusion-v1-5": _SD1,
+    "CompVis/stable-diffusion-v1-4": _SD1,
+    "stabilityai/stable-diffusion-2-1": _SD2,
+    "stabilityai/stable-diffusion-2-1-base": _SD2,
+    "stabilityai/stable-diffusion-2-base": _SD2,
+    "stabilityai/stable-diffusion-xl-base-1.0": _SDXL,
+    "Tongyi-MAI/Z-Image": _Z_IMAGE,
+    "Tongyi-MAI/Z-Image-Turbo": _Z_IMAGE,
+    "black-forest-labs/FLUX.1-dev": KnownModel("flux", {"transformer": {"guidance_embeds": True}}, _CLIP_T5),
+    "black-forest-labs/FLUX.1-Krea-dev": KnownModel("flux", {"transformer": {"guidance_embeds": True}}, _CLIP_T5),
+    "black-forest-labs/FLUX.1-schnell": KnownModel("flux", {"transformer": {}}, _CLIP_T5),
+    "black-forest-labs/FLUX.2-klein-4B": _KLEIN_4B,
+    "black-forest-labs/FLUX.2-klein-base-4B": _KLEIN_4B,
+    "black-forest-labs/FLUX.2-klein-9B": _KLEIN_9B,
+    "black-forest-labs/FLUX.2-klein-base-9B": _KLEIN_9B,
+    "krea/Krea-2-Raw": _KREA_2,
+    "krea/Krea-2-Turbo": _KREA_2,
+    "Qwen/Qwen-Image": _QWEN_IMAGE,
+    "Qwen/Qwen-Image-2512": _QWEN_IMAGE,
+    "stabilityai/stable-diffusion-3-medium-diffusers": _sd3(24, pos_embed_max_size=192),
+    "stabilityai/stable-diffusion-3.5-medium": _sd3(
+        24, pos_embed_max_size=384, dual_attention_layers=tuple(range(13)), qk_norm="rms_norm"
+    ),
+    "stabilityai/stable-diffusion-3.5-large": _sd3(38, pos_embed_max_size=192, qk_norm="rms_norm"),
+    "stabilityai/stable-diffusion-3.5-large-turbo": _sd3(38, pos_embed_max_size=192, qk_norm="rms_norm"),
+    "lodestones/Chroma1-HD": _CHROMA,
+    "lodestones/Chroma1-Base": _CHROMA,
+}
+_BY_LOWER_CASE: Final = {name.lower(): model for name, model in KNOWN_MODELS.items()}
+
+
+def known_model(name: str) -> KnownModel | None:
+    """The model of this hub name (owner/model or owner/model@revision); None if it is not known."""
+    return _BY_LOWER_CASE.get(name.partition("@")[0].lower())

@@ -1,0 +1,60 @@
+"""How large the networks of a base model are that are not trained, from its files or its name, without loading it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from modules.config import TrainConfig
+from modules.config.known_models import known_model
+from modules.diffusion import base_model_files
+from modules.diffusion.hub.model import HubModel
+from modules.diffusion.resolve_options import has_fixed_captions
+from modules.families._family import FrozenNetwork
+
+_BYTES = {torch.float64: 8, torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
+_NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def frozen_networks(
+    config: TrainConfig,
+    base: Path | HubModel,
+    dtypes: Mapping[str, torch.dtype],
+    *,
+    offload: bool,
+    discards_encoders: bool,
+) -> list[FrozenNetwork]:
+    """Those of `dtypes`, by component: the autoencoder `vae`, and text encoders.
+
+    `offload`: they leave the device after caching. `discards_encoders`: text encoders then leave host memory, too.
+    """
+    counts, is_exact = _parameters(str(config.base_model), base, list(dtypes))
+    found = []
+    for name, dtype in dtypes.items():
+        if name not in counts:
+            continue
+        is_cached = config.cache_latents and (name == "vae" or has_fixed_captions(config))
+        needed: Literal["steps", "caching", "loaded"] = "caching" if is_cached and offload else "steps"
+        if name != "vae" and discards_encoders:
+            needed = "loaded" if is_cached else "steps"
+        found.append(FrozenNetwork(name, _NAMES[dtype], counts[name] * _BYTES[dtype], is_exact, needed))
+    return found
+
+
+def _parameters(name: str, base: Path | HubModel, components: Sequence[str]) -> tuple[dict[str, int], bool]:
+    """The number of parameters of each component, and whether they were counted."""
+    folder = base.cached_folder() if isinstance(base, HubModel) else base
+    if folder is not None and folder.is_dir():
+        shapes = {
+            each: base_model_files.read_shapes(base_model_files.weight_files(folder, each)).values()
+            for each in components
+        }
+        return {each: sum(math.prod(shape) for shape in found) for each, found in shapes.items()}, True
+    known = known_model(name)
+    if known is None:
+        return {}, False
+    return {each: round(known.frozen[each] * 1e9) for each in components if each in known.frozen}, False

@@ -1,0 +1,239 @@
+"""The memory of a run by what is in it: weights by format, gradients, optimizer, EMA, activations, frozen networks."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor, nn
+
+from modules.config import TrainConfig
+from modules.families._family import Family
+from modules.training.memory_table.fake_model import call_in_fake, fake_family
+from modules.training.memory_table.live_bytes import LiveBytes
+from modules.training.optimizers import build_optimizer
+from modules.training.precision import Precision
+from modules.training.quantized import QuantizedLinear
+from modules.training.submodules import submodule_of
+
+GIB: Final = 2**30
+Place = Literal["device", "host"]
+Phase = Literal["training", "caching"]
+_FORMATS: Final = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_BITS: Final = {torch.int8: "int8", torch.uint8: "nf4"}
+# of optimizers whose step needs real memory: bytes of state for a weight, without the scales of its blocks
+_STATE_OF_8BIT: Final = {"adamw_8bit": 2, "lion_8bit": 1}
+_GATHERED_BLOCKS: Final = 2  # FSDP gathers the next one while it computes one
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """One line: what is kept, where, in how many bytes of one rank, and during what."""
+
+    what: str
+    place: Place
+    bytes: int
+    phase: Phase
+    is_exact: bool = True
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """The rows of one rank; `has_activations` says whether they are among them."""
+
+    rows: tuple[MemoryRow, ...]
+    has_activations: bool
+
+    def total(self, place: Place, phase: Phase, *, only_exact: bool = False) -> int:
+        """Bytes of one rank that are needed at the same time."""
+        return sum(
+            row.bytes
+            for row in self.rows
+            if (row.place, row.phase) == (place, phase) and (row.is_exact or not only_exact)
+        )
+
+    def needed(self, *, only_exact: bool = False) -> int:
+        """Bytes of the device: the more of training and of caching."""
+        return max(self.total("device", phase, only_exact=only_exact) for phase in ("training", "caching"))
+
+    def lines(self, device: str = "the device") -> list[str]:
+        """For a terminal."""
+        width = max((len(row.what) for row in self.rows), default=0)
+        found: list[str] = []
+        for place, phase, title in (
+            ("device", "training", f"Memory of {device} while training:"),
+            ("device", "caching", f"Memory of {device} while images are cached:"),
+            ("host", "training", "Host memory, for each process:"),
+        ):
+            rows = [row for row in self.rows if (row.place, row.phase) == (place, phase)]
+            if not rows:
+                continue
+            found.append(title)
+            found += [
+                f"  {row.what:<{width}}  {in_gib(row.bytes):>11}{'' if row.is_exact else '  estimated'}" for row in rows
+            ]
+            total = sum(row.bytes for row in rows)
+            more = "" if place == "host" or phase == "caching" or self.has_activations else ", without activations"
+            found.append(f"  {'together' + more:<{width}}  {in_gib(total):>11}")
+        return found
+
+    def as_data(self) -> dict[str, object]:
+        """For JSON."""
+        return {"rows": [asdict(row) for row in self.rows], "has_activations": self.has_activations}
+
+
+def memory_table(
+    kind: type[Family], config: TrainConfig, world_size: int = 1, *, activations: bool = True
+) -> MemoryTable | None:
+    """What each of `world_size` ranks keeps; None if the model is not known before it is loaded.
+
+    No memory is taken and nothing is read but headers. Raises ConfigError as set-up does. Without `activations` it
+    takes a second, with them some seconds for a large model.
+    """
+    shards = world_size if config.training_mode == "fully_sharded" else 1
+    with fake_family(kind, config) as family:
+        if family is None:
+            return None
+        rows = [*_weights(family, shards), *_state(family, config, shards)]
+        if shards > 1:
+            rows.append(_gathered(family.model, config))
+        peak = _activations(kind, family, config) if activations else None
+    if peak is not None:
+        size = f"{config.resolution} x {config.resolution}"
+        rows.append(MemoryRow(f"activations of {config.batch_size} x {size} pixels", "device", peak, "training", False))
+    if config.fsdp_cpu_offload and shards > 1:
+        kept = ("activations", "gathered")
+        rows = [row if row.what.startswith(kept) else MemoryRow(row.what, "host", row.bytes, row.phase) for row in rows]
+    saved = sum(row.bytes for row in rows if row.what.startswith(("trained", "optimizer", "EMA")))
+    rows.append(MemoryRow("copy of what is trained, while a backup is written", "host", saved, "training"))
+    return MemoryTable((*rows, *_frozen(kind, config)), peak is not None)
+
+
+def in_gib(count: int) -> str:
+    """Bytes as GiB, small numbers as MiB."""
+    return f"{count / GIB:.2f} GiB" if count >= GIB / 10 else f"{count / 2**20:.2f} MiB"
+
+
+def _weights(family: Family, shards: int) -> list[MemoryRow]:
+    """Frozen and trained weights of each submodule by format, each storage once."""
+    sizes: Counter[tuple[bool, str, str]] = Counter()
+    seen: set[int] = set()
+    for name, module in family.model.named_modules():
+        part = submodule_of(name, family.submodules) or "model"
+        if isinstance(module, QuantizedLinear):
+            bits = module._bits.nbytes + module._scales.nbytes
+            sizes[False, part, f"{_BITS[module._bits.dtype]} with scales"] += bits
+        own = [(each, each.requires_grad) for each in module.parameters(recurse=False)]
+        own += [(each, False) for each in module.buffers(recurse=False)]
+        for tensor, is_trained in own:
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                kind = _FORMATS.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+                sizes[is_trained, part, kind] += _shard_bytes(tensor, shards if _is_weight(tensor) else 1)
+    return [
+        MemoryRow(f"{'trained' if trained else 'frozen'} weights of {part}, {kind}", "device", size, "training")
+        for (trained, part, kind), size in sorted(sizes.items(), key=lambda each: -each[1])
+    ]
+
+
+def _state(family: Family, config: TrainConfig, shards: int) -> list[MemoryRow]:
+    trained = [weight for weight in family.model.parameters() if weight.requires_grad]
+    own = [nn.Parameter(torch.empty(_shard_shape(weight, shards), dtype=weight.dtype)) for weight in trained]
+    size = sum(weight.nbytes for weight in own)
+    state, is_exact = _optimizer_bytes(own, config)
+    rows = [
+        MemoryRow("gradients", "device", size, "training"),
+        MemoryRow(f"optimizer state ({config.optimizer.name})", "device", state, "training", is_exact),
+    ]
+    if config.ema:
+        rows.append(
+            MemoryRow("EMA of the trained weights", "host" if config.ema_on_cpu else "device", size, "training")
+        )
+    return rows
+
+
+def _optimizer_bytes(weights: Sequence[nn.Parameter], config: TrainConfig) -> tuple[int, bool]:
+    """What the optimizer keeps after its first step, and whether that is known exactly."""
+    if config.optimizer.name in _STATE_OF_8BIT:
+        return sum(weight.numel() for weight in weights) * _STATE_OF_8BIT[config.optimizer.name], False
+    optimizer = build_optimizer(weights, config)
+    for weight in weights:
+        weight.grad = torch.empty_like(weight)
+    call_in_fake(optimizer.step)  # state is made before values are looked at
+    kept = [value for state in optimizer.state.values() for value in state.values()]
+    return sum(value.nbytes for value in _tensors(kept)), True
+
+
+def _tensors(values: Iterable[object]) -> list[Tensor]:
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _activations(kind: type[Family], family: Family, config: TrainConfig) -> int | None:
+    """The peak of what forward and backward of a micro-batch take besides weights and gradients."""
+    for weight in family.model.parameters():
+        if weight.requires_grad:
+            weight.grad = torch.zeros_like(weight)
+    with LiveBytes() as live, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's of kernels that only the CPU lacks
+        loss = _forward(kind, family, config)
+        if loss is not None:
+            loss.sum().backward()
+    return None if loss is None else live.peak
+
+
+def _forward(kind: type[Family], family: Family, config: TrainConfig) -> Tensor | None:
+    with Precision(config.precision, torch.device("cpu")).autocast():
+        size = (config.resolution, config.resolution)
+        return kind.meta_loss(config, family.model, size, config.batch_size)
+
+
+def _frozen(kind: type[Family], config: TrainConfig) -> list[MemoryRow]:
+    rows = []
+    for each in kind.frozen_networks(config):
+        what = f"{each.name}, {each.weights}"
+        rows.append(MemoryRow(what, "device", each.bytes, "caching", each.is_exact))
+        if each.needed != "loaded":
+            place: Place = "device" if each.needed == "steps" else "host"
+            rows.append(MemoryRow(what, place, each.bytes, "training", each.is_exact))
+    return rows
+
+
+def _gathered(model: nn.Module, config: TrainConfig) -> MemoryRow:
+    """Whole blocks during a forward of FSDP, in the dtype that they are gathered in."""
+    names = {
+        name
+        for module in model.modules()
+        for attribute in ("_no_split_modules", "_repeated_blocks")
+        for name in getattr(module, attribute, None) or ()
+    }
+    half = 2 if config.precision in ("bf16", "fp16") else 1
+    blocks = [
+        sum(weight.nbytes for weight in module.parameters()) // half
+        for module in model.modules()
+        if type(module).__name__ in names
+    ]
+    whole = sum(weight.nbytes for weight in model.parameters()) // half
+    largest = max(blocks, default=whole)
+    return MemoryRow("gathered weights of two blocks", "device", _GATHERED_BLOCKS * largest, "training", False)
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter)
+
+
+def _shard_shape(weight: Tensor, shards: int) -> list[int]:
+    """Of rank 0: rows are divided, rounded up."""
+    if shards == 1 or not weight.dim():
+        return list(weight.shape)
+    return [-(-weight.shape[0] // shards), *weight.shape[1:]]
+
+
+def _shard_bytes(weight: Tensor, shards: int) -> int:
+    numbers = 1
+    for side in _shard_shape(weight, shards):
+        numbers *= side
+    return numbers * weight.element_size()

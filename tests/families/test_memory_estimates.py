@@ -1,0 +1,183 @@
+"""What `--dry_run` says of memory, against what a real model, optimizer and step take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modules.config import TrainConfig
+from modules.diffusion.dtypes import HALF_DTYPES
+from modules.families._by_name import family_class
+from modules.families._family import Family
+from modules.training.memory_table.live_bytes import LiveBytes
+from modules.training.memory_table.table import MemoryTable, memory_table
+from modules.training.model_setup import load_family, prepare_model
+from modules.training.optimizers import build_optimizer
+from modules.training.precision import Precision
+from modules.training.quantized import QuantizedLinear
+from tests.families.tiny_flow_pipelines import TINY
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.FluxPosEmbed:FutureWarning"),  # of diffusers' Chroma
+    pytest.mark.filterwarnings("ignore:Mismatch dtype:UserWarning"),  # of torch's norms on the CPU
+]
+CPU = torch.device("cpu")
+SIZE = 64
+QUANTIZED = ("z_image", "qwen_image")  # the families that stand for all where one is as good as another
+FACTOR = 1.1  # between estimated and measured activations, see docs/models.md
+
+
+@pytest.fixture(scope="module", params=sorted(TINY))
+def flow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    return request.param, TINY[request.param](tmp_path_factory.mktemp(request.param))
+
+
+def settings(family: str, base: Path, **more: Any) -> TrainConfig:
+    given: dict[str, Any] = {
+        "family": family,
+        "base_model": str(base),
+        "resolution": SIZE,
+        "batch_size": 2,
+        "precision": "bf16",
+    }
+    if family in TINY:
+        given["family_options"] = {"max_caption_tokens": 32}
+    return TrainConfig.model_validate({**given, **more})
+
+
+def prepared(config: TrainConfig) -> Family:
+    family = load_family(config)
+    prepare_model(family, config, Precision(config.precision, CPU))
+    return family
+
+
+def rows(table: MemoryTable, *beginnings: str) -> int:
+    """Bytes of the rows that begin like this, while training on the device."""
+    return sum(
+        row.bytes
+        for row in table.rows
+        if row.what.startswith(beginnings) and (row.place, row.phase) == ("device", "training")
+    )
+
+
+def stored(model: nn.Module) -> int:
+    """Bytes of a real model's tensors."""
+    tensors = [*model.parameters(), *model.buffers()]
+    tensors += [each for m in model.modules() if isinstance(m, QuantizedLinear) for each in (m._bits, m._scales)]
+    return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors}.values())
+
+
+def state_after_a_step(family: Family, config: TrainConfig) -> int:
+    optimizer = build_optimizer([w for w in family.model.parameters() if w.requires_grad], config)
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            weight.grad = torch.full_like(weight, 1e-3)
+    optimizer.step()
+    return sum(v.nbytes for state in optimizer.state.values() for v in state.values() if isinstance(v, Tensor))
+
+
+@pytest.mark.parametrize("weights", ["run", "int8", "nf4"])
+def test_exact_parts_of_a_lora(flow: tuple[str, Path], weights: str) -> None:
+    if weights != "run" and flow[0] not in QUANTIZED:
+        return
+    part = {"part": "transformer", "weights": weights}
+    config = settings(*flow, method="lora", lora_rank=4, parts=[part], ema=True, ema_on_cpu=True)
+    table = memory_table(family_class(flow[0]), config, activations=False)
+    assert table is not None
+    family = prepared(config)
+    assert rows(table, "frozen weights", "trained weights") == stored(family.model)
+    trained = sum(weight.nbytes for weight in family.model.parameters() if weight.requires_grad)
+    assert rows(table, "gradients") == rows(table, "trained") == trained
+    assert rows(table, "optimizer") == state_after_a_step(family, config)
+    assert [row.bytes for row in table.rows if row.what.startswith("EMA") and row.place == "host"] == [trained]
+    if weights != "run":
+        assert any(weights in row.what for row in table.rows)
+
+
+OPTIMIZERS = ["adamw", "adam", "sgd", "adafactor", "lion", "muon", "prodigy", "came", "schedule_free_adamw"]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_state_is_exact(name: str, sd_folder: Path) -> None:
+    config = settings("stable_diffusion", sd_folder, optimizer={"name": name}, learning_rate=1e-3)
+    table = memory_table(family_class("stable_diffusion"), config, activations=False)
+    assert table is not None
+    family = prepared(config)
+    assert rows(table, "frozen", "trained") == stored(family.model)
+    assert rows(table, "optimizer") == state_after_a_step(family, config)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_activations_are_near_those_of_a_real_step(flow: tuple[str, Path], checkpointing: bool) -> None:
+    if not checkpointing and flow[0] not in QUANTIZED:
+        return
+    config = settings(*flow, method="lora", gradient_checkpointing=checkpointing)
+    near_real(config)
+
+
+@pytest.mark.parametrize("parts", [[], [{"part": "unet"}, {"part": "text_encoder"}, {"part": "text_encoder_2"}]])
+def test_activations_of_stable_diffusion_xl(parts: list[object], sdxl_folder: Path) -> None:
+    near_real(settings("stable_diffusion_xl", sdxl_folder, parts=parts, precision="fp32"))
+
+
+def near_real(config: TrainConfig) -> None:
+    """The estimate against the tensors that autograd saves and all others of a real step."""
+    kind = family_class(config.family)
+    table = memory_table(kind, config)
+    assert table is not None
+    assert table.has_activations
+    family = prepared(config)
+    for weight in family.model.parameters():
+        if weight.requires_grad:
+            weight.grad = torch.zeros_like(weight)
+    saved: dict[int, int] = {}
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*family.model.parameters(), *family.model.buffers()]}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    dtype = HALF_DTYPES.get(config.precision, torch.float32)
+    with (
+        LiveBytes() as live,
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", dtype, enabled=dtype != torch.float32),
+    ):
+        loss = kind.meta_loss(config, family.model, (SIZE, SIZE), config.batch_size)
+    assert loss is not None
+    with live:
+        loss.sum().backward()
+    estimated = rows(table, "activations")
+    assert estimated * FACTOR >= sum(saved.values())
+    assert live.peak / FACTOR <= estimated <= live.peak * FACTOR
+
+
+def test_text_encoders_are_on_the_device_only_while_images_are_cached(flow: tuple[str, Path]) -> None:
+    kind = family_class(flow[0])
+    table = memory_table(kind, settings(*flow, method="lora"), activations=False)
+    uncached = memory_table(kind, settings(*flow, method="lora", cache_latents=False), activations=False)
+    assert table is not None
+    assert uncached is not None
+    encoders = load_family(settings(*flow, method="lora")).components.load_encoders(torch.bfloat16, CPU)  # type: ignore[attr-defined]
+    bytes_of = {name: sum(w.nbytes for w in encoder.parameters()) for name, encoder in encoders.items()}
+    caching = {row.what: row.bytes for row in table.rows if row.phase == "caching"}
+    for name, count in bytes_of.items():
+        assert caching[f"{name}, bf16"] >= count  # a file may hold a head that is not loaded
+        assert not any(row.what.startswith(name) and row.phase == "training" for row in table.rows)
+        assert any(row.what.startswith(name) and row.phase == "training" for row in uncached.rows)
+
+
+def test_shards_of_ranks(sd_folder: Path) -> None:
+    config = settings("stable_diffusion", sd_folder, training_mode="fully_sharded", enable_multi_gpu=True)
+    kind = family_class("stable_diffusion")
+    one, four = (memory_table(kind, config, world_size=n, activations=False) for n in (1, 4))
+    assert one is not None
+    assert four is not None
+    assert rows(one, "optimizer") / 4 <= rows(four, "optimizer") < rows(one, "optimizer") / 3
+    assert rows(four, "gathered") > 0
