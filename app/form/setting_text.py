@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
@@ -12,6 +13,9 @@ ON_RESUME = {
     "fixed": "On resume: must not change",
     "checked": "On resume: must be equivalent",
 }
+
+
+_NAME = re.compile(r"(?<![\w'\"/\\.-])[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*(?![\w'\"/\\-])")  # not inside quotes or a path
 
 
 def format_value(value: object) -> str:
@@ -36,6 +40,20 @@ def display_value(option: Option, value: object) -> str:
     return f"{format_value(value)} {option.unit}" if option.unit and not isinstance(value, str) else format_value(value)
 
 
+def choice_details(option: Option) -> dict[str, str]:
+    """What the help says about each choice ("linear: falls evenly."), as one sentence; empty if one is left out."""
+    found = {choice: f" {option.help}".find(f" {choice}: ") for choice in option.choices}
+    if any(start < 0 for start in found.values()):
+        return {}
+    starts = sorted((start, choice) for choice, start in found.items())
+    ends = [*(start for start, _ in starts), len(option.help)][1:]
+    details = {}
+    for (start, choice), end in zip(starts, ends, strict=True):
+        sentence = re.split(r"(?<=[^.]{3}\.)\s|;", option.help[start + len(choice) + 2 : end])[0].strip().rstrip(".")
+        details[choice] = f"{sentence[:1].upper()}{sentence[1:]}."
+    return details
+
+
 def help_text(option: Option) -> str:
     """The tooltip of a setting: help, default, allowed values, behaviour on resume, name in files."""
     lines = [option.help, ""]
@@ -56,6 +74,25 @@ def fault_message(fault: Fault, option: Option) -> str:
         return f"Must be {fault.requirement.replace(', or empty (null)', ', or empty')}"
     rest = fault.sentence.removeprefix(fault.path).strip()
     return f"{option.title} {rest}"
+
+
+def with_titles(sentence: str, more: Iterable[Option] = ()) -> str:
+    """A sentence about settings with their titles in place of their names; `more` are the family's options.
+
+    A name of one word, which may be an ordinary word, counts only where the sentence begins with it.
+    """
+    titles = {option.path: option.title for option in more}
+
+    def title(match: re.Match[str]) -> str:
+        name = match.group()
+        option = find_option(TrainConfig, name)
+        found = titles.get(name, "" if option is None else option.title)
+        if not found or not ("_" in name or "." in name or match.start() == 0):
+            return name
+        places = [int(part) + 1 for part in name.split(".") if part.isdecimal()]
+        return f"“{found}”" + (f" of {name.partition('.')[0].removesuffix('s')} {places[0]}" if places else "")
+
+    return _NAME.sub(title, sentence).replace(", or empty (null)", ", or empty")
 
 
 def inactive_reason(option: Option, data: object, index: int = 0, more: Iterable[Option] = ()) -> str:

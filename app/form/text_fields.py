@@ -18,7 +18,8 @@ class TextField(ControlField):
     control: Entry
 
     def build(self) -> None:
-        placeholder = ("none" if self.option.picks else "automatic") if self.option.optional else None
+        word = self.option.empty or ("none" if self.option.picks else "automatic")
+        placeholder = word if self.option.optional else None
         self.control = Entry(
             self.area, self._typed, left=self._left, bg=self.bg, width=self.width, placeholder=placeholder
         )

@@ -57,12 +57,12 @@ class ProblemList(tk.Frame):
         self.table.bind("<Return>", lambda _: self._select(on_select))
         self.table.bind("<Double-Button-1>", lambda _: self._select(on_select))
 
-    def show(self, problems: Sequence[ImageProblem]) -> None:
-        """Show all problems, in folder order."""
+    def show(self, problems: Sequence[ImageProblem], *, is_reading: bool) -> None:
+        """Show all problems, in folder order; while the files are being read there may be more."""
         self._problems = problems
-        self._hint.configure(
-            text="Press Enter or double-click to show the image." if problems else "No problems found."
-        )
+        known = "Press Enter or double-click to show the image." if problems else ""
+        open_end = "The files are still being read …" if is_reading else "" if problems else "No problems found."
+        self._hint.configure(text="  ".join(filter(None, [known, open_end])))
         self.table.delete(*self.table.get_children())
         for number, each in enumerate(problems):
             kind = _KINDS.get(each.kind, each.kind)

@@ -95,6 +95,8 @@ class ImagePages(tk.Frame):
         self._reload_job = ""
         self._reader.start(self._settings, self._size_step)
         self._show_summary()
+        if self._page == "problems":
+            self._fill(self._page)
         if not self._poll_job:
             self._poll_job = self.after(_POLL_MS, self._poll_survey)
 
@@ -151,7 +153,8 @@ class ImagePages(tk.Frame):
             case "tags":
                 self.tags.show(tag_counts(self.image_index.images))
             case "problems":
-                self.problems.show(self.image_index.problems)
+                is_reading = self._reader.is_reading or not self._reader.has_read
+                self.problems.show(self.image_index.problems, is_reading=is_reading)
             case "buckets":
                 self.histogram.show(self.image_index.buckets)
 

@@ -41,7 +41,7 @@ class Section(FormSection):
         note.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
         self.columns.add(self.no_samples, 0)
         self.list = self.add_list(
-            ItemListSpec("samples", "enabled", "Samples", "Add a sample", EMPTY, describe, added=self._ask_interval),
+            ItemListSpec("samples", "enabled", "Samples", "Add a sample", EMPTY, describe, added=self._added),
             self.item_cards,
         )
         super().build()
@@ -56,14 +56,19 @@ class Section(FormSection):
         hidden |= {str(block.frame) for block in self.blocks if not block.arrange(self.wants)}
         self.columns.arrange(lambda frame: str(frame) not in hidden)
 
-    def _ask_interval(self) -> None:
-        """A sample that is never drawn is rarely what was meant."""
+    def _added(self) -> None:
+        """Go to the prompt of the new sample, which is next to be typed; before, ask how often it is drawn.
+
+        A sample that is never drawn is rarely what was meant.
+        """
         if self.state.draft.get("sample_every") != NEVER:
+            self.after_idle(self._focus_prompt)
             return
 
         def chosen(interval: str) -> None:
             if interval:
                 self.state.draft.set("sample_every", interval)
+            self.after_idle(self._focus_prompt)
 
         choices = (
             Choice("", "Never"),
@@ -72,6 +77,11 @@ class Section(FormSection):
         )
         why = "“Sample every” is never: this sample would not be drawn."
         ask(self, "How often should samples be drawn?", why, choices, chosen)
+
+    def _focus_prompt(self) -> None:
+        field = self.find(f"samples.{self.list.selected}.prompt")
+        if field is not None:
+            field.focus()
 
     def _changed(self) -> None:
         if self.shown:

@@ -77,6 +77,7 @@ def bind_keys(root: tk.Tk, window: ShortcutTarget) -> None:
         "<F6>": lambda: window.run_bar.back_up.invoke(),
         "<F7>": lambda: window.run_bar.sample.invoke(),
         "<F9>": lambda: window.run_bar.save.invoke(),
+        "<F12>": lambda: window.run_bar.show_details(),
         "<F1>": window.show_shortcuts,
         "<F8>": lambda: window.next_fault(1),
         "<Shift-F8>": lambda: window.next_fault(-1),

@@ -11,10 +11,11 @@ from app.runs.actions import RunActions
 from app.runs.status import NO_RUN, Status, Tone, duration
 from app.state import AppState
 from app.widgets import theme
-from app.widgets.buttons import Button, Style, add_tooltip, frame, text
+from app.widgets.buttons import Button, Style, add_tooltip, frame, handler, text
 from app.widgets.ellipsis import fit
 from app.widgets.progress_bar import ProgressBar
 from app.windows.error_details import ErrorDetails
+from app.windows.result import SHOW_RESULT
 from modules.run.view.event_records import Step
 
 REFRESH_MS: Final = 250
@@ -97,6 +98,7 @@ class RunBar(tk.Frame):
         if self._has_changed("details", self._has_details()):
             for label in (self._dot, self._title, self._detail):
                 label.configure(cursor="hand2" if self._has_details() else "")
+            self._detail.configure(takefocus=int(self._has_details()))
 
     def _tick(self) -> None:
         self._job = self.after(REFRESH_MS, self._tick)
@@ -121,7 +123,11 @@ class RunBar(tk.Frame):
         self._title.pack(side="left")
         self._detail = text(text_frame, "", "small", colour=theme.MUTED)
         self._detail.pack(fill="x", pady=(theme.px(2), 0))
+        self._detail.configure(highlightthickness=1)  # the ring of the focus
+        theme.paint(self._detail, highlightbackground=theme.CARD, highlightcolor=theme.ACCENT)
         add_tooltip(self._detail, self._full_detail)
+        for key in ("<Return>", "<space>"):
+            self._detail.bind(key, handler(self.show_details))
         for label in (self._dot, self._title, self._detail):
             label.bind("<Button-1>", lambda event: self.show_details(), add="+")
         middle = frame(body)
@@ -142,12 +148,13 @@ class RunBar(tk.Frame):
         box = frame(body)
         box.pack(side="right")
         actions = self.actions
-        # at the left, of a fixed width: no button moves when one of the two comes or goes
+        # at the left, of a fixed width: no button moves when one of the three comes or goes
         self._slot = frame(box)
         self._slot.pack_propagate(False)
         self._slot.pack(side="left", fill="y")
         self.resume = self._button(self._slot, "Resume", actions.resume, "refresh", "plain")
         self.join = self._button(self._slot, "Copy join line", self._copy_join_line, "copy", "plain")
+        self.result = self._button(self._slot, "Show result", self._show_result, "file", "plain")
         self.train = self._button(box, "Train", actions.train, "play", "accent")
         self.enqueue = self._button(box, "Queue", actions.enqueue, "plus", "plain")
         self.stop = self._button(box, "Stop", actions.stop, "stop", "plain")
@@ -156,6 +163,7 @@ class RunBar(tk.Frame):
         self.save = self._button(box, "Save", lambda: actions.request("save"), "save", "quiet")
         self.resume.pack_forget()
         self.join.pack_forget()
+        self.result.pack_forget()
 
     def _button(self, box: tk.Frame, label: str, command: Callable[[], object], icon: str, style: Style) -> Button:
         button = Button(box, label, command, icon=icon, style=style, bg=theme.CARD, width=ICON_WIDTH)
@@ -175,7 +183,8 @@ class RunBar(tk.Frame):
         for button in self._labels:
             self._label(button, shown=level > rare.get(button, 0))
         self.update_idletasks()  # else customtkinter's buttons have the widths of before
-        self._slot.configure(width=max(self.resume.winfo_reqwidth(), self.join.winfo_reqwidth()) + theme.px(4))
+        widest = max(button.winfo_reqwidth() for button in (self.resume, self.join, self.result))
+        self._slot.configure(width=widest + theme.px(4))
         self._text_frame.configure(width=theme.px((136, 190, 230, 270, 270)[level]))
         self._shown.clear()  # texts are shortened anew
         columns = 4 if level == 4 else 2
@@ -267,6 +276,7 @@ class RunBar(tk.Frame):
             self._label(self.stop, shown=self._level != 0)
         self._set_visible(self.resume, self.actions.offers_resume(status))
         self._set_visible(self.join, status.kind == "waiting")
+        self._set_visible(self.result, status.has_result and not self.actions.is_starting)
 
     def _set_visible(self, button: Button, visible: bool) -> None:
         """Show a button only while it is useful."""
@@ -274,6 +284,9 @@ class RunBar(tk.Frame):
             button.pack(side="right", padx=(theme.px(4), 0))
         elif not visible and button.winfo_manager():
             button.pack_forget()
+
+    def _show_result(self) -> None:
+        self.event_generate(SHOW_RESULT)
 
     def _copy_join_line(self) -> None:
         join_prompt = None if self._state.run is None else self._state.run.join_prompt
@@ -298,6 +311,7 @@ class RunBar(tk.Frame):
                 "",
                 "Copy the command that lets another machine join; run it there, in Tandem's folder.",
             ),
+            self.result: ("result", "", "What the run has written, and which programs open it."),
             self.stop: ("stop", "Shift+F5", stop_help),
             self.back_up: ("back_up", "F6", "Save everything needed to resume, now."),
             self.sample: ("sample", "F7", "Generate sample images with the current model."),

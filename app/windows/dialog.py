@@ -20,6 +20,7 @@ class Dialog:
         self._owner = owner.winfo_toplevel()
         self._modal = modal
         self._below: tk.Misc | None = None  # the modal dialog that waits until this one is closed
+        self._focused = str(self._owner.tk.call("focus"))  # gets the keyboard back
         self.window = tk.Toplevel(self._owner)
         self.window.withdraw()
         self.window.title(title)
@@ -82,7 +83,7 @@ class Dialog:
         return window
 
     def close(self) -> None:
-        """Close it; the keyboard and the clicks go to the dialog that still waits, or else to the owner."""
+        """Close it; the keyboard and the clicks go to the dialog that still waits, or else back to where they were."""
         if not self.window.winfo_exists():
             return
         above = self.window.grab_current()  # type: ignore[no-untyped-call]
@@ -91,5 +92,7 @@ class Dialog:
         if waiting is not None and waiting.winfo_exists():
             waiting.grab_set()
             waiting.focus_force()
+        elif self._focused and self._owner.tk.call("winfo", "exists", self._focused):
+            self._owner.tk.call("focus", "-force", self._focused)
         else:
             self._owner.focus_force()

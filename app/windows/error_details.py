@@ -25,7 +25,7 @@ class ErrorDetails:
     def __init__(
         self, owner: tk.Misc, state: AppState, title: str, message: str, open_log: Callable[[], object] | None
     ) -> None:
-        self._state = state
+        self._owner, self._state = owner, state
         self.dialog = Dialog(owner, title)
         self._message = message.strip()
         holder = frame(self.dialog.body)
@@ -50,6 +50,7 @@ class ErrorDetails:
             self.show_log = self.dialog.button("Show log", lambda: self._leave(open_log))
         if path := setting_named(self._message):
             self.show_setting = self.dialog.button("Show setting", lambda: self._leave(lambda: state.jump_to(path)))
+        self.debug_package = self.dialog.button("Debug package …", lambda: self._leave(self._make_package))
         self.dialog.button("Close", self.dialog.close, "accent")
         self.dialog.on_return(self.dialog.close)
 
@@ -65,6 +66,12 @@ class ErrorDetails:
         self.dialog.window.clipboard_clear()
         self.dialog.window.clipboard_append(self._message)
         self.copy.configure(text="Copied")
+
+    def _make_package(self) -> None:
+        from app.windows.debug_package import DebugPackageWindow  # its imports would delay the first paint
+
+        run = self._state.run
+        DebugPackageWindow(self._owner, self._state, None if run is None else run.folder, self._message).show()
 
     def _leave(self, action: Callable[[], object]) -> None:
         self.dialog.close()

@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from app.form.setting_text import with_titles
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
@@ -41,10 +42,11 @@ def show_faults(
         if go_on is not None:
             go_on()
 
+    more = state.family.declaration.options if state.family.declaration is not None else ()
     for fault in faults[:MAX_ROWS]:
         row = frame(dialog.body)
         row.pack(fill="x", pady=theme.px(4))
-        text(row, fault.sentence, wrap=420).pack(side="left", fill="x", expand=True)
+        text(row, with_titles(fault.sentence, more), wrap=420).pack(side="left", fill="x", expand=True)
         Button(row, "Show", partial(go, fault.path), bg=theme.CARD).pack(side="right", padx=(12, 0))
     if count > MAX_ROWS:
         text(dialog.body, f"… {count - MAX_ROWS}", colour=theme.MUTED).pack(anchor="w")

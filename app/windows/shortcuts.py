@@ -35,7 +35,7 @@ SHORTCUTS: Final = (
     ("Training", (
         ("F5", "Train"), ("F4", "Add to queue"), ("Ctrl+F5", "Resume"), ("Shift+F5", "Stop; again: force stop"),
         ("F6", "Back up now"),
-        ("F7", "Generate samples now"), ("F9", "Save the model now"),
+        ("F7", "Generate samples now"), ("F9", "Save the model now"), ("F12", "The error of the run, whole"),
     )),
 )  # fmt: skip
 

@@ -48,6 +48,7 @@ def _setting(declaration: Mapping[str, Any]) -> Any:
     default = Interval.parse(declaration["default"]) if declaration["type"] == "interval" else declaration["default"]
     return setting(
         ... if declaration["required"] else tuple(default) if isinstance(default, list) else default,
+        empty=declaration.get("empty", ""),  # which an older declaration lacks
         **{name: declaration[name] for name in _ATTRIBUTES},
         **({} if in_elements else _limits(declaration)),
     )

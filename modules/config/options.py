@@ -66,6 +66,7 @@ class Option:
     resume: Resume
     section: str
     variant: str | None
+    empty: str = ""  # what the window writes into an empty field
 
     @property
     def name(self) -> str:
@@ -172,6 +173,7 @@ def _option(
         advanced=bool(extra.get("advanced")),
         depends_on=_prefixed(cast("str | None", extra.get("depends_on")), prefix),
         picks=cast("Picks | None", extra.get("picks")),
+        empty=str(extra.get("empty") or ""),
         resume=cast("Resume", extra.get("resume", "free")),
         section=section,
         variant=variant,

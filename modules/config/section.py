@@ -65,6 +65,7 @@ def setting(
     depends_on: str | None = None,
     picks: Picks | None = None,
     resume: Resume = "free",
+    empty: str = "",
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -75,7 +76,8 @@ def setting(
 
     `help` is written for an artist and describes the effect. `depends_on` names the setting of the same section (or of
     the whole config) that makes this one relevant: "ema", "scheduler=cosine|linear", "!global_batch_size",
-    joined by " & ". `picks` selects the chooser or editor that the window offers.
+    joined by " & ". `picks` selects the chooser or editor that the window offers. `empty` is what the window writes
+    into an empty field, by default "automatic", or "none" for a file or folder.
 
     `resume` says what changing the value means for a run that resumes from a backup: "free" does not affect what is
     learned; "warn" changes training from there on, and the run logs a warning; "fixed" would make it another run and
@@ -86,6 +88,7 @@ def setting(
         "advanced": advanced,
         "depends_on": depends_on,
         "picks": picks,
+        "empty": empty,
         "resume": {"told": "warn"}.get(resume, resume),  # users' own family files may still say told
     }
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "min_length": min_length}

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from PIL import Image
 
@@ -21,6 +22,12 @@ from modules.files.reading import open_regular
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND"
+_JPEG_START = b"\xff\xd8\xff"
+_JPEG_END = b"\xff\xd9"
+_JPEG_SCAN = 0xDA
+_BMP_INFO_HEADER = 40  # bytes; smaller ones are OS/2's
+_HEAD_BYTES = 34
+_TAILS = (1 << 10, 64 << 10)  # bytes: where an end is, and where it is before appended data
 _BYTES_PER_PIXEL = 8  # decoded and converted: Pillow keeps 4 bytes a pixel for RGB, too
 _MEMORY_LIMIT = 1 << 30  # bytes of decoded images at once in a process
 
@@ -91,15 +98,55 @@ def check_png(data: bytes) -> None:
     raise ValueError("its end is missing")
 
 
-def is_truncated_png(path: str | Path) -> bool:
-    """Whether it begins as a PNG and does not end as one; reads only the two ends. Raises OSError or FileFault."""
+def is_truncated(path: str | Path) -> bool:
+    """Whether a PNG, JPEG, WebP or BMP ends before its end. Raises OSError or FileFault.
+
+    Of a whole file little more than the two ends is read, unless a program has appended data of its own to a JPEG.
+    A PNG and a JPEG have a mark of their end, a WebP and a BMP say how long they are (RIFF; BITMAPINFOHEADER).
+    """
     with open_regular(path) as file:
-        if file.read(len(_PNG_SIGNATURE)) != _PNG_SIGNATURE:
-            return False
+        head = file.read(_HEAD_BYTES)
         size = file.seek(0, io.SEEK_END)
-        # some programs append data of their own after the end
-        file.seek(max(0, size - (64 << 10)))
-        return _PNG_END not in file.read()
+        if head.startswith(_PNG_SIGNATURE):
+            return not any(_holds(file, _PNG_END, max(0, size - tail)) for tail in _TAILS)
+        if head.startswith(_JPEG_START):
+            start = _first_scan(file)
+            return not any(_holds(file, _JPEG_END, max(start, size - tail)) for tail in (*_TAILS, size))
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return size < struct.unpack_from("<I", head, 4)[0] + 8
+    return head.startswith(b"BM") and size < _bmp_size(head)
+
+
+def _first_scan(file: BinaryIO) -> int:
+    """Where the pixels of a JPEG begin, after the segments that may hold a thumbnail with an end of its own."""
+    at = 2
+    while True:
+        file.seek(at)
+        segment = file.read(4)
+        if len(segment) < 4 or segment[0] != 0xFF or segment[1] == _JPEG_SCAN:
+            return at
+        at += 2 + int.from_bytes(segment[2:], "big")
+
+
+def _holds(file: BinaryIO, mark: bytes, start: int) -> bool:
+    """Whether a file has these bytes somewhere from `start` on."""
+    file.seek(start)
+    before = b""
+    while chunk := file.read(1 << 20):
+        if mark in before + chunk:
+            return True
+        before = chunk[-len(mark) :]
+    return False
+
+
+def _bmp_size(head: bytes) -> int:
+    """Bytes that an uncompressed BMP needs: its rows of 4-byte words follow its header. 0 if the header is another."""
+    if len(head) < _HEAD_BYTES:
+        return 0
+    start, header, width, height, _, bits, compression = struct.unpack_from("<IIiiHHI", head, 10)
+    if header < _BMP_INFO_HEADER or compression not in (0, 3) or width <= 0:
+        return 0
+    return int(start + (width * bits + 31) // 32 * 4 * abs(height))
 
 
 def _printable_type(chunk_type: bytes) -> str:

@@ -225,7 +225,7 @@ def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPa
     preview = next(each for each in widgets(dialog) if isinstance(each, tk.Text))
     driven.until(lambda: "Debug package of Tandem" in preview.get("1.0", "end"), "what is in it")
     assert set(home.rglob("*")) == before, "nothing is written yet"
-    driven.window.after(400, lambda: subprocess.Popen(["xdotool", "key", "Return"]))
+    driven.window.after(400, lambda: subprocess.run(["xdotool", "key", "Return"], check=True))
     driven.click(save)
     driven.until(lambda: (home / "cats-debug.zip").is_file(), "the file")
     with zipfile.ZipFile(home / "cats-debug.zip") as package:

@@ -34,6 +34,7 @@ class TrainingSettings(Section):
         None,
         title="Maximum steps",
         help="Ends the run after this many steps, even if epochs are left. Empty: only the epochs count.",
+        empty="no limit",
         unit="steps",
         ge=1,
         le=1_000_000_000,
@@ -45,6 +46,7 @@ class TrainingSettings(Section):
         "latest continues it. For computers and queues that are yours for a while. Allow for the backup. Empty: no "
         "limit.",
         unit="minutes",
+        empty="no limit",
         gt=0,
         le=1_000_000,
     )
@@ -94,6 +96,7 @@ class TrainingSettings(Section):
         gt=0,
         le=1_000_000_000,
         resume="warn",
+        empty="off",
     )
     ema: bool = setting(
         False,
@@ -145,6 +148,7 @@ class TrainingSettings(Section):
         ge=1,
         le=16_777_216,
         resume="warn",
+        empty="none",
     )
     channels_last: bool = setting(
         False,
@@ -200,6 +204,7 @@ class TrainingSettings(Section):
         depends_on="validate_every",
         ge=1,
         le=1_000_000,
+        empty="never",
     )
     early_stopping_metric: str = setting(
         "loss",

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from modules.files import FileFault, file_size
-from modules.files.images import check_png, is_truncated_png, memory_to_decode, open_image
+from modules.files.images import check_png, is_truncated, memory_to_decode, open_image
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
 UNSUPPORTED_SUFFIXES = frozenset(
@@ -64,7 +64,7 @@ def read_image_size(path: str) -> tuple[int, int]:
     with open_image(path) as image:
         width, height = image.size
         swapped = _orientation(image) >= 5
-    if image.format == "PNG" and is_truncated_png(path):
+    if is_truncated(path):
         raise ValueError("its end is missing")
     return (height, width) if swapped else (width, height)
 

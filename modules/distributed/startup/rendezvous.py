@@ -27,6 +27,7 @@ from modules.run.launch.store_secret import SECRET_ADVICE
 
 REPORT_AFTER_S = 5.0
 REPORT_EVERY_S = 30.0
+LOOK_EVERY_S = 2.0  # by the rank that reports
 POLL_EVERY_S = 0.05
 # How long a rank with another secret is waited for: rank 0 may host the store, so it leaves last.
 OTHER_SECRET_AFTER_S = 2.0
@@ -182,7 +183,7 @@ class _Deadline:
         self.last = ""  # the missing and present ranks when they were last logged
         self._log = log
         self._deadline = time.monotonic() + timeout_s
-        self._report_at = time.monotonic() + REPORT_AFTER_S
+        self._look_at = self._report_at = time.monotonic() + REPORT_AFTER_S
 
     def tick(self, find_missing: Callable[[], MissingRanks], *, silent: bool) -> None:
         """Pause briefly. Raises GroupError, with what `find_missing` returns, at the deadline."""
@@ -190,11 +191,13 @@ class _Deadline:
         if now >= self._deadline:
             self.last = str(find_missing())
             raise rendezvous_timeout(self.last, self.timeout_s)
-        if now >= self._report_at:
-            self._report_at = now + REPORT_EVERY_S
+        if now >= self._look_at:
+            self._look_at = now + (REPORT_EVERY_S if silent else LOOK_EVERY_S)
             missing = find_missing()
+            has_changed = str(missing) != self.last  # somebody has joined, which people wait to see
             self.last = str(missing)
-            if not silent:
+            if not silent and (has_changed or now >= self._report_at):
+                self._report_at = now + REPORT_EVERY_S
                 left_s = self._deadline - now
                 self._log(f"Waiting for {missing.missing} (at most {left_s:.0f} s more); present: {missing.present}.")
         time.sleep(POLL_EVERY_S)

@@ -81,11 +81,18 @@ def _as_group(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"enable_multi_gpu": True, "training_mode": mode})
 
 
+def _example(machines: int) -> str:
+    """As many as two for each machine: "2, 2"."""
+    return ", ".join(["2"] * min(machines, 4)) + (" …" if machines > 4 else "")
+
+
 def _rank_envs(plan: LaunchPlan) -> list[RankEnv]:
     if plan.world_size is None:
         raise ConfigError(
-            f"processes_per_node is not set, so the number of processes on the {plan.num_nodes} machines is unknown",
-            "Set processes_per_node or world_size, or start scripts/preflight.py with torchrun on every machine",
+            f"“Processes per machine” (processes_per_node) is empty, so the number of processes on the "
+            f"{plan.num_nodes} machines is unknown",
+            f"Enter one number for each machine, such as {_example(plan.num_nodes)}, or their sum as “World size” "
+            "(world_size); or start scripts/preflight.py with torchrun on every machine",
         )
     # On one machine any port will do; one far from the defaults is not taken by a run that starts meanwhile.
     port = plan.port if plan.num_nodes > 1 else find_free_port(secrets.choice(_PORT_RANGE))

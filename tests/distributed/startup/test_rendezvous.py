@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from modules.distributed import GroupError, RankEnv, spawn
 from modules.distributed.health.heartbeat_monitor import HeartbeatMonitor
+from modules.distributed.startup import rendezvous
 from modules.distributed.startup.rendezvous import Member, disambiguate_hosts, find_missing_ranks, ranks_by_host
 from modules.distributed.startup.store import open_store
 from modules.machine import hostname
@@ -184,3 +186,35 @@ def test_a_process_that_only_claims_to_be_a_rank_is_left_alone(monkeypatch: pyte
         for process in (stranger, rank):
             process.kill()
             process.wait()
+
+
+def test_who_has_joined_is_reported_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look every two seconds; a line only for a change, and after half a minute without one."""
+    clock = SimpleNamespace(now=0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    said: list[tuple[float, str]] = []
+    deadline = rendezvous._Deadline(300.0, lambda text: said.append((clock.now, text)))
+    looks: list[float] = []
+
+    def find_missing() -> rendezvous.MissingRanks:
+        looks.append(clock.now)
+        return rendezvous.MissingRanks("ranks 1 and 2" if clock.now < 20 else "rank 2", "rank 0")
+
+    while clock.now < 58:
+        deadline.tick(find_missing, silent=False)
+    assert [round(at) for at, _ in said[:2]] == [5, 21]
+    assert 30 <= said[2][0] - said[1][0] <= 33
+    assert len(said) == 3
+    assert "Waiting for rank 2" in said[1][1]
+    assert len(looks) <= 58 / 2
+    said.clear()
+    deadline = rendezvous._Deadline(300.0, lambda text: said.append((clock.now, text)))
+    looks.clear()
+    while clock.now < 120:
+        deadline.tick(find_missing, silent=True)
+    assert said == []
+    assert len(looks) <= 3, "the others hardly ever ask the store"
