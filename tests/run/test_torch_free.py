@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("module", ["modules.run", "modules.machine", "modules.run.supervise.supervisor", "app"])
+@pytest.mark.parametrize(
+    "module", ["modules.run", "modules.machine", "modules.run.supervise.supervisor", "modules.run.queue.runner", "app"]
+)
 def test_import_loads_no_torch(module: str) -> None:
     code = (
         f"import sys, {module}; "

@@ -53,6 +53,7 @@ def test_console_commands_print_their_version(command: str, capsys: pytest.Captu
     "name",
     [
         "train.py",
+        "run_queue.py",
         "preflight.py",
         "find_batch_size.py",
         "sample.py",

@@ -1,0 +1,167 @@
+"""The queue in the real window: adding, ordering by mouse and keys, starting, and a window that is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.monitor.run_queue import QueuePage
+from modules.config import save_config
+from modules.run.queue.folder import RunQueue
+from tests.app.driver import Driver
+from tests.app.run_driver import Driven, tiny
+
+
+@pytest.fixture(autouse=True)
+def no_process_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill every process that a test leaves behind."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+    for process in psutil.process_iter():
+        try:
+            if any(str(tmp_path) in word for word in process.cmdline()) and process.pid != os.getpid():
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+def row_middle(page: QueuePage, number: int) -> tuple[int, int]:
+    """Where an entry's row is on the screen."""
+    page.table.see(str(number))
+    x, y, width, height = map(int, page.table.bbox(str(number)))
+    return page.table.winfo_rootx() + x + width // 2, page.table.winfo_rooty() + y + height // 2
+
+
+def drag(start: tuple[int, int], end: tuple[int, int]) -> None:
+    """Drag with the X server's pointer."""
+    moves = [word for part in (0.3, 0.7, 1.0) for word in _between(start, end, part)]
+    subprocess.run(["xdotool", "mousemove", *map(str, start), "mousedown", "1", *moves, "mouseup", "1"], check=True)
+
+
+def _between(start: tuple[int, int], end: tuple[int, int], part: float) -> list[str]:
+    place = [str(round(a + (b - a) * part)) for a, b in zip(start, end, strict=True)]
+    return ["mousemove", *place, "sleep", "0.05"]
+
+
+def texts(page: QueuePage) -> list[str]:
+    """Place and name of each row."""
+    return [" ".join(page.table.item(item, "values")[:2]).strip() for item in page.table.get_children()]
+
+
+def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> None:
+    queue = RunQueue("runs")
+    for name in ("one", "two", "three", "four"):
+        queue.add(tiny(images, home, run_name=name, device="cpu"))
+    driver.window.show_section("monitor")
+    section = driver.window.sections["monitor"]
+    section.open_page("queue")
+    page = section.pages["queue"]
+    driver.wait(lambda: len(texts(page)) == 4, "the entries")
+    assert texts(page) == ["1 one", "2 two", "3 three", "4 four"]
+    driver.settle()
+
+    def until_order(*names: str) -> None:
+        driver.wait(lambda: [entry.name for entry in queue.read().waiting] == list(names), f"{names}")
+        driver.wait(lambda: texts(page)[:4] == [f"{place} {name}" for place, name in enumerate(names, 1)], "the rows")
+
+    drag(row_middle(page, 4), row_middle(page, 2))
+    until_order("one", "four", "two", "three")
+    drag(row_middle(page, 1), row_middle(page, 1))
+    until_order("one", "four", "two", "three")
+    page.select(3)
+    page.table.focus_force()
+    driver.press("alt+Up")
+    until_order("one", "four", "three", "two")
+    driver.press("alt+Up", "alt+Down")
+    until_order("one", "four", "three", "two")
+    driver.click_really(page.up_button)
+    until_order("one", "three", "four", "two")
+    page.select(1)
+    page.table.focus_force()
+    driver.press("Delete")
+    driver.wait(lambda: queue.read().entry(1).state == "removed", "a removed entry")
+    driver.wait(lambda: texts(page)[-1] == "one" and texts(page)[0] == "1 three", "the rows")
+    page.select(1)
+    driver.settle()
+    assert page.repeat_button.cget("state") == "normal"
+    driver.click_really(page.repeat_button)
+    until_order("three", "four", "two", "one")
+    assert not queue.has_runner(), "nothing was started"
+
+
+def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
+    queue = RunQueue("runs")
+    queue.path.mkdir(parents=True)
+    (queue.path / "queue.json").write_text('{"entries": [{"name": "../x"}]}')
+    driver.window.show_section("monitor")
+    section = driver.window.sections["monitor"]
+    section.open_page("queue")
+    page = section.pages["queue"]
+    driver.wait(lambda: "queue.json" in driver.text(page.message.master), "the message")
+    driver.click_really(page.start_button)
+    driver.settle()
+    assert (queue.path / "queue.json").read_text() == '{"entries": [{"name": "../x"}]}'
+
+
+def test_add_needs_what_train_needs(driver: Driver, home: Path) -> None:
+    driver.click_really(driver.window.run_bar.enqueue)
+    driver.wait(
+        lambda: driver.dialogs() and "Training cannot start yet" in driver.dialogs()[0].title(), "what is missing"
+    )
+    driver.press("Escape")
+    assert not RunQueue("runs").path.exists()
+
+
+@pytest.mark.slow
+def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -> None:
+    """Train's neighbour adds, the page starts; the window closes, the queue goes on, the next window shows it."""
+    file, place = tmp_path / "cats.json", tmp_path
+    save_config(tiny(images, place, run_name="cats", device="cpu", backup_every="5 steps"), file)
+    queue = RunQueue(tmp_path / "runs")
+    driven = Driven(file)
+    try:
+        driven.until(lambda: driven.window.state_.family.declaration is not None, "the family")
+        driven.click(driven.window.run_bar.enqueue)
+        driven.until(lambda: queue.read().waiting, "an entry")
+        said = driven.window.run_bar._detail  # shortened as it fits; the tooltip has it whole
+        driven.until(lambda: "cats is in the queue" in said.cget("text"), "message")
+        driven.until(lambda: not driven.window.state_.actions._starting, "the end of adding")
+        driven.press("F4")
+        driven.until(lambda: len(queue.read().waiting) == 2, "a second entry")
+        assert [entry.name for entry in queue.read().waiting] == ["cats", "cats-2"]
+        page: Any = driven.monitor("queue")
+        driven.until(lambda: len(page.table.get_children()) == 2, "rows")
+        driven.click(page.start_button)
+        driven.until(lambda: queue.read().entry(1).state == "running", "a run")
+        driven.until(lambda: page.has_runner and "Working" in page.status.cget("text"), "the state")
+        assert page.start_button.cget("text") == "Pause queue"
+        assert queue.has_runner()
+    finally:
+        driven.close()
+    time.sleep(1)
+    assert queue.has_runner(), "it needs no window"
+    driven = Driven(file)
+    try:
+        page = driven.monitor("queue")
+        driven.until(lambda: page.has_runner, "the queue again")
+        page.select(1)
+        page.table.focus_force()
+        driven.press("Return")
+        driven.until(lambda: driven.status() == "training", "training")
+        section = driven.window.sections["monitor"]
+        assert section.page == "curves"
+        assert driven.window.state_.run.folder.name == "cats"
+        page = driven.monitor("queue")
+        driven.click(page.stop_button)
+        driven.until(lambda: not queue.has_runner(), "the end of the process")
+        assert queue.read().entry(1).state == "waiting"
+        driven.until(lambda: "Not started" in page.status.cget("text"), "the state")
+    finally:
+        driven.close()
