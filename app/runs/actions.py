@@ -271,6 +271,11 @@ class RunActions:
                 reasons["sample"] = "The run has no sample prompts: add some under Sampling before starting."
         return reasons
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether a run is being started."""
+        return self._starting
+
     def offers_resume(self, status: Status) -> bool:
         """Whether to offer to resume the followed run."""
         return status.can_resume and status.kind not in _DONE and not self._starting

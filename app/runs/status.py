@@ -77,6 +77,11 @@ class Status:
         """Whether the run can be resumed."""
         return not self.is_alive and self.kind not in {"none", "missing", "reading"}
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the run is complete and its model saved."""
+        return self.kind in {"finished", "early_stopping"}
+
 
 NO_RUN: Final = Status("none", "No run yet", "idle", "Press Train to start.", fraction=0.0)
 READING: Final = Status("reading", "Reading the run …", "idle")

@@ -10,6 +10,7 @@ from typing import Final
 
 from app.monitor.page import Page
 from app.monitor.recent_runs import RecentRuns
+from app.monitor.result_card import ResultCard
 from app.monitor.waiting import WaitingCard
 from app.runs.status import Status
 from app.sections import SECTIONS
@@ -149,6 +150,7 @@ class Section(ctk.CTkFrame):
         self._holder = frame(self, theme.WINDOW)
         self._holder.pack(fill="both", expand=True, padx=theme.px(18), pady=(0, theme.px(8)))
         self.waiting = WaitingCard(self, self._holder)
+        self.result = ResultCard(self, self.state, self._holder)
         self._empty = frame(self._holder, theme.WINDOW)
         self._empty_title = text(self._empty, "", "large", colour=theme.MUTED, bg=theme.WINDOW)
         self._empty_title.pack()
@@ -243,6 +245,7 @@ class Section(ctk.CTkFrame):
         waits = run is not None and status is not None and status.kind == "waiting"
         self.waiting.show(run.join_prompt if run is not None and waits else None)
         self._show_banner(status)
+        self.result.show(status)
 
     def _last_warning(self) -> str:
         run = self.state.run

@@ -1,0 +1,62 @@
+"""Above the monitor's pages, once a run is complete: what to do with its result."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+from app.open_path import open_folder
+from app.runs.status import Status
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Button, card, frame, text
+from app.windows.result import GENERATE, SHOW_RESULT, can_generate
+from modules.run import RunFolder
+
+
+class ResultCard:
+    """Shown above `below` while the followed run is complete."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, below: tk.Misc) -> None:
+        self._state, self._below = state, below
+        self.card = card(parent)
+        self._folder: RunFolder | None = None
+        buttons = frame(self.card)
+        buttons.pack(side="right", padx=theme.px(12), pady=theme.px(8))
+        self._send = parent.winfo_toplevel().event_generate
+        self.result = Button(buttons, "Show result", lambda: self._send(SHOW_RESULT), icon="file", bg=theme.CARD)
+        self.opened = Button(buttons, "Open folder", self._open, icon="folder", bg=theme.CARD)
+        self.generate = Button(
+            buttons, "Generate with it", lambda: self._send(GENERATE), icon="generate", bg=theme.CARD
+        )
+        for button in (self.result, self.opened):
+            button.pack(side="left", padx=4)
+        self._title = text(self.card, "", "strong", colour=theme.GOOD)
+        self._title.pack(side="left", padx=(theme.px(16), theme.px(12)), pady=theme.px(14))
+        self._detail = text(self.card, "", "small", colour=theme.MUTED)
+        self._detail.pack(side="left")
+
+    def show(self, status: Status | None) -> None:
+        """Show or hide it, as the run's status asks for."""
+        run = self._state.run
+        folder = run.folder if run is not None and status is not None and status.has_result else None
+        if folder == self._folder:
+            return
+        self._folder = folder
+        if folder is None or status is None:
+            self.card.pack_forget()
+            return
+        self._title.configure(text=status.title)
+        self._detail.configure(text=status.detail)
+        if can_generate(folder):
+            self.generate.pack(side="left", padx=4)
+        else:
+            self.generate.pack_forget()
+        self.card.pack(fill="x", padx=24, pady=(0, 10), before=self._below)
+
+    def _open(self) -> None:
+        if self._folder is None:
+            return
+        try:
+            open_folder(self._folder.path)
+        except OSError as error:
+            self._detail.configure(text=f"The folder cannot be shown: {error.strerror or error}.")
