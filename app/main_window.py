@@ -69,6 +69,8 @@ class MainWindow(ctk.CTk):
         self.bind_all("<<FindBatchSize>>", lambda event: self.open_batch_size())
         self.bind_all("<<ShowError>>", lambda event: self.run_bar.show_details())
         self.bind_all("<<ShowLog>>", lambda event: self.show_log())
+        self.bind_all("<<ShowResult>>", lambda event: self.show_result())
+        self.bind_all("<<GenerateWithRun>>", lambda event: self.generate_with_run())
         self.protocol("WM_DELETE_WINDOW", self.close)
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)
@@ -149,6 +151,19 @@ class MainWindow(ctk.CTk):
         run = self.state_.run
         self.sections["monitor"].show_log(None if run is None else run.status().problem)
 
+    def show_result(self) -> None:
+        """List what the followed run has written."""
+        from app.windows.result import ResultWindow
+
+        if self.state_.run is not None:
+            ResultWindow(self, self.state_, self.state_.run.folder).show()
+
+    def generate_with_run(self) -> None:
+        """Open the Generate page with the model of the followed run."""
+        self.show_section("generate")
+        if self.state_.run is not None:
+            self.sections["generate"].use_run(self.state_.run.folder)
+
     def undo(self) -> None:
         self._jump_to_change(self.state_.draft.undo())
 
@@ -186,6 +201,8 @@ class MainWindow(ctk.CTk):
         self.preferences.save()
         self._stop_following()
         self._collector.stop()
+        if self.state_.generate_job is not None:
+            self.state_.generate_job.close()
         for job in self.tk.splitlist(self.tk.call("after", "info")):
             self.tk.call("after", "cancel", job)  # customtkinter's timers, too: no callback may fire any more
         super().destroy()
@@ -266,10 +283,9 @@ class MainWindow(ctk.CTk):
 
         menu = popup_menu(self)
         for percent in theme.SCALES:
-            mark = "✓  " if percent == self.preferences.scale else "     "
-            menu.add_command(label=f"{mark}{percent} %", command=partial(self.set_scale, percent))
-        button = self._scale_button
-        menu.tk_popup(button.winfo_rootx() + button.winfo_width(), button.winfo_rooty() - theme.px(60))
+            is_chosen = percent == self.preferences.scale
+            menu.add_command(f"{percent} %", partial(self.set_scale, percent), is_chosen=is_chosen)
+        menu.open_below(self._scale_button)
 
     def _update_title(self) -> None:
         draft = self.state_.draft

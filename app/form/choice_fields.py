@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from functools import partial
 
 from app.form.field import CONTROL_WIDTH, ControlField, Field
+from app.form.setting_text import choice_details
 from app.form.text_fields import NARROWEST, TextField
-from app.widgets import theme
-from app.widgets.buttons import Button, Menu, Switch, popup_menu
+from app.widgets.buttons import Button, Menu, PopupMenu, Switch, popup_menu
 from modules.config import TARGET_PRESETS
 
 
@@ -30,7 +29,7 @@ class SuggestionField(TextField):
         """The values in the menu."""
         raise NotImplementedError
 
-    def add_to(self, menu: tk.Menu) -> None:
+    def add_to(self, menu: PopupMenu) -> None:
         """Add the entries of the menu."""
         for value in self.suggestions():
             menu.add_command(label=value, command=partial(self.choose, value))
@@ -44,9 +43,7 @@ class SuggestionField(TextField):
         menu = popup_menu(self.area)
         self.add_to(menu)
         self.control.update_idletasks()
-        menu.tk_popup(
-            self.control.winfo_rootx(), self.control.winfo_rooty() + self.control.winfo_height() + theme.px(2)
-        )
+        menu.open_below(self.control, gap=2)
 
 
 class TargetsField(SuggestionField):
@@ -62,7 +59,8 @@ class MenuField(ControlField):
     control: Menu
 
     def build(self) -> None:
-        self.control = Menu(self.area, self.option.choices, self.put, bg=self.bg, width=CONTROL_WIDTH)
+        details = choice_details(self.option)
+        self.control = Menu(self.area, self.option.choices, self.put, bg=self.bg, width=CONTROL_WIDTH, details=details)
         self.control.pack(side="left", fill="x", expand=True)
 
 

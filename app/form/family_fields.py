@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from pathlib import Path
 
 from app.form.choice_fields import MenuField, SuggestionField
 from app.form.field import CONTROL_WIDTH, ControlField
 from app.widgets.inputs import Entry, Menu
+from app.widgets.popover import PopupMenu
 from app.windows.chooser import choose_path
 from modules.config.family_files import family_names
 
@@ -18,7 +18,7 @@ class FamilyField(SuggestionField):
     def suggestions(self) -> tuple[str, ...]:
         return tuple(family_names())
 
-    def add_to(self, menu: tk.Menu) -> None:
+    def add_to(self, menu: PopupMenu) -> None:
         super().add_to(menu)
         menu.add_separator()
         menu.add_command(label="Custom Python file…", command=self._browse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,6 @@ from pathlib import Path
 
 from app.shell.ask import Choice, ask, ask_name
 from app.state import AppState
-from app.widgets import theme
 from app.widgets.buttons import popup_menu
 from app.windows.chooser import choose_path
 from app.windows.faults import show_faults
@@ -18,6 +18,8 @@ from modules.config.io.files import read_data
 from modules.config.io.presets import OWN
 
 ENDINGS = (".yaml", ".yml", ".json")
+CONTROL_NAME = "Cmd" if sys.platform == "darwin" else "Ctrl"
+IMPORTS = "OneTrainer, kohya, ai-toolkit, SimpleTuner, diffusion-pipe"
 
 
 class Files:
@@ -59,29 +61,31 @@ class Files:
     def show_open_menu(self, widget: tk.Misc) -> None:
         """Show the menu with Open and the recent files."""
         menu = popup_menu(self._window)
-        menu.add_command(label="Open a config…", command=self.choose)
-        menu.add_command(label="New settings", command=self.new)
-        menu.add_command(label="Import from another trainer…", command=self.import_settings)
+        menu.add_command("Open a config…", self.choose, accelerator=f"{CONTROL_NAME}+O", icon="open")
+        menu.add_command("New settings", self.new, accelerator=f"{CONTROL_NAME}+N", icon="file")
+        menu.add_command("Import from another trainer…", self.import_settings, icon="link", detail=IMPORTS)
         menu.add_separator()
         recent = self._state.preferences.recent
         for name in recent:
-            menu.add_command(label=_short(name), command=partial(self.confirm_unsaved, partial(self.open, Path(name))))
+            action = partial(self.confirm_unsaved, partial(self.open, Path(name)))
+            menu.add_command(Path(name).name, action, detail=_folder(name))
         if not recent:
             menu.add_command(label="No recent files", state="disabled")
-        _popup_below(menu, widget)
+        menu.open_below(widget)
 
     def show_presets_menu(self, widget: tk.Misc) -> None:
         """Show the menu with all presets and Save as preset."""
         menu = popup_menu(self._window)
-        names = preset_names()
-        for name in names:
-            if name.startswith(f"{OWN}/") and not menu.entrycget("end", "label").startswith(OWN):
+        is_own = False
+        for name in preset_names():
+            if name.startswith(f"{OWN}/") and not is_own:
+                is_own = True
                 menu.add_separator()
-            shown = name.removeprefix(f"{OWN}/")
-            menu.add_command(label=shown, command=partial(self.confirm_unsaved, partial(self.open_preset, name)))
+            action = partial(self.confirm_unsaved, partial(self.open_preset, name))
+            menu.add_command(name.removeprefix(f"{OWN}/"), action, is_chosen=name == self._state.draft.preset)
         menu.add_separator()
-        menu.add_command(label="Save as preset…", command=self.save_as_preset)
-        _popup_below(menu, widget)
+        menu.add_command("Save as preset…", self.save_as_preset, icon="save")
+        menu.open_below(widget)
 
     def save(self) -> bool:
         """Save to the current file, or ask for one; return whether it was saved."""
@@ -114,9 +118,9 @@ class Files:
 
     def show_save_menu(self, widget: tk.Misc) -> None:
         menu = popup_menu(self._window)
-        menu.add_command(label="Save as…", command=self.save_as)
-        menu.add_command(label="Save as preset…", command=self.save_as_preset)
-        _popup_below(menu, widget)
+        menu.add_command("Save as…", self.save_as, accelerator=f"{CONTROL_NAME}+Shift+S")
+        menu.add_command("Save as preset…", self.save_as_preset, detail="Listed under Presets from now on.")
+        menu.open_below(widget)
 
     def confirm_unsaved(self, action: Callable[[], object]) -> None:
         """Run `action` once there are no unsaved changes, or they have been saved or discarded."""
@@ -215,14 +219,9 @@ class Files:
         ask(self._window, title, message, (Choice("", "Close", "accent"),), lambda answer: None)
 
 
-def _popup_below(menu: tk.Menu, widget: tk.Misc) -> None:
-    menu.tk_popup(widget.winfo_rootx(), widget.winfo_rooty() + widget.winfo_height() + theme.px(4))
-
-
-def _short(name: str) -> str:
-    path = Path(name)
-    folder = str(path.parent).replace(str(Path.home()), "~", 1)
-    return f"{path.name}    {folder if len(folder) < 48 else f'…{folder[-46:]}'}"
+def _folder(name: str) -> str:
+    folder = str(Path(name).parent).replace(str(Path.home()), "~", 1)
+    return folder if len(folder) < 48 else f"…{folder[-46:]}"
 
 
 def _lines(error: ConfigError) -> str:

@@ -10,12 +10,14 @@ from app.toolkit import ctk
 from app.widgets import icons, theme
 from app.widgets.card import Card
 from app.widgets.inputs import Box, Entry, Menu, Slider, Switch, TextBox, handler, make_focusable
+from app.widgets.popover import PopupMenu
 
 __all__ = [
     "Box",
     "Button",
     "Entry",
     "Menu",
+    "PopupMenu",
     "Segments",
     "Slider",
     "Style",
@@ -198,18 +200,9 @@ def card(parent: tk.Misc, bg: theme.Colour = theme.WINDOW) -> Card:
     return Card(parent, bg_color=bg)
 
 
-def popup_menu(parent: tk.Misc) -> tk.Menu:
-    """An empty themed menu."""
-    menu = tk.Menu(parent, tearoff=False, relief="flat", borderwidth=1, activeborderwidth=0, font=theme.tk_font())
-    return theme.paint(
-        menu,
-        bg=theme.CARD,
-        fg=theme.TEXT,
-        activebackground=theme.ACCENT_SOFT,
-        activeforeground=theme.TEXT,
-        disabledforeground=theme.FAINT,
-        selectcolor=theme.ACCENT_TEXT,
-    )
+def popup_menu(parent: tk.Misc) -> PopupMenu:
+    """An empty menu."""
+    return PopupMenu(parent)
 
 
 def add_tooltip(widget: tk.Misc, content: str | Callable[[], str]) -> None:

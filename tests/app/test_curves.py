@@ -28,7 +28,7 @@ def test_schedule_follows_its_fields_and_the_number_of_images(driver: Driver, tm
     config = TrainConfig(scheduler="cosine", warmup_steps=10)
     assert list(shown.values) == [learning_rate_factor(step, 100, config) for step in range(100)]
     assert (shown.left, shown.middle, shown.right) == ("step 1", "warm-up to step 10", "step 100")
-    assert curve.line.cget("text").startswith("Rises over 10 steps to 0.0001, then falls along a cosine")
+    assert curve.line.cget("text").startswith("Rises over 10 steps to 1e-4, then falls along a cosine")
     assert "once there are images" not in curve.line.cget("text")
     assert curve.sketch.winfo_viewable()
     assert curve.sketch.winfo_height() >= HEIGHT

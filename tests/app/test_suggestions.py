@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import tkinter as tk
-
 from app.form.choice_fields import SuggestionField
+from app.widgets.popover import PopupMenu
 from modules.config import TARGET_PRESETS
 from tests.app.driver import Driver
 
 
 def menu_of(field: SuggestionField) -> list[str]:
     """The entries of a field's menu, as it would open."""
-    menu = tk.Menu(field.control)
+    menu = PopupMenu(field.control)
     field.add_to(menu)
-    last = menu.index("end")
-    entries = range(0 if last is None else last + 1)
-    return [menu.entrycget(entry, "label") for entry in entries if menu.type(entry) == "command"]
+    return menu.labels()
 
 
 def test_lora_presets_are_offered(driver: Driver) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from app.widgets import icons, theme
 from app.widgets.inputs.box import Box
+from app.widgets.popover import PopupMenu
 
 
 class Menu(Box):
@@ -22,10 +23,12 @@ class Menu(Box):
         bg: theme.Colour = theme.CARD,
         width: int = 120,
         titles: Mapping[str, str] | None = None,
+        details: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(parent, bg, width)
         self.choices = tuple(values)
         self._titles = titles or {}
+        self._details = details or {}  # below each value in the list
         self._chosen = chosen
         self._value = ""
         self._text = self.create_text(theme.px(9), 0, anchor="w", font=theme.tk_font())
@@ -70,17 +73,21 @@ class Menu(Box):
         if not self._enabled:
             return "break"
         self.focus_set()
-        menu = tk.Menu(self, tearoff=False, relief="flat", borderwidth=1, activeborderwidth=0, font=theme.tk_font())
-        theme.paint(menu, bg=theme.CARD, fg=theme.TEXT, activebackground=theme.ACCENT_SOFT, activeforeground=theme.TEXT)
-        check, blank = icons.image("check", 14, theme.ACCENT_TEXT), icons.image("blank", 14, theme.CARD)
-        menu.images = (check, blank)  # type: ignore[attr-defined]  # Tk itself keeps no reference
-        for value in self.choices:
-            title = f" {self._titles.get(value, value)}    "
-            image = check if value == self._value else blank
-            menu.add_command(label=title, image=image, compound="left", command=partial(self.choose, value))
-        menu.bind("<Unmap>", lambda event: menu.after_idle(menu.destroy))
-        menu.tk_popup(self.winfo_rootx(), self.winfo_rooty() + self.winfo_height() + theme.px(2))
+        menu = self.popover()
+        menu.open_below(self, gap=2)
         return "break"
+
+    def popover(self) -> PopupMenu:
+        """The list of values as it opens."""
+        menu = PopupMenu(self)
+        for value in self.choices:
+            menu.add_command(
+                self._titles.get(value, value),
+                partial(self.choose, value),
+                detail=self._details.get(value, ""),
+                is_chosen=value == self._value,
+            )
+        return menu
 
     def draw(self) -> None:
         super().draw()

@@ -1,0 +1,144 @@
+"""Menus: with the keyboard alone and with the pointer, on the screen, closed when something else is used."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+import pytest
+
+from app.form.choice_fields import MenuField
+from app.form.setting_text import choice_details
+from app.widgets.popover import PopupMenu
+from app.widgets.popover_rows import Rows
+from modules.config import TrainConfig, find_option
+from tests.app.driver import Driver
+
+
+def popover(driver: Driver) -> tk.Toplevel | None:
+    """The open popover."""
+    found: PopupMenu | None = driver.window.__dict__.get("open_popover_")
+    return None if found is None else found.window
+
+
+def rows(driver: Driver) -> Rows:
+    window = popover(driver)
+    assert window is not None
+    (drawn,) = window.winfo_children()
+    assert isinstance(drawn, Rows)
+    return drawn
+
+
+def selected(driver: Driver) -> str:
+    row = rows(driver).selected
+    return "" if row is None else row.label
+
+
+def test_choice_by_keyboard_alone(driver: Driver) -> None:
+    field = driver.field("scheduler")
+    assert isinstance(field, MenuField)
+    field.control.focus_set()
+    driver.press("space")
+    assert selected(driver) == "constant", "the chosen value is highlighted"
+    driver.press("Down")
+    assert selected(driver) == "linear"
+    driver.press("End", "Up")
+    assert selected(driver) == "cosine_with_restarts"
+    driver.type("lin")
+    assert selected(driver) == "linear"
+    driver.press("Home", "c")
+    driver.press("Return")
+    assert popover(driver) is None
+    assert driver.window.focus_get() == field.control, "the keyboard is back"
+    assert driver.draft.get("scheduler") in ("constant", "cosine")
+    driver.press("space", "Down", "Escape")
+    assert popover(driver) is None
+    assert driver.window.focus_get() == field.control
+
+
+def test_choice_by_pointer_and_its_descriptions(driver: Driver) -> None:
+    option = find_option(TrainConfig, "scheduler")
+    assert option is not None
+    assert choice_details(option)["linear"] == "Falls evenly."
+    field = driver.field("scheduler")
+    driver.click_really(field.control)
+    drawn = rows(driver)
+    assert [row.detail for row in drawn._rows] == list(choice_details(option).values())
+    x, y = drawn.winfo_rootx() + 40, drawn.winfo_rooty() + drawn._tops[2] + 8
+    driver._xdotool("mousemove", str(x), str(y), "click", "1")
+    assert popover(driver) is None
+    assert driver.draft.get("scheduler") == "cosine"
+
+
+def test_it_closes_when_something_else_is_used(driver: Driver) -> None:
+    field = driver.field("scheduler")
+    driver.click_really(field.control)
+    assert popover(driver) is not None
+    driver.click_really(driver.window.header.undo)
+    assert popover(driver) is None
+    driver.click_really(field.control)
+    driver.window.geometry("1000x700+40+20")
+    driver.wait(lambda: popover(driver) is None, "it to close when the window moves")
+    driver.window.state_.jump_to("precision")
+    driver.click_really(driver.window.header.presets)
+    first = popover(driver)
+    driver.click_really(driver.field("precision").control)
+    assert popover(driver) is not first
+    assert selected(driver) == driver.draft.get("precision"), "one at a time"
+    driver.press("Tab")
+    assert popover(driver) is None
+
+
+def test_all_of_it_is_on_the_screen(driver: Driver) -> None:
+    for place in [(0, 0), (5000, 5000), (-50, 300), (1270, 790)]:
+        check_on_screen(driver, place)
+
+
+def check_on_screen(driver: Driver, place: tuple[int, int]) -> None:
+    menu = PopupMenu(driver.window)
+    for number in range(60):
+        menu.add_command(f"Entry {number}", detail="A description of what it does.", accelerator="Ctrl+X")
+    menu.tk_popup(*place)
+    driver.settle()
+    window = menu.window
+    assert window is not None
+    left, top, width, height = window.winfo_rootx(), window.winfo_rooty(), window.winfo_width(), window.winfo_height()
+    assert left >= 0
+    assert top >= 0
+    assert left + width <= window.winfo_screenwidth()
+    assert top + height <= window.winfo_screenheight()
+    driver.press("End")
+    drawn = rows(driver)
+    assert selected(driver) == "Entry 59"
+    assert drawn._tops[60] <= drawn.canvasy(height), "the highlighted entry is scrolled into view"
+    menu.close()
+
+
+def test_disabled_entries_are_skipped_and_modal_dialogs_keep_working(driver: Driver) -> None:
+    ran = []
+    menu = PopupMenu(driver.window)
+    menu.add_separator()
+    menu.add_command("First", lambda: ran.append("first"), state="disabled")
+    menu.add_command("Second", lambda: ran.append("second"))
+    menu.add_separator()
+    menu.tk_popup(200, 200)
+    driver.settle()
+    driver.press("Down")
+    assert selected(driver) == "Second"
+    driver.press("Down", "Return")
+    assert ran == ["second"]
+    assert not [row for row in menu.rows if row.is_separator], "no line at an end"
+    with pytest.raises(KeyError):
+        menu.choose("First")
+
+
+def test_menus_of_the_header_show_shortcuts(driver: Driver) -> None:
+    driver.window.open_files()
+    driver.settle()
+    shortcuts = {row.label: row.shortcut for row in rows(driver)._rows}
+    assert shortcuts["Open a config…"] == "Ctrl+O"
+    driver.press("Escape")
+    driver.window.open_presets()
+    driver.settle()
+    driver.type("demo")
+    driver.press("Return")
+    driver.wait(lambda: driver.draft.preset == "demo", "the preset")
