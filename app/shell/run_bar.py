@@ -98,7 +98,7 @@ class RunBar(tk.Frame):
         if self._has_changed("details", self._has_details()):
             for label in (self._dot, self._title, self._detail):
                 label.configure(cursor="hand2" if self._has_details() else "")
-            self._detail.configure(takefocus=int(self._has_details()))
+            self._detail.configure(takefocus=self._has_details())
 
     def _tick(self) -> None:
         self._job = self.after(REFRESH_MS, self._tick)

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import os
-import time
 import tkinter as tk
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tkinter import filedialog
-from typing import Literal
 
 from app.background import Background
+from app.preferences import Preferences
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, frame, handler, text
 from app.widgets.table import table
 from app.windows.dialog import Dialog
+from app.windows.folder_listing import Item, Purpose, count_images, list_folder
 from modules.files import printable
 
-Purpose = Literal["open", "save", "folder", "any"]  # any: a file or a folder
-
-MAX_ENTRIES = 20_000  # listed per folder
 ROWS = 12
+COUNTED_AT_ONCE = 8  # folders
 
 
 def choose_path(
     owner: tk.Misc, purpose: Purpose, title: str, start: Path, endings: Sequence[str] = (), name: str = ""
 ) -> str:
-    """The chosen path, empty if cancelled. Only files with one of `endings`, e.g. ".yaml", are listed."""
+    """The chosen path, empty if cancelled. Only files with one of `endings`, e.g. ".yaml", are listed.
+
+    Without a `start` (`Path()`) it opens where the last such dialog was left.
+    """
+    places, kind = _places(owner), " ".join([purpose, *endings])
     chosen = start if start.is_file() else None
-    start = _existing(start)
+    start = _existing(Path(places.get(kind, "")) if start == Path() else start)
+    answer = _ask(owner, purpose, title, start, endings, chosen.name if chosen else name)
+    if answer:
+        places[kind] = str(Path(answer).parent)
+    return answer
+
+
+def _places(owner: tk.Misc) -> dict[str, str]:
+    """Where the dialogs were left, by what they choose: kept in the window's preferences."""
+    preferences = getattr(owner.nametowidget("."), "preferences", None)
+    return preferences.places if isinstance(preferences, Preferences) else {}
+
+
+def _ask(owner: tk.Misc, purpose: Purpose, title: str, start: Path, endings: Sequence[str], name: str) -> str:
     if owner.tk.call("tk", "windowingsystem") == "x11":
-        return _Chooser(owner, purpose, title, start, tuple(endings), chosen.name if chosen else name).answer()
+        return _Chooser(owner, purpose, title, start, tuple(endings), name).answer()
     types = [(" ".join(endings), " ".join(f"*{ending}" for ending in endings))] if endings else []
     kinds = [*types, ("All files", "*")]
     if purpose == "folder":
@@ -42,15 +56,6 @@ def choose_path(
     return filedialog.asksaveasfilename(
         parent=owner, title=title, initialdir=start, initialfile=name, filetypes=kinds, defaultextension=ending
     )
-
-
-@dataclass(frozen=True)
-class _Item:
-    """One row of the list."""
-
-    name: str
-    is_folder: bool
-    changed: str
 
 
 class _Chooser:
@@ -66,7 +71,7 @@ class _Chooser:
         self._answer = ""
         self._confirmed = ""
         self._folder, self._wanted = folder, name  # what is listed, and the entry to select in it
-        self._items: list[_Item] = []
+        self._items: list[Item] = []
         self._dialog = Dialog(owner, title)
         self._background = Background(self._dialog.window)
         body = self._dialog.body
@@ -105,7 +110,10 @@ class _Chooser:
     def _build_list(self, body: tk.Misc) -> None:
         box = frame(body)
         box.pack(fill="both", expand=True)
-        self._list = table(box, {"name": ("Name", 400), "changed": ("Modified", 150)})
+        columns = {"name": ("Name", 400), "changed": ("Modified", 150)}
+        if self._purpose == "folder":
+            columns = {"name": ("Name", 320), "images": ("Images", 80), "changed": ("Modified", 150)}
+        self._list = table(box, columns, ("images",))
         self._list.configure(height=ROWS)
         self._list.bind("<<TreeviewSelect>>", lambda event: self._on_select())
         self._list.bind("<Double-Button-1>", lambda event: self._on_return())
@@ -118,7 +126,7 @@ class _Chooser:
         self._message.configure(text="")
         self._path_entry.show(str(folder))  # what is accepted from now on, also before it is listed
         self._background.run(
-            lambda: _listing(folder, self._endings, self._purpose),
+            lambda: list_folder(folder, self._endings, self._purpose),
             lambda items: self._show(folder, items),
             lambda message: self._message.configure(text=message),
         )
@@ -135,18 +143,40 @@ class _Chooser:
         """What the path field says; a name alone is one in the listed folder."""
         return self._folder / os.path.expanduser(self._path_entry.get().strip())
 
-    def _show(self, folder: Path, items: list[_Item]) -> None:
+    def _show(self, folder: Path, items: list[Item]) -> None:
         if self._typed() != folder:
             return  # meanwhile another path was typed
         self._folder, self._items = folder, items
         self._list.delete(*self._list.get_children())
         for number, item in enumerate(items):
             mark = "▸  " if item.is_folder else "    "
-            self._list.insert("", "end", iid=str(number), values=(f"{mark}{item.name}", item.changed))
+            self._list.insert("", "end", iid=str(number), values=self._row(f"{mark}{item.name}", item.changed))
         named = [number for number, item in enumerate(items) if self._purpose != "save" and item.name == self._wanted]
         for number in named or [0] * (bool(items) and self._purpose == "open"):
             self._select(number)
         self._show_choice()
+        if self._purpose == "folder":
+            self._count_images(folder, 0)
+
+    def _row(self, name: str, changed: str, images: str = "") -> tuple[str, ...]:
+        return (name, images, changed) if self._purpose == "folder" else (name, changed)
+
+    def _count_images(self, folder: Path, first: int) -> None:
+        """Fill in how many images the listed folders hold, some at a time, as long as this folder is listed."""
+        names = [item.name for item in self._items[first : first + COUNTED_AT_ONCE]]
+
+        def show(counts: list[str]) -> None:
+            if folder != self._folder:
+                return
+            for number, count in enumerate(counts, start=first):
+                if count and self._list.exists(str(number)):
+                    name, _, changed = self._list.item(str(number), "values")
+                    self._list.item(str(number), values=self._row(name, changed, count))
+            if first + COUNTED_AT_ONCE < len(self._items):
+                self._count_images(folder, first + COUNTED_AT_ONCE)
+
+        if names:
+            self._background.run(lambda: [count_images(folder / name) for name in names], show)
 
     def _select(self, number: int) -> None:
         self._list.selection_set(str(number))
@@ -168,7 +198,7 @@ class _Chooser:
     def _show_choice(self) -> None:
         self._choice.configure(text=f"Chosen: {printable(self._chosen())}")
 
-    def _item(self) -> _Item | None:
+    def _item(self) -> Item | None:
         selected = self._list.selection()
         return self._items[int(selected[0])] if selected else None
 
@@ -245,21 +275,3 @@ def _existing(start: Path) -> Path:
     except OSError:
         return Path.home()  # the working directory was deleted
     return next((folder for folder in (start, *start.parents) if folder.is_dir()), Path.home())
-
-
-def _listing(folder: Path, endings: tuple[str, ...], purpose: Purpose) -> list[_Item]:
-    """The entries that are not hidden, folders first. Raises OSError."""
-    found: list[_Item] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            is_folder = entry.is_dir()
-            is_listed = is_folder or (purpose != "folder" and (not endings or entry.name.lower().endswith(endings)))
-            if is_listed and not entry.name.startswith("."):
-                try:
-                    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.stat().st_mtime))
-                except OSError:
-                    changed = ""  # a dangling link
-                found.append(_Item(entry.name, is_folder, changed))
-            if len(found) >= MAX_ENTRIES:
-                break
-    return sorted(found, key=lambda item: (not item.is_folder, item.name.lower()))

@@ -1,0 +1,69 @@
+"""What the file chooser shows of a folder: its entries, and how many images are in them."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from modules.config.sections.concept import IMAGE_SUFFIXES
+
+Purpose = Literal["open", "save", "folder", "any"]  # any: a file or a folder
+
+_MOST_LISTED: Final = 20_000
+_MOST_ENTRIES: Final = 5000  # looked at in one folder with its subfolders
+_ENDINGS: Final = tuple(IMAGE_SUFFIXES)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One row of the list."""
+
+    name: str
+    is_folder: bool
+    changed: str
+
+
+def list_folder(folder: Path, endings: tuple[str, ...], purpose: Purpose) -> list[Item]:
+    """The entries that are not hidden, folders first. Raises OSError."""
+    found: list[Item] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            is_folder = entry.is_dir()
+            is_listed = is_folder or (purpose != "folder" and (not endings or entry.name.lower().endswith(endings)))
+            if is_listed and not entry.name.startswith("."):
+                try:
+                    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.stat().st_mtime))
+                except OSError:
+                    changed = ""  # a dangling link
+                found.append(Item(entry.name, is_folder, changed))
+            if len(found) >= _MOST_LISTED:
+                break
+    return sorted(found, key=lambda item: (not item.is_folder, item.name.lower()))
+
+
+def count_images(folder: Path) -> str:
+    """The number of images in a folder and its subfolders: "40", "3,000+" if it is too large to look at; "" if none.
+
+    Hidden files and links to folders are left out, as they are when a concept is read. Call it off the Tk thread.
+    """
+    found = seen = 0
+    left = [folder]
+    while left:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen > _MOST_ENTRIES:
+                        return f"{found:,}+" if found else ""
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.name.lower().endswith(_ENDINGS):
+                        found += 1
+                    elif entry.is_dir(follow_symlinks=False):
+                        left.append(Path(entry.path))
+        except OSError:
+            continue
+    return f"{found:,}" if found else ""
