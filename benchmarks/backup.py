@@ -1,15 +1,18 @@
 """Speed of backups: python benchmarks/backup.py [--part disk|stall] [--size MB] [--folder FOLDER]
 
 - disk: a state of `--size` MB is written as a backup, flushed and read back, against plain writes and fsync of as many
-  bytes in one file; the two alternate, and the figure is the ratio of the medians of their speeds
+  bytes in one file, and against the same with direct reading back, which is the traffic that a backup has; the three
+  alternate, and the figures are the ratios of the medians of their speeds
 - stall: a model that has a state of `--size` MB is trained, on the GPU if there is one, once without backups and with
-  some in the background; the figure is how much longer the steps take from a backup's start to its end
+  some in the background; the figure is how much longer the steps take from a backup's start to its end. Training on
+  the CPU uses all cores but one, as training on a GPU leaves cores free; `--training_threads` sets another number
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import mmap
 import os
 import sys
 import tempfile
@@ -27,6 +30,7 @@ import torch
 from torch import nn
 
 from modules.checkpoint import Backups, OptimizerState, Position, TrainingState, pack_optimizer
+from modules.checkpoint.verified_write import drop_from_cache
 from modules.monitoring import SilentReport
 from modules.training.backup_writer import BackupWriter
 from modules.training.state_copy import StateCopy, size_of
@@ -52,44 +56,72 @@ def main() -> None:
     top.add_argument("--part", choices=("disk", "stall"), help="only this one")
     top.add_argument("--size", type=int, default=1000, help="of the state, in MB")
     top.add_argument("--folder", help="on the disk to measure; default: the temporary folder")
+    top.add_argument("--training_threads", type=int, default=0, help="of part stall on the CPU; default: cores - 1")
     options = top.parse_args()
     with tempfile.TemporaryDirectory(prefix="tandem-backup-", dir=options.folder) as place:
         if options.part != "stall":
             disk(Path(place), options.size)
         if options.part != "disk":
+            torch.set_num_threads(options.training_threads or max(1, (os.cpu_count() or 1) - 1))
             stall(Path(place), options.size)
 
 
 def disk(place: Path, size_mb: int) -> None:
-    """Print MB/s of plain writes and of backups."""
+    """Print MB/s of plain writes, of writes that are read back, and of backups."""
     count = size_mb * 10**6 // (3 * 4 * WIDTH * WIDTH) + 1
     tensors = [{f"layer.{n}": torch.randn(WIDTH, WIDTH) for n in range(count)} for _ in range(3)]
     moments = {f"{name}/{kind}": t for kind, of in zip("ab", tensors[1:], strict=True) for name, t in of.items()}
     state = TrainingState(position(1), tensors[0], None, OptimizerState("AdamW", moments, {}, []), {})
     size = size_of(state)
-    backups, speeds = Backups(place / "backup", keep=1), (list[float](), list[float]())
+    backups, speeds = Backups(place / "backup", keep=1), (list[float](), list[float](), list[float]())
     data = os.urandom(CHUNK)
     for _ in range(ROUNDS):
         back_up = partial(backups.write, state, "{}")
-        works: tuple[Callable[[], object], ...] = (partial(plain, place, size, data), back_up)
+        works: tuple[Callable[[], object], ...] = (
+            partial(plain, place, size, data),
+            partial(plain, place, size, data, reads=True),
+            back_up,
+        )
         for speed, work in zip(speeds, works, strict=True):
             started = time.perf_counter()
             work()
             speed.append(size / 1e6 / (time.perf_counter() - started))
-    written, backed_up = map(median, speeds)
+    written, both, backed_up = map(median, speeds)
     print(f"a state of {size / 1e6:.0f} MB, medians of {ROUNDS}:")
-    print(f"  plain write and fsync        {written:7.0f} MB/s  ({min(speeds[0]):.0f} to {max(speeds[0]):.0f})")
-    print(f"  backup, with reading back    {backed_up:7.0f} MB/s  ({min(speeds[1]):.0f} to {max(speeds[1]):.0f})")
-    print(f"  ratio                        {backed_up / written:7.2f}")
+    print(f"  plain write and fsync        {written:7.0f} MB/s  ({_range(speeds[0])})")
+    print(f"  the same, then read back     {both:7.0f} MB/s  ({_range(speeds[1])})")
+    print(f"  backup, with reading back    {backed_up:7.0f} MB/s  ({_range(speeds[2])})")
+    print(f"  ratio to plain writing       {backed_up / written:7.2f}")
+    print(f"  ratio to the same traffic    {backed_up / both:7.2f}")
 
 
-def plain(place: Path, size: int, data: bytes) -> None:
-    """Write `size` bytes and flush them."""
-    with (place / "plain").open("wb", buffering=0) as file:
+def plain(place: Path, size: int, data: bytes, *, reads: bool = False) -> None:
+    """Write `size` bytes and flush them; with `reads`, read them back past the system's cache."""
+    file = place / "plain"
+    with file.open("wb", buffering=0) as opened:
         for _ in range(size // len(data)):
-            file.write(data)
-        file.write(data[: size % len(data)])
-        os.fsync(file.fileno())
+            opened.write(data)
+        opened.write(data[: size % len(data)])
+        os.fsync(opened.fileno())
+    if reads:
+        read_back(file)
+
+
+def read_back(file: Path) -> None:
+    """By direct I/O, where the system has it, else from the disk by dropping the cache."""
+    memory = mmap.mmap(-1, CHUNK)  # aligned, as direct I/O asks for
+    try:
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+    except OSError:
+        descriptor = os.open(file, os.O_RDONLY)
+    drop_from_cache(descriptor, 0, 0)
+    with os.fdopen(descriptor, "rb", buffering=0) as opened:
+        while opened.readinto(memory):
+            pass
+
+
+def _range(speeds: list[float]) -> str:
+    return f"{min(speeds):.0f} to {max(speeds):.0f}"
 
 
 def stall(place: Path, size_mb: int) -> None:
@@ -136,11 +168,13 @@ def stall(place: Path, size_mb: int) -> None:
         alone += [step() for _ in range(STEPS)]
     del copy
     gc.collect()
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     writer.write(state(ROUNDS + 1), "{}")
-    foreground = time.perf_counter() - started
+    foreground, used = time.perf_counter() - started, time.process_time() - used
     one, copied, cost = median(alone), median(copies), median(lost)
-    print(f"\ntraining on {device.type}, a state of {size_of(state(0)) / 1e6:.0f} MB, medians of {ROUNDS} backups:")
+    threads = "" if device.type == "cuda" else f" ({torch.get_num_threads()} of {os.cpu_count()} cores)"
+    size = size_of(state(0)) / 1e6
+    print(f"\ntraining on {device.type}{threads}, a state of {size:.0f} MB, medians of {ROUNDS} backups:")
     print(f"  a step without a backup      {one * 1e3:7.0f} ms")
     print(f"  copy to host memory          {copied * 1e3:7.0f} ms")
     print(f"  training loses per backup    {cost * 1e3:7.0f} ms  ({min(lost) * 1e3:.0f} to {max(lost) * 1e3:.0f})")
@@ -148,6 +182,7 @@ def stall(place: Path, size_mb: int) -> None:
     print(
         f"  a backup in the background   {median(seconds) * 1e3:7.0f} ms, in the foreground {foreground * 1e3:.0f} ms"
     )
+    print(f"  processor time of a backup   {used * 1e3:7.0f} ms: hashing, copying, comparing, reading and writing")
 
 
 def position(step: int) -> Position:

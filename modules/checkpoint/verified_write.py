@@ -6,6 +6,7 @@ back comes from the device. Where there is none, the cache is flushed and droppe
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -209,9 +210,16 @@ def _aligned(size: int) -> Bytes:
 
 
 def _equal(one: Bytes, other: Bytes) -> bool:
-    words = len(one) - len(one) % 8  # of 8 bytes, in which numpy is faster
-    pairs = [each[:words].view(np.uint64) for each in (one, other)]
-    return np.array_equal(one[words:], other[words:]) and all(
-        np.array_equal(pairs[0][start : start + CHUNK_BYTES // 8], pairs[1][start : start + CHUNK_BYTES // 8])
-        for start in range(0, words // 8, CHUNK_BYTES // 8)
-    )
+    """By memcmp of the C library, which takes three quarters of numpy's time and holds no lock of the interpreter."""
+    assert _memcmp is not None
+    return len(one) == len(other) and _memcmp(one.ctypes.data, other.ctypes.data, len(one)) == 0
+
+
+def _memcmp_of_system() -> Callable[[int, int, int], int]:
+    found = ctypes.CDLL(None).memcmp
+    found.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+    found.restype = ctypes.c_int
+    return found  # type: ignore[no-any-return]
+
+
+_memcmp = _memcmp_of_system() if CAN_READ_WHILE_WRITING else None

@@ -84,7 +84,7 @@ def part_of(state: TrainingState, rank: int) -> TrainingState:
 class Pair:
     """Two ranks; `is_near` says whether rank 1 sees the run folder of rank 0."""
 
-    def __init__(self, folder: Path, *, is_near: bool = True, merges: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_near: bool = True, merges: bool = False, keep: int = 9) -> None:
         self.folder, self.report = folder, Recorded()
         self._barrier, self._texts = threading.Barrier(2, timeout=30), ["", ""]
         self._threads = ThreadPoolExecutor(2)
@@ -100,7 +100,7 @@ class Pair:
             )
             report = self.report if rank == 0 else SilentReport()
             place = folder if is_near or rank == 0 else folder / "elsewhere"
-            return sharded_backup_writer(place, Rotation(9), cast(DistributedRanks, ranks), report, merges=merges)
+            return sharded_backup_writer(place, Rotation(keep), cast(DistributedRanks, ranks), report, merges=merges)
 
         self.writers = [writer(0), writer(1)]
 

@@ -78,6 +78,8 @@ class CachedExamples:
         path = self._shards[self._slots.shard[slot]]
         try:
             entry = self._reader.read(path, int(self._slots.position[slot]))
+        except FileNotFoundError:
+            raise _gone(path) from None
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise _damaged(path, str(error)) from error
         if not self._checked[slot]:
@@ -148,6 +150,16 @@ def _bytes(entry: Entry) -> int:
 
 def _damaged(path: Path, why: str) -> DataError:
     return DataError(
-        f"The cache file {str(path)!r} is damaged or missing ({why}).",
+        f"The cache file {str(path)!r} is damaged ({why}).",
         "Delete that file and start again (with --resume latest): Tandem then encodes its images again.",
+    )
+
+
+def _gone(path: Path) -> DataError:
+    folder = next((each for each in reversed(path.parents) if not each.exists()), None)
+    what = f"file {str(path)!r}" if folder is None else f"folder {str(folder)!r}"
+    return DataError(
+        f"The cache {what} is gone: it was removed during the run, or its disk is not mounted any more.",
+        "Bring the disk back if that is the cause, and start again with --resume latest: Tandem encodes again what is "
+        "missing.",
     )

@@ -1,4 +1,4 @@
-"""Backups whose manifest fits the mutated files, loaded into a model and its optimizer."""
+"""Backups of both versions whose manifest fits the mutated files, loaded into a model and its optimizer."""
 
 from __future__ import annotations
 
@@ -6,15 +6,29 @@ import hashlib
 import json
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from modules.checkpoint import Backups, Position, find_damage, read_backup
+from modules.checkpoint import (
+    Backups,
+    FileEntry,
+    Part,
+    Position,
+    Rows,
+    TrainingState,
+    find_damage,
+    open_backup,
+    read_backup,
+    write_part,
+    write_texts,
+)
+from modules.checkpoint.hashed_files import HashedFile
 from modules.config import TrainConfig, dump
 from modules.config.io.text_formats import write_json
 from modules.distributed import Weights
@@ -24,6 +38,8 @@ from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.resume import check_unchanged
 from tests.torture.kind import Places
 from tests.torture.mutations import file_changed, file_replaced, json_changed, safetensors_changed
+
+PARTS = 2
 
 
 class Fuzzer:
@@ -39,11 +55,16 @@ class Fuzzer:
         position = Position(8, 1, 0, 41, 8, 2, 0.1, 0.2, 0.5, best_step=1, base={"model": "float32:0123"})
         state = capture_state(parts, position)
         self._config = config
-        self._good = Backups(places.seeds, keep=9).write(state, write_json(dump(config)))
-        self._resume(self._good)  # imports what is imported only then
+        backups, config_json = Backups(places.seeds, keep=9), write_json(dump(config))
+        self._good = [backups.write(state, config_json)]
+        state = replace(state, position=replace(position, step=2))
+        self._good.append(backups.write_files(2, lambda folder: _in_parts(folder, state, config_json), PARTS))
+        for good in self._good:
+            self._resume(good)  # imports what is imported only then
 
     def make(self, draw: Random) -> None:
-        folder = Path(shutil.copytree(self._good, self._places.case / "step-000001"))
+        good = draw.choice(self._good)
+        folder = Path(shutil.copytree(good, self._places.case / good.name))
         names = sorted(file.name for file in folder.iterdir())
         for name in draw.choices(names, k=draw.choice((1, 1, 1, 2))):
             if draw.random() < 0.05:
@@ -54,7 +75,7 @@ class Fuzzer:
             seal(folder)
 
     def read(self) -> str:
-        folder = self._places.case / "step-000001"
+        (folder,) = self._places.case.iterdir()
         newest, damaged = Backups(self._places.case, keep=1).newest_valid()
         assert (newest is None) == (find_damage(folder) is not None)
         if newest is None and damaged:
@@ -64,6 +85,10 @@ class Fuzzer:
 
     def _resume(self, folder: Path) -> None:
         state = read_backup(folder)
+        for name, tensor in open_backup(folder).weights.items():
+            if tensor.shape:  # as a rank that needs only some rows
+                rows = max(1, len(state.weights[name]) // 2)
+                assert torch.equal(tensor[:rows], state.weights[name][:rows]) or state.weights[name].isnan().any()
         check_unchanged(self._config, state)
         plan_for(self._config, 2, state)
         parts = components(self._config)
@@ -73,6 +98,28 @@ class Fuzzer:
             assert weight.shape == shapes[name] == parts.ema.average[name].shape
             weight.grad = torch.ones_like(weight)
         parts.guarded_step.apply()
+
+
+def _in_parts(folder: Path, state: TrainingState, config_json: str) -> dict[str, FileEntry]:
+    """What several ranks write, each a share of the rows of every matrix, and the first one all the rest."""
+    files = write_texts(folder, state, config_json)
+    assert state.ema is not None
+    kinds = {"weights": state.weights, "ema": state.ema, "optimizer": state.optimizer.tensors}
+    for index in range(PARTS):
+        own: dict[str, dict[str, Tensor]] = {}
+        rows: dict[str, dict[str, Rows]] = {}
+        for kind, tensors in kinds.items():
+            own[kind], rows[kind] = {}, {}
+            for name, tensor in tensors.items():
+                if tensor.dim() > 1:
+                    first, last = (len(tensor) * each // PARTS for each in (index, index + 1))
+                    own[kind][name], rows[kind][name] = tensor[first:last], Rows(first, len(tensor))
+                elif index == 0:
+                    own[kind][name] = tensor
+        optimizer = replace(state.optimizer, tensors=own["optimizer"])
+        part = replace(state, weights=own["weights"], ema=own["ema"], optimizer=optimizer)
+        files |= write_part(part, Part(index, PARTS, rows), lambda name: HashedFile(folder / name))
+    return files
 
 
 def components(config: TrainConfig) -> Any:
@@ -86,6 +133,7 @@ def components(config: TrainConfig) -> Any:
         weights=weights,
         ema=Ema(weights.local, config.ema_decay, weights.swap),
         guarded_step=GuardedStep(optimizer, weights, scaler, config.max_grad_norm),
+        fused_backward=None,
         precision=SimpleNamespace(scaler=scaler),
     )
 
