@@ -9,6 +9,7 @@ from typing import Final, Self
 from pydantic import model_validator
 
 from modules.config.family_files import family_names
+from modules.config.memory_rules import memory_rules
 from modules.config.section import Section, broken_rules, setting
 from modules.config.sections.adapters import (
     TARGET_PRESETS,
@@ -18,6 +19,7 @@ from modules.config.sections.adapters import (
     target_patterns,
 )
 from modules.config.sections.data import DataSettings
+from modules.config.sections.memory import MemorySettings
 from modules.config.sections.model import ModelSettings
 from modules.config.sections.multi_gpu import MultiGpuSettings
 from modules.config.sections.optimizer import OptimizerSettings, parse_learning_rate_factors
@@ -37,6 +39,7 @@ SECTIONS: tuple[type[Section], ...] = (
     ModelSettings,
     DataSettings,
     TrainingSettings,
+    MemorySettings,
     OptimizerSettings,
     AdapterSettings,
     MultiGpuSettings,
@@ -49,6 +52,7 @@ class TrainConfig(
     ModelSettings,
     DataSettings,
     TrainingSettings,
+    MemorySettings,
     OptimizerSettings,
     AdapterSettings,
     MultiGpuSettings,
@@ -81,6 +85,7 @@ class TrainConfig(
             *_adapter_rules(self),
             *_cache_rules(self),
             *_logging_rules(self),
+            *memory_rules(self),
         ]
         if rules:
             raise broken_rules(rules)
@@ -207,10 +212,14 @@ def _cache_rules(config: TrainConfig) -> _Rules:
 
 
 def _logging_rules(config: TrainConfig) -> _Rules:
-    if config.tensorboard or not config.histograms_every:
+    every = config.histograms_every
+    if every and not config.tensorboard:
+        sentence = "but tensorboard, which shows them, is false; set it to true, or histograms_every to never"
+    elif every.unit == "minutes" and config.training_mode == "fully_sharded":
+        sentence = "but with fully_sharded all processes compute them in the same step; give steps or epochs"
+    else:
         return []
-    sentence = "but tensorboard, which shows them, is false; set it to true, or histograms_every to never"
-    return [("histograms_every", f"is {config.histograms_every}, {sentence}")]
+    return [("histograms_every", f"is {every}, {sentence}")]
 
 
 def _adapter_rules(config: TrainConfig) -> _Rules:

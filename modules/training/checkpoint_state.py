@@ -76,7 +76,7 @@ def current_position(progress: Progress, plan: Plan, world_size: int, early_stop
 def capture_state(components: Components, position: Position) -> TrainingState:
     """The state as it is now, as full tensors; most are not copied, so write it before training continues."""
     weights, ema = components.weights, components.ema
-    packed = pack_optimizer(components.guarded_step.optimizer, {id(own): name for name, own in weights.local.items()})
+    packed = pack_optimizer(components.guarded_step.optimizer, components.guarded_step.names)
     return TrainingState(
         position=position,
         weights=full_weights(weights),
@@ -89,7 +89,7 @@ def capture_state(components: Components, position: Position) -> TrainingState:
 def capture_part(components: Components, position: Position, rank: int, world_size: int) -> TrainingState:
     """What this rank holds of the state as it is now, not copied; what every rank has as a whole is rank 0's part."""
     weights, ema = components.weights, components.ema
-    packed = pack_optimizer(components.guarded_step.optimizer, {id(own): name for name, own in weights.local.items()})
+    packed = pack_optimizer(components.guarded_step.optimizer, components.guarded_step.names)
     own = {name: tensor.detach() for name, tensor in weights.local.items()}
     rows: dict[str, dict[str, Rows]] = {}
 
@@ -124,7 +124,7 @@ def restore_state(state: TrainingState | StoredState, components: Components) ->
         )
     try:
         weights.load_full(state.weights)
-        names = {id(own): name for name, own in weights.local.items()}
+        names = components.guarded_step.names
         settings = {"lr", *components.config.optimizer.arguments()}
         saved = state.optimizer
         own = OptimizerState(saved.class_name, _Own(weights, saved.tensors, _of), saved.values, saved.groups)

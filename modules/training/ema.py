@@ -46,7 +46,11 @@ class Ema:
         self._swap = swap_values if on_cpu else swap
         self._limit, self._every, self._on_cpu = decay, every, on_cpu
         host = "cpu" if on_cpu else None
-        self.average = {name: weight.detach().to(host, copy=True) for name, weight in weights.items()}
+        # in bf16 it would stay as it is: a step of 0.001 is far below its precision
+        self._has_half = any(weight.dtype == torch.bfloat16 for weight in weights.values())
+        self.average = {
+            name: weight.detach().to(host, _average_dtype(weight), copy=True) for name, weight in weights.items()
+        }
 
     def update(self, step: int) -> None:
         """Move towards the current weights after optimizer step `step` (1-based), if one is due."""
@@ -55,7 +59,12 @@ class Ema:
         share = 1 - min(self._limit, (1 + step) / (10 + step)) ** self._every
         if self._on_cpu:
             for name, weight in self._weights.items():
-                self.average[name].lerp_(weight.detach().to("cpu"), share)
+                average = self.average[name]
+                average.lerp_(weight.detach().to("cpu", average.dtype), share)
+            return
+        if self._has_half:
+            for name, weight in self._weights.items():
+                self.average[name].lerp_(weight.detach().to(self.average[name].dtype), share)
             return
         current = [weight.detach() for weight in self._weights.values()]
         torch._foreach_lerp_(list(self.average.values()), current, share)
@@ -73,9 +82,33 @@ class Ema:
         """The model holds the averaged weights inside the block, and `average` the model's own; then again their own.
 
         The device holds no more than one copy of what is trained besides, and none with the average in host memory.
+        The average of bf16 weights, which is in fp32, stays where it is; the weights are kept in host memory.
         """
+        if self._has_half:
+            with self._copied():
+                yield
+            return
         self._swap(self._weights, self.average)
         try:
             yield
         finally:
             self._swap(self._weights, self.average)
+
+    @contextmanager
+    def _copied(self) -> Iterator[None]:
+        own = {name: weight.detach().to("cpu", copy=True) for name, weight in self._weights.items()}
+        try:
+            _copy(self.average, self._weights)
+            yield
+        finally:
+            _copy(own, self._weights)
+
+
+@torch.no_grad()
+def _copy(values: Tensors, weights: Tensors) -> None:
+    for name, weight in weights.items():
+        weight.copy_(values[name])
+
+
+def _average_dtype(weight: Tensor) -> torch.dtype:
+    return torch.float32 if weight.dtype == torch.bfloat16 else weight.dtype

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from modules.checkpoint import Backups, Position, Rotation, StoredState
 from modules.config import TrainConfig
@@ -169,25 +169,28 @@ class GenericTrainer:
             if batch.is_last_of_step:
                 self.metrics.begin_gradient_sync(scaled)
                 self.memory.enter_gradient_sync()
-            scaled.backward()
+            self.backward(scaled, last=batch.is_last_of_step)
         self.metrics.add_loss(loss, len(batch))
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradients of `loss` []; with fused_backward the `last` piece of a step applies them as well."""
+        if last and (fused := self.components.fused_backward) is not None:
+            self.set_learning_rate()
+            fused.step(loss, self.frozen_groups(), self.progress.step)
+        else:
+            loss.backward()
 
     def optimizer_step(self, samples: int) -> None:
         """Apply the gradients of a step of `samples` samples, unless they are not finite on any rank."""
         components = self.components
         self.metrics.begin("optimizer")
-        factor = learning_rate_factor(self.progress.step, components.total_steps, self.config)
-        learning_rate = components.plan.learning_rate * factor
-        set_learning_rate(
-            components.guarded_step.optimizer,
-            learning_rate,
-            [group.learning_rate_factor for group in components.groups],
-        )
+        learning_rate = self.set_learning_rate()
         after = self.progress.after(samples)
-        grad_norm = components.guarded_step.apply(
-            [group.is_frozen(self.progress) for group in components.groups],
-            partial(self.histograms.report_if_due, self.progress, after),
-        )
+        if components.fused_backward is not None:
+            grad_norm = components.fused_backward.finish()
+        else:
+            on_gradients = partial(self.histograms.report_if_due, self.progress, after)
+            grad_norm = components.guarded_step.apply(self.frozen_groups(), on_gradients, self.progress.step)
         self.previous, self.progress = self.progress, after
         if components.ema is not None:
             components.ema.update(self.progress.step)
@@ -195,6 +198,19 @@ class GenericTrainer:
         self.sync_buffers()
         self.metrics.end_step(self.progress, learning_rate, grad_norm, out_of_memory=self.memory.skip_step)
         self.memory.end_step()
+
+    def set_learning_rate(self) -> float:
+        """Set that of the coming step for every group; returns the run's."""
+        components = self.components
+        factor = learning_rate_factor(self.progress.step, components.total_steps, self.config)
+        learning_rate = components.plan.learning_rate * factor
+        factors = [group.learning_rate_factor for group in components.groups]
+        set_learning_rate(components.guarded_step.optimizer, learning_rate, factors)
+        return learning_rate
+
+    def frozen_groups(self) -> list[bool]:
+        """Which of the optimizer's groups the coming step leaves as they are."""
+        return [group.is_frozen(self.progress) for group in self.components.groups]
 
     # Between steps
 

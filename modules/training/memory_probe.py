@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
@@ -142,7 +142,8 @@ def fits(components: Components, dropout: PerSampleDropout, make_batch: Callable
         with dropout.of(batch.seeds, 0):
             with components.precision.autocast():
                 losses = components.family.loss(batch)
-            (losses.sum() * 0).backward()
+            with nullcontext() if components.fused_backward is None else components.fused_backward.discarding():
+                (losses.sum() * 0).backward()
         del reserved
     except RuntimeError as error:
         if not is_out_of_memory(error):

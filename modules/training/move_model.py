@@ -24,10 +24,12 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
     """Move `family.model` in place to `device`, or only the part of it that is `within`, without what is sharded.
 
     Frozen linear and convolution layers get the format that `parts` asks for, since autocast computes with either, and
-    all else that of trained weights. One tensor at a time: those of a file take no memory before, and none twice.
+    all else that of trained weights: with `stochastic_rounding` bf16 in these layers. One tensor at a time: those of a
+    file take no memory before, and none twice.
     """
     trained = weights_dtype(config.precision)
     usual = HALF_DTYPES.get(config.precision, trained) if family.half_frozen_weights else trained
+    trained_layers = torch.bfloat16 if config.stochastic_rounding else trained
     given = {entry.part: entry.weights for entry in config.parts if entry.weights != "run"}
     # what is not quantised in a part is kept as the run computes
     rest = HALF_DTYPES.get(config.precision, trained)
@@ -49,7 +51,9 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
         ):
             quantize_(cast(nn.Linear, module), quantized[part], device)
             own = list(module.parameters(recurse=False))
-        dtype = kept.get(part, usual) if is_frozen_layer else trained
+        dtype = trained_layers if isinstance(module, LAYERS) else trained
+        if is_frozen_layer:
+            dtype = kept.get(part, usual)
         for weight in own:
             weight.data = _converted(weight.data, device, dtype, config)
         for key, buffer in module.named_buffers(recurse=False):

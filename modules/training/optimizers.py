@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from modules.config import ConfigError, ResumeError, TrainConfig
 from modules.distributed import HostCopy, Weights
 from modules.files import printable
 from modules.run.folder.error_help import explain_exception
+from modules.training.single_steps import SingleSteps
 
 
 def check_installed(config: TrainConfig) -> None:
@@ -60,25 +63,38 @@ class GuardedStep:
         weights: Weights,
         scaler: torch.amp.GradScaler,
         max_norm: float | None,
+        single: SingleSteps | None = None,
     ) -> None:
+        """`single`: update the weights one by one, which those in bf16 need."""
         self.optimizer = optimizer
+        self.single = single
         self._weights = weights
         self._scaler = scaler
         self._max_norm = max_norm
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        held = weights.local if single is None else single.held
+        self.names = {id(own): name for name, own in held.items()}  # of what the optimizer holds
+        self._groups = [
+            [weights.local[self.names[id(own)]] if single else own for own in group["params"]]
+            for group in optimizer.param_groups
+        ]
+        self._parameters = [weight for group in self._groups for weight in group]
         # fused kernels read `found_inf` on the device; for others the host has to decide
         self._on_device = all(group.get("fused") for group in optimizer.param_groups)
         self._has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
+        self._number = 0  # of the step
         self.is_restored = False  # from a backup, with which no step has been made
 
-    def apply(self, frozen: Sequence[bool] = (), on_gradients: Callable[[], object] = lambda: None) -> Tensor:
-        """One optimizer step from the current gradients, which are then cleared; returns their norm [] before clipping.
+    def apply(
+        self, frozen: Sequence[bool] = (), on_gradients: Callable[[], object] = lambda: None, number: int = 0
+    ) -> Tensor:
+        """Optimizer step `number` from the current gradients, which are then cleared; returns their norm [] unclipped.
 
         `frozen` says for each group whether to leave it as it is: without gradients an optimizer skips a weight, weight
         decay and momentum included, and the norm does not count it. `on_gradients` is called when the gradients are
         clipped and not applied yet.
         """
         self._weights.collect_gradients()
+        self._number = number
         set_aside = self._set_aside(frozen)
         norm = torch.zeros((), device=self._parameters[0].device)
         if not (frozen and all(frozen)):
@@ -88,6 +104,22 @@ class GuardedStep:
         self._weights.clear_gradients()
         return norm
 
+    def step_one(self, weight: Tensor, number: int) -> Tensor:
+        """Step `number` of one weight, with `single`; returns the norm [] of its gradient, which stays unclipped.
+
+        If that is not finite, the weight stays as it is. `single.finish` follows the last weight.
+        """
+        assert self.single is not None, "see FusedBackward"
+        assert weight.grad is not None, "see FusedBackward"
+        norm = _total_norm([weight.grad])
+        step = partial(self.single.step, weight, number)
+        with self._check_restored():
+            if self._on_device and (self.single.has_state(weight) or not self._has_momentum):  # as in _step
+                self._step_on_device(norm, step)
+            elif math.isfinite(norm.item()):
+                step()
+        return norm
+
     def undo_backoff(self, steps: int) -> None:
         """Raise fp16's loss scale to what it was before `steps` skipped steps that no overflow made not finite."""
         if steps and self._scaler.is_enabled():
@@ -95,19 +127,23 @@ class GuardedStep:
 
     def _set_aside(self, frozen: Sequence[bool]) -> list[tuple[Tensor, Tensor | None]]:
         """Take the gradients of `frozen` groups away; returns what to give back after the step."""
-        groups = zip(self.optimizer.param_groups, frozen, strict=bool(frozen))
-        taken = [(p, p.grad) for group, is_frozen in groups if is_frozen for p in group["params"]]
+        groups = zip(self._groups, frozen, strict=bool(frozen))
+        taken = [(weight, weight.grad) for group, is_frozen in groups if is_frozen for weight in group]
         for parameter, _ in taken:
             parameter.grad = None
         return taken
 
-    def _first_step(self, norm: Tensor, on_host: HostCopy | None) -> None:
-        """`_step` with a restored state, which only the optimizer itself knows to be complete.
+    @contextmanager
+    def _check_restored(self) -> Iterator[None]:
+        """Around the first step with a restored state, which only the optimizer itself knows to be complete.
 
         Raises ResumeError, unless another fault shows only here: memory ran out, a peer was lost, the GPU failed.
         """
+        if not self.is_restored:
+            yield
+            return
         try:
-            self._step(norm, on_host)
+            yield
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
             if isinstance(error, dist.DistError) or explain_exception(error, training=True).kind != "error":
                 raise
@@ -116,20 +152,18 @@ class GuardedStep:
                 f"resume: the optimizer cannot continue from the state in the backup ({reason}).",
                 "The backup is damaged or from another version; use an older one, or start a new run from its weights.",
             ) from error
-        self.is_restored = False
 
     def _clip_and_step(self, on_gradients: Callable[[], object]) -> Tensor:
         self._scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = self._weights.total_norm(nn.utils.get_total_norm(gradients, foreach=True))
+        norm = self._weights.total_norm(_total_norm(gradients))
         on_host = None if self._on_device else HostCopy(norm)  # on its way while the gradients are clipped
         if self._max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self._max_norm, norm, foreach=True)
         on_gradients()
-        if self.is_restored:
-            self._first_step(norm, on_host)
-        else:
+        with self._check_restored():
             self._step(norm, on_host)
+        self.is_restored = False
         self._scaler.update()
         return norm
 
@@ -137,17 +171,32 @@ class GuardedStep:
         """A step of the optimizer, unless the norm is not finite."""
         if on_host is not None:
             if math.isfinite(on_host.read()[0]):
-                self.optimizer.step()
+                self._step_optimizer()
         elif self._has_momentum and not self.optimizer.state and not torch.isfinite(norm):
             pass  # fused SGD would take its momentum as initialised by a first step that was skipped
         elif self._scaler.is_enabled():
             self._scaler.step(self.optimizer)
         else:
-            self._step_on_device(norm)
+            self._step_on_device(norm, self._step_optimizer)
 
-    def _step_on_device(self, norm: Tensor) -> None:
+    def _step_on_device(self, norm: Tensor, step: Callable[[], object]) -> None:
         found_inf = (~torch.isfinite(norm)).to(torch.float32)
         self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # the protocol of torch.amp.GradScaler
         self.optimizer.grad_scale = None  # type: ignore[attr-defined]
-        self.optimizer.step()
+        step()
         del self.optimizer.found_inf, self.optimizer.grad_scale  # type: ignore[attr-defined]
+
+    def _step_optimizer(self) -> None:
+        if self.single is None:
+            self.optimizer.step()
+        else:
+            self.single.step_all(self._number)
+
+
+def _total_norm(gradients: list[Tensor]) -> Tensor:
+    """The norm [] of all; of bf16 ones in fp32, where torch rounds each to bf16."""
+    if any(gradient.dtype == torch.bfloat16 for gradient in gradients):
+        norms: list[Tensor] = list(torch._foreach_norm(gradients, 2.0, torch.float32))
+        whole: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        return whole
+    return nn.utils.get_total_norm(gradients, foreach=True)

@@ -18,6 +18,8 @@ from modules.training.backup_writer import BackupWriter
 from modules.training.dataset import Dataset, RowSelection, check_validation, prepare_dataset, resolve_data
 from modules.training.ema import Ema, decay_for_batch
 from modules.training.fetch_base_model import fetch_base_model
+from modules.training.fused_backward import FusedBackward
+from modules.training.memory_table.report import check_memory
 from modules.training.model_setup import check_available, load_family, prepare_model
 from modules.training.optimizers import GuardedStep, build_optimizer
 from modules.training.own_data import prepare_own_data
@@ -27,6 +29,7 @@ from modules.training.precision import Precision, can_use_tf32
 from modules.training.resume import check_initial_model
 from modules.training.sample_requests import sample_requests
 from modules.training.schedule_free import ScheduleFreeWeights
+from modules.training.single_steps import SingleSteps, optimizer_weights
 from modules.training.submodules import SubmoduleGroup, submodule_groups
 
 
@@ -44,6 +47,7 @@ class Components:
     groups: list[SubmoduleGroup]  # of the optimizer, in its order
     data: Dataset
     guarded_step: GuardedStep
+    fused_backward: FusedBackward | None
     ema: Ema | None
     schedule_free: ScheduleFreeWeights | None  # of an optimizer that averages the weights
     backups: BackupWriter
@@ -89,6 +93,7 @@ def build_components(
     precision = choose_precision(config, ranks, parallelism)
     kind = check_available(config)
     fetch_base_model(kind, config, ranks, report, check_stop)
+    check_memory(kind, config, ranks.device, ranks.world_size)
     data_config = resolve_data(config, kind, ranks, report, check_stop)
     family = load_family(data_config)
     plan = replace(plan, initial_model=check_initial_model(family, config, plan.initial_model))
@@ -119,7 +124,12 @@ def build_components(
     weights = parallelism.wrap_model(family)
     undecayed = [] if config.decay_norms_and_biases else without_decay(weights.model)
     groups = parameter_groups(submodule_groups(family, config, weights.local), weights.shapes, config, undecayed)
-    optimizer = build_optimizer([group.for_optimizer(weights.local) for group in groups], config)
+    held = optimizer_weights(weights.local)
+    optimizer = build_optimizer([group.for_optimizer(held) for group in groups], config)
+    single = None
+    if config.stochastic_rounding or config.fused_backward:
+        single = SingleSteps(optimizer, weights.local, held, config.seed)
+    guarded_step = GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, single)
     ema_decay = decay_for_batch(config.ema_decay, plan.global_batch_size, config.ema_reference_batch_size)
     return Components(
         config=config,
@@ -131,7 +141,8 @@ def build_components(
         weights=weights,
         groups=groups,
         data=data,
-        guarded_step=GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm),
+        guarded_step=guarded_step,
+        fused_backward=FusedBackward(guarded_step, weights) if config.fused_backward else None,
         ema=Ema(weights.local, ema_decay, weights.swap, config.ema_update_every, on_cpu=config.ema_on_cpu)
         if config.ema
         else None,

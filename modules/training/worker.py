@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from modules.config import Interval, TrainConfig, TrainingError
+from modules.config import ConfigError, Interval, TrainConfig, TrainingError
 from modules.config.hyperparameters import hyperparameters
 from modules.distributed import (
     DistributedRanks,
@@ -197,6 +197,11 @@ def _trainer(
 ) -> GenericTrainer:
     """The trainer for the config's way of using several devices."""
     if isinstance(ranks, DistributedRanks):
+        if config.fused_backward:
+            raise ConfigError(
+                f"fused_backward is true, but there are {ranks.world_size} processes, whose gradients are summed "
+                "before they are applied; set it to false, or train on one GPU (device_ids)."
+            )
         if config.training_mode == "fully_sharded":
             from modules.training.fully_sharded_trainer import FullyShardedTrainer  # its import takes a second
 

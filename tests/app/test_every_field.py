@@ -37,6 +37,8 @@ FIRST: dict[str, dict[str, object]] = {  # other settings that make a value vali
     "node_rank": {"enable_multi_gpu": True, "num_nodes": 3},
     "early_stopping_patience": {"validation_split": 0.25},
     "restore_best": {"validation_split": 0.25},
+    "stochastic_rounding": {"precision": "bf16", "method": "fine_tune"},
+    "fused_backward": {"max_grad_norm": None},
 }
 
 

@@ -100,6 +100,8 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
     data["tensorboard"] = data["tensorboard"] or data["histograms_every"] != "never"
     if data["training_mode"] == "fully_sharded":
         data["channels_last"], data["gradient_compression"] = False, "none"
+        if "minute" in data["histograms_every"]:
+            data["histograms_every"] = "2 epochs"
         if not OPTIMIZERS[data["optimizer"]["name"]].is_elementwise:
             data["training_mode"] = "distributed"
     for number, concept in enumerate(data["concepts"]):
@@ -118,9 +120,22 @@ def fitting(data: dict[str, Any]) -> dict[str, Any]:
         data["cache_only"] = False
     if data["warmup_steps"]:
         data["warmup_fraction"] = 0.0
+    settle_memory(data)
     if data["optimizer"]["name"] == "sgd" and data["optimizer"]["momentum"] == 0:
         data["optimizer"]["nesterov"] = False
     return data
+
+
+def settle_memory(data: Any) -> None:
+    """What the ways to save memory do not go with."""
+    if not OPTIMIZERS[data["optimizer"]["name"]].steps_alone:
+        data["stochastic_rounding"] = data["fused_backward"] = False
+    if data["stochastic_rounding"]:
+        data.update(precision="bf16", method="fine_tune", training_mode="distributed")
+        data["stochastic_rounding"] = data["optimizer"]["name"] != "schedule_free_adamw"
+    if data["fused_backward"]:
+        data.update(enable_multi_gpu=False, max_grad_norm=None, gradient_accumulation_steps=1, global_batch_size=None)
+        data.update(histograms_every="never", precision="bf16")
 
 
 def paths(data: Any, prefix: str = "") -> set[str]:
