@@ -50,23 +50,32 @@ class PixelOptions(Section):
         ge=1,
         le=8,
         title="Patch size",
+        advanced=True,
         help="Side of the pixel squares that the network sees as one: 2 is about 4 times as fast as 1, but less sharp.",
         resume="fixed",
     )
     tokens: int = setting(
-        16, ge=1, le=256, title="Maximum words per caption", help="Longer captions are truncated.", resume="fixed"
+        16,
+        ge=1,
+        le=256,
+        title="Maximum words per caption",
+        advanced=True,
+        help="Longer captions are truncated.",
+        resume="fixed",
     )
     vocabulary: int = setting(
         2048,
         ge=16,
         le=1_000_000,
         title="Vocabulary size",
+        advanced=True,
         help="How many words can be distinguished. If too few, different words mean the same to the model.",
         resume="fixed",
     )
     timesteps: TimestepDistribution = setting(
         "logit_normal",
         title="Timestep distribution",
+        advanced=True,
         help="uniform: all noise levels equally often. logit_normal: more often the middle ones, which decide shapes.",
         resume="warn",
     )
@@ -75,6 +84,7 @@ class PixelOptions(Section):
         ge=0.1,
         le=100,
         title="Timestep shift",
+        advanced=True,
         help="Above 1, training and sampling spend more time at high noise levels, where the caption decides.",
         resume="warn",
     )
@@ -149,7 +159,7 @@ class PixelExample:
 class PixelDiffusion(Family):
     """Flow matching on pixels."""
 
-    about = "A small U-Net on pixels, trained from scratch: the demo. No base model is needed."
+    about = "Pixel diffusion: a small U-Net on pixels, trained from scratch, the demo; no base model is needed."
     Options = PixelOptions
     methods = ("fine_tune", "lora")
     image_cache = "optional"
