@@ -67,12 +67,15 @@ def measure(options: argparse.Namespace) -> int:
     allow_code(config.family, trust=options.trust_code)
     request = BenchmarkRequest(options.steps, options.warm_up)
     cases = cases_of(config, options.ranks, options.batch_sizes)
-    result = run_benchmark(config, str(options.config), cases, request, echo)
+
+    def keep(measured: BenchmarkResult) -> None:
+        if options.json is not None:
+            measured.save(Path(options.json))
+
+    result = run_benchmark(config, str(options.name or options.config), cases, request, echo, keep)
     echo("")
     for line in result_lines(result):
         echo(line)
-    if options.json is not None:
-        result.save(Path(options.json))
     failed = [case for case in result.cases if case.measured is None]
     if options.plot is not None and len(failed) < len(result.cases):
         from modules.run.benchmark.plot import save_plot
@@ -122,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--json", metavar="FILE", help="also write the result as JSON, for --compare")
     top.add_argument("--plot", metavar="FILE", help="also draw it as a PNG")
+    top.add_argument("--name", help="what the result calls the config (default: its file)")
     top.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two JSON files instead of measuring")
     add_trust_code(top)
     add_version(top)

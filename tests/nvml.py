@@ -14,7 +14,7 @@ RTX: Final[dict[str, object]] = {"name": "NVIDIA GeForce RTX 4090", "uuid": "GPU
 # Answers as drivers give them: of a data centre's GPU under full load, of a laptop's, and of one divided by MIG.
 H100: Final[dict[str, object]] = {
     "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-h100", "memory_mib": 81_559, "used_mib": 20_480, "utilization": 98,
-    "temperature_c": 61, "power_mw": 652_310, "limit_mw": 700_000, "reasons": 0x04,
+    "temperature_c": 61, "power_mw": 652_310, "limit_mw": 700_000, "default_mw": 700_000, "reasons": 0x04,
     "clocks": {"1": 1755, "2": 2619}, "max_clocks": {"1": 1980, "2": 2619},
 }  # fmt: skip
 LAPTOP: Final[dict[str, object]] = {

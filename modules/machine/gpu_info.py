@@ -147,7 +147,7 @@ class GpuMonitor:
             self._cpu_from = time.monotonic()
         for gpu, load in zip(self._gpus, gpu_load(self._gpus), strict=False):
             measured = {name: value for name, value in asdict(load).items() if isinstance(value, (int, float))}
-            for name in ("index", "memory_total_mib", "power_limit_w", "sm_clock_max_mhz"):
+            for name in ("index", "memory_total_mib", "power_limit_w", "power_default_w", "sm_clock_max_mhz"):
                 measured.pop(name, None)
             values.update({f"gpu {gpu.index} {name}": float(value) for name, value in measured.items()})
         return values

@@ -30,7 +30,8 @@ class GpuLoad:
     temperature_c: int | None
     power_w: float | None
     memory_total_mib: int | None = None
-    power_limit_w: float | None = None
+    power_limit_w: float | None = None  # in force
+    power_default_w: float | None = None  # the limit that the card comes with
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     memory_clock_mhz: int | None = None
@@ -62,6 +63,7 @@ def _measure(nvml: ModuleType, gpu: Gpu) -> GpuLoad:
     temperature = query_nvml(nvml, nvml.nvmlDeviceGetTemperature, whole, nvml.NVML_TEMPERATURE_GPU)
     power_mw = query_nvml(nvml, nvml.nvmlDeviceGetPowerUsage, whole)
     limit_mw = query_nvml(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, whole)
+    default_mw = query_nvml(nvml, nvml.nvmlDeviceGetPowerManagementDefaultLimit, whole)
     bits = query_nvml(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, whole)
     return GpuLoad(
         gpu.index,
@@ -71,6 +73,7 @@ def _measure(nvml: ModuleType, gpu: Gpu) -> GpuLoad:
         power_w=None if power_mw is None else power_mw / 1000,
         memory_total_mib=None if memory is None else int(memory.total) >> 20,
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
+        power_default_w=None if default_mw is None else default_mw / 1000,
         sm_clock_mhz=query_nvml(nvml, nvml.nvmlDeviceGetClockInfo, whole, nvml.NVML_CLOCK_SM),
         sm_clock_max_mhz=query_nvml(nvml, nvml.nvmlDeviceGetMaxClockInfo, whole, nvml.NVML_CLOCK_SM),
         memory_clock_mhz=query_nvml(nvml, nvml.nvmlDeviceGetClockInfo, whole, nvml.NVML_CLOCK_MEM),

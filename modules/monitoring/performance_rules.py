@@ -25,6 +25,7 @@ COMMUNICATION_FRACTION: Final = 0.3  # of a step on the median rank, and half of
 MIN_READINGS: Final = 3  # of a GPU, two seconds apart
 LOW_CLOCK: Final = 0.85  # of its highest clock, with a throttle reason
 LIMITED_CLOCK: Final = 0.7  # with the power limit as reason, which under full load is usual at higher clocks
+LOWERED_LIMIT: Final = 0.98  # of the power limit that a card comes with, at which small cards are slow by design
 BUSY_PERCENT: Final = 90.0
 LOW_POWER: Final = 0.35  # of the power limit, in a GPU that is busy and
 FULL_MEMORY: Final = 0.95  # whose memory is full
@@ -76,13 +77,13 @@ def straggler(seen: Observation) -> Finding | None:
     host, rank = slowest.host, slowest.rank
     delay = f"the others wait {late_s:.2f} s of each {slowest.step_s:.2f} s step"
     who = f"Rank {rank} on {host} is a straggler: {delay}"
-    if slowest.data_s - median(each.data_s for each in others) > late_s / 2:
+    if _is_late_by_data(slowest, late_s, others):
         return Finding(
             f"{who}, because its loader takes {slowest.data_s:.2f} s to deliver images. Is the disk of {host} slower, "
             "or are its CPUs busy? Put cache_dir on a local disk, or raise loader_workers.",
             excess,
         )
-    ratio = _s_per_sample(slowest) / median(_s_per_sample(each) for each in others)
+    ratio = _slowness(slowest, others)
     if ratio < SLOWDOWN or _is_mixed(seen, slowest):
         return None  # it has more samples, which the start-up report shows; or see mixed_gpus
     if reasons := seen.held_back_by(rank):
@@ -100,9 +101,11 @@ def straggler(seen: Observation) -> Finding | None:
 
 def mixed_gpus(seen: Observation) -> Finding | None:
     """A straggler whose GPU is another model: the faster ones are idle."""
-    slowest, late_s, _, excess = _slowest(seen.ranks)
+    slowest, late_s, others, excess = _slowest(seen.ranks)
     if slowest is None or not _is_mixed(seen, slowest):
         return None
+    if _is_late_by_data(slowest, late_s, others) or _slowness(slowest, others) < SLOWDOWN:
+        return None  # see straggler; or it has more samples
     return Finding(
         f"The GPUs differ, and the faster ones are idle for {late_s / slowest.step_s:.0%} of each step, waiting for "
         f"rank {slowest.rank} ({seen.device(slowest.rank)}). Leave it out with device_ids, or use it for another run.",
@@ -153,17 +156,20 @@ def communication(seen: Observation) -> Finding | None:
 
 
 def throttled(seen: Observation) -> Finding | None:
-    """A GPU whose clocks are held back by heat, by its power supply, or far below by its power limit."""
+    """A GPU whose clocks are held back by heat, by its power supply, or far below by a lowered power limit."""
     for each in seen.ranks:
         reasons = seen.held_back_by(each.rank)
         clock, highest = (seen.mean(each.rank, name) for name in ("sm_clock_mhz", "sm_clock_max_mhz"))
         if not reasons or not clock or not highest:
             continue
         share, is_limit = clock / highest, reasons == POWER_LIMIT
+        limit, default = (seen.mean(each.rank, name) for name in ("power_limit_w", "power_default_w"))
+        if is_limit and limit and default and limit >= LOWERED_LIMIT * default:
+            continue
         if share < (LIMITED_CLOCK if is_limit else LOW_CLOCK):
-            limit = seen.mean(each.rank, "power_limit_w")
             what = "Raise the limit with nvidia-smi -pl if the cooling allows it." if is_limit else "Check its cooling."
-            at = f" of {limit:.0f} W" if is_limit and limit else ""
+            usual = f" instead of {default:.0f} W" if default else ""
+            at = f" of {limit:.0f} W{usual}" if is_limit and limit else ""
             return Finding(
                 f"The GPU of rank {each.rank} on {each.host} runs at {share:.0%} of its clock ({clock:.0f} of "
                 f"{highest:.0f} MHz), held back by: {reasons}{at}. {what}",
@@ -176,7 +182,8 @@ def spilling(seen: Observation) -> Finding | None:
     for each in seen.ranks:
         names = ("utilization_percent", "power_w", "power_limit_w", "memory_used_mib", "memory_total_mib")
         load, power, limit, used, total = (seen.mean(each.rank, name) for name in names)
-        if not (load and power and limit and used and total):
+        # NCCL's kernels, too, keep a GPU busy with little power while they wait for other ranks
+        if not (load and power and limit and used and total) or each.sync_s >= STARVED_FRACTION * each.step_s:
             continue
         if load >= BUSY_PERCENT and power < LOW_POWER * limit and used >= FULL_MEMORY * total:
             return Finding(
@@ -229,6 +236,16 @@ def _slowest(
     limits = (LATE_FRACTION * slowest.step_s, MIN_WAIT_S, (SLOWDOWN - 1) * usual_s)
     excess = late_s / max(*limits, 1e-9)
     return (slowest if excess >= 1 else None), late_s, others, excess
+
+
+def _is_late_by_data(slowest: RankStepTimes, late_s: float, others: Sequence[RankStepTimes]) -> bool:
+    """Whether its loader is why."""
+    return slowest.data_s - median(each.data_s for each in others) > late_s / 2
+
+
+def _slowness(slowest: RankStepTimes, others: Sequence[RankStepTimes]) -> float:
+    """Its time per sample over that of the others."""
+    return _s_per_sample(slowest) / median(_s_per_sample(each) for each in others)
 
 
 def _is_mixed(seen: Observation, slowest: RankStepTimes) -> bool:

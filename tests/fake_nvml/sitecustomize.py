@@ -3,8 +3,8 @@
 The variable TANDEM_FAKE_NVML describes the machine as JSON: driver, cuda (as NVML counts: 12040 is 12.4), init (the
 code that initialising returns) and gpus with name, uuid, memory_mib and code (what asking for the GPU returns, after
 the first `works_for` times), and what the driver answers: utilization, used_mib, temperature_c, power_mw, limit_mw,
-clocks and max_clocks (by NVML_CLOCK_*) and reasons (bits); what is left out is "not supported". `mig` lists a GPU's
-slices, with uuid, memory_mib and used_mib.
+default_mw, clocks and max_clocks (by NVML_CLOCK_*) and reasons (bits); what is left out is "not supported". `mig` lists
+a GPU's slices, with uuid, memory_mib and used_mib.
 """
 
 from __future__ import annotations
@@ -83,6 +83,9 @@ class FakeNvml:
 
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any, value: Any) -> int:  # noqa: N802
         return self._answer(handle, "limit_mw", value)
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Any, value: Any) -> int:  # noqa: N802
+        return self._answer(handle, "default_mw", value)
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, value: Any) -> int:  # noqa: N802
         return self._answer(handle, "reasons", value)

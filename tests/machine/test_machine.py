@@ -128,6 +128,9 @@ class FakeDriver:
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:  # noqa: N802
         return 300_000
 
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: int) -> int:  # noqa: N802
+        return 350_000
+
     def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:  # noqa: N802
         return 1980
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from modules.config import ConfigError
@@ -15,6 +19,7 @@ from modules.run.benchmark.plot import save_plot
 from modules.run.benchmark.records import RESULT, BenchmarkRequest, BenchmarkResult, CaseResult, Measured
 from modules.run.benchmark.start import case_config, cases_of
 from modules.run.benchmark.tables import compared_lines, differences, result_lines
+from modules.training.generic_trainer import GenericTrainer
 from scripts.benchmark import main
 from tests.runs import ROOT, run_command, tiny_config, train_alone, train_command
 
@@ -52,6 +57,45 @@ def test_the_steps_of_the_real_loop_are_measured_and_nothing_is_saved(
     assert found.peak_percent > 0
     assert not run.folder.model_dir.exists()
     assert not list(run.folder.backup_dir.glob("step-*"))
+
+
+def test_phases_are_those_that_a_clock_around_the_calls_finds(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = BenchmarkRequest(steps=12, warm_up=4)
+    for name, value in request.environment().items():
+        monkeypatch.setenv(name, value)
+    by_hand: dict[str, list[float]] = {"forward": [0.0], "backward": [0.0], "optimizer": [0.0]}  # of each step
+
+    def timed(name: str, call: Any, seconds: float) -> Any:
+        def clocked(*arguments: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            found = call(*arguments, **options)
+            time.sleep(seconds)  # long beside what a busy machine adds
+            by_hand[name][-1] += time.perf_counter() - began
+            if name == "optimizer":  # the end of a step of one or more micro-batches
+                for times in by_hand.values():
+                    times.append(0.0)
+            return found
+
+        return clocked
+
+    setup, backward = GenericTrainer.setup, torch.Tensor.backward
+
+    def timed_setup(self: GenericTrainer) -> None:
+        setup(self)
+        monkeypatch.setattr(self.components.family, "loss", timed("forward", self.components.family.loss, 0.06))
+        step = self.components.guarded_step
+        monkeypatch.setattr(step, "apply", timed("optimizer", step.apply, 0.03))
+
+    monkeypatch.setattr(GenericTrainer, "setup", timed_setup)
+    monkeypatch.setattr(torch.Tensor, "backward", timed("backward", backward, 0.09))
+    config = case_config(tiny_config(images, tmp_path, batch_size=4), 1, 4, request, tmp_path / "runs")
+    code, run = train_alone(config)
+    assert code == 0
+    found = Measured.load(run.folder.path / RESULT)
+    for name, times in by_hand.items():
+        assert found.phases[name] == pytest.approx(statistics.fmean(times[request.warm_up : -1]), rel=0.15), name
 
 
 def test_one_and_two_processes_and_what_is_written(images: Path, tmp_path: Path) -> None:

@@ -51,8 +51,11 @@ def run_benchmark(
     cases: Sequence[tuple[int, int]],
     request: BenchmarkRequest,
     echo: Callable[[str], None],
+    keep: Callable[[BenchmarkResult], None] = lambda result: None,
 ) -> BenchmarkResult:
     """Measure all cases; `name` is what the user called the config. A case that fails does not end the others.
+
+    `keep` gets the result after each case, so that nothing measured is lost.
 
     Raises ConfigError for a config that this machine cannot start, and BenchmarkStopped.
     """
@@ -60,6 +63,7 @@ def run_benchmark(
     for number, (ranks, batch_size) in enumerate(cases, start=1):
         echo(f"\nCase {number} of {len(cases)}: {count_of(ranks, 'process', 'es')}, batch size {batch_size}")
         result.cases.append(_run_case(config, ranks, batch_size, request, echo))
+        keep(result)
     return result
 
 

@@ -8,31 +8,43 @@ from modules.files import printable
 from modules.run.benchmark.records import BenchmarkResult, CaseResult, Measured
 
 _DASH = "-"
+HEADS = ("ranks", "batch", "samples/s", "scaling", "step", "90 % below", "memory", "of peak")
+COMPARED_HEADS = ("ranks", "batch", "before", "after samples/s", "change", "step", "memory", "")
 NOISE = 0.03  # a difference below this share is not called one
 
 
 def result_lines(result: BenchmarkResult) -> list[str]:
     """One row for each case: throughput, scaling, step time and what it consists of, memory."""
-    heads = ["ranks", "batch", "samples/s", "scaling", "step", "90 % below", "memory", "of peak"]
-    rows = [[*_key(case), *_cells(case, _scaling(result, case))] for case in result.cases]
-    notes = [f"{_name(case)}: {printable(case.failure)}" for case in result.cases if case.measured is None]
+    notes = [f"{name_of(case)}: {printable(case.failure)}" for case in result.cases if case.measured is None]
     anatomy = [[*_key(case), *_phases(case.measured)] for case in result.cases if case.measured is not None]
     phases = next((list(case.measured.phases) for case in result.cases if case.measured is not None), [])
-    lines = [*_table(heads, rows), *notes]
+    lines = [*_table(HEADS, result_rows(result)), *notes]
     if anatomy:
         lines += ["", "What a step consists of:", *_table(["ranks", "batch", *phases], anatomy)]
     return lines
 
 
+def result_rows(result: BenchmarkResult) -> list[list[str]]:
+    """The cells below HEADS, a row for each case."""
+    return [[*_key(case), *_cells(case, _scaling(result, case))] for case in result.cases]
+
+
 def compared_lines(before: BenchmarkResult, after: BenchmarkResult) -> list[str]:
     """The cases that both have, with the change of throughput, step and memory; then those that only one has."""
+    rows, alone = compared_rows(before, after)
+    return [*(_table(COMPARED_HEADS, rows) if rows else ["No case was measured in both."]), *alone]
+
+
+def compared_rows(before: BenchmarkResult, after: BenchmarkResult) -> tuple[list[list[str]], list[str]]:
+    """The cells below COMPARED_HEADS, a row for each case that both have; and a line for each that only one has."""
     by_key = {case.key: case for case in before.cases}
-    rows, alone = [], []
+    rows: list[list[str]] = []
+    alone: list[str] = []
     for case in after.cases:
         former = by_key.pop(case.key, None)
         old, new = (None if each is None else each.measured for each in (former, case))
         if old is None or new is None:
-            alone.append(f"{_name(case)}: not measured {'before' if old is None else 'after'}")
+            alone.append(f"{name_of(case)}: not measured {'before' if old is None else 'after'}")
             continue
         change = new.samples_per_s / old.samples_per_s - 1 if old.samples_per_s else 0.0
         verdict = "the same" if abs(change) < NOISE else "faster" if change > 0 else "slower"
@@ -47,9 +59,7 @@ def compared_lines(before: BenchmarkResult, after: BenchmarkResult) -> list[str]
                 verdict,
             ]
         )
-    alone += [f"{_name(case)}: not measured after" for case in by_key.values()]
-    heads = ["ranks", "batch", "before", "after samples/s", "change", "step", "memory", ""]
-    return [*(_table(heads, rows) if rows else ["No case was measured in both."]), *alone]
+    return rows, alone + [f"{name_of(case)}: not measured after" for case in by_key.values()]
 
 
 def differences(before: BenchmarkResult, after: BenchmarkResult) -> list[str]:
@@ -76,7 +86,8 @@ def _key(case: CaseResult) -> list[str]:
     return [str(case.ranks), str(case.batch_size)]
 
 
-def _name(case: CaseResult) -> str:
+def name_of(case: CaseResult) -> str:
+    """`2 ranks, batch size 4`."""
     return f"{case.ranks} ranks, batch size {case.batch_size}" if case.ranks > 1 else f"batch size {case.batch_size}"
 
 
@@ -92,6 +103,11 @@ def _cells(case: CaseResult, scaling: float | None) -> list[str]:
         _memory(found),
         f"{found.peak_percent:.0f}%" if found.peak_percent else _DASH,
     ]
+
+
+def phases_line(found: Measured) -> str:
+    """What a step consists of, in one line."""
+    return ", ".join(f"{name} {cell}" for name, cell in zip(found.phases, _phases(found), strict=True))
 
 
 def _phases(found: Measured) -> list[str]:
