@@ -1,4 +1,4 @@
-"""A long list of text lines that draws only the visible ones and follows its end until scrolled up."""
+"""A long list of text lines that wraps and draws only the visible ones, and follows its end until scrolled up."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from app.widgets.scrollbar import Scrollbar
 
 COLOURS: Final = {"info": theme.TEXT, "warning": theme.WARN, "error": theme.BAD}
 _EDGE: Final = 10
+_INDENT: Final = "    "  # of the rows of a line after its first
 
 
 class LineList(tk.Frame):
-    """Scrolls by wheel, keys and bar; a click selects a line, Shift+click a range; Ctrl+C copies."""
+    """Scrolls by wheel, keys and bar; a click selects a line, Shift+click a range; Ctrl+C copies.
+
+    A line that is too long takes several rows; `first` is the line at the top.
+    """
 
     def __init__(self, parent: tk.Misc, scrolled: Callable[[bool], object]) -> None:
         super().__init__(parent, borderwidth=0, highlightthickness=0)
@@ -26,10 +30,11 @@ class LineList(tk.Frame):
         self.follows = True
         self.first = 0
         self.selection: tuple[int, int] | None = None
-        self._shift = 0
-        self._rows: list[int] = []
+        self._rows: list[int] = []  # the canvas items
+        self._line_of_row: list[int] = []
         self._font = tk_fonts.Font(self, theme.tk_font("mono"))
         self._height = self._font.metrics("linespace") + theme.px(3)
+        self._character = max(1, self._font.measure("0"))
         self.canvas = tk.Canvas(self, borderwidth=0, highlightthickness=0, takefocus=1)
         theme.paint(self.canvas, bg=theme.CARD)
         self.bar = Scrollbar(self, self._on_scrollbar)
@@ -40,8 +45,8 @@ class LineList(tk.Frame):
         theme.follow(self.canvas, "lines", self.draw)
 
     @property
-    def visible_lines(self) -> int:
-        """Number of visible lines."""
+    def visible_rows(self) -> int:
+        """Number of rows in sight."""
         return max(1, (self.canvas.winfo_height() - theme.px(_EDGE)) // self._height)
 
     def show(self, lines: Sequence[LogLine], dropped: int = 0) -> None:
@@ -68,28 +73,57 @@ class LineList(tk.Frame):
 
     def draw(self) -> None:
         """Draw the visible lines, reusing canvas items."""
-        visible_lines, count, canvas = self.visible_lines, len(self.lines), self.canvas
-        self.first = max(0, min(self.first, count - visible_lines))
-        while len(self._rows) < visible_lines:
+        visible_rows, count, canvas = self.visible_rows, len(self.lines), self.canvas
+        self.first = max(0, min(self.first, self._last_first()))
+        while len(self._rows) < visible_rows:
             self._rows.append(canvas.create_text(0, 0, anchor="nw", font=self._font))
         edge = theme.px(_EDGE) // 2
+        rows = [
+            (index, piece, self.lines[index].level)
+            for index in range(self.first, min(count, self.first + visible_rows))
+            for piece in self._pieces(self.lines[index].text)
+        ][:visible_rows]
+        self._line_of_row = [index for index, _, _ in rows]
         for row, item in enumerate(self._rows):
-            index = self.first + row
-            if row >= visible_lines or index >= count:
+            if row >= len(rows):
                 canvas.itemconfigure(item, text="")
                 continue
-            line = self.lines[index]
+            _, piece, level = rows[row]
             canvas.coords(item, theme.px(_EDGE), edge + row * self._height)
-            canvas.itemconfigure(item, text=line.text[self._shift :], fill=theme.resolve(COLOURS[line.level]))
+            canvas.itemconfigure(item, text=piece, fill=theme.resolve(COLOURS[level]))
         self._draw_highlight(edge)
-        self.bar.show(self.first / max(1, count), min(1.0, (self.first + visible_lines) / max(1, count)))
+        after = self._line_of_row[-1] + 1 if rows else 0
+        self.bar.show(self.first / max(1, count), after / max(1, count))
+
+    def _pieces(self, line: str) -> list[str]:
+        """The rows of a line, each with as many characters as fit, half as many where some are wide."""
+        columns = max(20, (self.canvas.winfo_width() - 2 * theme.px(_EDGE)) // self._character)
+        if not line.isascii():
+            columns //= 2
+        if len(line) <= columns:
+            return [line]
+        width = columns - len(_INDENT)
+        return [line[:columns], *(_INDENT + line[at : at + width] for at in range(columns, len(line), width))]
+
+    def _last_first(self) -> int:
+        """The line at the top when the end is in sight."""
+        left, first = self.visible_rows, len(self.lines)
+        while first > 0 and (left := left - len(self._pieces(self.lines[first - 1].text))) >= 0:
+            first -= 1
+        return min(first, max(0, len(self.lines) - 1))
 
     def _draw_highlight(self, edge: int) -> None:
         canvas = self.canvas
-        if self.selection is None:
+        chosen = self.selection
+        rows = [
+            row
+            for row, line in enumerate(self._line_of_row)
+            if chosen is not None and min(chosen) <= line <= max(chosen)
+        ]
+        if not rows:
             canvas.itemconfigure(self._highlight, state="hidden")
             return
-        low, high = min(self.selection) - self.first, max(self.selection) - self.first + 1
+        low, high = rows[0], rows[-1] + 1
         canvas.coords(self._highlight, 0, edge + low * self._height, canvas.winfo_width(), edge + high * self._height)
         canvas.itemconfigure(self._highlight, state="normal", fill=theme.resolve(theme.ACCENT_SOFT))
         canvas.tag_lower(self._highlight)
@@ -107,22 +141,19 @@ class LineList(tk.Frame):
         for sequence, lines in (("<Button-4>", -3), ("<Button-5>", 3), ("<Up>", -1), ("<Down>", 1)):
             canvas.bind(sequence, lambda event, lines=lines: self._move(lines))  # type: ignore[misc]
         canvas.bind("<MouseWheel>", lambda event: self._move(-3 if event.delta > 0 else 3))
-        canvas.bind("<Prior>", lambda event: self._move(-self.visible_lines))
-        canvas.bind("<Next>", lambda event: self._move(self.visible_lines))
+        canvas.bind("<Prior>", lambda event: self._move(-self._page()))
+        canvas.bind("<Next>", lambda event: self._move(self._page()))
         canvas.bind("<Home>", lambda event: self._move(-len(self.lines)))
         canvas.bind("<End>", lambda event: self.scroll_to_end())
-        canvas.bind("<Left>", lambda event: self._scroll_x(-20))
-        canvas.bind("<Right>", lambda event: self._scroll_x(20))
-        canvas.bind("<Shift-Button-4>", lambda event: self._scroll_x(-20))
-        canvas.bind("<Shift-Button-5>", lambda event: self._scroll_x(20))
         canvas.bind("<Button-1>", lambda event: self._click(event.y, extends=False))
         canvas.bind("<Shift-Button-1>", lambda event: self._click(event.y, extends=True))
         canvas.bind("<B1-Motion>", lambda event: self._click(event.y, extends=True))
         canvas.bind("<Control-c>", lambda event: self._copy())
 
     def _move(self, lines: int) -> str:
-        self.first = max(0, min(self.first + lines, len(self.lines) - self.visible_lines))
-        self.follows = self.first >= len(self.lines) - self.visible_lines
+        last = self._last_first()
+        self.first = max(0, min(self.first + lines, last))
+        self.follows = self.first >= last
         self.draw()
         self._scrolled(self.follows)
         return "break"
@@ -131,17 +162,17 @@ class LineList(tk.Frame):
         if how == "moveto":
             self._move(round(float(amount) * len(self.lines)) - self.first)
         else:
-            self._move(int(float(amount)) * (self.visible_lines if unit == "pages" else 3))
+            self._move(int(float(amount)) * (self._page() if unit == "pages" else 3))
 
-    def _scroll_x(self, by: int) -> str:
-        self._shift = max(0, self._shift + by)
-        self.draw()
-        return "break"
+    def _page(self) -> int:
+        """Lines in sight."""
+        return max(1, len(set(self._line_of_row)))
 
     def _click(self, y: int, *, extends: bool) -> None:
         self.canvas.focus_set()
-        index = self.first + (y - theme.px(_EDGE) // 2) // self._height
-        if 0 <= index < len(self.lines):
+        row = (y - theme.px(_EDGE) // 2) // self._height
+        if 0 <= row < len(self._line_of_row):
+            index = self._line_of_row[row]
             self.selection = (self.selection[0] if extends and self.selection else index, index)
             self.draw()
 

@@ -131,7 +131,9 @@ class LogPage(Page):
         return [
             line
             for line in lines
-            if (source in (_ALL, line.source)) and line.level in levels and (not query or query in line.text.lower())
+            if (source == line.source or (source == _ALL and not line.is_repeat))
+            and line.level in levels
+            and (not query or query in line.text.lower())
         ]
 
     def _show_count(self) -> None:

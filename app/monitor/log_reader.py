@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,6 +20,7 @@ _MAX_READ_BYTES: Final = 1 << 20
 _MAX_LINE_LENGTH: Final = 2000
 _POLL_S: Final = 0.4
 _MAX_FILES: Final = 600
+_REMEMBERED: Final = 20_000  # lines of the ranks
 
 CONSOLE: Final = "console"
 LAUNCHER: Final = "launcher"
@@ -36,12 +37,13 @@ _LEVELS: Final[dict[str, Level]] = {
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line; `source` is "console", "launcher" or a rank."""
+    """One line; `source` is "console", "launcher" or a rank. `is_repeat`: the log of a rank has it, too."""
 
     source: str
     level: Level
     text: str
     stamp: str = ""
+    is_repeat: bool = False
 
 
 class LogReader:
@@ -56,6 +58,9 @@ class LogReader:
         self.sources: tuple[str, ...] = ()
         self.is_caught_up = threading.Event()
         self._files: dict[str, _Tail] = {}
+        self._held: list[LogLine] = []
+        self._stamps: dict[str, str] = {}  # of what the ranks have written, the newest last
+        self._console_stamp = ""
         self._closing = threading.Event()
         self._active = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="log", daemon=True)
@@ -87,15 +92,37 @@ class LogReader:
             tail = self._files.setdefault(source, _Tail(path, source))
             new.extend(tail.read())
             self.skipped_bytes += tail.take_skipped()
-        if is_first:  # merge the logs by time; lines without a time keep their place after the one before
-            new.sort(key=lambda line: line.stamp)
+        ready = self._in_order(self._matched(new), is_first=is_first)
         with self.lock:
             self.sources = tuple(self._files)
-            self.lines.extend(new)
+            self.lines.extend(ready)
             surplus = len(self.lines) - MAX_LINES
             if surplus > MAX_LINES // 10 or (surplus > 0 and is_first):
                 del self.lines[:surplus]
                 self.dropped += surplus
+
+    def _matched(self, new: list[LogLine]) -> list[LogLine]:
+        """The lines, those of the console with the time of the same ones in the ranks' logs, marked as repeats."""
+        self._stamps.update({_message(line): line.stamp for line in new if line.source not in (CONSOLE, LAUNCHER)})
+        while len(self._stamps) > _REMEMBERED:
+            del self._stamps[next(iter(self._stamps))]
+        return [self._of_console(line) if line.source == CONSOLE else line for line in new]
+
+    def _of_console(self, line: LogLine) -> LogLine:
+        stamp = self._stamps.get(_message(line))
+        self._console_stamp = max(self._console_stamp, stamp or "")
+        return replace(line, stamp=self._console_stamp, is_repeat=stamp is not None and bool(line.text.strip()))
+
+    def _in_order(self, new: list[LogLine], *, is_first: bool) -> list[LogLine]:
+        """The lines to show now, by time; those without a time keep their place after the one before.
+
+        Lines wait for one poll, in which an earlier one of another rank may arrive.
+        """
+        latest = max((line.stamp for line in self._held), default="")
+        pool = sorted([*self._held, *new], key=lambda line: line.stamp)
+        due = len(pool) if is_first else sum(bool(self._held) and line.stamp <= latest for line in pool)
+        self._held = pool[due:]
+        return pool[:due]
 
 
 class _Tail:
@@ -150,6 +177,14 @@ class _Tail:
         elif text[found.end() :].startswith("Traceback"):
             self._level = "error"
         return LogLine(found[2], self._level, text, self._stamp)
+
+
+def _message(line: LogLine) -> str:
+    """What a line says, without the time, rank, level and logger before it."""
+    text = line.text
+    if found := _RANK_LINE.match(text):
+        text = text[found.end() :].partition(": ")[2] if found[3] else text[found.end() :]
+    return text.removeprefix("Warning: ").removeprefix("Error: ").strip()
 
 
 def _log_files(folder: RunFolder) -> list[tuple[str, Path]]:

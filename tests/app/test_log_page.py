@@ -1,0 +1,105 @@
+"""The log: in time order over all ranks, without what the console repeats, and wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.monitor.log_reader import LogReader
+from modules.run import RunFolder
+from tests.app.fake_runs import make_fake_run
+from tests.app.run_driver import Driven
+
+STAMP = "2026-01-02 03:04:0"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = make_fake_run(tmp_path / "run", steps=1, ended=None)
+    folder.console_file.write_text(
+        "Run folder: /runs/run\n8 images\nWarning: 1 file has a problem\nonly on the console\nStep 10: saved.\n"
+    )
+    folder.log_file(0).write_text(
+        f"{STAMP}1 rank 0 INFO tandem: 8 images\n{STAMP}2 rank 0 WARNING tandem: 1 file has a problem\n"
+        f"{STAMP}4 rank 0 INFO tandem: Step 10: saved.\n"
+    )
+    folder.log_file(1).write_text(f"{STAMP}3 rank 1 INFO tandem: here, too\n")
+    return folder
+
+
+@pytest.fixture
+def reader(folder: RunFolder) -> Iterator[LogReader]:
+    reader = LogReader(folder)
+    yield reader
+    reader.close()
+
+
+def shown(reader: LogReader) -> list[str]:
+    """What "All sources" shows, without times."""
+    return [line.text.removeprefix(line.stamp).strip() for line in reader.lines if not line.is_repeat]
+
+
+def test_console_repeats_nothing_and_stands_at_its_time(reader: LogReader) -> None:
+    reader.poll()
+    assert shown(reader) == [
+        "Run folder: /runs/run",
+        "rank 0 INFO tandem: 8 images",
+        "only on the console",
+        "rank 0 WARNING tandem: 1 file has a problem",
+        "rank 1 INFO tandem: here, too",
+        "rank 0 INFO tandem: Step 10: saved.",
+    ]
+    assert len([line for line in reader.lines if line.source == "console"]) == 5, "all of them are still there"
+
+
+def test_late_lines_of_another_rank_come_in_order(reader: LogReader, folder: RunFolder) -> None:
+    reader.poll()
+    before = len(shown(reader))
+    with folder.log_file(0).open("a") as file:
+        file.write(f"{STAMP}7 rank 0 INFO tandem: seven\n{STAMP}9 rank 0 INFO tandem: nine\n")
+    reader.poll()
+    with folder.log_file(1).open("a") as file:
+        file.write(f"{STAMP}6 rank 1 INFO tandem: six\n{STAMP}8 rank 1 INFO tandem: eight\n")
+    reader.poll()
+    reader.poll()
+    assert [line.rpartition(" ")[2] for line in shown(reader)[before:]] == ["six", "seven", "eight", "nine"]
+
+
+@pytest.mark.slow
+def test_long_lines_are_wrapped_and_scroll_whole(home: Path, preferences: Path, folder: RunFolder) -> None:
+    with folder.log_file(0).open("a") as file:
+        for number in range(100):
+            file.write(f"{STAMP}5 rank 0 INFO tandem: {number} " + "word " * 100 + f"end-of-{number}\n")
+    driven = Driven()
+    try:
+        driven.window.state_.actions.follow(folder.path)
+        page = driven.monitor("log")
+        driven.until(lambda: page.found and page.found[-1].text.endswith("end-of-99"), "the lines")
+        lines = page.lines
+        driven.live(0.2)
+
+        def drawn() -> list[str]:
+            return [text for item in lines._rows if (text := lines.canvas.itemcget(item, "text"))]
+
+        assert drawn()[-1].endswith("end-of-99"), "the end is in sight"
+        for item in lines._rows:
+            assert (lines.canvas.bbox(item) or (0, 0, 0))[2] <= lines.canvas.winfo_width(), "nothing is cut off"
+        whole = "".join(drawn()).replace(" ", "")
+        assert ("word" * 100 + "end-of-98") in whole, "a whole line over several rows"
+        lines.canvas.focus_force()
+        driven.press("ctrl+Home", "Home")
+        assert lines.first == 0
+        driven.press("Down")
+        assert lines.first == 1
+        assert not lines.follows
+        driven.press("End")
+        assert drawn()[-1].endswith("end-of-99")
+        top = lines._line_of_row[0]
+        driven.click(lines.canvas)
+        assert lines.selection is not None
+        assert lines.selection[0] >= top
+        assert lines.selected_text() == page.found[lines.selection[0]].text, "a click on any row selects the whole line"
+    finally:
+        driven.close()
