@@ -18,7 +18,8 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Switch, TextBox, add_tooltip, card, frame, popup_menu, text
 from app.widgets.ellipsis import truncate
 from app.widgets.scroll import Scroll
-from app.windows.chooser import Purpose, choose_path
+from app.windows.chooser import choose_path
+from app.windows.folder_listing import Purpose
 from modules.config import Option
 
 WIDTH: Final = 372  # unscaled pixels
@@ -104,6 +105,8 @@ class GenerateForm(tk.Frame):
                 field.control.show(str(value))
             else:
                 field.control.show(format_value(value))
+                if isinstance(field.control, Entry):
+                    field.control.line.xview_moveto(1)  # the end of a long path says more than its start
         self._edited()
         self._schedule_check()
 
@@ -160,7 +163,7 @@ class GenerateForm(tk.Frame):
             self._head, "History", lambda: self._show_history(button), bg=theme.CARD, icon="down", height=26
         )
         button.pack(side="right")
-        for name, height in (("prompt", 92), ("negative_prompt", 52)):
+        for name, height in (("prompt", 74), ("negative_prompt", 42)):
             field = self._field(body, name)
             box = TextBox(field.area, lambda _: self._edited(), height=height)
             box.pack(fill="x")

@@ -10,7 +10,8 @@ from app.monitor.sample_index import SampleIndex
 from app.monitor.tile_grid import TileGrid
 from app.monitor.viewer import SampleViewer
 from app.widgets import theme
-from app.widgets.buttons import Menu, Segments, Slider, card, frame, handler, text
+from app.widgets.buttons import Button, Menu, Segments, Slider, add_tooltip, card, frame, handler, text
+from app.windows.custom_sample import CustomSampleDialog, custom_sample_obstacle
 from modules.run.view.event_records import SampleFile
 
 _FULL: Final = 1000  # positions of the slider
@@ -42,6 +43,10 @@ class SamplesPage(Page):
         self.position = text(self._controls, "", bg=theme.WINDOW)
         self.position.pack(side="left", padx=theme.px(12))
         self.menu = Menu(self._controls, [""], self._choose_prompt, bg=theme.WINDOW, width=460)
+        self.custom = Button(bar, "Custom sample…", self._ask_custom, icon="generate", bg=theme.WINDOW)
+        self.custom.pack(side="right")
+        add_tooltip(self.custom, self._custom_help)
+        self._reason = ""
         holder = card(self)
         holder.pack(fill="both", expand=True, padx=6, pady=(0, 6))
         self.grid_view = TileGrid(holder, self._open)
@@ -57,7 +62,8 @@ class SamplesPage(Page):
         self._show()
 
     def refresh(self) -> None:
-        """Show new samples."""
+        """Show new samples, and whether more can be asked for."""
+        self._show_custom()
         resets = self.index.resets
         if self.run is None or not self.index.update(self.run.view, self.run.folder):
             return
@@ -94,6 +100,20 @@ class SamplesPage(Page):
             position = f"Step {self.step:,}   ({number} of {count})" if number else ""
             self.position.configure(text=position)
         self.grid_view.show(items, keep_scroll=keep_scroll)
+
+    def _ask_custom(self) -> None:
+        if self.run is not None:
+            self.dialog = CustomSampleDialog(self, self.run)
+            self.dialog.show()
+
+    def _show_custom(self) -> None:
+        reason = "No run is followed." if self.run is None else custom_sample_obstacle(self.run)
+        if reason != self._reason:
+            self._reason = reason
+            self.custom.configure(state="disabled" if reason else "normal")
+
+    def _custom_help(self) -> str:
+        return self._reason or "Generate an image with a prompt of your own, after the present step."
 
     def _choose_mode(self, mode: str) -> None:
         self.by_prompt = mode == "By prompt"

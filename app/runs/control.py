@@ -102,10 +102,13 @@ class RunControl:
         """Whether the run is active."""
         return self.status().is_alive
 
-    def request(self, name: str) -> str:
-        """Request a backup, samples or a saved model; return an error message or ""."""
+    def request(self, name: str, content: str = "") -> str:
+        """Request a backup, samples or a saved model; return an error message or "".
+
+        `content` is what the command's file holds.
+        """
         try:
-            request_command(self.folder, name)
+            request_command(self.folder, name, content)
         except OSError as error:
             return f"The {name} request could not be written: {error.strerror or error}."
         self._requested[name] = time.monotonic()

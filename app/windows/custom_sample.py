@@ -1,0 +1,133 @@
+"""Asks for the prompt of an image that a running training generates after its present step."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from typing import Final
+
+from pydantic import ValidationError
+
+from app.form.setting_text import fault_message, format_value
+from app.generate.settings import GENERATES_NOTHING
+from app.runs.control import RunControl
+from app.widgets import theme
+from app.widgets.buttons import Entry, TextBox, frame, text
+from app.windows.dialog import Dialog
+from modules.config import Sample, faults, options
+from modules.run.folder.commands import CUSTOM_SAMPLE
+from modules.run.folder.custom_sample import MAX_PROMPT_CHARS, encode_sample
+
+_WIDTH: Final = 480
+_OPTIONS: Final = {option.path: option for option in options(Sample)}
+_NUMBERS: Final = (("seed", "width", "height"), ("steps", "guidance_scale"))
+_OPTIONAL: Final = ("width", "height")
+
+
+def custom_sample_obstacle(run: RunControl) -> str:
+    """Why no custom sample can be asked for now; empty if it can."""
+    status = run.status()
+    if not status.is_alive:
+        return "No run is active. Generate makes images with the model of a finished run."
+    if status.kind in {"stopping", "ending"}:
+        return "The run is stopping."
+    if not run.has_started:
+        return "The run has not reached its first step yet."
+    with run.view.lock:
+        run_info = run.view.run_info
+    if run_info is not None and run_info.config.get("family") in GENERATES_NOTHING:
+        return "This model family generates no images."
+    if run.is_pending(CUSTOM_SAMPLE):
+        return "Requested; the run generates it after the current step."
+    return ""
+
+
+class CustomSampleDialog:
+    """Prompt, seed and size; what is wrong is shown before anything is sent."""
+
+    def __init__(self, owner: tk.Misc, run: RunControl) -> None:
+        self._run = run
+        message = "Training pauses for one image after the present step; its result does not change."
+        self.dialog = Dialog(owner, "Custom sample", message)
+        self.texts: dict[str, TextBox] = {}
+        self.entries: dict[str, Entry] = {}
+        body = self.dialog.body
+        for name, height in (("prompt", 92), ("negative_prompt", 48)):
+            text(body, _OPTIONS[name].title, "small", colour=theme.MUTED).pack(anchor="w")
+            box = self.texts[name] = TextBox(body, lambda _: self._edited(), width=_WIDTH, height=height)
+            box.pack(fill="x", pady=(theme.px(3), theme.px(10)))
+            for key in ("<Control-Return>", "<Control-KP_Enter>"):
+                box.text.bind(key, lambda event: self._send_by_key())
+        start = self._first_sample()
+        for names in _NUMBERS:
+            row = frame(body)
+            row.pack(fill="x", pady=(0, theme.px(10)))
+            for column in range(3):
+                row.grid_columnconfigure(column, weight=1, uniform="numbers")
+            for column, name in enumerate(names):
+                field = frame(row)
+                field.grid(row=0, column=column, sticky="ew", padx=(theme.px(10) if column else 0, 0))
+                text(field, _OPTIONS[name].title, "small", colour=theme.MUTED).pack(anchor="w")
+                placeholder = "automatic" if name in _OPTIONAL else None
+                entry = Entry(field, lambda _: self._edited(), width=120, placeholder=placeholder)
+                entry.pack(fill="x", pady=(theme.px(3), 0))
+                entry.show(start.get(name, ""))
+                self.entries[name] = entry
+        self.message = text(body, "", "small", colour=theme.BAD, wrap=_WIDTH)
+        self.message.pack(anchor="w")
+        self.dialog.button("Cancel", self.dialog.close)
+        self.send_button = self.dialog.button("Generate", self.send, "accent")
+
+    def show(self) -> tk.Toplevel:
+        """Open the dialog."""
+        window = self.dialog.show()
+        self.texts["prompt"].focus_set()
+        self.dialog.cancel_when(self._is_over)
+        return window
+
+    def send(self) -> None:
+        """Ask the run for the image, or show what is wrong."""
+        sample, sentence = self._checked()
+        if sample is not None:
+            sentence = custom_sample_obstacle(self._run) or self._run.request(CUSTOM_SAMPLE, encode_sample(sample))
+        if sentence:
+            self.message.configure(text=sentence)
+        else:
+            self.dialog.close()
+
+    def _checked(self) -> tuple[Sample | None, str]:
+        values: dict[str, object] = {name: box.get() for name, box in self.texts.items()}
+        for name, entry in self.entries.items():
+            typed = entry.get().strip().replace(",", ".")
+            if typed or name not in _OPTIONAL:
+                values[name] = typed
+        try:
+            sample = Sample.model_validate(values)
+        except ValidationError as error:
+            fault = faults(error, Sample)[0]
+            option = _OPTIONS.get(fault.path)
+            return None, fault.sentence if option is None else f"{option.title}: {fault_message(fault, option)}."
+        if not sample.prompt.strip():
+            return None, "Say what to generate."
+        if max(len(sample.prompt), len(sample.negative_prompt)) > MAX_PROMPT_CHARS:
+            return None, f"A prompt may have at most {MAX_PROMPT_CHARS:,} characters."
+        return sample, ""
+
+    def _edited(self) -> None:
+        self.message.configure(text="")
+
+    def _send_by_key(self) -> str:
+        self.send()
+        return "break"
+
+    def _is_over(self) -> bool:
+        return not self._run.is_alive
+
+    def _first_sample(self) -> dict[str, str]:
+        """Numbers to begin with: those of the run's first sample, or the usual ones."""
+        with self._run.view.lock:
+            run_info = self._run.view.run_info
+        samples = None if run_info is None else run_info.config.get("samples")
+        first = samples[0] if isinstance(samples, list) and samples and isinstance(samples[0], dict) else {}
+        usual = {"seed": 42, "steps": 20, "guidance_scale": 4}
+        found = {name: first.get(name, usual.get(name)) for names in _NUMBERS for name in names}
+        return {name: format_value(value) for name, value in found.items() if isinstance(value, (int, float))}
