@@ -47,6 +47,7 @@ class SamplesPage(Page):
         self.custom.pack(side="right")
         add_tooltip(self.custom, self._custom_help)
         self._reason = ""
+        self._show_custom()
         holder = card(self)
         holder.pack(fill="both", expand=True, padx=6, pady=(0, 6))
         self.grid_view = TileGrid(holder, self._open)
@@ -59,6 +60,7 @@ class SamplesPage(Page):
         self.step, self.prompt, self._follows = None, "", True
         self.slider.show(1)
         self.menu.set_choices([""])
+        self._show_custom()
         self._show()
 
     def refresh(self) -> None:

@@ -42,7 +42,7 @@ class RunFolder:
 
     @property
     def commands_dir(self) -> Path:
-        """Command files: stop, backup, save, sample."""
+        """Command files: stop, backup, save, sample, custom_sample."""
         return self.path / "commands"
 
     @property
