@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from app.form.field import CONTROL_WIDTH, ControlField, Field
@@ -57,9 +58,10 @@ class MenuField(ControlField):
     """One of several values, in a drop-down list."""
 
     control: Menu
+    details: Mapping[str, str] = {}
 
     def build(self) -> None:
-        details = choice_details(self.option)
+        details = self.details or choice_details(self.option)
         self.control = Menu(self.area, self.option.choices, self.put, bg=self.bg, width=CONTROL_WIDTH, details=details)
         self.control.pack(side="left", fill="x", expand=True)
 

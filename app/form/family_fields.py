@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from app.form.choice_fields import MenuField, SuggestionField
 from app.form.field import CONTROL_WIDTH, ControlField
 from app.widgets.inputs import Entry, Menu
 from app.widgets.popover import PopupMenu
 from app.windows.chooser import choose_path
+from modules.config.family_about import family_about
 from modules.config.family_files import family_names
 
 
@@ -19,9 +22,15 @@ class FamilyField(SuggestionField):
         return tuple(family_names())
 
     def add_to(self, menu: PopupMenu) -> None:
-        super().add_to(menu)
+        """By the names that people know; the settings' own names stand at the right."""
+        chosen = self.state.draft.get(self.path)
+        for name in self.suggestions():
+            about = family_about(name)
+            action = partial(self.choose, name)
+            menu.add_command(about.title, action, accelerator=name, detail=about.line, is_chosen=name == chosen)
         menu.add_separator()
-        menu.add_command(label="Custom Python file…", command=self._browse)
+        detail = "A model of your own: docs/custom_models.md"
+        menu.add_command("Custom Python file…", self._browse, icon="file", detail=detail)
 
     def _browse(self) -> None:
         chosen = choose_path(self.area, "open", self.option.title, Path(), (".py",))
@@ -29,8 +38,17 @@ class FamilyField(SuggestionField):
             self.choose(chosen)
 
 
+METHODS: Final = {
+    "fine_tune": "Trains all weights of the model, or of the chosen submodules.",
+    "lora": "Trains small matrices beside the frozen weights: little memory, a small file.",
+    "embedding": "Trains a new word for a thing or a style: the smallest file.",
+}
+
+
 class MethodField(MenuField):
     """The methods of the chosen family; all methods until its declaration is loaded."""
+
+    details = METHODS
 
     def refresh(self) -> None:
         family = self.state.draft.family

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from app.curves.noise_card import NoiseCard
 from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
+from app.form.family_card import FamilyCard
 from app.form.family_fields import FamilyField, MethodField
 from app.form.field import Field
 from app.form.path_fields import BaseModelField
@@ -17,6 +18,8 @@ from app.widgets import theme
 from app.widgets.buttons import Button, card, text, wrap_within
 from app.windows.allow_code import ask_for_code
 from modules.config import Option
+from modules.config.family_about import family_about
+from modules.config.family_files import family_names
 
 FIELD_CLASSES: dict[str, type[Field]] = {"family": FamilyField, "base_model": BaseModelField, "method": MethodField}
 
@@ -35,6 +38,8 @@ class Section(FormSection):
 
     def build(self) -> None:
         super().build()
+        self.family_card = FamilyCard(self.scroll.inside)
+        self.columns.add(self.family_card.frame, 1)
         self._note = card(self.scroll.inside)
         self._status = text(self._note, "", colour=theme.MUTED)
         wrap_within(self._status, self._note)
@@ -68,6 +73,8 @@ class Section(FormSection):
         empty = set[str]() if known else {str(self._common_card.frame), str(self._advanced_card.frame)}
         if self._status.cget("text") == "":
             empty.add(str(self._note))
+        if self.state.family.name not in family_names():
+            empty.add(str(self.family_card.frame))
         if not (known and self.noise.is_wanted):
             empty.add(str(self.noise.frame))
         filled = {str(block.frame) for block in self.blocks if block.arrange(self.wants)}
@@ -90,6 +97,7 @@ class Section(FormSection):
         if (name, error, declaration) == self._shown:
             return
         self._shown = name, error, declaration
+        self.family_card.show(family_about(name))
         name = PurePath(name).name
         if self.state.family.not_allowed:
             self.review.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
@@ -101,7 +109,8 @@ class Section(FormSection):
             more = f"More options of {name}"
             self._advanced_card.replace_options(more, [option for option in declaration.options if option.advanced])
             none = "" if declaration.options else f"{name} has no extra options."
-            self._status.configure(text=declaration.about or none)
+            said = "" if declaration.name in family_names() else declaration.about
+            self._status.configure(text=said or none)
         elif self.state.family.not_allowed:
             self._status.configure(text=f"{error}.")
         elif error:

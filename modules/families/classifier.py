@@ -35,6 +35,7 @@ _MATRIX_IN_EVENT = 100  # classes: 20 KB for each validation
 class Classifier(Family):
     """Cross-entropy on class labels."""
 
+    about = "Image classifier: says which class an image shows; trained from scratch or from a saved classifier."
     Options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
     image_cache = "none"
     draws_samples = False

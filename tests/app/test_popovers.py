@@ -142,3 +142,21 @@ def test_menus_of_the_header_show_shortcuts(driver: Driver) -> None:
     driver.type("demo")
     driver.press("Return")
     driver.wait(lambda: driver.draft.preset == "demo", "the preset")
+
+
+def test_families_are_found_by_the_names_that_people_know(driver: Driver) -> None:
+    field = driver.field("family")
+    field.choose_button.focus_set()
+    driver.press("space")
+    shown = {row.label: (row.shortcut, row.detail) for row in rows(driver)._rows}
+    assert shown["Stable Diffusion XL"] == (
+        "stable_diffusion_xl",
+        "2.6 B parameters, 5 GB in bf16. CreativeML Open RAIL++ licence.",
+    )
+    driver.type("qwen")
+    driver.press("Return")
+    assert driver.draft.get("family") == "qwen_image"
+    card = driver.window.sections["model"].family_card
+    driver.wait(lambda: card.title.cget("text") == "Qwen-Image", "the card")
+    assert "41 GB" in driver.text(card.frame)
+    assert "Apache 2.0" in driver.text(card.frame)

@@ -1,0 +1,87 @@
+"""What the built-in families say about themselves, read from their files without importing them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from modules.config.family_files import FAMILIES_DIR, family_names
+from modules.files import read_text
+
+FINE_TUNE_FACTOR: Final = 8  # weights, gradients and AdamW's state in fp32 against the weights in bf16
+_ABOUT: Final = re.compile(
+    r"(?P<title>[^:]+?)(?: by (?P<maker>[^:]+))?: (?P<size>.*?parameters) \((?P<weights>[\d. a-z]+) GB in bf16\)[,.;] "
+    r"(?P<licence>.+?)\.?"
+)
+
+
+@dataclass(frozen=True)
+class FamilyAbout:
+    """For people: the model's name and maker, its size, weights in bf16 (GB, smallest and largest) and licence.
+
+    Where a family says nothing of its size, `text` is all that is known besides the title.
+    """
+
+    name: str
+    title: str
+    maker: str = ""
+    size: str = ""
+    weights_gb: tuple[float, float] | None = None
+    licence: str = ""
+    text: str = ""
+
+    @property
+    def weights(self) -> str:
+        """The size of its weights in bf16; empty if it is unknown."""
+        return "" if self.weights_gb is None else _gb(self.weights_gb)
+
+    @property
+    def line(self) -> str:
+        """Size and licence in one line."""
+        if self.weights_gb is None:
+            return self.text
+        return f"{self.size}, {self.weights} in bf16. {self.licence}."
+
+    @property
+    def memory(self) -> str:
+        """What the weights need at least while training, in one line; empty if the size is unknown."""
+        if self.weights_gb is None:
+            return ""
+        low, high = self.weights_gb
+        tuned = _gb((low * FINE_TUNE_FACTOR, high * FINE_TUNE_FACTOR))
+        return f"LoRA: {_gb(self.weights_gb)} and activations. Full fine-tune with AdamW: {tuned}."
+
+
+@cache
+def family_about(name: str) -> FamilyAbout:
+    """What a built-in family says; its name alone for any other."""
+    if name not in family_names():
+        return FamilyAbout(name, name)
+    return parse_about(name, _declared(name))
+
+
+def parse_about(name: str, about: str) -> FamilyAbout:
+    """A family's `about`, taken apart."""
+    match = _ABOUT.fullmatch(about)
+    if match is None:
+        title, _, text = about.partition(": ")
+        return FamilyAbout(name, title or name, text=f"{text[:1].upper()}{text[1:]}")
+    numbers = [float(number) for number in re.findall(r"[\d.]+", match["weights"])]
+    size, licence = (f"{match[key][:1].upper()}{match[key][1:]}" for key in ("size", "licence"))
+    return FamilyAbout(name, match["title"], match["maker"] or "", size, (min(numbers), max(numbers)), licence=licence)
+
+
+def _declared(name: str) -> str:
+    """The text of `about` in the file of a family; it is a literal there."""
+    for node in ast.walk(ast.parse(read_text(FAMILIES_DIR / f"{name}.py"))):
+        if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["about"]:
+            return str(ast.literal_eval(node.value))
+    return ""
+
+
+def _gb(span: tuple[float, float]) -> str:
+    low, high = (f"{value:.0f}" if value >= 10 else f"{value:g}" for value in span)
+    return f"{low} GB" if low == high else f"{low} to {high} GB"

@@ -1,0 +1,22 @@
+"""Every built-in family says what the window shows of it, and its file says what the class does."""
+
+from __future__ import annotations
+
+from modules.config.family_about import family_about
+from modules.config.family_files import family_names
+from modules.families._by_name import family_class
+
+
+def test_each_family_has_a_name_for_people_and_size_or_text() -> None:
+    for name in family_names():
+        about = family_about(name)
+        assert about.title not in ("", name)
+        assert about.text or (about.size and about.weights and about.licence and about.maker is not None), name
+        assert family_class(name).about.startswith(about.title)
+
+
+def test_parts_of_one_with_several_sizes() -> None:
+    about = family_about("stable_diffusion_3")
+    assert (about.maker, about.weights, about.licence) == ("Stability AI", "4 to 16 GB", "Stability community licence")
+    assert "32 to 128 GB" in about.memory
+    assert family_about("my_file.py").title == "my_file.py"
