@@ -1,0 +1,169 @@
+"""Small faults of the window that were mended: words, focus and places."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from tkinter import ttk
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from app.form.setting_text import with_titles
+from app.images.lists import ProblemList
+from app.preferences import Preferences
+from app.windows.chooser import choose_path
+from app.windows.folder_listing import count_images
+from modules.config import ConfigError, TrainConfig
+from modules.run import LaunchPlan
+from modules.run.preflight_report.start import _rank_envs
+from tests.app.driver import Driver
+from tests.app.fake_runs import line, make_fake_run
+
+
+def test_train_names_fields_by_their_titles(driver: Driver) -> None:
+    driver.draft.set("max_steps", 0)
+    driver.click_really(driver.window.run_bar.train)
+    words = driver.text(driver.dialogs()[0])
+    assert "“Maximum steps” is 0; it must be a whole number from 1" in words
+    assert "max_steps" not in words
+    assert "null" not in words
+    driver.press("Escape")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("concepts.0.repeats is -1; it must be", "“Repeats per epoch” of concept 1 is -1; it must be"),
+        ("max_steps is 0; set global_batch_size", "“Maximum steps” is 0; set “Global batch size (fixed)”"),
+        ("the seed is odd, so is precision", "the seed is odd, so is precision"),
+        ('run_name is "a/max_steps"', '“Run name” is "a/max_steps"'),
+    ],
+)
+def test_names_become_titles(sentence: str, shown: str) -> None:
+    assert with_titles(sentence) == shown
+
+
+def test_empty_limits_say_that_there_is_none(driver: Driver) -> None:
+    for path, words in (("max_steps", "no limit"), ("max_minutes", "no limit"), ("run_name", "automatic")):
+        driver.draft.set(path, None)
+        assert driver.text(driver.field(path).control.line) == words
+
+
+def test_problems_say_that_files_are_still_being_read(driver: Driver, home: Path) -> None:
+    (home / "photos").mkdir()
+    for name, kind in (("a.jpg", "JPEG"), ("b.bmp", "BMP"), ("c.png", "PNG"), ("d.webp", "WEBP")):
+        Image.effect_noise((200, 200), 50).convert("RGB").save(data := io.BytesIO(), kind)
+        (home / "photos" / name).write_bytes(data.getvalue()[: len(data.getvalue()) // 2])
+        (home / "photos" / f"whole-{name}").write_bytes(data.getvalue())
+    driver.draft.set("max_steps", 10)
+    driver.draft.insert("concepts", 0, {"path": str(home / "photos"), "caption_source": "none"})
+    driver.window.show_section("data")
+    section = driver.window.sections["data"]
+    section.turn_to("problems")
+    assert section.pages.problems._hint.cget("text") == "The files are still being read …"
+    driver.wait(lambda: section.pages.is_complete, "the folder is read")
+    problems: ProblemList = section.pages.problems
+    rows = [problems.table.item(item, "values") for item in problems.table.get_children()]
+    assert {row[1] for row in rows if row[0] == "unreadable"} == {"a.jpg", "b.bmp", "c.png", "d.webp"}
+    assert "still being read" not in driver.text(problems)
+
+
+def test_preflight_of_several_machines_names_the_field(tmp_path: Path) -> None:
+    config = TrainConfig(num_nodes=2, enable_multi_gpu=True, device="cpu")
+    plan = LaunchPlan.from_config(config, config_path=tmp_path / "config.yaml")
+    assert plan.world_size is None
+    with pytest.raises(ConfigError, match=r"“Processes per machine” .* is empty.*") as raised:
+        _rank_envs(plan)
+    assert "such as 2, 2, or their sum as “World size”" in str(raised.value)
+
+
+@pytest.mark.parametrize("way", ["F12", "Tab"])
+def test_error_in_the_run_bar_opens_by_keys(driver: Driver, home: Path, way: str) -> None:
+    folder = make_fake_run(home / "runs" / "cats", steps=3, ended=None)
+    error = {"t": time.time(), "type": "error", "rank": 0, "host": "alpha", "kind": "x", "message": "It broke. " * 9}
+    with folder.events_file.open("a") as file:
+        file.write(line({**error, "advice": "Mend it."}))
+    bar = driver.window.run_bar
+    assert not bar._detail.cget("takefocus")
+    driver.window.state_.actions.follow(folder.path)
+    driver.wait(lambda: bar._detail.cget("text").startswith("It broke"), "the error")
+    if way == "Tab":
+        for _ in range(60):
+            if driver.window.focus_get() is bar._detail:
+                break
+            driver.press("Tab")
+        assert driver.window.focus_get() is bar._detail
+        driver.press("Return")
+    else:
+        driver.press("F12")
+    assert "Mend it." in bar.details.text.get("1.0", "end")
+    driver.press("Escape")
+    if way == "Tab":
+        assert driver.window.focus_get() is bar._detail, "the keyboard is back where it was"
+
+
+def test_error_offers_a_debug_package(driver: Driver) -> None:
+    bar = driver.window.run_bar
+    bar.show_message("Something is wrong with ~/x.")
+    driver.press("F12")
+    driver.click_really(bar.details.debug_package)
+    driver.wait(lambda: "message.txt" in driver.listed_files(), "the parts")
+    assert {"config.json", "versions.txt", "devices.txt"} <= set(driver.listed_files())
+    driver.press("Escape")
+
+
+@pytest.mark.parametrize("answer", ["Return", "Escape"])
+def test_new_prompt_has_the_focus_after_the_question(driver: Driver, answer: str) -> None:
+    driver.window.show_section("sampling")
+    driver.settle()
+    section = driver.window.sections["sampling"]
+    driver.click_really(section.list.add_button)
+    driver.press(answer)
+    driver.type("a red cat")
+    assert driver.draft.get("samples.0.prompt") == "a red cat"
+
+
+def test_folder_chooser_counts_images_and_remembers_its_place(driver: Driver, home: Path) -> None:
+    for number in range(3):
+        (home / "photos" / "cats" / "more").mkdir(parents=True, exist_ok=True)
+        (home / "photos" / "cats" / "more" / f"{number}.PNG").touch()
+    (home / "photos" / "cats" / "1.txt").touch()
+    (home / "photos" / "empty").mkdir()
+    rows: dict[str, str] = {}
+
+    def read() -> bool:
+        trees = [each for dialog in driver.dialogs() for each in _all(dialog) if isinstance(each, ttk.Treeview)]
+        for tree in trees:
+            rows.update(tree.item(row, "values")[:2] for row in tree.get_children())
+        return rows.get("▸  cats") == "3"
+
+    def choose() -> None:
+        driver.press("Down")
+        driver.click_button("Choose")
+
+    driver.later(read, choose)
+    chosen = choose_path(driver.window, "folder", "Folder", home / "photos")
+    assert chosen == str(home / "photos" / "cats")
+    assert rows["▸  empty"] == ""
+
+    driver.later(lambda: "cats" in driver.listed_files(), lambda: driver.press("Escape"))
+    assert choose_path(driver.window, "folder", "Folder", Path()) == "", "it opened where it was left"
+    driver.window.preferences.save()
+    assert Preferences.load().places == {"folder": str(home / "photos")}
+
+
+def _all(widget: Any) -> list[Any]:
+    return [each for child in widget.winfo_children() for each in (child, *_all(child))]
+
+
+def test_large_folders_are_not_counted_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.windows.folder_listing._MOST_ENTRIES", 10)
+    for number in range(30):
+        (tmp_path / f"{number}.jpg").touch()
+    assert count_images(tmp_path) == "10+"
+    assert count_images(tmp_path / "gone") == ""
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert count_images(tmp_path) == "10+"
