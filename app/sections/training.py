@@ -41,6 +41,7 @@ class Section(FormSection):
             "Precision and memory",
             (
                 *("precision", "gradient_checkpointing", "stochastic_rounding", "fused_backward"),
+                "block_offload",
                 *("channels_last", "compile", "probe_memory"),
             ),
             0,

@@ -40,6 +40,10 @@ class _Settings(Protocol):
     def stochastic_rounding(self) -> bool: ...
     @property
     def fused_backward(self) -> bool: ...
+    @property
+    def block_offload(self) -> float: ...
+    @property
+    def compile(self) -> bool: ...
 
 
 def memory_rules(config: _Settings) -> list[tuple[str, str]]:
@@ -49,7 +53,24 @@ def memory_rules(config: _Settings) -> list[tuple[str, str]]:
         rules += [("stochastic_rounding", f"is true, but {reason}") for reason in _against_rounding(config)]
     if config.fused_backward:
         rules += [("fused_backward", f"is true, but {reason}") for reason in _against_fusing(config)]
+    if config.block_offload:
+        rules += [
+            ("block_offload", f"is {config.block_offload:g}, but {reason}") for reason in _against_offload(config)
+        ]
     return rules
+
+
+def _against_offload(config: _Settings) -> list[str]:
+    found = []
+    if config.method == "fine_tune":
+        found.append("fine_tune trains the blocks themselves; set it to 0, or method to lora")
+    if config.compile:
+        found.append("compile is true, and compiled blocks cannot ask for their weights; set one of them back")
+    if config.training_mode in ("fully_sharded", "data_parallel"):
+        found.append(
+            f"training_mode {config.training_mode} moves weights itself; set it to 0, or training_mode to auto"
+        )
+    return found
 
 
 def _against_rounding(config: _Settings) -> list[str]:

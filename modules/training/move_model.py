@@ -7,13 +7,20 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.distributed import is_sharded
 from modules.families._family import Family
+from modules.training.block_offload import BlockOffload, offloaded_blocks
 from modules.training.methods.lora import make_contiguous
 from modules.training.precision import weights_dtype
-from modules.training.quantized import QUANTIZED, QuantizedLinear, can_be_quantized, quantize_
+from modules.training.quantized import (
+    QUANTIZED,
+    QuantizedLinear,
+    can_be_quantized,
+    keep_in_host_memory_,
+    quantize_,
+)
 from modules.training.submodules import submodule_of
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -37,6 +44,10 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
         part: rest if weights in QUANTIZED else HALF_DTYPES.get(weights, trained) for part, weights in given.items()
     }
     quantized = {part: weights for part, weights in given.items() if weights in QUANTIZED}
+    offloaded = offloaded_blocks(family.model, config.block_offload) if config.block_offload else []
+    if config.block_offload and not offloaded:
+        raise _nothing_to_offload(config)
+    in_host_memory = {layer for block in offloaded for layer in block}
     chosen = None if within is None else set(within.modules())
     for name, module in family.model.named_modules():
         own = [weight for weight in module.parameters(recurse=False) if not is_sharded(weight)]
@@ -51,6 +62,11 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
         ):
             quantize_(cast(nn.Linear, module), quantized[part], device)
             own = list(module.parameters(recurse=False))
+        elif module in in_host_memory:
+            keep_in_host_memory_(cast(nn.Linear, module), kept.get(part, usual))
+            own = list(module.parameters(recurse=False))
+        if module in in_host_memory and isinstance(module, QuantizedLinear) and module.lender is None:
+            module._bits = module._bits.cpu()
         dtype = trained_layers if isinstance(module, LAYERS) else trained
         if is_frozen_layer:
             dtype = kept.get(part, usual)
@@ -58,7 +74,16 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
             weight.data = _converted(weight.data, device, dtype, config)
         for key, buffer in module.named_buffers(recurse=False):
             setattr(module, key, _converted(buffer, device, dtype, config))
+    if any(cast(QuantizedLinear, layer).lender is None for layer in in_host_memory):
+        BlockOffload(cast(list[list[QuantizedLinear]], offloaded), device)
     make_contiguous(family.model if within is None else within)
+
+
+def _nothing_to_offload(config: TrainConfig) -> ConfigError:
+    return ConfigError(
+        f"block_offload is {config.block_offload:g}, but the family {config.family!r} repeats no blocks that have "
+        "frozen linear layers; set it to 0."
+    )
 
 
 def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype, config: TrainConfig) -> Tensor:

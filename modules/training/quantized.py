@@ -1,20 +1,22 @@
-"""Frozen linear layers whose weights are kept in 8 or 4 bits, for adapters on models that are large for the device.
+"""Frozen linear layers whose weights are kept in 8 or 4 bits or in host memory, for adapters on large models.
 
-int8: one scale for each output, absmax / 127. nf4: blocks of 64 weights, each a scale and the 16 levels of NormalFloat
-(Dettmers et al. 2023, arXiv:2305.14314, appendix E), as bitsandbytes keeps them without double quantisation. Weights
-are computed with in the dtype of the input. In torch alone, so on any device, to the same values on each rank.
+int8: one scale for each output, absmax / 127. fp8: float8_e4m3fn with one scale for each output, absmax / 448. nf4:
+blocks of 64 weights, each a scale and the 16 levels of NormalFloat (Dettmers et al. 2023, arXiv:2305.14314, appendix
+E), as bitsandbytes keeps them without double quantisation. Weights are computed with in the dtype of the input. In
+torch alone, so on any device, to the same values on each rank.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-QUANTIZED: Final = ("int8", "nf4")
+QUANTIZED: Final = ("int8", "fp8", "nf4")
+_LARGEST_FP8: Final = torch.finfo(torch.float8_e4m3fn).max
 BLOCK: Final = 64  # weights of nf4 that share a scale
 _NF4: Final = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
@@ -27,24 +29,34 @@ _SKIPPED: Final = (r"embed", r"norm", r"^proj_in$", r"^proj_out$")
 _SKIP_LISTS: Final = ("_skip_layerwise_casting_patterns", "_keep_in_fp32_modules")
 
 
+class Lender(Protocol):
+    """Brings the bits of a layer to the device, to be used until those of another block are asked for."""
+
+    def lend(self, layer: QuantizedLinear) -> Tensor: ...
+
+
 class QuantizedLinear(nn.Linear):
     """A frozen linear layer; `weight` is what its bits stand for, computed anew each time."""
 
     _bits: Tensor  # no parameters or buffers: neither DDP nor backups have to do with them
-    _scales: Tensor
+    _scales: Tensor | None  # without them the bits are the weight
+    lender: Lender | None = None  # of bits that are kept in host memory
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]  # in place of the parameter
-        """[out, in] in fp32."""
-        return self.dequantized(torch.float32)
+        """[out, in] in fp32, or in the dtype in which it is kept if it is not quantised."""
+        return self.dequantized(torch.float32 if self._scales is not None else self._bits.dtype).clone()
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """The weight [out, in] in `dtype`."""
+        """The weight [out, in] in `dtype`; lent, if it needs no conversion."""
+        bits = self._bits if self.lender is None else self.lender.lend(self)
+        if self._scales is None:
+            return bits.to(dtype)
         scales = self._scales.to(dtype)
-        if self._bits.dtype == torch.int8:
-            return self._bits.to(dtype) * scales
-        levels = torch.tensor(_NF4, dtype=dtype, device=self._bits.device)
-        codes = torch.stack((self._bits >> 4, self._bits & 15), dim=-1).flatten(1).int()
+        if bits.dtype != torch.uint8:
+            return bits.to(dtype) * scales
+        levels = torch.tensor(_NF4, dtype=dtype, device=bits.device)
+        codes = torch.stack((bits >> 4, bits & 15), dim=-1).flatten(1).int()
         values = (levels[codes] * scales).flatten()
         return values[: self.out_features * self.in_features].view(self.out_features, self.in_features)
 
@@ -56,8 +68,9 @@ class QuantizedLinear(nn.Linear):
         return cast(Tensor, _Product.apply(input, self))  # type: ignore[no-untyped-call]
 
     def move(self, device: torch.device) -> None:
-        """Take the bits to `device`; the bias moves as others do."""
-        self._bits, self._scales = self._bits.to(device), self._scales.to(device)
+        """Take the bits to `device`, unless they are lent; the bias moves as others do."""
+        self._bits = self._bits if self.lender is not None else self._bits.to(device)
+        self._scales = None if self._scales is None else self._scales.to(device)
 
 
 class _Product(torch.autograd.Function):
@@ -79,7 +92,10 @@ class _Product(torch.autograd.Function):
 def quantize_(layer: nn.Linear, kind: str, device: torch.device) -> None:
     """Make a frozen `layer` a QuantizedLinear in place, its bits on `device`; `kind` is one of QUANTIZED."""
     weight = layer.weight.to(device, torch.float32)
-    if kind == "int8":
+    if kind == "fp8":
+        scales = weight.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST_FP8
+        bits = (weight / scales).to(torch.float8_e4m3fn)
+    elif kind == "int8":
         scales = weight.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127
         bits = (weight / scales).round().to(torch.int8)
     else:
@@ -89,6 +105,16 @@ def quantize_(layer: nn.Linear, kind: str, device: torch.device) -> None:
         # the nearest level: how many midpoints between levels lie below
         codes = torch.bucketize(blocks / scales, (levels[1:] + levels[:-1]) / 2).to(torch.uint8)
         bits = codes[:, ::2] << 4 | codes[:, 1::2]
+    _replace(layer, bits, scales)
+
+
+@torch.no_grad()
+def keep_in_host_memory_(layer: nn.Linear, dtype: torch.dtype) -> None:
+    """Make a frozen `layer` a QuantizedLinear in place whose bits are its weight in `dtype`, on the CPU."""
+    _replace(layer, layer.weight.detach().to("cpu", dtype).contiguous(), None)
+
+
+def _replace(layer: nn.Linear, bits: Tensor, scales: Tensor | None) -> None:
     del layer._parameters["weight"]
     layer.__class__ = QuantizedLinear
     quantized = cast(QuantizedLinear, layer)

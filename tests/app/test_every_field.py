@@ -38,6 +38,7 @@ FIRST: dict[str, dict[str, object]] = {  # other settings that make a value vali
     "early_stopping_patience": {"validation_split": 0.25},
     "restore_best": {"validation_split": 0.25},
     "stochastic_rounding": {"precision": "bf16", "method": "fine_tune"},
+    "block_offload": {"method": "lora"},
     "fused_backward": {"max_grad_norm": None},
 }
 

@@ -130,6 +130,10 @@ def settle_memory(data: Any) -> None:
     """What the ways to save memory do not go with."""
     if not OPTIMIZERS[data["optimizer"]["name"]].steps_alone:
         data["stochastic_rounding"] = data["fused_backward"] = False
+    if data["block_offload"]:
+        data.update(method="lora", compile=False, stochastic_rounding=False)
+        if data["training_mode"] in ("fully_sharded", "data_parallel"):
+            data["training_mode"] = "distributed"
     if data["stochastic_rounding"]:
         data.update(precision="bf16", method="fine_tune", training_mode="distributed")
         data["stochastic_rounding"] = data["optimizer"]["name"] != "schedule_free_adamw"

@@ -24,7 +24,9 @@ def settings_of(kind: str, **more: object) -> dict[str, Any]:
     return {**LORA, "parts": [{"part": "unet", "weights": kind}], "family_options": {"width": 16}, "seed": 9, **more}
 
 
-@pytest.mark.parametrize(("kind", "error", "size"), [("int8", 0.5 / 127, 1.1), ("nf4", 0.153, 0.6)])
+@pytest.mark.parametrize(
+    ("kind", "error", "size"), [("int8", 0.5 / 127, 1.1), ("fp8", 16 / 448, 1.1), ("nf4", 0.153, 0.6)]
+)
 def test_a_layer_is_close_to_its_weights_and_small(kind: str, error: float, size: float) -> None:
     """Half the widest gap of levels, relative to the largest weight of a row or of a block."""
     torch.manual_seed(0)
@@ -56,7 +58,7 @@ def test_values_of_nf4_that_are_levels_stay_exact() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("kind", ["int8", "nf4"])
+@pytest.mark.parametrize("kind", ["int8", "fp8", "nf4"])
 def test_an_adapter_is_trained_on_it(kind: str, precision: str) -> None:
     family, config = ready(**settings_of(kind, precision=precision, lora_algorithm="lokr"))
     body = family.model.get_submodule("unet")

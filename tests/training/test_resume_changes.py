@@ -52,6 +52,7 @@ FREE = {
     *("batch_size", "gradient_accumulation_steps"),  # the effective batch of the beginning is kept
     *("early_stopping_metric", "early_stopping_mode", "early_stopping_min_delta", "restore_best"),
     *("channels_last", "compile", "gradient_checkpointing", "probe_memory", "fused_backward"),
+    "block_offload",
     *("optimizer.fused", "optimizer.foreach", "optimizer.d0", "embedding_init", "ema_on_cpu"),
 }
 TOLD_OF_SEVERAL_GPUS = {"sync_batch_norm", "gradient_compression", "powersgd_rank", "fsdp_reduce_precision"}

@@ -27,3 +27,13 @@ class MemorySettings(Section):
         help="Updates each weight as soon as its gradient is known and frees the gradient, so that never all of them "
         "are in memory. Same result. Needs one GPU, no gradient accumulation, and Gradient clipping left empty.",
     )
+    block_offload: float = setting(
+        0.0,
+        title="Block offload (fraction in host memory)",
+        help="For adapters: so many of the model's blocks keep their frozen linear layers in host "
+        "memory. Each is copied to the GPU while the one before it computes, forwards and backwards; 1 offloads all "
+        "blocks, of which two are on the GPU at a time. Same result, slower if blocks are small or the link is. "
+        "0: none.",
+        ge=0,
+        le=1,
+    )
