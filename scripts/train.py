@@ -129,6 +129,7 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
 def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
     """Check what can be checked without reading images, show the plan, and start nothing."""
     from modules.training.checks import check_startable
+    from modules.training.memory_table.report import memory_lines
 
     check_start(config, require_multi_gpu=options.require_multi_gpu, token=options.token)
     if options.resume is not None:
@@ -142,7 +143,8 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         extra_args=to_arguments({name: getattr(options, name) for name in REPEATED_FLAGS}),
         require_multi_gpu=options.require_multi_gpu,
     )
-    echo("\n".join([*(f"Note: {note}" for note in notes), *preview(config, plan)]))
+    memory = memory_lines(config, plan.world_size or 1)
+    echo("\n".join([*(f"Note: {note}" for note in notes), *memory, *preview(config, plan)]))
     return 0
 
 

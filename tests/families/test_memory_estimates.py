@@ -135,7 +135,9 @@ def near_real(config: TrainConfig) -> None:
         if weight.requires_grad:
             weight.grad = torch.zeros_like(weight)
     saved: dict[int, int] = {}
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*family.model.parameters(), *family.model.buffers()]}
+    kept = [*family.model.parameters(), *family.model.buffers()]
+    kept += [value for m in family.model.modules() for value in vars(m).values() if isinstance(value, Tensor)]
+    own = {tensor.untyped_storage().data_ptr() for tensor in kept}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

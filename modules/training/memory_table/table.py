@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from modules.config import TrainConfig
 from modules.families._family import Family
+from modules.training.block_offload import offloaded_blocks
 from modules.training.memory_table.fake_model import call_in_fake, fake_family
 from modules.training.memory_table.live_bytes import LiveBytes
 from modules.training.optimizers import build_optimizer
@@ -27,6 +28,7 @@ _FORMATS: Final = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16:
 _BITS: Final = {torch.int8: "int8", torch.uint8: "nf4"}
 # of optimizers whose step needs real memory: bytes of state for a weight, without the scales of its blocks
 _STATE_OF_8BIT: Final = {"adamw_8bit": 2, "lion_8bit": 1}
+_SLOTS: Final = 2  # of block_offload
 _GATHERED_BLOCKS: Final = 2  # FSDP gathers the next one while it computes one
 
 
@@ -95,10 +97,11 @@ def memory_table(
     takes a second, with them some seconds for a large model.
     """
     shards = world_size if config.training_mode == "fully_sharded" else 1
-    with fake_family(kind, config) as family:
+    with fake_family(kind, config.model_copy(update={"block_offload": 0.0})) as family:
         if family is None:
             return None
-        rows = [*_weights(family, shards), *_state(family, config, shards)]
+        offloaded = offloaded_blocks(family.model, config.block_offload) if config.block_offload else []
+        rows = [*_weights(family, shards, offloaded), *_offloaded(offloaded), *_state(family, config, shards)]
         if shards > 1:
             rows.append(_gathered(family.model, config))
         peak = _activations(kind, family, config) if activations else None
@@ -118,35 +121,54 @@ def in_gib(count: int) -> str:
     return f"{count / GIB:.2f} GiB" if count >= GIB / 10 else f"{count / 2**20:.2f} MiB"
 
 
-def _weights(family: Family, shards: int) -> list[MemoryRow]:
-    """Frozen and trained weights of each submodule by format, each storage once."""
+def _weights(family: Family, shards: int, offloaded: Sequence[Sequence[nn.Linear]]) -> list[MemoryRow]:
+    """Frozen and trained weights of each submodule by format, each storage once, without those of offloaded layers."""
     sizes: Counter[tuple[bool, str, str]] = Counter()
-    seen: set[int] = set()
+    elsewhere = {layer for block in offloaded for layer in block}
+    seen = {id(weight) for layer in elsewhere for name, weight in layer.named_parameters() if name == "weight"}
     for name, module in family.model.named_modules():
         part = submodule_of(name, family.submodules) or "model"
-        if isinstance(module, QuantizedLinear):
-            bits = module._bits.nbytes + module._scales.nbytes
-            sizes[False, part, f"{_BITS[module._bits.dtype]} with scales"] += bits
+        if isinstance(module, QuantizedLinear) and module not in elsewhere:
+            bits = _BITS.get(module._bits.dtype)
+            sizes[False, part, f"{bits} with scales" if bits else _format(module._bits)] += _layer_bytes(module)
         own = [(each, each.requires_grad) for each in module.parameters(recurse=False)]
         own += [(each, False) for each in module.buffers(recurse=False)]
         for tensor, is_trained in own:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
-                kind = _FORMATS.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
-                sizes[is_trained, part, kind] += _shard_bytes(tensor, shards if _is_weight(tensor) else 1)
+                sizes[is_trained, part, _format(tensor)] += _shard_bytes(tensor, shards if _is_weight(tensor) else 1)
     return [
         MemoryRow(f"{'trained' if trained else 'frozen'} weights of {part}, {kind}", "device", size, "training")
         for (trained, part, kind), size in sorted(sizes.items(), key=lambda each: -each[1])
     ]
 
 
+def _offloaded(blocks: Sequence[Sequence[nn.Linear]]) -> list[MemoryRow]:
+    """The layers of `block_offload`: all of them on the host, two blocks of them on the device."""
+    sizes = [sum(_layer_bytes(layer) for layer in block) for block in blocks]
+    if not sizes:
+        return []
+    return [
+        MemoryRow("two of the offloaded blocks", "device", _SLOTS * max(sizes), "training", False),
+        MemoryRow(f"frozen weights of {len(sizes)} offloaded blocks", "host", sum(sizes), "training", False),
+    ]
+
+
+def _layer_bytes(layer: nn.Linear) -> int:
+    if isinstance(layer, QuantizedLinear):
+        return sum(tensor.nbytes for tensor in (layer._bits, layer._scales) if tensor is not None)
+    return layer.weight.nbytes
+
+
 def _state(family: Family, config: TrainConfig, shards: int) -> list[MemoryRow]:
     trained = [weight for weight in family.model.parameters() if weight.requires_grad]
     own = [nn.Parameter(torch.empty(_shard_shape(weight, shards), dtype=weight.dtype)) for weight in trained]
     size = sum(weight.nbytes for weight in own)
-    state, is_exact = _optimizer_bytes(own, config)
+    held_by_optimizer = [nn.Parameter(weight.float()) if weight.dtype == torch.bfloat16 else weight for weight in own]
+    state, is_exact = _optimizer_bytes(held_by_optimizer, config)
+    gradients = max((weight.nbytes for weight in own), default=0) if config.fused_backward else size
     rows = [
-        MemoryRow("gradients", "device", size, "training"),
+        MemoryRow("gradients", "device", gradients, "training"),
         MemoryRow(f"optimizer state ({config.optimizer.name})", "device", state, "training", is_exact),
     ]
     if config.ema:
@@ -177,12 +199,18 @@ def _activations(kind: type[Family], family: Family, config: TrainConfig) -> int
     for weight in family.model.parameters():
         if weight.requires_grad:
             weight.grad = torch.zeros_like(weight)
+            if config.fused_backward:
+                weight.register_post_accumulate_grad_hook(_drop_gradient)
     with LiveBytes() as live, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's of kernels that only the CPU lacks
         loss = _forward(kind, family, config)
         if loss is not None:
             loss.sum().backward()
     return None if loss is None else live.peak
+
+
+def _drop_gradient(weight: Tensor) -> None:
+    weight.grad = None
 
 
 def _forward(kind: type[Family], family: Family, config: TrainConfig) -> Tensor | None:
@@ -219,6 +247,10 @@ def _gathered(model: nn.Module, config: TrainConfig) -> MemoryRow:
     whole = sum(weight.nbytes for weight in model.parameters()) // half
     largest = max(blocks, default=whole)
     return MemoryRow("gathered weights of two blocks", "device", _GATHERED_BLOCKS * largest, "training", False)
+
+
+def _format(tensor: Tensor) -> str:
+    return _FORMATS.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
 
 
 def _is_weight(tensor: Tensor) -> bool:

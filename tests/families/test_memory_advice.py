@@ -1,0 +1,87 @@
+"""Too little memory for a config is known, and which settings make it fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from modules import ROOT
+from modules.config import ConfigError, TrainConfig, override
+from modules.families._by_name import family_class
+from modules.training.memory_table.advice import RESERVED, memory_problem, settings_that_fit
+from modules.training.memory_table.report import check_capacity, check_memory
+from modules.training.memory_table.table import memory_table
+
+
+def config_of(base: Path, **more: object) -> TrainConfig:
+    given = {"family": "stable_diffusion", "base_model": str(base), "resolution": 512, "batch_size": 4}
+    return TrainConfig.model_validate({**given, **more})
+
+
+def test_settings_that_fit_make_the_table_smaller(sd_folder: Path) -> None:
+    config, kind = config_of(sd_folder, ema=True), family_class("stable_diffusion")
+    table = memory_table(kind, config)
+    assert table is not None
+    needed = table.needed() + RESERVED
+    assert memory_problem(table, needed, "the GPU") == ""
+    said = memory_problem(table, needed - 1, "the GPU of 24 GB")
+    assert "This run needs about" in said
+    assert "the GPU of 24 GB has" in said
+    found = settings_that_fit(kind, config, needed - 1)
+    assert found[0] == "ema_on_cpu=true"
+    less = settings_that_fit(kind, config, RESERVED + table.needed() // 3)
+    assert "gradient_checkpointing=true" in less
+    changed = TrainConfig.model_validate(override(config.model_dump(mode="json"), less))
+    smaller = memory_table(kind, changed)
+    assert smaller is not None
+    assert smaller.needed() <= table.needed() // 3
+    assert settings_that_fit(kind, config, 1) == []
+
+
+def test_a_lora_is_told_to_quantise(sd_folder: Path) -> None:
+    config, kind = (
+        config_of(sd_folder, method="lora", gradient_checkpointing=True, batch_size=1),
+        family_class("stable_diffusion"),
+    )
+    table = memory_table(kind, config)
+    assert table is not None
+    found = settings_that_fit(kind, config, table.needed() - 100 + RESERVED)
+    assert found[:2] == ["precision=bf16", "weights bf16 for the part unet"][: len(found)]
+
+
+def test_unknown_models_have_no_table() -> None:
+    config = TrainConfig.model_validate({"family": "flux", "base_model": "someone/else", "method": "lora"})
+    assert memory_table(family_class("flux"), config) is None
+    assert settings_that_fit(family_class("flux"), config, 1 << 40) == []
+
+
+def test_what_cannot_fit_is_refused_before_loading(sd_folder: Path) -> None:
+    config, kind = config_of(sd_folder), family_class("stable_diffusion")
+    table = memory_table(kind, config, activations=False)
+    assert table is not None
+    certain = table.needed(only_exact=True)
+    with pytest.raises(ConfigError, match=r"This run keeps at least .*, but the GPU has"):
+        check_capacity(kind, config, certain - 1, "the GPU", 1)
+    check_capacity(kind, config, certain, "the GPU", 1)
+    check_memory(kind, config, torch.device("cpu"), 1)
+
+
+def test_the_window_gets_the_table_as_json(sd_folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "modules.training.memory_table"],
+        input=config_of(sd_folder).model_dump_json(),
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        check=True,
+    )
+    data = json.loads(done.stdout)
+    assert {"what", "place", "bytes", "phase", "is_exact"} == set(data["rows"][0])
+    assert data["has_activations"]
+    assert any("Memory of the device while training:" in line for line in data["lines"])
+    assert data["problems"] == []
