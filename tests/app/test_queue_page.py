@@ -74,6 +74,7 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
     drag(row_middle(page, 4), row_middle(page, 2))
     until_order("one", "four", "two", "three")
     drag(row_middle(page, 1), row_middle(page, 1))
+    driver.wait(lambda: page.table.selection() == ("1",) and not page._dragged, "the end of a click")
     until_order("one", "four", "two", "three")
     page.select(3)
     page.table.focus_force()
@@ -112,9 +113,7 @@ def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
 
 def test_add_needs_what_train_needs(driver: Driver, home: Path) -> None:
     driver.click_really(driver.window.run_bar.enqueue)
-    driver.wait(
-        lambda: driver.dialogs() and "Training cannot start yet" in driver.dialogs()[0].title(), "what is missing"
-    )
+    driver.wait(lambda: any("cannot start yet" in driver.text(one) for one in driver.dialogs()), "what is missing")
     driver.press("Escape")
     assert not RunQueue("runs").path.exists()
 

@@ -18,6 +18,7 @@ from modules.run.endings import ENDINGS
 from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.commands import STOP_TERMINATED, request_command
 from modules.run.folder.event_summary import EventSummary
+from modules.run.folder.events import Event, EventReader
 from modules.run.folder.failures import read_start_failure, root_cause
 from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
@@ -26,6 +27,7 @@ from modules.run.launch.detached import check_config, create_run, launch
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 
+_CHUNK_BYTES = 64 << 10
 _OF_A_STOP = (INTERRUPTED, PAUSED, TERMINATED)
 
 
@@ -46,6 +48,8 @@ class ActiveRun:
         self.folder = folder
         self._process = process
         self._stops = 0
+        self._events = EventReader(folder.events_file, chunk_bytes=_CHUNK_BYTES)
+        self._is_prepared = False
 
     @classmethod
     def start(cls, queue: RunQueue, entry: Entry, mark: Entry) -> ActiveRun:
@@ -67,6 +71,14 @@ class ActiveRun:
         else:
             create_run(config)
         return cls(mark, folder, launch(folder, resume=folder.events_file.exists()))
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether it may still be writing to its cache_dir, which another run that does so, too, would not survive."""
+        while not self._is_prepared and (events := self._events.new()):
+            since = self.entry.started or 0.0
+            self._is_prepared = any(event["type"] == "started" and _time(event) >= since for event in events)
+        return not self._is_prepared
 
     @property
     def is_alive(self) -> bool:
@@ -116,6 +128,11 @@ class ActiveRun:
             return Ended(code, ending.title if ending else "Finished")
         was_stopped = bool(self._stops) and (code is None or code < 0 or code in _OF_A_STOP)
         return Ended(code, _cause(self.folder, events, code), was_stopped)
+
+
+def _time(event: Event) -> float:
+    at = event.get("t")
+    return float(at) if isinstance(at, (int, float)) else 0.0
 
 
 def is_alive(folder: RunFolder) -> bool:

@@ -153,9 +153,21 @@ class QueueRunner:
             in_the_way = next((name for name, devices in self._others.items() if entry.overlaps(devices)), "")
             if in_the_way and not self._active:
                 self._say(f"Entry {entry.title} waits for the run {in_the_way}, which trains on the same devices.")
-            if not in_the_way and not any(entry.overlaps(each) for each in used):
+            if not in_the_way and not any(entry.overlaps(each) for each in used) and not self._waits_for_cache(entry):
                 self._start(entry)
             used.append(entry.devices)
+
+    def _waits_for_cache(self, entry: Entry) -> bool:
+        """Whether another run may be writing to the entry's cache_dir; it uses what that one has encoded."""
+        preparing = [run for run in self._active.values() if run.is_preparing]
+        try:
+            folder = self._queue.load(entry).cache_dir if preparing else ""
+            first = next((run for run in preparing if self._queue.load(run.entry).cache_dir == folder), None)
+        except ConfigError:
+            return False  # the start says why
+        if first is not None:
+            self._say(f"Entry {entry.title} starts once {first.entry.name} has cached its images in {folder}.")
+        return first is not None
 
     def _look_at_others(self) -> None:
         if time.monotonic() >= self._others_until:
