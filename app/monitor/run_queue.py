@@ -8,26 +8,18 @@ from pathlib import Path
 from typing import Final
 
 from app.monitor.page import Page
-from app.runs.status import duration
+from app.monitor.queue_texts import row_of, state_text
 from app.shell.ask import Choice, ask
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
 from app.widgets.ellipsis import fit
 from app.widgets.table import table
-from modules.run.exit_codes import FINISHED
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.start_runner import start_runner
 
 _READ_EVERY_S: Final = 1.0
 _STARTING_S: Final = 15.0  # the process needs a moment until it is seen
-_STATES: Final = {
-    "waiting": "Waiting",
-    "running": "Running",
-    "finished": "Finished",
-    "failed": "Failed",
-    "removed": "Removed",
-}
 _HINT: Final = "Drag a row, or press Alt+Up or Alt+Down, to change the order."
 _EMPTY: Final = "The queue is empty. “Add to queue” beside Train adds the present settings to it."
 
@@ -240,7 +232,7 @@ class QueuePage(Page):
             self.table.delete(*gone)
         places = {entry.number: place for place, entry in enumerate(self.queue.waiting, 1)}
         for index, entry in enumerate(entries):
-            item, values = str(entry.number), _row(entry, places.get(entry.number))
+            item, values = str(entry.number), row_of(entry, places.get(entry.number))
             if not self.table.exists(item):
                 self.table.insert("", index, iid=item, values=values, tags=(entry.state,))
             elif tuple(self.table.item(item, "values")) != values:
@@ -260,18 +252,9 @@ class QueuePage(Page):
         return (self.has_runner and self.queue.wanted == "run") or time.monotonic() < self._starting_until
 
     def _show_state(self) -> None:
-        waiting = len(self.queue.waiting)
-        running = sum(entry.state == "running" for entry in self.queue.entries)
-        count = f"{running} running, {waiting} waiting"
-        if self.has_runner and self.queue.wanted != "run":
-            state = "Stopping after a backup" if self.queue.wanted == "stop" else "Pausing after the present run"
-        elif self.has_runner:
-            state = "Working" if running or waiting else "Ready: what is added starts at once"
-        elif self._is_working():
-            state = "Starting …"
-        else:
-            state = "Not started" if waiting else "Nothing to do"
-        self.status.configure(text=f"{state}  ·  {count}")
+        said = state_text(self.queue, has_runner=self.has_runner, is_working=self._is_working())
+        if self.status.cget("text") != said:
+            self.status.configure(text=said)
         label, icon = ("Pause queue", "pause") if self._is_working() else ("Start queue", "play")
         if self.start_button.cget("text") != label:
             self.start_button.configure(text=label, image=icons.ctk_image(icon, 18, theme.TEXT))
@@ -327,29 +310,3 @@ class QueuePage(Page):
     def _move_to(self, number: int, place: int) -> None:
         queue = self.run_queue
         self._change(lambda: queue.move(number, place))
-
-
-def _row(entry: Entry, place: int | None) -> tuple[str, ...]:
-    code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
-    reason = entry.reason.split("\n")[0]
-    return (
-        "" if place is None else str(place),
-        entry.name,
-        _STATES[entry.state],
-        "All" if entry.devices is None else ", ".join(map(str, entry.devices)),
-        _time(entry),
-        f"{reason}{code}" if reason else "",
-    )
-
-
-def _time(entry: Entry) -> str:
-    if entry.state == "running":
-        return f"since {_clock(entry.started)}"
-    if entry.state == "waiting":
-        return f"added {_clock(entry.added)}"
-    took = "" if entry.started is None or entry.ended is None else f", {duration(entry.ended - entry.started)}"
-    return f"{_clock(entry.ended)}{took}"
-
-
-def _clock(at: float | None) -> str:
-    return time.strftime("%d %b %H:%M", time.localtime(at)) if at else ""

@@ -1,0 +1,60 @@
+"""What the Queue page says of the queue and of each entry."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from app.runs.status import duration
+from modules.files import printable
+from modules.run.exit_codes import FINISHED
+from modules.run.queue.entries import Entry, Queue
+
+_STATES: Final = {
+    "waiting": "Waiting",
+    "running": "Running",
+    "finished": "Finished",
+    "failed": "Failed",
+    "removed": "Removed",
+}
+
+
+def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
+    """What the process that works the queue off is doing; `is_working` also while it starts."""
+    waiting, running = len(queue.waiting), sum(entry.state == "running" for entry in queue.entries)
+    if has_runner and queue.wanted != "run":
+        state = "Stopping after a backup" if queue.wanted == "stop" else "Pausing after the present run"
+    elif has_runner:
+        state = "Working" if running or waiting else "Ready: what is added starts at once"
+    elif is_working:
+        state = "Starting …"
+    else:
+        state = "Not started" if waiting else "Nothing to do"
+    return f"{state}  ·  {running} running, {waiting} waiting"
+
+
+def row_of(entry: Entry, place: int | None) -> tuple[str, ...]:
+    """The cells of an entry; `place` is that among those that wait."""
+    code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
+    reason = printable(entry.reason.split("\n")[0], 300)
+    return (
+        "" if place is None else str(place),
+        entry.name,
+        _STATES[entry.state],
+        "All" if entry.devices is None else ", ".join(map(str, entry.devices)),
+        _time(entry),
+        f"{reason}{code}" if reason else "",
+    )
+
+
+def _time(entry: Entry) -> str:
+    if entry.state == "running":
+        return f"since {_clock(entry.started)}"
+    if entry.state == "waiting":
+        return f"added {_clock(entry.added)}"
+    took = "" if entry.started is None or entry.ended is None else f", {duration(entry.ended - entry.started)}"
+    return f"{_clock(entry.ended)}{took}"
+
+
+def _clock(at: float | None) -> str:
+    return time.strftime("%d %b %H:%M", time.localtime(at)) if at else ""
