@@ -67,6 +67,7 @@ class MainWindow(ctk.CTk):
         self.bind_all("<<MultiNode>>", lambda event: self.open_multi_node())
         self.bind_all("<<Preflight>>", lambda event: self.open_preflight())
         self.bind_all("<<FindBatchSize>>", lambda event: self.open_batch_size())
+        self.bind_all("<<Benchmark>>", lambda event: self.open_benchmark())
         self.bind_all("<<ShowError>>", lambda event: self.run_bar.show_details())
         self.bind_all("<<ShowLog>>", lambda event: self.show_log())
         self.bind_all("<<ShowResult>>", lambda event: self.show_result())
@@ -145,6 +146,12 @@ class MainWindow(ctk.CTk):
 
         BatchSizeWindow(self, self.state_).show()
 
+    def open_benchmark(self) -> None:
+        """Open the benchmark of the current settings."""
+        from app.windows.benchmark import BenchmarkWindow
+
+        BenchmarkWindow(self, self.state_).show()
+
     def show_log(self) -> None:
         """Show the log of the followed run, at its error."""
         self.show_section("monitor")
@@ -201,6 +208,8 @@ class MainWindow(ctk.CTk):
         self.preferences.save()
         self._stop_following()
         self._collector.stop()
+        if self.state_.model_job is not None:
+            self.state_.model_job.close()
         if self.state_.generate_job is not None:
             self.state_.generate_job.close()
         for job in self.tk.splitlist(self.tk.call("after", "info")):

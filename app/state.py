@@ -18,6 +18,7 @@ from modules.run import RunFolder
 
 if TYPE_CHECKING:
     from app.generate.job import GenerateJob
+    from app.tools.job import ModelJob
 
 
 class RunStarter(Protocol):
@@ -48,6 +49,7 @@ class AppState:
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
         self.actions: RunStarter  # set by the run bar, which is built before any section
+        self.model_job: ModelJob | None = None  # as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
         self.advanced = preferences.advanced
         self.jump_target = ""

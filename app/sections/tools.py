@@ -1,0 +1,70 @@
+"""Tools beside training, one page each."""
+
+from __future__ import annotations
+
+import importlib
+import tkinter as tk
+from typing import Any, Final
+
+from app.sections import SECTIONS
+from app.state import AppState
+from app.toolkit import ctk
+from app.widgets import theme
+from app.widgets.buttons import Segments, frame, text
+
+# page -> its title, its module and class; each is built when it is first shown
+PAGES: Final = {
+    "models": ("Model files", "app.tools.models_page", "ModelsPage"),
+}
+
+
+class Section(ctk.CTkFrame):
+    """The pages, chosen at the top."""
+
+    name = "tools"
+
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        super().__init__(parent, fg_color=theme.WINDOW, bg_color=theme.WINDOW, corner_radius=0)
+        self.state = state
+        self.pages: dict[str, Any] = {}
+        self.page = ""
+        title, subtitle = SECTIONS[self.name]
+        head = frame(self, theme.WINDOW)
+        head.pack(fill="x", padx=theme.px(24), pady=(theme.px(16), theme.px(12)))
+        text(head, title, "title", bg=theme.WINDOW).pack(side="left")
+        self.tabs = Segments(head, [page[0] for page in PAGES.values()], self._chosen)
+        self.tabs.pack(side="right")
+        self._subtitle = text(head, subtitle, colour=theme.MUTED, bg=theme.WINDOW)
+        self._subtitle.pack(side="left", padx=theme.px(16), pady=(theme.px(6), 0))
+        self.open_page(next(iter(PAGES)))
+
+    def show(self) -> None:
+        """Show the section."""
+        self._call("shown")
+
+    def hide(self) -> None:
+        """Hide the section."""
+        self._call("hidden")
+
+    def jump_to(self, path: str) -> None:
+        """Do nothing: there are no settings of a run here."""
+
+    def open_page(self, name: str) -> None:
+        """Show a page."""
+        if self.page:
+            self._call("hidden")
+            self.pages[self.page].pack_forget()
+        if name not in self.pages:
+            _, module, kind = PAGES[name]
+            self.pages[name] = getattr(importlib.import_module(module), kind)(self, self.state)
+        self.page = name
+        self.tabs.set(PAGES[name][0])
+        self.pages[name].pack(fill="both", expand=True, padx=(theme.px(16), theme.px(4)))
+        self._call("shown")
+
+    def _chosen(self, title: str) -> None:
+        self.open_page(next(name for name, page in PAGES.items() if page[0] == title))
+
+    def _call(self, method: str) -> None:
+        """Tell the page in sight, if it wants to know."""
+        getattr(self.pages[self.page], method, lambda: None)()

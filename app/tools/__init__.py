@@ -1,0 +1,1 @@
+"""Tools beside training: model files, near-duplicates, images as training sees them."""

@@ -1,0 +1,193 @@
+"""What the page for model files offers, and the arguments of scripts/convert.py for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from modules.config.sections.adapters import MAX_RANK
+
+Kind = Literal["any", "file", "folder", "save", "choice", "integer", "number", "switch"]
+AS_IS: Final = "as in the file"
+_MODEL: Final = "A diffusers folder or a .safetensors file."
+_LORA: Final = "A LoRA in a .safetensors file."
+STRONGEST: Final = 100.0  # strength of a LoRA, as in scripts/common.py
+
+
+@dataclass(frozen=True)
+class ToolField:
+    """One field of a task: `name` is unique in it; `only_for` are values of its field `to` for which it counts."""
+
+    name: str
+    title: str
+    kind: Kind
+    help: str
+    default: str = ""
+    choices: Mapping[str, str] | None = None  # value -> title
+    is_required: bool = False
+    only_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelTask:
+    """One thing that can be done with model files."""
+
+    name: str
+    title: str
+    about: str
+    fields: tuple[ToolField, ...]
+    suffix: str  # of the suggested name of the result
+
+
+_NUMBERS: Final = {AS_IS: "As in the file", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+_DTYPE: Final = ToolField(
+    "dtype", "Number format", "choice", "Half-size formats: bf16 for current GPUs, fp16 for all.", AS_IS, _NUMBERS
+)
+_OUT: Final = ToolField("out", "Result", "save", "Where the result is written.", is_required=True)
+_OVERWRITE: Final = ToolField("overwrite", "Replace an existing file", "switch", "Off: an existing file is kept.", "")
+_RANK: Final = ToolField(
+    "rank", "Rank", "integer", f"From 1 to {MAX_RANK}: higher keeps more, in a larger file.", "32", is_required=True
+)
+FORMATS: Final = {
+    "single_file": "Single file of a whole model",
+    "diffusers": "diffusers",
+    "kohya": "LoRA for ComfyUI, A1111, Forge",
+    "embedding": "Embedding for A1111 and ComfyUI",
+    "dtype": "Same layout, other number format",
+}
+TASKS: Final[tuple[ModelTask, ...]] = (
+    ModelTask(
+        "convert",
+        "Convert",
+        "Between the formats of diffusers, ComfyUI, A1111 and Forge, and between number formats.",
+        (
+            ToolField("source", "Model, LoRA or embedding", "any", _MODEL, is_required=True),
+            ToolField("to", "Format", "choice", "What the result is.", "single_file", FORMATS),
+            _DTYPE,
+            ToolField(
+                *("layout", "Folder with the layout", "folder"),
+                "For a whole model: a diffusers folder of the same architecture, its configs and tokenizers are used.",
+                only_for=("diffusers",),
+            ),
+            _OUT,
+            _OVERWRITE,
+        ),
+        "converted",
+    ),
+    ModelTask(
+        "merge",
+        "Merge a LoRA",
+        "Makes one or two LoRAs part of a model.",
+        (
+            ToolField("source", "Model", "any", _MODEL, is_required=True),
+            ToolField("lora", "LoRA", "file", _LORA, is_required=True),
+            ToolField("scale", "Strength", "number", "1 as trained, 0 none.", "1", is_required=True),
+            ToolField("lora2", "Second LoRA", "file", f"{_LORA} May stay empty."),
+            ToolField("scale2", "Its strength", "number", "1 as trained, 0 none.", "1", is_required=True),
+            _DTYPE,
+            _OUT,
+            _OVERWRITE,
+        ),
+        "merged",
+    ),
+    ModelTask(
+        "extract",
+        "Extract a LoRA",
+        "Writes what training has changed in a model as a LoRA.",
+        (
+            ToolField("source", "Base model", "folder", "The diffusers folder before training.", is_required=True),
+            ToolField("tuned", "Trained model", "folder", "The diffusers folder after training.", is_required=True),
+            _RANK,
+            _DTYPE,
+            _OUT,
+            _OVERWRITE,
+        ),
+        "lora",
+    ),
+    ModelTask(
+        "resize",
+        "Resize a LoRA",
+        "Writes a LoRA with another rank: a smaller file with nearly the same effect.",
+        (ToolField("source", "LoRA", "file", _LORA, is_required=True), _RANK, _DTYPE, _OUT, _OVERWRITE),
+        "resized",
+    ),
+)
+
+
+def applies(field: ToolField, values: Mapping[str, str]) -> bool:
+    """Whether the field counts under the other values."""
+    return not field.only_for or values.get("to") in field.only_for
+
+
+def faults(task: ModelTask, values: Mapping[str, str]) -> dict[str, str]:
+    """What is missing or wrong, as a sentence for each field."""
+    found = {}
+    for field in task.fields:
+        value = values.get(field.name, "").strip()
+        if not applies(field, values):
+            continue
+        if field.is_required and not value:
+            found[field.name] = f"{field.title}: nothing is given."
+        elif field.kind == "integer" and not (value.isdecimal() and 1 <= int(value) <= MAX_RANK):
+            found[field.name] = f"{field.title} is {value!r}; use a whole number from 1 to {MAX_RANK}."
+        elif field.kind == "number" and not _is_strength(value):
+            found[field.name] = f"{field.title} is {value!r}; use a number from {-STRONGEST:g} to {STRONGEST:g}."
+    if values.get("to") == "dtype" and values.get("dtype") == AS_IS and task.name == "convert":
+        found["dtype"] = "Choose a number format: only that is converted."
+    return found
+
+
+def arguments(task: ModelTask, values: Mapping[str, str]) -> list[str]:
+    """The arguments of scripts/convert.py for values without faults."""
+    source, out = (str(Path(values[name].strip()).expanduser()) for name in ("source", "out"))
+    more: list[str] = []
+    if task.name == "convert":
+        more = [f"--to={values['to']}"]
+        if values["to"] == "diffusers" and values.get("layout", "").strip():
+            more.append(f"--layout={_path(values['layout'])}")
+    elif task.name == "merge":
+        for lora, scale in (("lora", "scale"), ("lora2", "scale2")):
+            if values.get(lora, "").strip():
+                more += [f"--merge={_path(values[lora])}", f"--lora_scale={values[scale].strip()}"]
+    elif task.name == "extract":
+        more = [f"--extract={_path(values['tuned'])}"]
+    else:
+        more = ["--resize"]
+    if "rank" in values and task.name in ("extract", "resize"):
+        more.append(f"--rank={values['rank'].strip()}")
+    if values.get("dtype", AS_IS) != AS_IS:
+        more.append(f"--dtype={values['dtype']}")
+    if values.get("overwrite"):
+        more.append("--overwrite")
+    return [*more, "--", source, out]
+
+
+def suggested_out(task: ModelTask, values: Mapping[str, str]) -> str:
+    """A free name beside the source; empty without a source."""
+    text = values.get("source", "").strip()
+    if not text:
+        return ""
+    source = Path(text).expanduser()
+    is_model_folder = source.is_dir() and not source.suffix
+    is_folder = (task.name == "merge" and is_model_folder) or (
+        task.name == "convert" and values.get("to") == "diffusers" and bool(values.get("layout", "").strip())
+    )
+    stem = source.name if is_model_folder else source.stem
+    ending = "" if is_folder else ".safetensors"
+    names = (f"{stem}-{task.suffix}{'' if number == 1 else f'-{number}'}{ending}" for number in range(1, 1000))
+    return str(next((source.parent / name for name in names if not (source.parent / name).exists()), source.parent))
+
+
+def _path(text: str) -> str:
+    return str(Path(text.strip()).expanduser())
+
+
+def _is_strength(text: str) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(value) and abs(value) <= STRONGEST

@@ -1,0 +1,160 @@
+"""The page for model files: a task, its fields, the process and its result."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from app.open_path import open_folder
+from app.state import AppState
+from app.tools.job import JobResult, ModelJob, format_bytes
+from app.tools.model_tasks import TASKS, arguments, faults, suggested_out
+from app.tools.tool_form import ToolForm
+from app.widgets import theme
+from app.widgets.buttons import Button, Segments, card, frame, text, wrap_within
+from app.widgets.progress_bar import ProgressBar
+from app.widgets.scroll import Scroll
+
+POLL_MS: Final = 200
+_INPUTS: Final = ("source", "to", "layout")  # the fields that the suggested name depends on
+
+
+class ModelsPage(tk.Frame):
+    """One task at a time runs; it goes on while another page is shown."""
+
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.WINDOW)
+        self._state = state
+        self.forms: dict[str, ToolForm] = {}
+        self._suggested = ""
+        self._is_checked = False
+        self.result = JobResult("")
+        self._poll_job = ""
+        scroll = Scroll(self)
+        scroll.pack(fill="both", expand=True)
+        outer = card(scroll.inside)
+        outer.pack(fill="x", padx=8, pady=(0, 16))
+        head = frame(outer)
+        head.pack(fill="x", padx=theme.px(16), pady=(theme.px(14), theme.px(4)))
+        self.tasks = Segments(head, [task.title for task in TASKS], self._choose_title, bg=theme.CARD)
+        self.tasks.pack(side="left")
+        self._about = text(outer, "", colour=theme.MUTED)
+        wrap_within(self._about, outer)
+        self._about.pack(fill="x", padx=theme.px(16), pady=(theme.px(4), theme.px(12)))
+        self._place = frame(outer)
+        self._place.pack(fill="x", padx=theme.px(16))
+        self._build_bottom(outer)
+        self.choose(TASKS[0].name)
+        if state.model_job is not None:
+            self._poll()
+
+    def choose(self, name: str) -> None:
+        """Show a task."""
+        task = next(each for each in TASKS if each.name == name)
+        for form in self.forms.values():
+            form.pack_forget()
+        if name not in self.forms:
+            self.forms[name] = ToolForm(self._place, task, self._edited)
+        self.form = self.forms[name]
+        self.form.pack(fill="x")
+        self.tasks.set(task.title)
+        self._about.configure(text=task.about)
+        self._is_checked = False
+        self.form.say({})
+
+    def start(self) -> None:
+        """Start the process, or show what is missing."""
+        values = self.form.values()
+        wrong = faults(self.form.task, values)
+        self._is_checked = True
+        self.form.say(wrong)
+        if wrong or self._state.model_job is not None:
+            return
+        self._state.model_job = ModelJob(arguments(self.form.task, values), Path(values["out"].strip()).expanduser())
+        self._show_result(JobResult(""))
+        self._poll()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._state.model_job is not None:
+            self._state.model_job.stop()
+
+    def destroy(self) -> None:
+        """Stop polling; the process goes on, for the page that a change of scale builds anew."""
+        if self._poll_job:
+            self.after_cancel(self._poll_job)
+        super().destroy()
+
+    def _build_bottom(self, outer: tk.Misc) -> None:
+        row = frame(outer)
+        row.pack(fill="x", padx=theme.px(16), pady=(theme.px(6), theme.px(6)))
+        self.run_button = Button(row, "Start", self.start, icon="play", style="accent", bg=theme.CARD)
+        self.run_button.pack(side="left")
+        self.stop_button = Button(row, "Stop", self.stop, icon="stop", bg=theme.CARD)
+        self.stop_button.pack(side="left", padx=(8, 0))
+        self.stop_button.configure(state="disabled")
+        self.open_button = Button(row, "Open folder", self._open_folder, icon="folder", bg=theme.CARD)
+        self.progress = ProgressBar(outer)
+        self.progress.pack(fill="x", padx=theme.px(16))
+        self.status = text(outer, "", colour=theme.MUTED)
+        wrap_within(self.status, outer)
+        self.status.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(14)))
+
+    def _choose_title(self, title: str) -> None:
+        self.choose(next(task.name for task in TASKS if task.title == title))
+
+    def _edited(self, name: str) -> None:
+        form = self.form
+        if name in _INPUTS:
+            values = form.values()
+            if values["out"].strip() in ("", self._suggested):
+                self._suggested = suggested_out(form.task, values)
+                form.show("out", self._suggested)
+        if self._is_checked:
+            form.say(faults(form.task, form.values()))
+
+    def _poll(self) -> None:
+        self._poll_job = ""
+        job = self._state.model_job
+        if job is None:
+            return
+        if job.is_running:
+            self.run_button.configure(state="disabled")
+            self.stop_button.configure(state="normal")
+            self.progress.show(None, busy=True)
+            seconds, written = int(time.monotonic() - job.started), job.written()
+            size = f", {format_bytes(written)} written" if written else ""
+            self._say(f"Working on {job.out.name}: {seconds} s{size}", theme.MUTED)
+            self._poll_job = self.after(POLL_MS, self._poll)
+            return
+        self._state.model_job = None
+        self._show_result(job.result())
+        job.close()
+
+    def _show_result(self, result: JobResult) -> None:
+        self.result = result
+        self.run_button.configure(state="normal")
+        self.stop_button.configure(state="disabled")
+        self.progress.show(1.0 if result.out else 0.0, busy=False, colour=theme.GOOD if result.out else theme.ACCENT)
+        colour = theme.GOOD if result.out else theme.MUTED if result.was_stopped else theme.BAD
+        self._say(result.sentence, colour)
+        if result.out:
+            self.open_button.pack(side="left", padx=(8, 0))
+        else:
+            self.open_button.pack_forget()
+
+    def _say(self, sentence: str, colour: theme.Colour) -> None:
+        theme.paint(self.status, fg=colour)
+        self.status.configure(text=sentence)
+
+    def _open_folder(self) -> None:
+        if self.result.out is not None:
+            folder = self.result.out.parent
+            self._state.background.run(partial(open_folder, folder), lambda done: None, self._failed)
+
+    def _failed(self, message: str) -> None:
+        self._say(message, theme.BAD)

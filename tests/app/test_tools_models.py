@@ -1,0 +1,95 @@
+"""The Tools page for model files, with real models and the real program in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from app.tools.model_tasks import TASKS, arguments, faults
+from app.tools.models_page import ModelsPage
+from scripts.convert import check_paths, parser
+from tests.app.driver import Driver
+from tests.families.tiny_pipelines import tiny_sd
+
+
+def page_of(driver: Driver) -> ModelsPage:
+    driver.window.show_section("tools")
+    driver.settle()
+    page = driver.window.sections["tools"].pages["models"]
+    assert isinstance(page, ModelsPage)
+    return page
+
+
+def finish(driver: Driver, page: ModelsPage) -> None:
+    driver.wait(lambda: driver.window.state_.model_job is None, "the process to end")
+    driver.settle()
+
+
+def test_a_model_is_converted_and_errors_are_one_sentence(driver: Driver, tmp_path: Path) -> None:
+    tiny_sd(tmp_path / "model")
+    page = page_of(driver)
+    driver.click_button("Start")
+    assert page.status.cget("text") == ""
+    assert "nothing is given" in driver.text(page.form), "what is missing stands at its field"
+    page.form.show("source", str(tmp_path / "model"))
+    page.form.controls["dtype"].choose("bf16")
+    out = tmp_path / "model-converted.safetensors"
+    assert page.form.values()["out"] == str(out), "a name is suggested"
+    driver.click_button("Start")
+    assert page.stop_button.cget("state") == "normal"
+    finish(driver, page)
+    assert page.result.out == out
+    assert page.status.cget("text").startswith("model-converted.safetensors: ")
+    assert {tensor.dtype for tensor in load_file(out).values()} <= {torch.bfloat16, torch.int64}
+    assert page.open_button.winfo_viewable()
+
+    page.form.show("source", str(out))
+    page.form.controls["to"].choose("kohya")
+    page.form.show("out", str(tmp_path / "lora.safetensors"))
+    driver.click_button("Start")
+    finish(driver, page)
+    sentence = page.status.cget("text")
+    assert sentence.startswith("Nothing was written: ")
+    assert "Traceback" not in sentence
+    assert not (tmp_path / "lora.safetensors").exists()
+    assert not page.open_button.winfo_viewable()
+
+
+def test_stop_leaves_nothing_and_the_job_survives_a_change_of_scale(driver: Driver, tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(1000, 1000)}, tmp_path / "large.safetensors")
+    page = page_of(driver)
+    page.form.show("source", str(tmp_path / "large.safetensors"))
+    page.form.controls["to"].choose("dtype")
+    assert "Choose a number format" in faults(page.form.task, page.form.values())["dtype"]
+    page.form.controls["dtype"].choose("fp16")
+    driver.click_button("Start")
+    driver.window.set_scale(125)
+    page = page_of(driver)
+    assert page.stop_button.cget("state") == "normal"
+    driver.click_button("Stop")
+    finish(driver, page)
+    assert page.status.cget("text") == "Stopped: nothing was written."
+    assert sorted(path.name for path in tmp_path.glob("large*")) == ["large.safetensors"]
+
+
+def test_arguments_are_those_of_the_program(tmp_path: Path) -> None:
+    for name in ("base", "tuned"):
+        (tmp_path / name).mkdir()
+    save_file({"weight": torch.zeros(1)}, tmp_path / "-a.safetensors")
+    given = {
+        "source": str(tmp_path / "base"), "tuned": str(tmp_path / "tuned"), "lora": str(tmp_path / "-a.safetensors"),
+        "lora2": "", "scale": "-0.5", "scale2": "1", "rank": "8", "dtype": "fp16", "overwrite": "on", "layout": "",
+        "to": "single_file", "out": str(tmp_path / "new.safetensors"),
+    }  # fmt: skip
+    for task in TASKS:
+        values = {field.name: given[field.name] for field in task.fields}
+        if task.name == "merge":
+            values["out"] = str(tmp_path / "merged")
+        assert faults(task, values) == {}
+        options = parser().parse_args(arguments(task, values))
+        check_paths(Path(options.source), Path(options.out), options)
+        assert (options.dtype, options.overwrite) == ("fp16", True)
+    assert "whole number" in faults(TASKS[3], {**given, "rank": "0"})["rank"]
+    assert "use a number" in faults(TASKS[1], {**given, "scale": "nan"})["scale"]

@@ -1,0 +1,38 @@
+"""Near-duplicates: copies in another size, format or brightness are found, other images are not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image, ImageEnhance
+
+from modules.data.index.near_duplicates import near_duplicates
+from tests.data.helpers import write_image
+from tests.runs import ROOT
+
+
+def test_copies_are_found_and_the_largest_comes_first(tmp_path: Path) -> None:
+    for seed in range(12):
+        write_image(tmp_path / f"{seed}.png", 160, 120, seed)
+    with Image.open(tmp_path / "3.png") as image:
+        image.resize((80, 60)).save(tmp_path / "small.jpg", quality=60)
+        ImageEnhance.Brightness(image).enhance(0.8).save(tmp_path / "dark.webp")
+    (tmp_path / "broken.png").write_bytes(b"nothing")
+    seen = []
+    groups, unreadable = near_duplicates(tmp_path, 6, lambda done, total: seen.append((done, total)))
+    assert [[Path(image.file).name for image in group] for group in groups] in (
+        [["3.png", "dark.webp", "small.jpg"]],
+        [["dark.webp", "3.png", "small.jpg"]],
+    )
+    assert unreadable == 1
+    assert seen[-1] == (15, 15)
+
+
+def test_program_says_what_is_wrong(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "modules.data.index.near_duplicates", str(tmp_path / "no"), "6"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "does not exist" in json.loads(done.stdout)["error"]
