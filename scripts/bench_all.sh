@@ -7,7 +7,7 @@ set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
 python=$root/.venv/bin/python
-all='trainer_overhead classifier diffusion scaling backup supervisor data_order host_memory window window_under_load'
+all='trainer_overhead classifier diffusion scaling backup supervisor monitoring data_order host_memory window window_under_load'
 failed=
 
 case "${1:-}" in -h | --help)

@@ -80,7 +80,7 @@ def measure(options: argparse.Namespace) -> int:
     if options.plot is not None and len(failed) < len(result.cases):
         from modules.run.benchmark.plot import save_plot
 
-        save_plot(result, Path(options.plot))
+        save_plot(result, Path(options.plot), dark=options.dark)
     return FAILED if failed else FINISHED
 
 
@@ -125,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--json", metavar="FILE", help="also write the result as JSON, for --compare")
     top.add_argument("--plot", metavar="FILE", help="also draw it as a PNG")
+    top.add_argument("--dark", action="store_true", help="draw the plot on a dark background")
     top.add_argument("--name", help="what the result calls the config (default: its file)")
     top.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two JSON files instead of measuring")
     add_trust_code(top)

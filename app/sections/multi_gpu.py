@@ -90,6 +90,7 @@ class Section(FormSection):
             ("Multiple machines…", "<<MultiNode>>"),
             ("Preflight check", "<<Preflight>>"),
             ("Find the largest batch…", "<<FindBatchSize>>"),
+            ("Benchmark…", "<<Benchmark>>"),
         ):
             button = Button(self.head, label, partial(self.event_generate, event), bg=theme.WINDOW)
             button.pack(side="right", padx=(8, 0))

@@ -136,9 +136,11 @@ def test_two_results_side_by_side() -> None:
 
 
 def test_a_plot_of_one_case(tmp_path: Path) -> None:
-    save_plot(result(50.0), tmp_path / "x.png")
-    with Image.open(tmp_path / "x.png") as picture:
-        assert picture.width > 500
+    for dark, background in ((False, (255, 255, 255)), (True, (0x1D, 0x20, 0x26))):
+        save_plot(result(50.0), tmp_path / "x.png", dark=dark)
+        with Image.open(tmp_path / "x.png") as picture:
+            assert picture.width > 500
+            assert picture.convert("RGB").getpixel((0, 0)) == background
 
 
 def test_cases_follow_from_the_config(images: Path, tmp_path: Path) -> None:

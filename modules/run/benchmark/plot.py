@@ -10,12 +10,22 @@ from modules.run.benchmark.records import BenchmarkResult, CaseResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+DARK = ("#1D2026", "#E9EBEF")  # background and foreground
 COLOURS = ("#2f6fdd", "#d9622b", "#16815a", "#8a4fd0", "#b7386b", "#7a7a85")
 
 
-def save_plot(result: BenchmarkResult, file: Path) -> None:
-    """Write a PNG of the cases that were measured. Raises OSError."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second, which only a plot needs
+def save_plot(result: BenchmarkResult, file: Path, *, dark: bool = False) -> None:
+    """Write a PNG of the cases that were measured, light or dark. Raises OSError."""
+    from matplotlib import style  # half a second, which only a plot needs
+
+    names = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
+    colours = {**dict.fromkeys(names, DARK[1]), "figure.facecolor": DARK[0], "axes.facecolor": DARK[0]}
+    with style.context(colours if dark else {}):
+        _draw(result, file)
+
+
+def _draw(result: BenchmarkResult, file: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     measured = [case for case in result.cases if case.measured is not None]

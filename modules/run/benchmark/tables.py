@@ -107,7 +107,8 @@ def _cells(case: CaseResult, scaling: float | None) -> list[str]:
 
 def phases_line(found: Measured) -> str:
     """What a step consists of, in one line."""
-    return ", ".join(f"{name} {cell}" for name, cell in zip(found.phases, _phases(found), strict=True))
+    whole = sum(found.phases.values()) or 1.0
+    return ", ".join(f"{name} {_ms(seconds)} ({seconds / whole:.0%})" for name, seconds in found.phases.items())
 
 
 def _phases(found: Measured) -> list[str]:
