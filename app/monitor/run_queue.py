@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-import tkinter as tk
 from pathlib import Path
 from typing import Final
 
 from app.monitor.page import Page
 from app.monitor.queue_texts import row_of, state_text
+from app.monitor.row_drag import RowDrag
 from app.shell.ask import Choice, ask
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
@@ -34,8 +34,8 @@ class QueuePage(Page):
         self._read_at = 0.0
         self._is_reading = False
         self._starting_until = 0.0
-        self._dragged = ""
         self._said = ""
+        self._followed: tuple[int, float | None] | None = None  # the start of an entry
         self._build_head()
         upper = card(self)
         upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
@@ -56,9 +56,7 @@ class QueuePage(Page):
         self.table.bind("<Delete>", lambda event: self.remove())
         self.table.bind("<Alt-Up>", handler(lambda: self.move(-1)))
         self.table.bind("<Alt-Down>", handler(lambda: self.move(1)))
-        self.table.bind("<ButtonPress-1>", self._press, add="+")
-        self.table.bind("<B1-Motion>", self._drag, add="+")
-        self.table.bind("<ButtonRelease-1>", self._drop, add="+")
+        self.drag = RowDrag(self.table, self._waiting_items, lambda item, place: self._move_to(int(item), place))
         theme.follow(self.table, "tones", self._colour_rows)
         self._build_bar()
         self._show_buttons()
@@ -83,7 +81,7 @@ class QueuePage(Page):
 
     def refresh(self) -> None:
         """Read the queue if it is time."""
-        if self._is_reading or self._dragged or time.monotonic() - self._read_at < _READ_EVERY_S:
+        if self._is_reading or self.drag.item or time.monotonic() - self._read_at < _READ_EVERY_S:
             return
         self._is_reading = True
         queue = self.run_queue
@@ -221,7 +219,7 @@ class QueuePage(Page):
 
     def _show(self, found: tuple[Queue, bool]) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
-        if not self.winfo_exists() or self._dragged:
+        if not self.winfo_exists() or self.drag.item:
             return
         self.queue, self.has_runner = found
         if self.has_runner:
@@ -243,6 +241,18 @@ class QueuePage(Page):
                 self.table.move(item, "", index)
         self._show_state()
         self._show_buttons()
+        self._follow_running()
+
+    def _follow_running(self) -> None:
+        """Show in the run bar what the queue has started, once, unless another run is active there."""
+        running = next((entry for entry in self.queue.entries if entry.state == "running"), None)
+        is_new = running is not None and (running.number, running.started) != self._followed
+        if running is None or not is_new or (self.state.run is not None and self.state.run.is_alive):
+            return
+        folder = self.run_queue.run_folder(running)
+        if folder.config_file.exists():
+            self._followed = (running.number, running.started)
+            self.state.actions.follow(folder.path.resolve())
 
     def _colour_rows(self) -> None:
         for state, colour in (("failed", theme.BAD), ("running", theme.ACCENT_TEXT), ("removed", theme.MUTED)):
@@ -285,24 +295,6 @@ class QueuePage(Page):
         shown = fit(self, line, theme.tk_font("small"), room) if room > 1 else line
         if self.message.cget("text") != shown:
             self.message.configure(text=shown)
-
-    def _press(self, event: tk.Event[tk.Misc]) -> None:
-        item = self.table.identify_row(event.y)
-        self._dragged = item if item in self._waiting_items() else ""
-
-    def _drag(self, event: tk.Event[tk.Misc]) -> None:
-        """The row follows the pointer, among those that wait."""
-        over = self.table.identify_row(event.y)
-        if self._dragged and over != self._dragged and over in self._waiting_items():
-            self.table.move(self._dragged, "", self.table.index(over))
-
-    def _drop(self, event: tk.Event[tk.Misc]) -> None:
-        item, self._dragged = self._dragged, ""
-        if not item:
-            return
-        shown = [each for each in self.table.get_children() if each in self._waiting_items()]
-        if shown != [str(entry.number) for entry in self.queue.waiting]:
-            self._move_to(int(item), shown.index(item))
 
     def _waiting_items(self) -> list[str]:
         return [str(entry.number) for entry in self.queue.waiting]

@@ -74,7 +74,7 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
     drag(row_middle(page, 4), row_middle(page, 2))
     until_order("one", "four", "two", "three")
     drag(row_middle(page, 1), row_middle(page, 1))
-    driver.wait(lambda: page.table.selection() == ("1",) and not page._dragged, "the end of a click")
+    driver.wait(lambda: page.table.selection() == ("1",) and not page.drag.item, "the end of a click")
     until_order("one", "four", "two", "three")
     page.select(3)
     page.table.focus_force()
@@ -142,6 +142,8 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.until(lambda: page.has_runner and "Working" in page.status.cget("text"), "the state")
         assert page.start_button.cget("text") == "Pause queue"
         assert queue.has_runner()
+        driven.until(lambda: driven.status() == "training", "the run in the run bar")
+        assert driven.window.run_bar.train.cget("state") == "disabled", "two runs would share the GPUs"
     finally:
         driven.close()
     time.sleep(1)

@@ -107,9 +107,9 @@ class ActiveRun:
                 request_command(self.folder, "stop", STOP_TERMINATED)
 
     def stop_once(self) -> None:
-        """`stop` by SIGTERM, unless it was asked before."""
+        """`stop` as by Ctrl-C, unless it was asked before."""
         if not self._stops:
-            self.stop(signal.SIGTERM)
+            self.stop(signal.SIGINT)
 
     @property
     def needs_command(self) -> bool:

@@ -22,6 +22,7 @@ _POLL_S: Final = 0.3
 _OTHERS_EVERY_S: Final = 2.0  # between two looks at all runs of the folder
 _START_S: Final = 1.0  # whoever only asks whether there is a runner holds the lock for microseconds
 _SAME_REQUEST_S: Final = 0.3
+_CONTINUES: Final = "Continues from its last backup"
 _CODES: Final = {int(signal.SIGINT): INTERRUPTED, PAUSE_SIGNAL: PAUSED}
 
 Echo = Callable[[str], None]
@@ -69,7 +70,7 @@ class QueueRunner:
             queue = self._queue.read()
             self._collect(queue)
             if queue.wanted == "stop":
-                self._stop_all(int(signal.SIGTERM))
+                self._stop_all(int(signal.SIGINT))
             may_start = queue.wanted == "run" and not self._signal and not (self._stop_on_failure and self._has_failed)
             if may_start:
                 self._start_possible(queue)
@@ -133,7 +134,7 @@ class QueueRunner:
             if found.state == "removed":
                 return queue.with_entry(found.changed(exit_code=ended.exit_code, ended=now()))
             if ended.was_stopped:
-                return queue.with_entry(found.changed(state="waiting", reason="")).moved(entry.number, 0)
+                return queue.with_entry(found.changed(state="waiting", reason=_CONTINUES)).moved(entry.number, 0)
             return queue.with_entry(
                 found.changed(state=state, ended=now(), exit_code=ended.exit_code, reason=ended.reason)
             )

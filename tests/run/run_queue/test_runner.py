@@ -139,6 +139,7 @@ def test_a_stopped_run_waits_again_and_continues(queue: RunQueue, images: Path) 
     assert runner.wait() == 143
     assert "waits again" in runner.output
     assert [entry.name for entry in queue.read().waiting] == ["long", "next"]
+    assert queue.read().entry(1).reason == "Continues from its last backup"
     assert not queue.has_runner()
     assert not is_training(run)
     reached = max(int(path.name.split("-")[1]) for path in run.backup_dir.glob("step-*"))
