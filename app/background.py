@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 THREADS = 3  # daemon threads, so that none keeps the program alive
 POLL_MS = 15
+LONGEST_POLL_MS = 60  # of work that takes long
 DESTROYED_WIDGET = ('bad window path name ".', 'invalid command name ".')  # start of the error that Tk raises for one
 
 
@@ -25,6 +26,7 @@ class Background:
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._pending = 0
+        self._pause_ms = POLL_MS
         self._threads = 0
         self._is_open = True
         tk.Misc.bind(root, "<Destroy>", self._root_destroyed, add="+")
@@ -49,6 +51,7 @@ class Background:
             threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True).start()
         self._jobs.put(lambda: self._execute(function, then, failed))
         self._pending += 1
+        self._pause_ms = POLL_MS
         if self._pending == 1:
             self._root.after(POLL_MS, self._collect)
 
@@ -78,8 +81,10 @@ class Background:
         try:
             deliver = self._results.get_nowait()
         except queue.Empty:
-            self._root.after(POLL_MS, self._collect)
+            self._root.after(self._pause_ms, self._collect)
+            self._pause_ms = min(2 * self._pause_ms, LONGEST_POLL_MS)
             return
+        self._pause_ms = POLL_MS
         self._pending -= 1
         if self._pending:
             self._root.after(1 if not self._results.empty() else POLL_MS, self._collect)

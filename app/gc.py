@@ -11,6 +11,7 @@ import tkinter as tk
 from typing import Final
 
 _POLL_MS: Final = 200
+_IDLE_MS: Final = 1000  # while nothing is allocated; each wake-up costs an idle window about 0.1 ms
 
 
 class TkThreadCollector:
@@ -32,8 +33,7 @@ class TkThreadCollector:
 
     def _collect(self) -> None:
         counts, limits = gc.get_count(), gc.get_threshold()
-        for generation in (2, 1, 0):
-            if counts[generation] > limits[generation] > 0:
-                gc.collect(generation)
-                break
-        self._job = self._root.after(_POLL_MS, self._collect)
+        due = next((generation for generation in (2, 1, 0) if counts[generation] > limits[generation] > 0), None)
+        if due is not None:
+            gc.collect(due)
+        self._job = self._root.after(_IDLE_MS if due is None else _POLL_MS, self._collect)

@@ -17,6 +17,7 @@ from app.shell.closing import confirm_close
 from app.shell.files import Files
 from app.shell.header import Header
 from app.shell.keys import bind_keys
+from app.shell.prebuild import SectionBuilder
 from app.shell.run_bar import RunBar
 from app.shell.sidebar import Sidebar, section_of
 from app.shell.window_geometry import WindowGeometry
@@ -78,6 +79,8 @@ class MainWindow(ctk.CTk):
         self.state_.subscribe("invalid", lambda: show_faults(self, self.state_, "Training cannot start yet."))
         self._collector = TkThreadCollector(self)
         self._open_initial(config_file)
+        background = self.state_.background
+        self.builder = SectionBuilder(self, background, list(SECTIONS), lambda: self.sections, self._section)
 
     def show_section(self, name: str) -> None:
         """Show a section."""
@@ -123,6 +126,7 @@ class MainWindow(ctk.CTk):
         self._build()
         self.show_section(name)
         self._fit(self.winfo_width())
+        self.builder.restart()
 
     def scale_by(self, steps: int) -> None:
         place = theme.SCALES.index(self.preferences.scale) + steps

@@ -31,6 +31,7 @@ BEAT_MS = 5
 KEYSTROKES = 200
 ROUNDS = 5
 IDLE_S = 5
+SETTLE_S = 2
 Figures = dict[str, float]
 
 
@@ -38,10 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; exit code 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="processes that are timed for the first paint (5)")
-    parser.add_argument("--child", choices=["empty", "window", "session"], help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=["empty", "window", "session", "prepared"], help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.child:
-        print(json.dumps({"empty": empty, "window": window, "session": session}[given.child]()))
+        print(json.dumps({"empty": empty, "window": window, "session": session, "prepared": prepared}[given.child]()))
         return 0
 
     from app.family_declaration import load_declaration
@@ -60,17 +61,20 @@ def report(repeats: int) -> int:
         child(kind)  # the first of each fills the system's caches and is not counted
     pairs = [(child("empty")["seconds"], child("window")["seconds"]) for _ in range(repeats)]
     reference = statistics.median(pair[0] for pair in pairs)
-    figures = child("session")
+    figures = {**child("session"), **child("prepared")}
     rows = [
         ("empty customtkinter window, first paint", reference, None, "s"),
         ("the window, first paint", statistics.median(pair[1] for pair in pairs), 1.5 * reference + 0.6, "s"),
-        ("slowest section, first show", figures["first"], None, "s"),
+        ("slowest section, first show at once", figures["first"], None, "s"),
+        ("slowest section, first show after a while", figures["prepared"], 0.150, "s"),
+        ("longest stall while sections are prepared", figures["prepare_stall"], 0.100, "s"),
         ("slowest section, shown again", figures["again"], 0.150, "s"),
         ("a keystroke, until it is rendered", figures["key"], 0.050, "s"),
         ("colours changed", figures["mode"], None, "s"),
         ("everything rebuilt at 150 %", figures["scale"], None, "s"),
         ("longest stall while typing and switching", figures["stall"], 0.100, "s"),
         ("idle, share of a core", figures["idle"], 0.5, "%"),
+        ("idle in the busiest section", figures["idle_most"], 0.5, "%"),
         ("memory of the process", figures["memory"], 400, "MB"),
         ("modules of torch in the process", figures["torch"], 0, ""),
     ]
@@ -169,9 +173,34 @@ def session() -> Figures:
     }  # fmt: skip
 
 
-def idle_share(root: MainWindow) -> float:
+def prepared() -> Figures:
+    """First visits in a window that was left alone until its sections were prepared, and what each takes while idle."""
+    from app.main_window import MainWindow
+    from app.sections import SECTIONS
+
+    root = MainWindow()
+    root.update()
+    turns: list[float] = []
+    while not root.builder.is_done:
+        turns.append(timed(root.update))
+        time.sleep(BEAT_MS / 1000)
+
+    def show(name: str) -> None:
+        root.show_section(name)
+        root.update()
+
+    first = max(timed(show, name) for name in SECTIONS)
+    shares = []
+    for name in SECTIONS:
+        show(name)
+        idle_share(root, SETTLE_S)
+        shares.append(idle_share(root))
+    return {"prepared": first, "prepare_stall": max(turns), "idle_most": max(shares)}
+
+
+def idle_share(root: MainWindow, seconds: int = IDLE_S) -> float:
     """Percent of a core that the process takes while nothing happens."""
-    root.after(IDLE_S * 1000, root.quit)
+    root.after(seconds * 1000, root.quit)
     began, used = time.perf_counter(), time.process_time()
     root.mainloop()
     return 100 * (time.process_time() - used) / (time.perf_counter() - began)

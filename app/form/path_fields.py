@@ -9,7 +9,8 @@ from app.base_model import BaseModelInfo, inspect_base_model
 from app.form.text_fields import NARROWEST, TextField
 from app.widgets import theme
 from app.widgets.buttons import Button
-from app.windows.chooser import Purpose, choose_path
+from app.windows.chooser import choose_path
+from app.windows.folder_listing import Purpose
 
 CHECK_AFTER_MS = 400
 CREATED_ON_DEMAND = ("cache_dir", "runs_dir", "rescue_dir")

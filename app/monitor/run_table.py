@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from app.monitor.run_list import RunSummary
@@ -66,9 +68,9 @@ class RunTable:
         gone = [key for key in self.tree.get_children() if key not in shown]
         if gone:
             self.tree.delete(*gone)
-        places = len({summary.path.parent for summary in self.runs.values()}) > 1
+        places = _short_names({summary.path.parent for summary in self.runs.values()})
         for index, (key, summary) in enumerate(shown.items()):
-            values = _row(summary, with_folder=places)
+            values = _row(summary, places[summary.path.parent])
             if not self.tree.exists(key):
                 self.tree.insert("", index, iid=key, values=values, tags=(summary.status.tone,))
             elif tuple(map(str, self.tree.item(key, "values"))) != values:
@@ -89,14 +91,22 @@ def _matches(summary: RunSummary, words: Sequence[str]) -> bool:
     return all(word in text for word in words)
 
 
-def _row(summary: RunSummary, *, with_folder: bool) -> tuple[str, ...]:
+def _short_names(folders: Collection[Path]) -> dict[Path, str]:
+    """Empty names for one folder; else their own ones, with that of the folder above where they would be equal."""
+    if len(folders) < 2:
+        return dict.fromkeys(folders, "")
+    counts = Counter(folder.name for folder in folders)
+    return {each: each.name if counts[each.name] == 1 else f"{each.parent.name}/{each.name}" for each in folders}
+
+
+def _row(summary: RunSummary, folder: str) -> tuple[str, ...]:
     started = time.strftime("%d %b %H:%M", time.localtime(summary.started)) if summary.started else _DASH
     steps = _DASH
     if summary.step is not None:
         total = f" / {summary.total_steps:,}" if summary.total_steps else ""
         steps = f"{summary.step:,}{total}"
     return (
-        f"{summary.name}  ({summary.path.parent.name})" if with_folder else summary.name,
+        f"{summary.name}  ({folder})" if folder else summary.name,
         summary.status.title,
         started,
         steps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from app.form.cards import Card, Columns, FieldCard, field_class
 from app.form.field import Field
@@ -83,6 +83,12 @@ class FormSection(ctk.CTkFrame):
         """Show the section."""
         self.shown = True
         self.refresh()
+
+    def prepare(self) -> Iterator[None]:
+        """Create the fields before the section is first shown, those of one card at each step."""
+        for block in self.blocks:
+            block.arrange(self.wants)
+            yield
 
     def hide(self) -> None:
         """Hide the section."""

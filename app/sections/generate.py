@@ -26,6 +26,7 @@ from modules.machine import visible_gpus
 from modules.run import RunFolder
 
 POLL_MS: Final = 200
+IDLE_MS: Final = 2000  # without a process
 _MAX_SEED: Final = 1 << 32  # as other programs draw them
 _BUSY: Final = "A run is training: generating takes memory of the same GPU. The device can be chosen under Images."
 _TONES: Final[dict[Tone, theme.Colour]] = {
@@ -106,6 +107,8 @@ class Section(ctk.CTkFrame):
         except OSError as error:
             self._say(JobStatus(f"The process could not be started: {error.strerror or error}.", "bad"))
             return
+        self.after_cancel(self._poll_job)  # which may be as late as IDLE_MS
+        self._poll()
         self._read_folder()
         self._show_status()
 
@@ -160,7 +163,7 @@ class Section(ctk.CTkFrame):
         return "Stop at once; the present image is lost." if self.job.is_stopping else "Stop after the present image."
 
     def _poll(self) -> None:
-        self._poll_job = self.after(POLL_MS, self._poll)
+        self._poll_job = self.after(POLL_MS if self.job.is_running else IDLE_MS, self._poll)
         if self.job.poll() or self._added < len(self.job.files):
             for file in self.job.files[self._added :]:
                 self.results.add(file)

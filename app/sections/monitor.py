@@ -22,6 +22,7 @@ from app.widgets.ellipsis import truncate
 from modules.run.view.event_records import Message
 
 REFRESH_MS: Final = 125
+IDLE_MS: Final = 400  # while the run is over: a run that is resumed elsewhere, another list of runs
 
 # Module and class of each page, imported when first shown; only curves and runs need matplotlib.
 _PAGES: Final[Mapping[str, tuple[str, str]]] = {
@@ -228,8 +229,10 @@ class Section(ctk.CTkFrame):
         page = self.pages.get(self.page)
         if page is not None and page.winfo_ismapped():
             page.refresh()
+        run = self.state.run
+        pause = REFRESH_MS if run is not None and (run.is_alive or not run.is_caught_up) else IDLE_MS
         # on a slow screen, spend at most half the time on plots
-        self._job = self.after(max(REFRESH_MS, round((time.monotonic() - started) * 1000)), self._tick)
+        self._job = self.after(max(pause, round((time.monotonic() - started) * 1000)), self._tick)
 
     def _show_status(self) -> None:
         run = self.state.run

@@ -19,6 +19,7 @@ from app.windows.result import SHOW_RESULT
 from modules.run.view.event_records import Step
 
 REFRESH_MS: Final = 250
+IDLE_MS: Final = 1000  # while no run is active
 MESSAGE_S: Final = 8.0
 WIDEST, WIDE, MEDIUM, NARROW = 1400, 1220, 830, 680  # unscaled pixels of width from which more is shown
 ICON_WIDTH: Final = 34
@@ -101,8 +102,10 @@ class RunBar(tk.Frame):
             self._detail.configure(takefocus=self._has_details())
 
     def _tick(self) -> None:
-        self._job = self.after(REFRESH_MS, self._tick)
         self.refresh()
+        run = self._state.run
+        is_idle = not self._status.is_alive and (run is None or run.is_caught_up)
+        self._job = self.after(IDLE_MS if is_idle else REFRESH_MS, self._tick)
 
     def _build(self) -> None:
         line = theme.paint(tk.Frame(self, height=1), bg=theme.LINE)

@@ -12,7 +12,8 @@ import pytest
 from app.family_declaration import load_declaration
 from app.runs.status import NO_RUN, Status
 from app.shell.ask import Choice, ask
-from app.windows.chooser import Purpose, choose_path
+from app.windows.chooser import choose_path
+from app.windows.folder_listing import Purpose
 from app.windows.multi_node import MultiNodeWindow
 from tests.app.driver import Driver
 from tests.app.fake_runs import make_fake_run

@@ -14,6 +14,7 @@ from PIL import Image
 from app.form.setting_text import with_titles
 from app.images.lists import ProblemList
 from app.preferences import Preferences
+from app.sections import SECTIONS
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import count_images
 from modules.config import ConfigError, TrainConfig
@@ -167,3 +168,23 @@ def test_large_folders_are_not_counted_to_the_end(tmp_path: Path, monkeypatch: p
     assert count_images(tmp_path / "gone") == ""
     (tmp_path / "loop").symlink_to(tmp_path)
     assert count_images(tmp_path) == "10+"
+
+
+def test_sections_are_prepared_in_quiet_moments(driver: Driver) -> None:
+    driver.window.show_section("training")
+    builder = driver.window.builder
+    field = driver.field("max_steps").control.line
+    field.focus_force()
+    until = time.monotonic() + 3.0
+    while time.monotonic() < until:  # nothing is built under the hands of who types
+        driver.press("1", "BackSpace")
+    assert set(driver.window.sections) <= {"model", "training"}
+    driver.wait(lambda: builder.is_done, "all sections")
+    assert set(driver.window.sections) == set(SECTIONS)
+    prepared = driver.window.sections["output"]
+    assert prepared.find("backups_kept") is not None, "with its fields"
+    assert not prepared.winfo_ismapped()
+    driver.window.set_scale(125)
+    assert not builder.is_done
+    driver.wait(lambda: builder.is_done, "all sections at the other scale")
+    driver.window.set_scale(100)
