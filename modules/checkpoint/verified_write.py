@@ -219,7 +219,7 @@ def _memcmp_of_system() -> Callable[[int, int, int], int]:
     found = ctypes.CDLL(None).memcmp
     found.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
     found.restype = ctypes.c_int
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 _memcmp = _memcmp_of_system() if CAN_READ_WHILE_WRITING else None

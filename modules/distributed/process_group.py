@@ -29,6 +29,30 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
+class Meeting:
+    """All processes have joined the store, and are not connected to each other yet."""
+
+    rank_env: RankEnv
+    joined: RunStore  # what `open_store` returned
+    members: tuple[Member, ...]  # all processes, by rank
+
+    @property
+    def rank(self) -> int:
+        """This process's global rank."""
+        return self.rank_env.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes."""
+        return self.rank_env.world_size
+
+    @property
+    def store(self) -> RunStore:
+        """The store of the group."""
+        return self.joined.within("tandem")
+
+
+@dataclass(frozen=True)
 class Group:
     """This process's view of the group: its rank, its device, the shared store, and a gloo group for small messages."""
 
@@ -97,11 +121,28 @@ def setup_distributed(
 def join_group(rank_env: RankEnv, backend: str, timeout_s: float, store: RunStore | None = None) -> Group:
     """Join the group of `rank_env.world_size` processes, which meet in `store` (see `open_store`).
 
-    Ends with a first tiny collective, which proves that all ranks reach each other before any long work starts.
     Raises GroupError if the group does not form within `timeout_s` seconds.
     """
+    try:
+        return connect(meet(rank_env, timeout_s, store), backend, timeout_s)
+    except GroupError:
+        _leave(after_failure=True)
+        raise
+
+
+def meet(rank_env: RankEnv, timeout_s: float, store: RunStore | None = None) -> Meeting:
+    """Wait in the store until all processes have joined. Raises GroupError after `timeout_s` seconds."""
     store = open_store(rank_env, timeout_s) if store is None else store
-    everyone = members(store, rank_env.world_size)
+    return Meeting(rank_env, store, members(store, rank_env.world_size))
+
+
+def connect(meeting: Meeting, backend: str, timeout_s: float) -> Group:
+    """Connect to the processes of the meeting.
+
+    Ends with a first tiny collective, which proves that all ranks reach each other before any long work starts.
+    Raises GroupError if they do not within `timeout_s` seconds; what there is of the group is then left by the caller.
+    """
+    rank_env, everyone = meeting.rank_env, meeting.members
     is_one_machine = len({member.machine_id for member in everyone}) == 1
     set_network_interfaces(os.environ, LOOPBACK if is_one_machine else rank_env.master_addr)
     device = device_of(rank_env)
@@ -109,17 +150,16 @@ def join_group(rank_env: RankEnv, backend: str, timeout_s: float, store: RunStor
     try:
         dist.init_process_group(
             backend,
-            store=store.for_torch("group"),
+            store=meeting.joined.for_torch("group"),
             rank=rank_env.rank,
             world_size=rank_env.world_size,
             timeout=limit,
             device_id=device if backend == "nccl" else None,
         )
         control = dist.new_group(backend="gloo", timeout=limit)
-        group = Group(rank_env, backend, device, store.within("tandem"), control, everyone)
+        group = Group(rank_env, backend, device, meeting.store, control, everyone)
         _first_all_reduce(group)
     except (RuntimeError, ValueError) as error:
-        _leave(after_failure=True)
         raise _connection_error(rank_env, everyone, backend, error) from error
     group.set_timeout(timeout_s)
     return group
@@ -138,9 +178,15 @@ def process_group(
 
     Exceptions of the kinds `expected` end the block on all ranks alike and are no failures.
     """
-    group = join_group(rank_env, backend, timeout_s, store)
+    with leaving_group(expected):
+        yield join_group(rank_env, backend, timeout_s, store)
+
+
+@contextmanager
+def leaving_group(expected: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    """Leaves the group, if there is one, at the end of a `with` block; see `process_group`."""
     try:
-        yield group
+        yield
     except expected:
         _leave(after_failure=False)
         raise

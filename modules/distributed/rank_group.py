@@ -16,7 +16,7 @@ from modules.distributed.file_transfer import broadcast_folder
 from modules.distributed.health.device_readings import Readings
 from modules.distributed.health.diagnosis import WaitRow
 from modules.distributed.health.watchdog import Watchdog
-from modules.distributed.process_group import Group, process_group, resolve_backend
+from modules.distributed.process_group import Group, connect, leaving_group, meet, resolve_backend
 from modules.distributed.run_store import RunStore
 from modules.distributed.shared_folders import SharedFolderGroups, find_shared_folder_groups
 from modules.distributed.startup.cluster_info import ClusterInfo, gather_cluster_info, local_cluster_info
@@ -190,12 +190,14 @@ def distributed_ranks(
     Raises ConfigError if the ranks' code or settings differ, GroupError if the group does not form.
     """
     backend, _ = resolve_backend(config.distributed_backend)
+    meeting = meet(rank_env, config.startup_timeout_s, store)
     with (
-        process_group(rank_env, backend, config.startup_timeout_s, store, expected=expected) as group,
+        leaving_group(expected),
         Watchdog(
-            group, folder, expected=expected, on_waiting=on_waiting, on_long_wait=on_note, on_force_exit=on_force_exit
+            meeting, folder, expected=expected, on_waiting=on_waiting, on_long_wait=on_note, on_force_exit=on_force_exit
         ) as watchdog,
     ):
+        group = connect(meeting, backend, config.startup_timeout_s)
         ranks = DistributedRanks(group, watchdog, metric_names)
         try:
             ranks.cluster_info = gather_cluster_info(group, config, ranks.gather)

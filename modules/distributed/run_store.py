@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -52,6 +54,7 @@ class RunStore:
         self._store = store
         self._secret = secret
         self._key = b"" if secret is None else _derive(secret, "values")
+        self.descriptions: tuple[bytes, ...] = ()  # what each rank said of itself, once all have joined
         derived = "" if secret is None else f"{_derive(secret, 'prefix').hex()}/"
         self._prefix = derived if prefix is None else prefix
 
@@ -62,6 +65,11 @@ class RunStore:
     def for_torch(self, name: str) -> Store:
         """The keys below `name` for torch itself, which has no authentication."""
         return PrefixStore(f"{self._prefix}{name}", self._store)
+
+    def answering(self, limit_s: float) -> RunStore:
+        """The same, with calls that raise RuntimeError if the store does not answer within `limit_s`: torch's own wait
+        for a machine that was cut off until the system gives its connection up, which takes a quarter of an hour."""
+        return RunStore(_Answering(self._store, limit_s), self._secret, prefix=self._prefix)  # type: ignore[arg-type]
 
     def clone(self) -> RunStore:
         """Another connection."""
@@ -151,6 +159,35 @@ class RunStore:
         """The HMAC as hexadecimal digits; the length separates key and value."""
         name = (self._prefix + key).encode()
         return hmac.new(self._key, b"%d:%b%b" % (len(name), name, value), hashlib.sha256).hexdigest().encode()
+
+
+class _Answering:
+    """The methods of a store, each called in a thread that is waited for up to a limit."""
+
+    def __init__(self, store: Store, limit_s: float) -> None:
+        self._store, self._limit_s = store, limit_s
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return partial(self._call, getattr(self._store, name))
+
+    def _call(self, method: Callable[..., object], *arguments: object) -> object:
+        answers: list[object] = []
+        errors: list[Exception] = []
+
+        def call() -> None:
+            try:
+                answers.append(method(*arguments))
+            except Exception as error:  # noqa: BLE001  # passed on to the caller
+                errors.append(error)
+
+        thread = threading.Thread(target=call, name="store", daemon=True)
+        thread.start()
+        thread.join(self._limit_s)
+        if errors:
+            raise errors[0]
+        if not answers:
+            raise RuntimeError(f"the store has not answered for {self._limit_s:.0f} s")
+        return answers[0]
 
 
 class FaultLog:

@@ -35,10 +35,14 @@ class HeartbeatMonitor:
     def __init__(self, everyone: Sequence[Member], own_rank: int, probes: Mapping[str, HostProbe]) -> None:
         """`probes`: the other machines that this rank can probe, by machine id."""
         self._everyone = everyone
-        self._probes = probes
+        self._own_rank, self._probes = own_rank, probes
         self._machine = everyone[own_rank].machine_id
         self._last: dict[int, tuple[int, float]] = {}  # rank -> number of its last heartbeat, when it arrived
         self._processes = rank_processes(everyone, own_rank)
+
+    def expect(self, ranks: Sequence[int]) -> None:
+        """From now on the first heartbeats of these ranks are waited for; all of them have joined."""
+        self._last = {rank: (0, time.monotonic()) for rank in ranks if rank != self._own_rank}
 
     def record(self, rank: int, number: int) -> None:
         """Note the number of the last heartbeat of `rank`."""

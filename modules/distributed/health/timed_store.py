@@ -29,10 +29,13 @@ class TimedStore:
     """
 
     def __init__(self, store: RunStore, timeout_s: float) -> None:
-        self._store = store.clone()
+        self._shared = store
+        self._connection: RunStore | Exception = RuntimeError("the store was never reached")
         self._timeout_s = timeout_s
         self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._has_connected = threading.Event()
         threading.Thread(target=self._work, name="store", daemon=True).start()
+        self._has_connected.wait(timeout_s)  # so that the first call has the whole time
 
     def close(self) -> None:
         """End the connection's thread, once it is not waiting for an answer."""
@@ -76,6 +79,18 @@ class TimedStore:
             raise StoreClosed(str(errors[0])) from errors[0]
         return results[0]
 
+    @property
+    def _store(self) -> RunStore:
+        """The connection, in the thread that uses it. Raises what connecting raised."""
+        if isinstance(self._connection, Exception):
+            raise self._connection
+        return self._connection
+
     def _work(self) -> None:
+        try:
+            self._connection = self._shared.clone()  # here, because it may take for ever, too
+        except Exception as error:  # noqa: BLE001  # passed on by every call
+            self._connection = error
+        self._has_connected.set()
         while (request := self._requests.get()) is not None:
             request()

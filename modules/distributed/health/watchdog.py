@@ -43,7 +43,8 @@ from modules.distributed.health.heartbeat_monitor import (
 )
 from modules.distributed.health.reachability import host_probes
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
-from modules.distributed.process_group import Group
+from modules.distributed.process_group import Group, Meeting
+from modules.distributed.startup.rendezvous import GroupError
 from modules.run.exit_codes import exit_code_of
 from modules.run.folder.error_help import advice_for_kind
 from modules.run.folder.failures import Failure, record_failure
@@ -70,11 +71,11 @@ class PeerLost(TrainingError):
 
 
 class Watchdog:
-    """Guards the block it is entered for; enter it inside the process group."""
+    """Guards the block it is entered for: the process group, and connecting to it once all ranks have joined."""
 
     def __init__(
         self,
-        group: Group,
+        group: Group | Meeting,
         folder: RunFolder | None = None,
         *,
         expected: tuple[type[BaseException], ...] = (),
@@ -112,6 +113,7 @@ class Watchdog:
         self._failure: Failure | None = None
 
     def __enter__(self) -> Self:
+        self._monitor.expect(self._watched)
         self._thread.start()
         return self
 
@@ -138,14 +140,14 @@ class Watchdog:
 
     def _handle_error(self, error: BaseException) -> None:
         failure = Failure.from_exception(error, rank=self._own.rank, traceback=traceback.format_exc(), training=True)
-        if not failure.is_secondary:
+        if failure.is_secondary or isinstance(error, GroupError):  # which the loss of another rank may have caused
+            self._connection_broken = True
+            give_up = time.monotonic() + FIND_CAUSE_WITHIN_S
+            while self._failure is None and time.monotonic() < give_up:
+                time.sleep(0.05)
+        if not failure.is_secondary and self._failure is None:
             with suppress(StoreClosed, StoreTimeout):
                 self._publish(failure)
-            return
-        self._connection_broken = True
-        give_up = time.monotonic() + FIND_CAUSE_WITHIN_S
-        while self._failure is None and time.monotonic() < give_up:
-            time.sleep(0.05)
 
     # In the watchdog's own thread
 

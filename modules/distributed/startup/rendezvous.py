@@ -29,6 +29,7 @@ REPORT_AFTER_S = 5.0
 REPORT_EVERY_S = 30.0
 LOOK_EVERY_S = 2.0  # by the rank that reports
 POLL_EVERY_S = 0.05
+ANSWERS_WITHIN_S = 20.0  # the store; it waits for nothing
 # How long a rank with another secret is waited for: rank 0 may host the store, so it leaves last.
 OTHER_SECRET_AFTER_S = 2.0
 RANK_0_LEAVES_LATER_S = 3.0
@@ -85,6 +86,7 @@ def rendezvous(store: RunStore, rank_env: RankEnv, timeout_s: float, log: Log) -
     own = Member.of_this_process(rank_env)
     nonce = uuid.uuid4().hex
     deadline = _Deadline(timeout_s, log)
+    connected, store = store, store.answering(ANSWERS_WITHIN_S)
     secrets = _Secrets(store, rank_env)
     try:
         store.announce_secret(rank_env.rank)
@@ -93,18 +95,21 @@ def rendezvous(store: RunStore, rank_env: RankEnv, timeout_s: float, log: Log) -
         ours = store.within(attempt)
         ours.set(f"member/{rank_env.rank}", json.dumps(asdict(own)))
         _wait_for_all(store, ours, attempt, rank_env, deadline, secrets)
+        descriptions = ours.multi_get([f"member/{rank}" for rank in range(rank_env.world_size)])
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError
         raise GroupError(
             f"rank {rank_env.rank} on {own.host} lost rank 0 at {rank_env.master_addr}:{rank_env.master_port}, "
             f"which has exited or can no longer be reached{deadline.last and f'; last known state: {deadline.last}'}.",
             "Look at rank 0's message.",
         ) from error
+    ours = connected.within(attempt)
+    ours.descriptions = tuple(descriptions)
     return ours
 
 
 def members(store: RunStore, world_size: int) -> tuple[Member, ...]:
     """All processes, by rank; `store` is what `rendezvous` returned. Ambiguous host names get an address appended."""
-    texts = store.multi_get([f"member/{rank}" for rank in range(world_size)])
+    texts = store.descriptions or store.multi_get([f"member/{rank}" for rank in range(world_size)])
     return tuple(disambiguate_hosts([_member(text, rank) for rank, text in enumerate(texts)]))
 
 
