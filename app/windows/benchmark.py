@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import tkinter as tk
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from app.windows.child_program import ProgramWindow
 from app.windows.chooser import choose_path
 from modules import ROOT
 from modules.config import save_config
-from modules.files import FileFault, printable
+from modules.files import FileFault, open_for_writing, printable, read_bytes
 from modules.files.images import open_image
 from modules.run.benchmark.records import MOST_STEPS, BenchmarkResult
 from modules.run.benchmark.tables import (
@@ -142,11 +142,20 @@ class BenchmarkWindow(ProgramWindow):
             if ending == "json" and self.result is not None:
                 self.result.save(file)
             elif ending == "png":
-                shutil.copyfile(self._picture, file)
+                self._save_plot(file)
         except OSError as error:
             self.show_status(f"{printable(file)} cannot be written: {error.strerror or error}.", theme.BAD)
             return
         self.show_status(f"Saved to {printable(file.name)}.", theme.GOOD)
+
+    def _save_plot(self, file: Path) -> None:
+        partial = file.with_name(f".partial-{os.getpid()}-{file.name}")
+        try:
+            with os.fdopen(open_for_writing(partial), "wb") as target:
+                target.write(read_bytes(self._picture))
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)
 
     # Building
 
