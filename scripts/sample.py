@@ -57,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
         traceback.print_exc()
         explained = explain_exception(error)
         return failed(events, explained.message, explained.advice, FAILED)
-    return 0
+    finally:
+        events.close()
+    return INTERRUPTED if events.was_interrupted else 0
 
 
 def failed(events: SampleEvents, message: str, advice: str, exit_code: int) -> int:

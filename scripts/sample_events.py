@@ -31,13 +31,19 @@ class SampleEvents:
         """Raises OSError if the file cannot be written."""
         self._stop_file = None if file is None else file.with_name(file.name + STOP_ENDING)
         self._output = None if file is None else os.fdopen(open_for_writing(file), "w", encoding="utf-8")
-        self._interrupted = False
+        self.was_interrupted = False  # by Ctrl-C
         self._next_step = 0.0
 
     @property
     def is_stopped(self) -> bool:
         """Whether no further image is wanted."""
-        return self._interrupted or (self._stop_file is not None and self._stop_file.exists())
+        return self.was_interrupted or (self._stop_file is not None and self._stop_file.exists())
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._output is not None:
+            with suppress(OSError):
+                self._output.close()
 
     def report(self, event: str, **details: object) -> None:
         """Write one event; a full disk loses it."""
@@ -63,7 +69,7 @@ class SampleEvents:
             signal.signal(signal.SIGINT, previous)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._interrupted:
+        if self.was_interrupted:
             raise KeyboardInterrupt
-        self._interrupted = True
+        self.was_interrupted = True
         print("Stopping after this image; Ctrl-C again stops at once.", file=sys.stderr)

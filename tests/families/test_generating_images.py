@@ -1,0 +1,188 @@
+"""scripts/sample.py with every family that generates images, from tiny models in the form of real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.config import TrainConfig
+from modules.config.family_files import family_names
+from modules.families._by_name import family_class
+from scripts import sample
+from tests.families.tiny_flow_pipelines import (
+    tiny_chroma,
+    tiny_flux,
+    tiny_flux2,
+    tiny_krea2,
+    tiny_qwen_image,
+    tiny_sd3,
+    tiny_z_image,
+)
+from tests.families.tiny_pipelines import tiny_sd, tiny_sdxl
+from tests.runs import ROOT, environment, tiny_config, train_alone
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.FluxPosEmbed:FutureWarning"),  # of diffusers' Chroma
+    pytest.mark.filterwarnings("ignore:Mismatch dtype:UserWarning"),  # of torch's norms on the CPU
+]
+
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "stable_diffusion": tiny_sd,
+    "stable_diffusion_xl": tiny_sdxl,
+    "z_image": tiny_z_image,
+    "flux": tiny_flux,
+    "stable_diffusion_3": tiny_sd3,
+    "chroma": tiny_chroma,
+    "qwen_image": tiny_qwen_image,
+    "flux2": tiny_flux2,
+    "krea2": tiny_krea2,
+}
+SMALL = ["--steps", "2", "--width", "64", "--height", "128"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("models")
+
+    def made(name: str) -> Path:
+        if not (folder / name).exists():
+            MAKERS[name](folder / name)
+        return folder / name
+
+    return made
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def generated(*arguments: object) -> list[Path]:
+    """The images of one call."""
+    before = set(Path("out").glob("*.png"))
+    assert sample.main([*map(str, arguments), *SMALL, "--out", "out", "--prompt", "a red disc", "--no_grid"]) == 0
+    return sorted(set(Path("out").glob("*.png")) - before)
+
+
+def pixels(file: Path) -> bytes:
+    with Image.open(file) as image:
+        return image.tobytes()
+
+
+def events_of(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_every_family_is_here() -> None:
+    generating = {name for name in family_names() if family_class(name).draws_samples}
+    assert generating == {*MAKERS, "pixel_diffusion"}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_family_generates_and_reports_its_steps(models: Callable[[str], Path], name: str) -> None:
+    first, second = generated("--model", models(name), "--count", 2, "--events", "events")
+    (again,) = generated("--model", models(name), "--seed", 43)
+    assert pixels(first) != pixels(second) == pixels(again)
+    with Image.open(first) as image:
+        assert image.size == (64, 128)
+    events = events_of(Path("events"))
+    assert [event["event"] for event in events if event["event"] != "sampling"] == [
+        "loading", "image", "image", "finished",
+    ]  # fmt: skip
+    assert {event["image"] for event in events if event["event"] == "sampling"} == {1, 2}
+    assert {event["steps"] for event in events if event["event"] == "sampling"} <= {2, 3}
+    (half,) = generated("--model", models(name), "--precision", "bf16", "--seed", 43)
+    assert pixels(half) != pixels(second)
+
+
+def test_the_strength_of_a_lora_and_the_options_it_was_trained_with(
+    models: Callable[[str], Path], images: Path, tmp_path: Path
+) -> None:
+    config = TrainConfig.model_validate(
+        {
+            "family": "stable_diffusion", "base_model": str(models("stable_diffusion")), "method": "lora",
+            "lora_layouts": "both", "concepts": [{"path": str(images)}], "resolution": 64, "run_name": "cats",
+            "cache_dir": str(tmp_path / "cache"), "runs_dir": str(tmp_path / "runs"), "loader_workers": 0,
+            "max_steps": 2, "batch_size": 2, "learning_rate": 0.1, "tensorboard": False,
+            "family_options": {"sample_scheduler": "euler"},
+        }
+    )  # fmt: skip
+    code, run = train_alone(config)
+    assert code == 0
+    base = ["--model", models("stable_diffusion")]
+    lora = [*base, "--lora", run.folder.model_dir / "pytorch_lora_weights.safetensors"]
+    (saved,) = generated("--model", run.folder.model_dir)
+    (whole,), (none,) = (generated(*lora, "--lora_scale", scale) for scale in (1, 0))
+    assert pixels(whole) == pixels(saved), "the base model with the LoRA is what the run saved"
+    assert pixels(none) != pixels(whole)
+    with Image.open(none) as image:
+        settings = json.loads(image.info["tandem"])
+    assert settings["sampler"] == "euler"
+    assert settings["lora"] == "pytorch_lora_weights.safetensors:0"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+@pytest.mark.parametrize("how", ["file", "signal"])
+def test_it_stops_after_the_present_image(models: Callable[[str], Path], how: str) -> None:
+    argv = [sys.executable, str(ROOT / "scripts" / "sample.py"), "--model", str(models("stable_diffusion"))]
+    argv += ["--prompt", "a", "--count", "5000", *SMALL, "--out", "out", "--events", "events", "--no_grid"]
+    process = subprocess.Popen(argv, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(Path("out").glob("sample-*.png")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if how == "file":
+        Path("events.stop").touch()
+    else:
+        os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == (0 if how == "file" else 130)
+    assert "Traceback" not in errors
+    last = events_of(Path("events"))[-1]
+    files = list(Path("out").iterdir())
+    assert last == {"event": "finished", "images": len(files), "stopped": True}
+    assert all(pixels(file) for file in files)
+
+
+def test_out_of_memory_is_one_sentence(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"faults": ["fits_sample:0:700"]}
+    code, run = train_alone(tiny_config(images, tmp_path, max_steps=1, family_options=options))
+    assert code == 0
+    size = ["--width", "32", "--height", "24"]
+    capsys.readouterr()
+    assert sample.main(["--model", str(run.folder.model_dir), "--prompt", "a", *size, "--events", "events"]) == 3
+    assert "Traceback" not in capsys.readouterr().err
+    failed = events_of(Path("events"))[-1]
+    assert failed["event"] == "failed"
+    assert failed["message"] == "Out of memory while generating 32x24 pixels."
+    assert "smaller" in str(failed["advice"])
+    assert not list(Path("samples").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "gone", "--prompt", "x"], "there is no folder"),
+        (["--model", "owner/name", "--prompt", "x"], "the family has to be chosen"),
+        (["--model", "empty", "--prompt", "x"], "is no model"),
+        (["--model", "gone", "--prompt", "x", "--device", "cuda:9"], "--device is 'cuda:9'"),
+        (["--model", "gone", "--family", "classifier", "--prompt", "x"], "generates no images"),
+    ],
+)
+def test_what_is_wrong_is_an_event_too(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    assert sample.main([*arguments, "--events", "events"]) == 2
+    assert message in capsys.readouterr().err
+    (failed,) = [event for event in events_of(Path("events")) if event["event"] == "failed"]
+    assert message in str(failed["message"])
