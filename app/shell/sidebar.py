@@ -23,6 +23,7 @@ SECTION_OF = {
     "Model": "model",
     "Data": "data",
     "Training": "training",
+    "Memory": "training",
     "Optimizer": "training",
     "Adapters": "adapters",
     "Multi-GPU": "multi_gpu",

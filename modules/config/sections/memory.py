@@ -19,6 +19,7 @@ class MemorySettings(Section):
         "half of their memory. Each update is computed in fp32 and rounded up or down at random, so that small "
         "updates count on average, where plain bf16 would lose them. Needs precision bf16. Gradients of several "
         "micro-batches and GPUs are added up in bf16.",
+        advanced=True,
         resume="warn",
     )
     fused_backward: bool = setting(
@@ -26,6 +27,7 @@ class MemorySettings(Section):
         title="Fused backward (optimizer step in the backward pass)",
         help="Updates each weight as soon as its gradient is known and frees the gradient, so that never all of them "
         "are in memory. Same result. Needs one GPU, no gradient accumulation, and Gradient clipping left empty.",
+        advanced=True,
     )
     block_offload: float = setting(
         0.0,
@@ -34,6 +36,7 @@ class MemorySettings(Section):
         "memory. Each is copied to the GPU while the one before it computes, forwards and backwards; 1 offloads all "
         "blocks, of which two are on the GPU at a time. Same result, slower if blocks are small or the link is. "
         "0: none.",
+        advanced=True,
         ge=0,
         le=1,
     )
