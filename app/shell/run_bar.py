@@ -24,6 +24,7 @@ MESSAGE_S: Final = 8.0
 WIDEST, WIDE, MEDIUM, NARROW = 1400, 1220, 830, 680  # unscaled pixels of width from which more is shown
 ICON_WIDTH: Final = 34
 LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
+BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
 STOP_WIDTH: Final = 112  # for "Force stop", too
 
 METRICS: Final[Mapping[str, str]] = {
@@ -182,12 +183,11 @@ class RunBar(tk.Frame):
         if level == self._level:
             return
         self._level = level
-        rare = {self.back_up: 2, self.sample: 2, self.save: 2, self.enqueue: 3}
+        rare = {self.back_up: 2, self.sample: 2, self.save: 2, self.enqueue: 3, self.join: 2, self.result: 2}
         for button in self._labels:
             self._label(button, shown=level > rare.get(button, 0))
         self.update_idletasks()  # else customtkinter's buttons have the widths of before
-        widest = max(button.winfo_reqwidth() for button in (self.resume, self.join, self.result))
-        self._slot.configure(width=widest + theme.px(4))
+        self._slot.configure(width=self._slot_width())
         self._text_frame.configure(width=theme.px((136, 190, 230, 270, 270)[level]))
         self._shown.clear()  # texts are shortened anew
         columns = 4 if level == 4 else 2
@@ -199,6 +199,13 @@ class RunBar(tk.Frame):
                 place, weight=weight if used else 0, uniform="metrics" if used else ""
             )
         self.refresh()
+
+    def _slot_width(self) -> int:
+        """Of the widest button of the slot; Tk knows no width of those that are hidden."""
+        labels = [str(button.cget("text")) for button in (self.resume, self.join, self.result)]
+        widest = max(int(self.tk.call("font", "measure", theme.tk_font(), label)) for label in labels)
+        least = theme.px(LABELLED_WIDTH if self._level >= 3 else ICON_WIDTH)
+        return max(widest + theme.px(BESIDE_LABEL) if widest else 0, least) + theme.px(4)
 
     def _label(self, button: Button, *, shown: bool) -> None:
         labelled = STOP_WIDTH if button is self.stop else LABELLED_WIDTH
