@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from modules.importers import common
 from modules.importers.adafactor import IN_PYTORCH_OPTIMIZER
+from modules.importers.flow_families import DIFFUSION_PIPE_RULES, flow_family
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
     boolean,
@@ -59,7 +60,7 @@ def _family(value: object) -> object:
     name = str(value).lower()
     if name == "sdxl":
         return ChangedValue("stable_diffusion_xl", LONG_CAPTIONS)
-    return ChangedValue(name.replace("-", "_") or "unknown", common.NO_FAMILY)
+    return flow_family(name) or ChangedValue(name.replace("-", "_") or "unknown", common.NO_FAMILY)
 
 
 def _method(values: Values) -> list[Assignment]:
@@ -158,6 +159,7 @@ TABLE = Table(
             {"model.v_pred": False}, "family_options.prediction_type, family_options.zero_terminal_snr", _prediction,
             "v_pred also rescales the noise schedule to zero terminal SNR",
         ),
+        *DIFFUSION_PIPE_RULES,
         common.loss_weighting(
             "model.min_snr_gamma", "model.debiased_estimation_loss", lambda value: value is not None,
             {"model.v_pred": False}, common.rescaled_weights("model.v_pred"),

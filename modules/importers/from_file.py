@@ -11,6 +11,7 @@ from modules.config.errors import ConfigError
 from modules.config.explain import Fault, faults
 from modules.config.train_config import TrainConfig
 from modules.importers.adafactor import set_relative_rate
+from modules.importers.flow_families import fit_to_family
 from modules.importers.paths import PathResolver
 from modules.importers.report import ImportResult
 from modules.importers.source_file import read_file
@@ -28,6 +29,7 @@ def import_file(file: str | Path) -> ImportResult:
         raise ConfigError(f"{path}: {_unknown(data)}", f"Supported are files of {_names()}.")
     translation = Translation(trainer.name, PathResolver(path))
     trainer.translate(data, translation)
+    fit_to_family(translation)
     fit_to_start(translation)
     set_relative_rate(translation)
     return resolve_conflicts(translation)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from modules.classification.options import ClassifierOptions
+from modules.diffusion.flow_options import GuidedFlowOptions
 from modules.diffusion.options import DiffusionOptions
 from modules.importers import TRAINERS, import_file
 from modules.importers.kohya import training
@@ -23,7 +24,7 @@ def test_every_option_in_a_rule_exists() -> None:
         if path.startswith("family_options.")
     }
     assert paths
-    assert paths <= {*DiffusionOptions.model_fields, *ClassifierOptions.model_fields}
+    assert paths <= {*DiffusionOptions.model_fields, *ClassifierOptions.model_fields, *GuidedFlowOptions.model_fields}
 
 
 @pytest.mark.parametrize("sampler", sorted({*training.SAMPLERS.values(), *data.SAMPLERS.values()}))

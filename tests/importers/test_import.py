@@ -115,9 +115,9 @@ def test_old_onetrainer_names(tmp_path: Path) -> None:
 
 
 def test_unknown_model_families_are_kept_and_reported(tmp_path: Path) -> None:
-    data = {"training_method": "LORA", "model_type": "FLUX_DEV_1", "base_model_name": "x/y", "concepts": []}
+    data = {"training_method": "LORA", "model_type": "HUNYUAN_VIDEO", "base_model_name": "x/y", "concepts": []}
     found = import_file(write_json(tmp_path / "flux.json", data))
-    assert found.config.family == "flux_dev_1"
+    assert found.config.family == "hunyuan_video"
     assert "does not have this model family" in entry(found, "model_type").why
 
 
@@ -266,3 +266,10 @@ def test_the_result_can_be_saved_and_loaded(onetrainer: Path, tmp_path: Path) ->
     save_config(config, tmp_path / "out.yaml")
     assert load_config(tmp_path / "out.yaml") == config
     assert isinstance(config, TrainConfig)
+
+
+def test_an_average_of_an_optimizer_that_averages_is_left_out(tmp_path: Path) -> None:
+    data = {"model_type": "STABLE_DIFFUSION_15", "ema": "GPU", "optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}}
+    found = import_file(write_json(tmp_path / "free.json", {**data, "base_model_name": "x/y", "concepts": []}))
+    assert (found.config.optimizer.name, found.config.ema) == ("schedule_free_adamw", False)
+    assert "averages the weights itself" in next(e.why for e in found.report.not_imported if e.source == "ema")

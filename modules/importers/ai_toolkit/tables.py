@@ -5,6 +5,7 @@ from __future__ import annotations
 from modules.config.sections.adapters import MAX_RANK
 from modules.importers import common
 from modules.importers.ai_toolkit.schedule import SCHEDULE_RULES
+from modules.importers.flow_families import AI_TOOLKIT_RULES, flow_family
 from modules.importers.readers import (
     boolean,
     choice,
@@ -52,6 +53,8 @@ def _family(values: Values) -> list[Assignment]:
     other = next((name for name in ("flux", "pixart", "auraflow", "lumina2", "v3") if values[f"model.is_{name}"]), "")
     if (arch and arch not in ARCHITECTURES) or other:
         keys += (f"model.is_{other}",) if other else ()
+        if (known := flow_family(arch or other)) is not None:
+            return [Assignment("family", known, keys=keys)]
         return [Assignment("family", arch or other, common.NO_FAMILY, keys)]
     return [Assignment("family", ARCHITECTURES.get(arch) or "stable_diffusion", keys=keys)]
 
@@ -143,6 +146,7 @@ PROCESS_TABLE = Table(
             "network means LoRA, embedding an embedding; conv adds convolutions",
         ),
         CombinedRule(_MODEL_KEYS, "family", _family),
+        *AI_TOOLKIT_RULES,
         Rule("model.name_or_path", "base_model", None, model_path, optional=True),
         Rule("model.is_v_pred", "family_options.prediction_type", False, prediction_type, optional=True),
         CombinedRule(
@@ -189,7 +193,6 @@ PROCESS_TABLE = Table(
         Unsupported("train.skip_first_sample", common.FIRST_SAMPLES),
         Unsupported("train.disable_sampling", "sample_every is set to never"),
         Unsupported("train.content_or_style", "set family_options.timestep_distribution", default="balanced"),
-        Unsupported("train.timestep_type", "set family_options.timestep_distribution", default="sigmoid"),
         Unsupported("train.linear_timesteps", "set family_options.timestep_distribution"),
         Unsupported("train.xformers train.sdp", "Tandem uses PyTorch's attention"),
         Unsupported("train.noise_multiplier train.img_multiplier", _NOT_HERE, default=1.0),

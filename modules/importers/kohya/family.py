@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modules.config.known_models import known_model
 from modules.importers import common
+from modules.importers.flow_families import flow_family
 from modules.importers.readers import boolean, model_path
 from modules.importers.rules import EMPTY_VALUES, Assignment, Values
 
 # Settings that identify other model families.
-OTHER_FAMILIES = {"flux1_checkbox": "flux", "sd3_checkbox": "stable_diffusion_3", "lumina_checkbox": "lumina"}
+OTHER_FAMILIES = {
+    "flux1_checkbox": "flux", "sd3_checkbox": "stable_diffusion_3", "lumina_checkbox": "lumina", "model_type": "",
+}  # fmt: skip
 MODULES = {"flux": "flux", "sd3": "stable_diffusion_3", "lumina": "lumina", "chroma": "chroma", "hunyuan": "hunyuan"}
 METHOD_KEYS: Mapping[str, object] = {"network_module": None, "LoRA_type": None, "token_string": None}
 FAMILY_KEYS = {"pretrained_model_name_or_path": None, "sdxl": None, "v2": False, **dict.fromkeys(OTHER_FAMILIES, False)}
@@ -43,10 +47,16 @@ def family(values: Values) -> list[Assignment]:
     if values[name] not in EMPTY_VALUES:
         found.append(Assignment("base_model", model_path(values[name]), keys=(name,)))
     module = str(values["network_module"] or "")
-    other = [(key, family) for key, family in OTHER_FAMILIES.items() if boolean(values[key])]
+    other = [(key, family) for key, family in OTHER_FAMILIES.items() if family and boolean(values[key])]
+    if values["model_type"] not in EMPTY_VALUES:  # of flux_train_network.py: flux or chroma
+        other.insert(0, ("model_type", str(values["model_type"])))
     other += [("network_module", family) for word, family in MODULES.items() if word in module.rpartition("_")[2]]
     if other:
-        return [*found, Assignment("family", other[0][1], common.NO_FAMILY, tuple(key for key, _ in other))]
+        known, keys = flow_family(other[0][1]), tuple(key for key, _ in other if key in FAMILY_KEYS) or (name,)
+        why = "" if known else common.NO_FAMILY
+        return [*found, Assignment("family", known or other[0][1], why, keys)]
+    if (model := known_model(str(values[name]))) is not None:
+        return [*found, Assignment("family", model.family, keys=(name,))]
     if values["sdxl"] is not None or boolean(values["v2"]):
         keys = ("sdxl", "v2")
         return [*found, Assignment("family", "stable_diffusion_xl" if is_xl(values) else "stable_diffusion", keys=keys)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from modules.importers import common
+from modules.importers.flow_families import KOHYA_RULES
 from modules.importers.kohya.family import FAMILY_KEYS, METHOD_KEYS, XL_ONLY, family, find_method, is_xl
 from modules.importers.kohya.trained import dropout, submodules, targets
 from modules.importers.readers import boolean, integer, number, optional_number, prediction_type
@@ -118,6 +119,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     CombinedRule(
         {"max_token_length": 75}, "family_options.long_prompts, family_options.prompt_windows", _long,
     ),
+    *KOHYA_RULES,
 )  # fmt: skip
 
 MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (

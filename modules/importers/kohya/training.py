@@ -190,7 +190,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("ddp_gradient_as_bucket_view", "gradient_as_bucket_view", False, boolean, optional=True),
 )  # fmt: skip
 
-_FLOW = "for a model family that Tandem does not have yet"
+_FLOW = "base_model is a diffusers folder or a name on the hub, with its own text encoders and autoencoder"
 
 TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("model_list", "used by kohya's GUI only", default=ANY),
@@ -255,14 +255,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("validation_* validate_every_n_*", "set validation_split and validate_every"),
     Unsupported("max_validation_steps", "all validation images are measured"),
     Unsupported("wavelet_loss*", "Tandem has no such loss"),
-    Unsupported("guidance_scale", _FLOW, default=3.5),
-    Unsupported("discrete_flow_shift", _FLOW, default=3),
-    Unsupported("timestep_sampling", _FLOW, default="sigma"),
-    Unsupported("sigmoid_scale logit_std", _FLOW, default=1),
-    Unsupported("model_prediction_type", _FLOW, default="sigma_scaled"),
-    Unsupported("weighting_scheme", _FLOW, default="logit_normal"),
-    Unsupported("logit_mean", _FLOW, default=0),
-    Unsupported("mode_scale", _FLOW, default=1.29),
+    Unsupported("model_prediction_type", "the transformer predicts the velocity, unscaled", default="raw"),
     Unsupported("apply_t5_attn_mask clip_[lg] t5xxl t5xxl_* ae flux1_* sd3_* save_clip save_t5xxl train_t5xxl", _FLOW),
     Unsupported("train_blocks train_double_block_indices train_single_block_indices", _FLOW, default="all"),
     Unsupported("in_json", "write captions next to the images, or as metadata.jsonl: see docs/data.md"),

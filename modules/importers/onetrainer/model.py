@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from modules.importers import common
+from modules.importers.flow_families import ONETRAINER_RULES, distribution, flow_family
 from modules.importers.onetrainer.values import RATE_USES, interval, interval_change, rate_factor
 from modules.importers.readers import (
     PRECISIONS,
@@ -58,7 +59,7 @@ def _family(value: object) -> object:
         return ChangedValue("stable_diffusion", "Tandem has no depth input: choose another base model")
     if re.match(r"STABLE_DIFFUSION_(15|20|21)", name):
         return "stable_diffusion"
-    return ChangedValue(name.lower() or "unknown", common.NO_FAMILY)
+    return flow_family(name) or ChangedValue(name.lower() or "unknown", common.NO_FAMILY)
 
 
 def _targets(values: Values) -> list[Assignment]:
@@ -189,9 +190,10 @@ def _timesteps(values: Values) -> list[Assignment]:
     name = str(values["timestep_distribution"]).upper()
     if name not in ("UNIFORM", "LOGIT_NORMAL"):
         raise UnsupportedValueError("Tandem has uniform and logit_normal; set family_options.timestep_distribution")
+    flow = distribution(name.lower(), "timestep_distribution")
     if name == "UNIFORM":
-        return []
-    return [Assignment("family_options.timestep_distribution", name.lower(), keys=("timestep_distribution",))]
+        return [flow]
+    return [Assignment("family_options.timestep_distribution", name.lower(), keys=("timestep_distribution",)), flow]
 
 
 def _layouts(values: Values) -> list[Assignment]:
@@ -282,6 +284,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         "debiased weights of v-prediction differ",
         {"force_v_prediction": False, "force_epsilon_prediction": False, "model_type": "STABLE_DIFFUSION_15"},
     ),
+    *ONETRAINER_RULES,
     Rule("text_encoder_layer_skip", "family_options.clip_skip", 0, integer, optional=True),
     Rule("output_dtype", "save_dtype", "FLOAT_32", save_dtype),
     CombinedRule(
@@ -317,8 +320,6 @@ MODEL_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("generalized_offset_noise", "Tandem has plain offset noise"),
     Unsupported("perturbation_noise_weight", "Tandem does not perturb the input", default=0.0),
     Unsupported("noising_weight noising_bias", "the shape of the timestep distribution cannot be set", default=0.0),
-    Unsupported("timestep_shift", common.FLOW, default=1.0),
-    Unsupported("dynamic_timestep_shifting", common.FLOW),
     Unsupported("cep_gamma", "Tandem has no such loss", default=0.0),
     Unsupported("vb_loss_strength", "for PixArt only", default=1.0),
     Unsupported("loss_scaler", "change learning_rate instead", default="NONE"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from modules.importers import common
+from modules.importers.flow_families import SIMPLE_TUNER_RULES, flow_family
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
     boolean,
@@ -56,7 +57,7 @@ FAMILIES = {"sdxl": "stable_diffusion_xl", **dict.fromkeys(("sd1x", "sd2x", "leg
 
 def _family(value: object) -> object:
     name = str(value).lower()
-    return FAMILIES.get(name) or ChangedValue(name or "unknown", common.NO_FAMILY)
+    return FAMILIES.get(name) or flow_family(name) or ChangedValue(name or "unknown", common.NO_FAMILY)
 
 
 def _method(values: Values) -> list[Assignment]:
@@ -226,6 +227,7 @@ TABLE = Table(
             "family_options.offset_noise", _offset_noise, "SimpleTuner adds it to a quarter of the steps",
         ),
         common.loss_weighting("snr_gamma"),
+        *SIMPLE_TUNER_RULES,
         common.HUBER,
         CombinedRule(
             {"max_train_steps": None, "num_train_epochs": 1}, "max_steps, epochs", _length,

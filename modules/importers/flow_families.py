@@ -1,0 +1,286 @@
+"""Transformers trained by flow matching: how other trainers name them, and what of their settings applies to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from modules.config.known_models import known_model
+from modules.importers.readers import boolean, number
+from modules.importers.report import ImportEntry
+from modules.importers.rules import (
+    ANY,
+    EMPTY_VALUES,
+    Assignment,
+    CombinedRule,
+    UnsupportedValueError,
+    Values,
+    is_default,
+)
+from modules.importers.translation import Translation
+
+# OneTrainer's model types, ai-toolkit's arch, SimpleTuner's families, diffusion-pipe's types and sd-scripts' own, in
+# lower case with underscores.
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "flux": ("flux", "flux1", "flux_1", "flux_dev", "flux_schnell", "flux_dev_1", "flux_schnell_1"),
+    "flux2": (
+        *("flux2", "flux_2", "flux2_klein", "flux_2_klein", "flux2_klein_4b", "flux2_klein_9b"),
+        *("flux_2_klein_4b", "flux_2_klein_9b"),
+    ),
+    "chroma": ("chroma", "chroma1", "chroma_1"),
+    "z_image": ("z_image", "zimage", "z_image_turbo"),
+    "qwen_image": ("qwen", "qwen_image"),
+    "krea2": ("krea2", "krea_2"),
+    "stable_diffusion_3": ("sd3", "sd35", "sd3_5", "v3", "stable_diffusion_3", "stable_diffusion_35"),
+}
+FLOW_FAMILIES: Final = frozenset(_NAMES)
+_BY_NAME: Final = {name: family for family, names in _NAMES.items() for name in names}
+_SHARED_OPTIONS: Final = ("loss", "huber_delta", "offload_frozen", "vae_tiling", "latents")
+_GUIDED: Final = ("flux", "qwen_image", "flux2")
+_OWN: Final = "family_options."
+_PATH: Final = "flow_options."  # where rules put what counts only if the family turns out to be one of these
+
+
+def flow_family(name: object) -> str | None:
+    """The family that another trainer calls `name`; None if it is none of these."""
+    plain = re.sub(r"[\s.-]+", "_", str(name).lower().partition(":")[0])
+    return _BY_NAME.get(plain)
+
+
+def fit_to_family(translation: Translation) -> None:
+    """Take away, and report, what the family of the config does not have; the rest gets the names that it has there."""
+    data = translation.data
+    if "family" not in data and (known := known_model(str(data.get("base_model")))) is not None:
+        data["family"] = known.family
+    family = data.get("family")
+    if family not in FLOW_FAMILIES:
+        _drop_flow_options(translation)
+        return
+    given = data.get("family_options")
+    for name in list(given) if isinstance(given, dict) else []:
+        if name not in _SHARED_OPTIONS:
+            translation.withdraw(_OWN + name, f"{family} is trained by flow matching, which has no such setting")
+    if family not in _GUIDED:
+        translation.withdraw(f"{_PATH}guidance", f"{family} has no guidance input")
+    _take_flow_options(translation)
+    _fit_parts(translation)
+    _fit_targets(translation)
+    for name, harmless in (("lora_layouts", "diffusers"), ("save_single_file", False)):
+        if data.get(name, harmless) != harmless:
+            translation.withdraw(name, f"files of {family} have the names of diffusers, which ComfyUI reads")
+
+
+def _take_flow_options(translation: Translation) -> None:
+    """Move what rules have found under `flow_options` to `family_options`."""
+    for entries in (translation.imported, translation.changed):
+        for place, entry in enumerate(entries):
+            if entry.target.startswith(_PATH):
+                entries[place] = replace(entry, target=_OWN + entry.target.removeprefix(_PATH))
+    found = translation.data.pop(_PATH.rstrip("."), {})
+    assert isinstance(found, dict), "rules put options there"
+    for name, value in found.items():
+        translation.put(_OWN + name, value)
+
+
+def _drop_flow_options(translation: Translation) -> None:
+    for entries in (translation.imported, translation.changed):
+        for entry in [each for each in entries if each.target.startswith(_PATH)]:
+            entries.remove(entry)
+            if entry.given and not _are_defaults(entry):
+                translation.skip(entry.source, entry.value, "for models trained by flow matching")
+    translation.data.pop(_PATH.rstrip("."), None)
+
+
+def _are_defaults(entry: ImportEntry) -> bool:
+    """Whether the settings of an entry are as the other trainer has them anyway."""
+    names = [re.split(r"[ ./]", name.removeprefix("--"))[-1] for name in entry.source.split(", ")]
+    values = entry.value if isinstance(entry.value, list) and len(names) > 1 else [entry.value]
+    defaults = {key.rpartition(".")[2]: value for rule in _ALL_RULES for key, value in rule.keys.items()}
+    return all(is_default(value, defaults.get(name, ANY)) for name, value in zip(names, values, strict=False))
+
+
+def _fit_parts(translation: Translation) -> None:
+    """The part that is trained is called transformer there; text encoders stay frozen."""
+    parts = translation.data.get("parts")
+    if not isinstance(parts, list):
+        return
+    kept: list[object] = []
+    for number_, part in reversed(list(enumerate(parts))):
+        if not isinstance(part, dict):
+            continue
+        if part.get("part") in ("unet", "transformer", "prior"):
+            kept = [{**part, "part": "transformer"}]
+        else:
+            for name in list(part):
+                translation.withdraw(f"parts.{number_}.{name}", "text encoders of this model stay frozen")
+    if kept:
+        translation.data["parts"] = kept
+    else:
+        translation.data.pop("parts", None)
+
+
+def _fit_targets(translation: Translation) -> None:
+    targets = translation.data.get("lora_targets")
+    if targets in (None, "all_linear", "attention", "attention_mlp", "all"):
+        return
+    translation.change("lora_targets", "all_linear", "patterns for a UNet; of the transformer, all linear layers")
+
+
+def timestep_rule(
+    keys: Mapping[str, object], read: Callable[[Values], list[Assignment]], note: str = ""
+) -> CombinedRule:
+    """The noise levels of a trainer, from its settings `keys`."""
+    target = ", ".join(_OWN + name for name in ("timestep_distribution", "logit_std", "timestep_shift", "shift"))
+    return CombinedRule(keys, target, read, note)
+
+
+def distribution(name: str, *keys: str, why: str = "") -> Assignment:
+    """uniform, logit_normal or mode."""
+    return Assignment(f"{_PATH}timestep_distribution", name, why, keys)
+
+
+def static_shift(value: object, *keys: str) -> list[Assignment]:
+    """A constant shift of noise levels."""
+    return [
+        Assignment(f"{_PATH}timestep_shift", "static", keys=keys),
+        Assignment(f"{_PATH}shift", number(value), keys=keys),
+    ]
+
+
+def option(name: str, value: object, *keys: str) -> Assignment:
+    """One of a family's own options."""
+    return Assignment(_PATH + name, value, keys=keys)
+
+
+# kohya-ss/sd-scripts, library/flux_train_utils.py, get_noisy_model_input_and_timesteps
+_KOHYA_SAMPLING: Final = {"uniform": "uniform", "sigmoid": "logit_normal", "shift": "logit_normal"}
+
+
+def _kohya(values: Values) -> list[Assignment]:
+    sampling, scheme = str(values["timestep_sampling"] or "sigma"), str(values["weighting_scheme"] or "uniform")
+    found: list[Assignment] = []
+    if sampling == "sigma":
+        name = {"logit_normal": "logit_normal", "mode": "mode"}.get(scheme, "uniform")
+        found.append(distribution(name, "timestep_sampling", "weighting_scheme"))
+        if name == "logit_normal":
+            found += [option(key, number(values[key]), key) for key in ("logit_mean", "logit_std")]
+        if name == "mode":
+            found.append(option("mode_scale", number(values["mode_scale"]), "mode_scale"))
+        if scheme in ("sigma_sqrt", "cosmap"):
+            found.append(Assignment("", why="set family_options.loss_weighting", keys=("weighting_scheme",)))
+    elif sampling in (*_KOHYA_SAMPLING, "flux_shift", "qwen_shift"):
+        found.append(distribution(_KOHYA_SAMPLING.get(sampling, "logit_normal"), "timestep_sampling"))
+        if (scale := number(values["sigmoid_scale"])) != 1 and sampling != "uniform":
+            found.append(option("logit_std", scale, "sigmoid_scale"))
+    else:
+        raise UnsupportedValueError("set family_options.timestep_distribution")
+    if sampling == "shift":
+        found += static_shift(values["discrete_flow_shift"], "discrete_flow_shift")
+    elif sampling in ("uniform", "sigmoid"):  # without a shift there
+        found += static_shift(1, "timestep_sampling")
+    return found
+
+
+def _guidance(values: Values) -> list[Assignment]:
+    (value,) = values.values()
+    return [] if value in EMPTY_VALUES else [Assignment(f"{_PATH}guidance", number(value))]
+
+
+KOHYA_RULES: Final = (
+    timestep_rule(
+        {
+            "timestep_sampling": "sigma", "weighting_scheme": "uniform", "discrete_flow_shift": 3.0, "logit_mean": 0.0,
+            "logit_std": 1.0, "mode_scale": 1.29, "sigmoid_scale": 1.0,
+        },
+        _kohya,
+        "flux_shift is the model's own shift; sigma with weighting_scheme as in diffusers' scripts",
+    ),
+    CombinedRule({"guidance_scale": 3.5}, f"{_OWN}guidance", _guidance, "of models that have the input"),
+)  # fmt: skip
+
+
+def _ai_toolkit(values: Values) -> list[Assignment]:
+    name = str(values["train.timestep_type"] or "sigmoid").lower()
+    known = {"sigmoid": "logit_normal", "linear": "uniform", "shift": "uniform", "flux_shift": "uniform"}
+    if name not in known:
+        raise UnsupportedValueError("set family_options.timestep_distribution and family_options.loss_weighting")
+    found = [distribution(known[name], "train.timestep_type")]
+    return found if "shift" in name else [*found, *static_shift(1, "train.timestep_type")]
+
+
+AI_TOOLKIT_RULES: Final = (
+    timestep_rule({"train.timestep_type": "sigmoid"}, _ai_toolkit, "shift and flux_shift are the model's own shift"),
+)
+
+
+def _simple_tuner(values: Values) -> list[Assignment]:
+    found = []
+    if boolean(values["flow_use_uniform_schedule"]):
+        found.append(distribution("uniform", "flow_use_uniform_schedule"))
+    elif (scale := number(values["flow_sigmoid_scale"])) != 1:
+        found.append(option("logit_std", scale, "flow_sigmoid_scale"))
+    if not boolean(values["flow_schedule_auto_shift"]):
+        found += static_shift(values["flow_schedule_shift"] or 1, "flow_schedule_shift")
+    return found
+
+
+SIMPLE_TUNER_RULES: Final = (
+    timestep_rule(
+        {
+            "flow_schedule_shift": 3.0, "flow_schedule_auto_shift": False, "flow_use_uniform_schedule": False,
+            "flow_sigmoid_scale": 1.0,
+        },
+        _simple_tuner,
+        "flow_schedule_auto_shift is the model's own shift by resolution",
+    ),
+    CombinedRule({"flux_guidance_value": 1.0}, f"{_OWN}guidance", _guidance, "of models that have the input"),
+)  # fmt: skip
+
+
+def _diffusion_pipe(values: Values) -> list[Assignment]:
+    name = str(values["model.timestep_sample_method"] or "logit_normal")
+    if name not in ("logit_normal", "uniform"):
+        raise UnsupportedValueError("set family_options.timestep_distribution")
+    found = [distribution(name, "model.timestep_sample_method")]
+    if (scale := number(values["model.sigmoid_scale"] or 1)) != 1:
+        found.append(option("logit_std", scale, "model.sigmoid_scale"))
+    if boolean(values["model.flux_shift"]):
+        return [*found, Assignment(f"{_PATH}timestep_shift", "model", keys=("model.flux_shift",))]
+    return [*found, *static_shift(values["model.shift"] or 1, "model.shift")]
+
+
+DIFFUSION_PIPE_RULES: Final = (
+    timestep_rule(
+        {
+            "model.timestep_sample_method": "logit_normal", "model.shift": None, "model.flux_shift": False,
+            "model.sigmoid_scale": 1.0,
+        },
+        _diffusion_pipe,
+        "flux_shift is the model's own shift by resolution",
+    ),
+)  # fmt: skip
+
+
+def _onetrainer_shift(values: Values) -> list[Assignment]:
+    if boolean(values["dynamic_timestep_shifting"]):
+        return [Assignment(f"{_PATH}timestep_shift", "model", keys=("dynamic_timestep_shifting",))]
+    return static_shift(values["timestep_shift"], "timestep_shift")
+
+
+ONETRAINER_RULES: Final = (
+    timestep_rule(
+        {"timestep_shift": 1.0, "dynamic_timestep_shifting": False}, _onetrainer_shift,
+        "dynamic_timestep_shifting is the model's own shift by resolution",
+    ),
+    CombinedRule({"transformer.guidance_scale": 1.0}, f"{_OWN}guidance", _guidance, "of models that have the input"),
+)  # fmt: skip
+
+_ALL_RULES: Final = (
+    *KOHYA_RULES,
+    *AI_TOOLKIT_RULES,
+    *SIMPLE_TUNER_RULES,
+    *DIFFUSION_PIPE_RULES,
+    *ONETRAINER_RULES,
+)

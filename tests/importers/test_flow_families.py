@@ -1,0 +1,143 @@
+"""Settings of other trainers for transformers trained by flow matching, written as their own examples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config import TrainConfig
+from modules.diffusion.flow_options import GuidedFlowOptions
+from modules.importers import import_file
+from modules.importers.flow_families import flow_family
+
+KOHYA_FLUX = """
+pretrained_model_name_or_path = "/models/flux1-dev.safetensors"
+clip_l = "/models/clip_l.safetensors"
+t5xxl = "/models/t5xxl_fp16.safetensors"
+ae = "/models/ae.safetensors"
+network_module = "networks.lora_flux"
+network_dim = 16
+network_alpha = 8
+timestep_sampling = "shift"
+discrete_flow_shift = 3.1582
+model_prediction_type = "raw"
+guidance_scale = 1.0
+mixed_precision = "bf16"
+max_train_steps = 500
+network_train_unet_only = true
+learning_rate = 1e-4
+"""
+KOHYA_SD3 = """
+pretrained_model_name_or_path = "stabilityai/stable-diffusion-3.5-medium"
+network_module = "networks.lora_sd3"
+weighting_scheme = "logit_normal"
+logit_mean = 0.5
+network_dim = 8
+"""
+AI_TOOLKIT = """
+job: extension
+config:
+  name: my_lora
+  process:
+    - type: sd_trainer
+      network: {type: lora, linear: 32, linear_alpha: 32}
+      train: {steps: 2000, lr: 1e-4, timestep_type: sigmoid, noise_scheduler: flowmatch, dtype: bf16}
+      model: {name_or_path: Tongyi-MAI/Z-Image-Turbo, arch: "zimage:turbo", quantize: true}
+      datasets: [{folder_path: /pictures}]
+"""
+DIFFUSION_PIPE = """
+output_dir = "/out"
+epochs = 100
+micro_batch_size_per_gpu = 1
+[model]
+type = "qwen_image"
+diffusers_path = "Qwen/Qwen-Image"
+dtype = "bfloat16"
+timestep_sample_method = "logit_normal"
+shift = 3
+[adapter]
+type = "lora"
+rank = 32
+dtype = "bfloat16"
+[optimizer]
+type = "adamw_optimi"
+lr = 2e-5
+"""
+
+
+def imported(folder: Path, name: str, text: str) -> TrainConfig:
+    (folder / name).write_text(text, encoding="utf-8")
+    config = import_file(folder / name).config
+    GuidedFlowOptions.model_validate(config.family_options)
+    return config
+
+
+def test_kohya_flux(tmp_path: Path) -> None:
+    config = imported(tmp_path, "flux.toml", KOHYA_FLUX)
+    assert (config.family, config.method, config.lora_rank, config.lora_alpha) == ("flux", "lora", 16, 8)
+    assert config.lora_targets == "all_linear"
+    assert [part.part for part in config.parts] in ([], ["transformer"])
+    assert config.family_options == {
+        "timestep_distribution": "logit_normal", "timestep_shift": "static", "shift": 3.1582, "guidance": 1.0,
+    }  # fmt: skip
+
+
+def test_kohya_sd3(tmp_path: Path) -> None:
+    config = imported(tmp_path, "sd3.toml", KOHYA_SD3)
+    assert (config.family, config.base_model) == ("stable_diffusion_3", "stabilityai/stable-diffusion-3.5-medium")
+    options = config.family_options
+    assert (options["timestep_distribution"], options["logit_mean"]) == ("logit_normal", 0.5)
+
+
+def test_ai_toolkit(tmp_path: Path) -> None:
+    config = imported(tmp_path, "z.yaml", AI_TOOLKIT)
+    assert (config.family, config.base_model, config.lora_rank) == ("z_image", "Tongyi-MAI/Z-Image-Turbo", 32)
+    assert config.family_options["timestep_distribution"] == "logit_normal"
+
+
+def test_diffusion_pipe(tmp_path: Path) -> None:
+    config = imported(tmp_path, "qwen.toml", DIFFUSION_PIPE)
+    assert (config.family, config.base_model, config.lora_rank) == ("qwen_image", "Qwen/Qwen-Image", 32)
+    assert config.family_options["shift"] == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "family"),
+    [
+        ({"model_family": "flux", "flow_schedule_auto_shift": True, "flux_guidance_value": 1.0}, "flux"),
+        ({"model_family": "z-image", "flow_schedule_shift": 3.0}, "z_image"),
+        ({"model_family": "sd3", "flow_use_uniform_schedule": True}, "stable_diffusion_3"),
+    ],
+)
+def test_simple_tuner(given: dict[str, Any], family: str, tmp_path: Path) -> None:
+    more = {"model_type": "lora", "lora_rank": 16, "pretrained_model_name_or_path": "x/y", "learning_rate": 1e-4}
+    config = imported(tmp_path, "config.json", json.dumps({**more, **given}))
+    assert config.family == family
+    assert config.family_options.get("timestep_shift", "model") == (
+        "model" if given.get("flow_schedule_auto_shift") else "static"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "family"),
+    [("FLUX_DEV_1", "flux"), ("Z_IMAGE", "z_image"), ("QWEN", "qwen_image"),
+     ("STABLE_DIFFUSION_35", "stable_diffusion_3"), ("CHROMA_1", "chroma"), ("FLUX_2", "flux2")],
+)  # fmt: skip
+def test_onetrainer(model_type: str, family: str, tmp_path: Path) -> None:
+    data = {
+        "training_method": "LORA", "model_type": model_type, "base_model_name": "x/y", "concepts": [],
+        "timestep_distribution": "LOGIT_NORMAL", "dynamic_timestep_shifting": True,
+    }  # fmt: skip
+    config = imported(tmp_path, "config.json", json.dumps(data))
+    assert config.family == family
+    assert config.family_options["timestep_distribution"] == "logit_normal"
+    assert config.family_options["timestep_shift"] == "model"
+
+
+def test_names_of_all_trainers() -> None:
+    assert flow_family("flux.2-klein") == "flux2"
+    assert flow_family("qwen_image:2512") == "qwen_image"
+    assert flow_family("wan") is None
