@@ -62,7 +62,7 @@ class Entry(Record):
         """A copy with other values."""
         reason = fields.get("reason")
         if isinstance(reason, str):
-            fields["reason"] = printable(reason, _REASON_CHARS)
+            fields["reason"] = printable(reason, _REASON_CHARS, lines=True)[:_REASON_CHARS]  # escapes make it longer
         return self.model_copy(update=fields)
 
 

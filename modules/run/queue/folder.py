@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import ConfigError, TrainConfig, load_config, save_config
+from modules.config.run_names import sanitize_run_name
 from modules.files import FileFault, is_link, open_for_writing, printable, read_json, validate_record
 from modules.run.folder.commands import request_command
 from modules.run.folder.links import refuse_links
-from modules.run.folder.run_folder import RunFolder, not_writable_error
+from modules.run.folder.run_folder import RunFolder, check_run_name, not_writable_error
 from modules.run.folder.run_lock import file_lock
 from modules.run.launch.detached import check_config, next_free_name
 from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
@@ -91,9 +92,11 @@ class RunQueue:
         return after
 
     def _write(self, queue: Queue) -> None:
+        data = queue.model_dump(mode="json")
+        validate_record(Queue, data)  # nothing is written that could not be read
         partial = self.path / f"queue.{os.getpid()}.partial"
         with os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as file:
-            json.dump(queue.model_dump(mode="json"), file, indent=1)
+            json.dump(data, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self._file)
@@ -104,6 +107,8 @@ class RunQueue:
         `devices` are the GPU indices that it needs (default: its `device_ids`; if it has none, all). Raises ConfigError
         if this computer cannot run it.
         """
+        if config.run_name is not None:
+            check_run_name(config.run_name)
         config = own_copy(config, self.runs_dir, devices)
         check_config(config)
         used = config.device_ids if devices is None else tuple(devices)
@@ -126,7 +131,8 @@ class RunQueue:
 
     def _free_name(self, config: TrainConfig, queue: Queue) -> str:
         taken = [entry.name for entry in queue.entries if entry.is_open]
-        folder = RunFolder(self.runs_dir / (config.run_name or f"{Path(config.family).stem}-{queue.next_number}"))
+        unnamed = f"{sanitize_run_name(Path(config.family).stem)}-{queue.next_number}"
+        folder = RunFolder(self.runs_dir / (config.run_name or unnamed))
         if folder.name in taken or folder.path.exists():
             return next_free_name(folder, taken)
         return folder.name

@@ -58,6 +58,24 @@ def test_an_entry_is_a_copy(
     assert config.device_ids is None, "there are none beside device=cpu"
 
 
+def test_names_are_those_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queue, family = RunQueue(tmp_path / "runs"), tmp_path / "my family!.py"
+    family.write_text("")
+    assert queue.add(config_in(tmp_path, run_name=None, family=str(family))).name == "my_family-1"
+    save_config(config_in(tmp_path), tmp_path / "x.json")
+    assert run_queue.main(["add", str(tmp_path / "x.json"), "--run_name", "a b"]) == 2
+    assert "run_name is 'a b'" in capsys.readouterr().err
+    assert len(queue.read().entries) == 1
+
+
+def test_a_long_reason_is_shortened(tmp_path: Path) -> None:
+    """What is written can be read again."""
+    queue = RunQueue(tmp_path)
+    queue.add(config_in(tmp_path))
+    queue.edit(lambda found: found.with_entry(found.entry(1).changed(reason="no memory\n\x1b[31m" * 5000)))
+    assert queue.read().entry(1).reason.startswith("no memory")
+
+
 def test_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     queue = RunQueue(tmp_path / "runs")
     for _ in range(3):
