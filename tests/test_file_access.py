@@ -14,8 +14,9 @@ OWN = "written by this process or program, in a new folder or under a name of it
 CHECKED = "by a library, after modules/files has found a regular file"
 # file -> (uses, why they may be there)
 ALLOWED = {
+    "app/child_program.py": (["open"], OWN),
     "app/toolkit.py": (["shutil.copyfile"], "of the installed customtkinter"),
-    "app/windows/child_program.py": (["open"], OWN),
+    "app/tools/line_program.py": (["open"], OWN),
     "modules/checkpoint/backup_files.py": (["load_file"], CHECKED),
     "modules/checkpoint/backups.py": (["os.open"], "a folder, to sync it"),
     "modules/checkpoint/manage_backups.py": (["open"], OWN),

@@ -246,10 +246,12 @@ class GenerateForm(tk.Frame):
         menu = popup_menu(self)
         for prompt in (prompts := self.prompts()):
             shown = truncate(" ".join(prompt.prompt.split()), _SHOWN_PROMPT)
-            menu.add_command(label=shown, command=partial(self.show, prompt.model_dump()))
+            detail = truncate(" ".join(prompt.negative_prompt.split()), _SHOWN_PROMPT)
+            detail = f"without {detail}" if detail else ""
+            menu.add_command(shown, partial(self.show, prompt.model_dump()), detail=detail)
         if not prompts:
             menu.add_command(label="Prompts that you have used appear here", state="disabled")
-        menu.tk_popup(widget.winfo_rootx(), widget.winfo_rooty() + widget.winfo_height() + theme.px(4))
+        menu.open_below(widget)
 
     def _submitted(self) -> str:
         self._submit()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from app.child_program import ChildProgram
 from app.generate.settings import GenerateSettings, arguments
-from app.windows.child_program import ChildProgram
 from modules import ROOT
 from modules.files import FileFault, Record, decode_json, is_plain_name, printable, read_lines, validate_record
 from modules.run.format_progress import BYTES, format_progress

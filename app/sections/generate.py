@@ -199,7 +199,10 @@ class Section(ctk.CTkFrame):
         if not folder.is_dir():
             self._say(JobStatus(f"There is no folder {folder} yet: the first image creates it.", "warn"))
             return
-        open_folder(folder)
+        try:
+            open_folder(folder)
+        except OSError as error:
+            self._say(JobStatus(f"{folder} cannot be shown: {error.strerror or error}.", "bad"))
 
     def _read_folder(self) -> None:
         folder = self._folder()
@@ -215,4 +218,4 @@ class Section(ctk.CTkFrame):
             menu.add_command(label=folder.name, command=partial(self.use_run, folder))
         if not runs:
             menu.add_command(label=f"No run in {runs_dir} has saved a model yet", state="disabled")
-        menu.tk_popup(widget.winfo_rootx(), widget.winfo_rooty() + widget.winfo_height() + theme.px(4))
+        menu.open_below(widget)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.windows.child_program import ChildProgram
+from app.child_program import ChildProgram
 from modules import ROOT
 from modules.files import printable
 

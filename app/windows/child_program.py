@@ -1,11 +1,7 @@
-"""Programs of Tandem's that windows run in processes of their own, and the windows that show them."""
+"""Windows that run one of Tandem's programs and show what it says."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import tkinter as tk
 from collections.abc import Sequence
@@ -13,51 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from app.child_program import ChildProgram
 from app.state import AppState
 from app.widgets import theme
 from app.windows.dialog import Dialog
-from modules.files import FileFault, read_bytes
 
 _POLL_MS: Final = 250
-
-
-class ChildProgram:
-    """Runs `script` with `arguments`; `log` is the file for its output."""
-
-    def __init__(self, script: Path, arguments: Sequence[str], log: Path) -> None:
-        self._log = log
-        # a file, not a pipe, which would block the program unless read
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, str(script), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=sys.platform != "win32",
-            )
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended yet."""
-        return self.process.poll() is None
-
-    def output(self) -> str:
-        """All that it has written so far."""
-        try:
-            return read_bytes(self._log).decode(errors="replace").strip()
-        except OSError as error:
-            return f"Its output cannot be read: {error.strerror or error}."
-        except FileFault as error:
-            return f"Its output {error}."
-
-    def stop(self) -> None:
-        """Ask it to end, as Ctrl-C does; it ends its own processes."""
-        if not self.is_running:
-            return
-        if sys.platform == "win32":
-            self.process.terminate()
-        else:
-            os.killpg(self.process.pid, signal.SIGINT)
 
 
 class ProgramWindow:

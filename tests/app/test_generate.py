@@ -241,3 +241,21 @@ def test_values_that_begin_with_a_dash_are_values() -> None:
     assert "--prompt=--help" in given
     assert "--lora=-l" in given
     assert all(argument.startswith("--") for argument in given)
+
+
+def test_a_prompt_of_the_history_is_filled_in(home: Path, display: str) -> None:
+    history = History()
+    for number in range(60):
+        history.add(GenerateSettings(model="m", prompt=f"prompt {number}", negative_prompt="blurry"))
+    history.add(GenerateSettings(model="m", prompt="prompt 40", negative_prompt="blurry"))
+    history.save()
+    with Driver.open() as driver:
+        driver.window.show_section("generate")
+        page = driver.window.sections["generate"]
+        assert [prompt.prompt for prompt in page.history.prompts][:2] == ["prompt 40", "prompt 59"]
+        assert len(page.history.prompts) == 50
+        write(page.form.fields["prompt"].control, "another")
+        driver.click_button("History")
+        driver.press("Down", "Return")
+        values = page.form.values()
+        assert (values["prompt"], values["negative_prompt"]) in (("prompt 40", "blurry"), ("prompt 59", "blurry"))
