@@ -13,6 +13,7 @@ from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, read_ada
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig
 from modules.config.family_files import family_names
+from modules.config.known_models import known_model
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.training.methods.lora import adapter_names, merge_lora
@@ -70,7 +71,8 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
     if Path(name).suffix.lower() == ".safetensors" and Path(name).is_file() and not options.family:
         _require_whole_model(Path(name))
     trained = next((config for file in options.lora if (config := _trained_with(Path(file))) is not None), None)
-    family = options.family or find_family(name) or ("" if trained is None else trained.family)
+    of_lora = "" if trained is None else trained.family
+    family = options.family or find_family(name) or _family_on_the_hub(name) or of_lora
     if family not in family_names() and not family.endswith(".py"):
         what = f"--family is {family!r}" if family else f"--model: the family of {name!r} is not known"
         raise ConfigError(f"{what}.", f"Give --family: one of {', '.join(family_names())}.")
@@ -95,7 +97,13 @@ def is_saved_model(name: str, options: argparse.Namespace) -> bool:
         return True
     is_other = path.is_file() and not (path.parent / "tandem.json").is_file()
     is_other = is_other or (path / "model_index.json").is_file()
-    return not (is_other or options.lora or options.family)
+    return not (is_other or options.lora or options.family or _family_on_the_hub(name))
+
+
+def _family_on_the_hub(name: str) -> str:
+    """The family of a published model, by its hub name; empty if it is not known."""
+    known = None if Path(name).exists() else known_model(name)
+    return "" if known is None else known.family
 
 
 def _require_model(folder: Path, name: str) -> None:

@@ -18,6 +18,7 @@ from modules.config import TrainConfig
 from modules.config.family_files import family_names
 from modules.families._by_name import family_class
 from scripts import sample
+from scripts.sample_lora import model_config
 from tests.families.tiny_flow_pipelines import (
     tiny_chroma,
     tiny_flux,
@@ -186,3 +187,10 @@ def test_what_is_wrong_is_an_event_too(arguments: list[str], message: str, capsy
     assert message in capsys.readouterr().err
     (failed,) = [event for event in events_of(Path("events")) if event["event"] == "failed"]
     assert message in str(failed["message"])
+
+
+def test_the_family_of_a_published_model_is_known_by_its_name() -> None:
+    options = sample.parser().parse_args(["--model", "Qwen/Qwen-Image", "--prompt", "x"])
+    folder, config = model_config(options)
+    assert folder is None
+    assert (config.family, config.base_model) == ("qwen_image", "Qwen/Qwen-Image")
