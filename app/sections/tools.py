@@ -15,6 +15,8 @@ from app.widgets.buttons import Segments, frame, text
 # page -> its title, its module and class; each is built when it is first shown
 PAGES: Final = {
     "models": ("Model files", "app.tools.models_page", "ModelsPage"),
+    "duplicates": ("Near-duplicates", "app.tools.duplicates_page", "DuplicatesPage"),
+    "preview": ("Preview as trained", "app.tools.preview_page", "PreviewPage"),
 }
 
 

@@ -1,0 +1,70 @@
+"""A module of Tandem's that runs in a process of its own and prints lines of JSON."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from modules import ROOT
+from modules.files import FileFault, decode_json, read_bytes
+
+Answer = dict[str, object]
+
+
+class LineProgram:
+    """Runs `python -m module` in the current folder with `text` as its input; `folder` exists until `close`."""
+
+    def __init__(self, module: str, arguments: Sequence[str], text: str = "") -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="tandem-tool-")
+        self.folder = Path(self._temporary.name)
+        self._log, given = self.folder / "output.txt", self.folder / "input.txt"
+        given.write_text(text, encoding="utf-8")
+        places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # a file, not a pipe, which would block the program unless read
+        with self._log.open("wb") as output, given.open("rb") as source:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    module,
+                    *(each.replace("{folder}", str(self.folder)) for each in arguments),
+                ],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+                stdin=source,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+            )
+        self._read = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def answers(self) -> list[Answer]:
+        """The whole lines since the last call."""
+        try:
+            new = read_bytes(self._log)[self._read :]
+        except (OSError, FileFault):
+            return []
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return [answer for line in whole.splitlines() if isinstance(answer := _decoded(line), dict)]
+
+    def close(self) -> None:
+        """End it, and remove its folder."""
+        self._process.kill()
+        self._process.wait()
+        self._temporary.cleanup()
+
+
+def _decoded(line: bytes) -> object:
+    try:
+        return decode_json(line.decode())
+    except ValueError:
+        return None

@@ -1,0 +1,89 @@
+"""The Tools pages about images: near-duplicates, and images as training will see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from app.tools.duplicates_page import DuplicatesPage
+from app.tools.preview_page import PreviewPage
+from tests.app.driver import Driver
+from tests.data.helpers import write_image
+
+
+def test_near_duplicates_are_reviewed_and_moved_to_the_trash(
+    driver: Driver, tmp_path: Path, monkeypatch: object
+) -> None:
+    folder = tmp_path / "cats"
+    for seed in range(6):
+        write_image(folder / f"{seed}.png", 160, 120, seed)
+    for seed in (1, 4):
+        with Image.open(folder / f"{seed}.png") as image:
+            image.resize((80, 60)).save(folder / f"small-{seed}.jpg", quality=70)
+        (folder / f"small-{seed}.txt").write_text("a cat")
+    driver.draft.set("concepts", [{"path": str(folder)}])
+    driver.window.show_section("tools")
+    section = driver.window.sections["tools"]
+    section.open_page("duplicates")
+    page = section.pages["duplicates"]
+    assert isinstance(page, DuplicatesPage)
+    driver.settle()
+    assert page.folder.get() == str(folder), "the folder of the settings is offered"
+    driver.click_button("Find")
+    driver.wait(lambda: page.groups and page.program is None, "the search")
+    driver.settle()
+    names = [[Path(image["file"]).name for image in group] for group in page.groups]
+    assert names == [["1.png", "small-1.jpg"], ["4.png", "small-4.jpg"]]
+    assert {Path(file).name for file in page.marked} == {"small-1.jpg", "small-4.jpg"}, "the largest is kept"
+    driver.wait(lambda: len(page._photos) == 2, "the images")
+
+    page.go(1)
+    driver.click_button("To the trash")
+    assert {Path(file).name for file in page.marked} == {"small-1.jpg"}
+    driver.click_button("Keep")  # the first image of the group: now the small one is kept
+    assert {Path(file).name for file in page.marked} == {"small-1.jpg", "4.png"}
+    driver.click_button("Move 1 to the trash")
+    assert not (folder / "4.png").exists()
+    assert (folder / "small-4.jpg").exists()
+    driver.click_button("Move 1 to the trash")
+    assert not (folder / "small-1.jpg").exists()
+    assert not (folder / "small-1.txt").exists(), "its caption goes with it"
+    assert page.status.cget("text").startswith("All groups are done.")
+    driver.click_button("Undo")
+    assert (folder / "small-1.jpg").exists()
+    assert (folder / "small-1.txt").read_text() == "a cat"
+
+    page.folder.show(str(tmp_path / "missing"))
+    driver.click_button("Find")
+    driver.wait(lambda: "does not exist" in page.status.cget("text"), "the refusal")
+    assert "Traceback" not in page.status.cget("text")
+
+
+def test_images_are_shown_as_training_sees_them(driver: Driver, tmp_path: Path) -> None:
+    for number in range(5):
+        write_image(tmp_path / "cats" / f"{number}.png", 400 + 100 * (number % 2), 200, number)
+        (tmp_path / "cats" / f"{number}.txt").write_text(f"cat {number}, furry")
+    driver.window.show_section("tools")
+    section = driver.window.sections["tools"]
+    section.open_page("preview")
+    page = section.pages["preview"]
+    assert isinstance(page, PreviewPage)
+    driver.click_button("Preview")
+    assert page.status.cget("text") == "There are no images yet: add a folder under Data."
+    concept = {"path": "cats", "prompt_prefix": "photo of ", "horizontal_flip": True}  # below the current folder
+    driver.draft.set("concepts", [concept])
+    driver.draft.set("resolution", 64)
+    driver.click_button("Preview")
+    driver.wait(lambda: len(page.samples) == 5 and page.program is None, "the samples")
+    driver.settle()
+    assert page.status.cget("text") == "5 samples of epoch 1."
+    shown = driver.text(page.scroll.inside)
+    for number in range(5):
+        assert f"photo of cat {number}, furry" in shown
+    sizes = {tuple(sample["size"]) for sample in page.samples}  # type: ignore[arg-type]
+    assert len(sizes) == 2
+    assert "of 500 × 200" in shown
+    page.epoch.show("0")
+    driver.click_button("Preview")
+    assert "whole number from 1" in page.status.cget("text")
