@@ -1,0 +1,32 @@
+"""What presets for a card keep in its memory fits, with room for activations."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from modules.config import load_preset, preset_names
+from modules.families._by_name import family_class
+from modules.training.memory_table.report import card_bytes
+from modules.training.memory_table.table import memory_table
+
+FOR_CARDS = [name for name in preset_names() if re.search(r"_(\d+)gb$", name)]
+ACTIVATIONS = 0.1  # of the card that is left at least; presets were chosen by the whole table
+WEIGHED = ("flux2_klein_4b_lora_12gb", "krea2_lora_16gb", "z_image_lora_12gb")  # each takes seconds
+
+
+def test_there_are_presets_for_cards() -> None:
+    assert set(WEIGHED) <= set(FOR_CARDS)
+    assert {re.search(r"_(\d+)gb$", name)[1] for name in FOR_CARDS} >= {"12", "16", "24"}  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_a_preset_fits_its_card(name: str) -> None:
+    config = load_preset(name)
+    found = re.search(r"_(\d+)gb$", name)
+    assert found is not None
+    table = memory_table(family_class(config.family), config, activations=False)
+    assert table is not None
+    card = card_bytes(int(found[1]))
+    assert table.needed() <= (1 - ACTIVATIONS) * card
