@@ -172,8 +172,9 @@ def _state(family: Family, config: TrainConfig, shards: int) -> list[MemoryRow]:
         MemoryRow(f"optimizer state ({config.optimizer.name})", "device", state, "training", is_exact),
     ]
     if config.ema:
+        average = sum(weight.nbytes for weight in held_by_optimizer)  # in fp32 as well
         rows.append(
-            MemoryRow("EMA of the trained weights", "host" if config.ema_on_cpu else "device", size, "training")
+            MemoryRow("EMA of the trained weights", "host" if config.ema_on_cpu else "device", average, "training")
         )
     return rows
 
