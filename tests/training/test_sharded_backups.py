@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -379,3 +380,48 @@ def test_no_rank_is_sent_outside_of_the_backups(folder: str) -> None:
     assert Announcement(ticket=1, folder=".partial-step-000004").folder
     with pytest.raises(ValidationError):
         Announcement(ticket=1, folder=folder)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 30 inodes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=30", "tmpfs", str(folder)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here: it needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("fault", ["inodes", "read-only"])
+def test_a_disk_without_inodes_or_writes_is_a_warning(disk: Path, fault: str) -> None:
+    def remount(how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+
+    pair = Pair(disk / "backup", keep=1)
+    pair.submit(1)
+    assert pair.writers[0].wait() is None
+    for left in range(10) if fault == "inodes" else (0,):  # inodes; a backup needs ten and more
+        if fault == "inodes":
+            for number in range(30):
+                try:
+                    (disk / f"filler-{number}").touch()
+                except OSError:
+                    break
+            for filler in list(disk.glob("filler-*"))[:left]:
+                filler.unlink()
+        else:
+            remount("ro")
+        pair.submit(2 + left)
+        assert pair.writers[0].wait() == 2 + left
+        said = "No space left on device" if fault == "inodes" else "Read-only file system"
+        assert said in pair.report.events[-1]
+        if fault == "read-only":
+            remount("rw")
+        assert Backups(disk / "backup", keep=1).newest_valid() == (disk / "backup" / "step-000001", [])
+    for filler in disk.glob("filler-*"):
+        filler.unlink()
+    pair.submit(50)
+    assert pair.writers[0].wait() is None
+    assert pair.steps() == ["step-000050"]
