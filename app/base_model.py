@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.config.family_about import family_about
+from modules.config.known_models import known_model
 from modules.files import decode_json, open_regular, read_json, validate_record
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
@@ -46,7 +48,11 @@ def inspect_base_model(name: str) -> BaseModelInfo:
     except OSError as error:
         return BaseModelInfo(error=f"{error.filename or path} cannot be read: {error.strerror or error}.")
     if _HUB_ID.fullmatch(name) and not name.startswith((".", "~")):
-        return BaseModelInfo(f"Looks like a Hugging Face model; {name} is downloaded when training starts.")
+        known = known_model(name)
+        if known is None:
+            return BaseModelInfo(f"Looks like a Hugging Face model; {name} is downloaded when training starts.")
+        title = family_about(known.family).title
+        return BaseModelInfo(f"{title} (family {known.family}); it is downloaded when training starts.")
     return BaseModelInfo(error=f"{name} is neither a file or folder nor a Hugging Face model (owner/name).")
 
 

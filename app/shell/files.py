@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tkinter as tk
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from app.windows.chooser import choose_path
 from app.windows.faults import show_faults
 from modules.config import ConfigError, preset_names
 from modules.config.io.files import read_data
-from modules.config.io.presets import OWN
+from modules.config.io.presets import OWN, preset_about
 
 ENDINGS = (".yaml", ".yml", ".json")
 CONTROL_NAME = "Cmd" if sys.platform == "darwin" else "Ctrl"
@@ -82,7 +83,8 @@ class Files:
                 is_own = True
                 menu.add_separator()
             action = partial(self.confirm_unsaved, partial(self.open_preset, name))
-            menu.add_command(name.removeprefix(f"{OWN}/"), action, is_chosen=name == self._state.draft.preset)
+            shown, about = name.removeprefix(f"{OWN}/"), preset_about(name)
+            menu.add_command(shown, action, detail=_in_brief(about), is_chosen=name == self._state.draft.preset)
         menu.add_separator()
         menu.add_command("Save as preset…", self.save_as_preset, icon="save")
         menu.open_below(widget)
@@ -228,3 +230,10 @@ def _lines(error: ConfigError) -> str:
     """As many lines of the error as fit a window."""
     lines = str(error).splitlines()
     return "\n".join([*lines[:12], f"  … {len(lines) - 12}"] if len(lines) > 13 else lines)
+
+
+def _in_brief(about: str) -> str:
+    """What a preset is for, with the GPU memory that it needs."""
+    purpose, _, rest = about.partition(": ")
+    memory = re.search(r"\d+ GB", rest)
+    return purpose if memory is None or " GB" in purpose else f"{purpose}, {memory[0]}"

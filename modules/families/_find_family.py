@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import cast
 
 from modules.config import ConfigError, TrainConfig
+from modules.config.family_about import family_about
 from modules.config.family_files import family_names
+from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
 from modules.families._by_name import family_class
@@ -42,8 +44,20 @@ def find_family(model: str) -> str:
     return next(name for name, kind in latent.items() if ("text_encoder_2" in kind.spec.encoders) == two_encoders)
 
 
+def check_known_model(config: TrainConfig) -> None:
+    """Raises ConfigError if the base model is the hub name of a model that another family trains."""
+    known = known_model(config.base_model or "")
+    if known is not None and known.family != config.family and not Path(str(config.base_model)).exists():
+        title = family_about(known.family).title
+        raise ConfigError(
+            f"base_model: {config.base_model!r} is {title}, which the family {config.family!r} does not train.",
+            f"Set family to {known.family}, or choose another model.",
+        )
+
+
 def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
     """Raises ConfigError if the base model is a folder of another pipeline than these and another family trains it."""
+    check_known_model(config)
     folder = Path(config.base_model or "")
     if config.base_model is None or not folder.is_dir():
         return

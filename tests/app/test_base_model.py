@@ -98,3 +98,9 @@ def test_field_shows_the_model_type(driver: Driver, pipeline: Path) -> None:
     driver.set("base_model", "nowhere/at/all")
     driver.wait(lambda: "neither a file or folder" in driver.text(), "that it is missing")
     assert message.cget("fg") == theme.resolve(theme.WARN)
+
+
+def test_names_on_the_hub_that_are_known() -> None:
+    said = inspect_base_model("black-forest-labs/FLUX.1-dev").description
+    assert said == "FLUX.1 dev and schnell (family flux); it is downloaded when training starts."
+    assert "Hugging Face" in inspect_base_model("someone/else").description

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig, load_preset, preset_names, resolve_config, save_preset
+from modules.config.io.presets import preset_about
 
 
 @pytest.fixture
@@ -80,6 +81,12 @@ def test_faults_name_the_file_unless_they_are_in_what_was_just_given(presets: Pa
         resolve_config("wrong", ["seed=1"], presets)
     with pytest.raises(ConfigError, match=r"^wrong has 2 faults:\n"):
         resolve_config("wrong", ["seed=-1"], presets)
+
+
+def test_a_preset_says_what_it_is_for(presets: Path) -> None:
+    (presets / "card.yaml").write_text("# For a card with\n# 12 GB.\nresolution: 32\n# later\n", encoding="utf-8")
+    assert preset_about("card", presets) == "For a card with 12 GB."
+    assert preset_about("demo", presets) == ""
 
 
 def test_shipped_presets_are_valid() -> None:

@@ -269,7 +269,12 @@ def test_the_result_can_be_saved_and_loaded(onetrainer: Path, tmp_path: Path) ->
 
 
 def test_an_average_of_an_optimizer_that_averages_is_left_out(tmp_path: Path) -> None:
-    data = {"model_type": "STABLE_DIFFUSION_15", "ema": "GPU", "optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}}
+    data = {
+        "training_method": "LORA",
+        "model_type": "STABLE_DIFFUSION_15",
+        "ema": "GPU",
+        "optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"},
+    }
     found = import_file(write_json(tmp_path / "free.json", {**data, "base_model_name": "x/y", "concepts": []}))
     assert (found.config.optimizer.name, found.config.ema) == ("schedule_free_adamw", False)
-    assert "averages the weights itself" in next(e.why for e in found.report.not_imported if e.source == "ema")
+    assert "averages the weights itself" in " ".join(e.why for e in found.report.not_imported)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 from modules import ROOT
@@ -14,6 +15,7 @@ from modules.config.io.override import override
 from modules.config.io.text_formats import Data
 from modules.config.names import nearest
 from modules.config.train_config import TrainConfig
+from modules.files import FileFault, read_text
 
 PRESETS = ROOT / "presets"
 OWN = "mine"
@@ -45,6 +47,15 @@ def load_preset(name: str, folder: Path = PRESETS) -> TrainConfig:
 def preset_data(name: str, folder: Path = PRESETS) -> Data:
     """The settings in a preset, before defaults and validation."""
     return read_data(_file(name, folder))
+
+
+def preset_about(name: str, folder: Path = PRESETS) -> str:
+    """The comment at the head of a preset's file: what it is for, and the memory it needs; empty if there is none."""
+    try:
+        lines = read_text(_file(name, folder)).splitlines()
+    except (OSError, FileFault):
+        return ""
+    return " ".join(line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
 
 
 def save_preset(config: TrainConfig, name: str, folder: Path = PRESETS) -> Path:

@@ -1,0 +1,25 @@
+"""Models that are known by their names on the hub."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig
+from modules.config.family_files import family_names
+from modules.config.known_models import KNOWN_MODELS, known_model
+from modules.training.checks import startup_problems
+
+
+def test_names_are_found_whatever_their_case_and_revision() -> None:
+    found = known_model("black-forest-labs/flux.1-DEV@main")
+    assert found is not None
+    assert found.family == "flux"
+    assert known_model("someone/else") is None
+    assert {model.family for model in KNOWN_MODELS.values()} <= set(family_names())
+
+
+@pytest.mark.parametrize("family", ["stable_diffusion_xl", "z_image"])
+def test_a_model_of_another_family_is_refused_without_a_network(family: str) -> None:
+    config = TrainConfig.model_validate({"family": family, "base_model": "black-forest-labs/FLUX.1-dev"})
+    said = [str(problem) for problem in startup_problems(config) if isinstance(problem, ConfigError)]
+    assert any("is FLUX.1 dev and schnell, which the family" in text and "Set family to flux" in text for text in said)
