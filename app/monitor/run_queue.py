@@ -160,6 +160,14 @@ class QueuePage(Page):
             tooltip="Stop the present run after a backup; it waits again and is continued at the next start.",
         )
         self.stop_button.pack(side="left", padx=(theme.px(8), 0))
+        self.add_button = Button(
+            head,
+            "Add settings",
+            lambda: self.state.actions.enqueue(),
+            icon="plus",
+            tooltip="Add a copy of the present settings to the queue.  (F4)",
+        )
+        self.add_button.pack(side="left", padx=(theme.px(8), 0))
         self.status = text(head, "", colour=theme.MUTED, bg=theme.WINDOW)
         self.status.pack(side="left", fill="x", expand=True, padx=theme.px(12))
         add_tooltip(

@@ -135,7 +135,7 @@ class RunBar(tk.Frame):
         for label in (self._dot, self._title, self._detail):
             label.bind("<Button-1>", lambda event: self.show_details(), add="+")
         middle = frame(body)
-        middle.pack(side="left", fill="both", expand=True, padx=theme.px(20))
+        middle.pack(side="left", fill="both", expand=True, padx=theme.px(14))
         self._progress = ProgressBar(middle)
         self._progress.pack(fill="x", pady=(theme.px(4), theme.px(7)))
         self._metrics_frame = frame(middle)
@@ -186,9 +186,13 @@ class RunBar(tk.Frame):
         rare = {self.back_up: 2, self.sample: 2, self.save: 2, self.enqueue: 3, self.join: 2, self.result: 2}
         for button in self._labels:
             self._label(button, shown=level > rare.get(button, 0))
+        if not level:  # the Queue page has it, too
+            self.enqueue.pack_forget()
+        elif not self.enqueue.winfo_manager():
+            self.enqueue.pack(side="left", padx=(theme.px(4), 0), after=self.train)
         self.update_idletasks()  # else customtkinter's buttons have the widths of before
         self._slot.configure(width=self._slot_width())
-        self._text_frame.configure(width=theme.px((136, 190, 230, 270, 270)[level]))
+        self._text_frame.configure(width=theme.px((126, 180, 198, 270, 270)[level]))
         self._shown.clear()  # texts are shortened anew
         columns = 4 if level == 4 else 2
         for place, name in enumerate(METRICS):

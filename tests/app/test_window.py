@@ -619,6 +619,7 @@ def test_nothing_in_the_run_bar_is_cut_off(driver: Driver, scale: int, monkeypat
         _, _, width, _ = bar._metrics_frame.grid_bbox(place["column"], place["row"])
         assert cell.winfo_reqwidth() <= width, name
     shown = [bar.train, bar.stop, bar.back_up, bar.sample, bar.save, *bar._cells.values()]
+    shown += [bar.enqueue] if bar.enqueue.winfo_manager() else []
     right = bar.winfo_rootx() + bar.winfo_width()
     for one, after in pairwise(sorted(shown, key=lambda one: (one.winfo_rooty(), one.winfo_rootx()))):
         assert one.winfo_width() >= one.winfo_reqwidth()
