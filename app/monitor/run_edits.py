@@ -148,9 +148,14 @@ class RunEdits:
         self._state.background.run(work, done, failed)
 
     def _forget(self, moved: list[Trashed]) -> None:
-        """Do not open a deleted run next time."""
-        if self._state.preferences.last_run in {str(each.original) for each in moved}:
-            self._state.preferences.last_run = ""
+        """Follow a deleted run no longer, neither now nor when the window is opened next."""
+        state, gone = self._state, {each.original for each in moved}
+        if Path(state.preferences.last_run) in gone:
+            state.preferences.last_run = ""
+        if state.run is not None and state.run.folder.path.resolve() in gone:
+            state.run.detach()
+            state.run = None
+            state.notify("run")
 
     def _only(self) -> RunFolder | None:
         selected = self._selected()

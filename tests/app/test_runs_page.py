@@ -142,6 +142,7 @@ def test_tags_and_notes_are_kept_shown_and_found(driven: Driven, page: RunsPage,
 
 
 def test_runs_go_to_the_trash_and_back(driven: Driven, page: RunsPage, home: Path) -> None:
+    driven.window.state_.actions.follow(home / "runs" / "cats")
     select(driven, page, "cats", "dogs")
     driven.press("Delete")
     opened(driven)
@@ -155,6 +156,8 @@ def test_runs_go_to_the_trash_and_back(driven: Driven, page: RunsPage, home: Pat
     trash = home / "data" / "Trash"
     assert sorted(path.name for path in (trash / "files").iterdir()) == ["cats", "dogs"]
     assert str(trash / "files") in page._message
+    assert driven.window.state_.run is None, "a deleted run is followed no longer"
+    assert driven.window.run_bar._title.cget("text") == "No run yet"
     driven.click(page.undo_button)
     driven.until(lambda: len(page.runs) == 3, "all back")
     assert not list(trash.rglob("*.trashinfo"))
