@@ -97,6 +97,7 @@ def test_no_label_is_cut_off_at_150_percent(at_150: Driver) -> None:
         window.show_section(name)
         at_150.settle()
         assert cut_off(window.sections[name]) == [], name
+    window.show_section("monitor")
     monitor = window.sections["monitor"]
     monitor.open_page("runs")
     at_150.wait(lambda: "runs" in monitor.pages and monitor.pages["runs"].winfo_ismapped(), "the page")
