@@ -234,6 +234,6 @@ def _lines(error: ConfigError) -> str:
 
 def _in_brief(about: str) -> str:
     """What a preset is for, with the GPU memory that it needs."""
-    purpose, _, rest = about.partition(": ")
-    memory = re.search(r"\d+ GB", rest)
+    purpose = re.split(r"[:;] ", about, maxsplit=1)[0]
+    memory = re.search(r"\d+ GB", about)
     return purpose if memory is None or " GB" in purpose else f"{purpose}, {memory[0]}"

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from modules.config import ConfigError, TrainConfig
-from modules.config.family_about import family_about
 from modules.config.family_files import family_names
-from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
 from modules.families._by_name import family_class
 from modules.families._family import Family
+from modules.families._known_model import check_known_model
 from modules.files import FileFault
 
 
@@ -42,17 +41,6 @@ def find_family(model: str) -> str:
         return ""
     two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in names)
     return next(name for name, kind in latent.items() if ("text_encoder_2" in kind.spec.encoders) == two_encoders)
-
-
-def check_known_model(config: TrainConfig) -> None:
-    """Raises ConfigError if the base model is the hub name of a model that another family trains."""
-    known = known_model(config.base_model or "")
-    if known is not None and known.family != config.family and not Path(str(config.base_model)).exists():
-        title = family_about(known.family).title
-        raise ConfigError(
-            f"base_model: {config.base_model!r} is {title}, which the family {config.family!r} does not train.",
-            f"Set family to {known.family}, or choose another model.",
-        )
 
 
 def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:

@@ -42,7 +42,7 @@ from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS
 from modules.diffusion.token_chunks import PromptTokenizer
 from modules.diffusion.uncached_images import IMAGE, LatentExample, encode_batch_images
 from modules.families._family import NoiseLevels, read_options, trained_submodules
-from modules.families._find_family import check_known_model
+from modules.families._known_model import check_known_model
 from modules.families._latent_estimates import LatentEstimates
 
 _TIMESTEPS = 1000  # of every base model's schedule; only the window's histogram does not read it from there

@@ -1,0 +1,20 @@
+"""Base models that belong to another family, known by their names on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.config import ConfigError, TrainConfig
+from modules.config.family_about import family_about
+from modules.config.known_models import known_model
+
+
+def check_known_model(config: TrainConfig) -> None:
+    """Raises ConfigError if the base model is the hub name of a model that another family trains."""
+    known = known_model(config.base_model or "")
+    if known is not None and known.family != config.family and not Path(str(config.base_model)).exists():
+        title = family_about(known.family).title
+        raise ConfigError(
+            f"base_model: {config.base_model!r} is {title}, which the family {config.family!r} does not train.",
+            f"Set family to {known.family}, or choose another model.",
+        )
