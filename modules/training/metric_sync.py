@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from modules.data.loading.progress import Progress
 from modules.distributed import RankGroup
 from modules.monitoring import Report
 from modules.training import run_info
+from modules.training.backup_writer import BackupWriter
 from modules.training.memory_guard import MemoryGuard
 from modules.training.safeguards import NonFiniteGuard
 from modules.training.setup import Components
@@ -32,7 +34,9 @@ class MetricSync:
         config = components.config
         self._components, self._metrics, self._memory = components, metrics, memory
         self._ranks, self._report = ranks, report
-        self._nonfinite = NonFiniteGuard(config.max_nonfinite_steps, config.precision, self._newest_backup, report)
+        # no method of this object: a cycle would keep the group's connections open after a failure
+        newest_backup = partial(_newest_backup, components.backups, ranks)
+        self._nonfinite = NonFiniteGuard(config.max_nonfinite_steps, config.precision, newest_backup, report)
         self._log_timer = TimeTrigger({"log": config.log_every})
         self._logged = progress
 
@@ -76,14 +80,15 @@ class MetricSync:
             requested = {name: value + requested.get(name, 0.0) for name, value in sums.items()}
         return requested
 
-    def _newest_backup(self) -> str:
-        """The newest valid backup, which rank 0 finds for all; empty if there is none."""
-        found = ""
 
-        def find() -> None:
-            nonlocal found
-            newest, _ = self._components.backups.newest_valid()
-            found = "" if newest is None else str(newest)
+def _newest_backup(backups: BackupWriter, ranks: RankGroup) -> str:
+    """The newest valid backup, which rank 0 finds for all; empty if there is none."""
+    found = ""
 
-        self._ranks.run_on_rank0("newest backup", find)
-        return self._ranks.gather("newest backup found", found)[0]
+    def find() -> None:
+        nonlocal found
+        newest, _ = backups.newest_valid()
+        found = "" if newest is None else str(newest)
+
+    ranks.run_on_rank0("newest backup", find)
+    return ranks.gather("newest backup found", found)[0]
