@@ -58,7 +58,7 @@ class RunBar(tk.Frame):
         self._level = -1
         self._build()
         self.bind("<Configure>", lambda event: self._fit(event.width))
-        state.subscribe("run", self.refresh, self)
+        state.subscribe("run", self._show_other_run, self)
         self._job = self.after(REFRESH_MS, self._tick)
         self.refresh()
 
@@ -102,10 +102,15 @@ class RunBar(tk.Frame):
                 label.configure(cursor="hand2" if self._has_details() else "")
             self._detail.configure(takefocus=self._has_details())
 
+    def _show_other_run(self) -> None:
+        self.after_cancel(self._job)
+        self._tick()
+
     def _tick(self) -> None:
-        self.refresh()
         run = self._state.run
-        is_idle = not self._status.is_alive and (run is None or run.is_caught_up)
+        is_all_read = run is None or run.is_caught_up  # before it is shown: what is read meanwhile is shown next time
+        self.refresh()
+        is_idle = is_all_read and not self._status.is_alive
         self._job = self.after(IDLE_MS if is_idle else REFRESH_MS, self._tick)
 
     def _build(self) -> None:
