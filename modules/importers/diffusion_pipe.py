@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from modules.importers import common
 from modules.importers.adafactor import IN_PYTORCH_OPTIMIZER
 from modules.importers.flow_families import DIFFUSION_PIPE_RULES, flow_family
+from modules.importers.memory import ONE_SCALE, base_weights_rule, fused_rule
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
     boolean,
@@ -134,6 +135,16 @@ def _checkpointing(value: object) -> object:
     return True if value == "unsloth" else boolean(value)
 
 
+def _base_weights(values: Values) -> str | None:
+    """models/base.py and utils/common.py: transformer_dtype is that of the frozen base."""
+    name = str(values["model.transformer_dtype"] or "").lower()
+    if not name or name == str(values["model.dtype"] or "").lower():
+        return None
+    if not values["adapter.type"]:
+        raise UnsupportedValueError("only frozen weights under a LoRA are kept in another format")
+    return {"float8": "fp8", "float8_e4m3fn": "fp8", "bfloat16": "bf16", "float16": "fp16"}.get(name, name)
+
+
 _PRECISION = choice(
     {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
     "Tandem trains in fp32, tf32, bf16 or fp16; set precision",
@@ -183,6 +194,10 @@ TABLE = Table(
         Rule("warmup_steps", "warmup_steps", 0, integer),
         Rule("lr_scheduler", "scheduler", "constant", _SCHEDULES),
         Rule("activation_checkpointing", "gradient_checkpointing", False, _checkpointing),
+        base_weights_rule(
+            {"model.transformer_dtype": None}, _base_weights, {"model.dtype": None, "adapter.type": None}, ONE_SCALE
+        ),
+        fused_rule("optimizer.gradient_release"),
         Rule("compile", "compile", False, boolean, optional=True),
         Rule("output_dir", "runs_dir", None, output_path, optional=True),
         Rule("save_dtype", "save_dtype", None, save_dtype, optional=True),
@@ -193,8 +208,7 @@ TABLE = Table(
     unsupported=(
         Unsupported("pipeline_stages", _PIPELINE, default=1),
         Unsupported("partition_*", _PIPELINE),
-        Unsupported("blocks_to_swap", "set gradient_checkpointing instead", default=0),
-        Unsupported("disable_block_swap_for_eval", "set gradient_checkpointing instead"),
+        Unsupported("disable_block_swap_for_eval", "block_offload also holds for samples"),
         Unsupported("reentrant_activation_checkpointing", "Tandem decides"),
         Unsupported("force_constant_lr", "set learning_rate"),
         Unsupported("eval_datasets", "add a concept of the kind validation, and set validate_every", is_group=True),
@@ -213,7 +227,6 @@ TABLE = Table(
         Unsupported("monitoring.*", common.MONITOR),
         Unsupported("adapter.dtype", "adapters are always trained in fp32"),
         Unsupported("adapter.*", common.LORA),
-        Unsupported("model.transformer_dtype", "parts sets the precision of frozen weights"),
         Unsupported(
             "model.*_path",
             "Tandem loads a diffusers folder, one .safetensors file, or a name on the hub: set base_model",

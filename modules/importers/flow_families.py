@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from modules.config.known_models import known_model
+from modules.importers.memory import swap_rule, swapped_blocks
 from modules.importers.readers import boolean, number
 from modules.importers.report import ImportEntry
 from modules.importers.rules import (
@@ -64,6 +65,7 @@ def fit_to_family(translation: Translation) -> None:
             translation.withdraw(_OWN + name, f"{family} is trained by flow matching, which has no such setting")
     if family not in _GUIDED:
         translation.withdraw(f"{_PATH}guidance", f"{family} has no guidance input")
+    swapped_blocks(translation, str(family))
     _take_flow_options(translation)
     _fit_parts(translation)
     _fit_targets(translation)
@@ -198,6 +200,7 @@ KOHYA_RULES: Final = (
         "flux_shift is the model's own shift; sigma with weighting_scheme as in diffusers' scripts",
     ),
     CombinedRule({"guidance_scale": 3.5}, f"{_OWN}guidance", _guidance, "of models that have the input"),
+    swap_rule("blocks_to_swap"),
 )  # fmt: skip
 
 
@@ -260,6 +263,7 @@ DIFFUSION_PIPE_RULES: Final = (
         _diffusion_pipe,
         "flux_shift is the model's own shift by resolution",
     ),
+    swap_rule("blocks_to_swap"),
 )  # fmt: skip
 
 

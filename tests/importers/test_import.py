@@ -72,7 +72,7 @@ def test_onetrainer_adapters_and_family_options(onetrainer: Path) -> None:
     assert (unet.part, unet.train, unet.weights) == ("unet", True, "bf16")
     assert unet.learning_rate == pytest.approx(2e-4)
     assert (first.part, first.stop_after, first.learning_rate) == ("text_encoder", Interval(10, "epochs"), None)
-    assert (second.part, second.train, second.weights) == ("text_encoder_2", False, "run")
+    assert (second.part, second.train, second.weights) == ("text_encoder_2", False, "fp8")
     assert config.family_options == {
         "offset_noise": 0.05, "min_timestep": 0.1, "timestep_distribution": "logit_normal",
         "loss_weighting": "min_snr", "min_snr_gamma": 5.0, "clip_skip": 1, "sample_scheduler": "euler_a",
@@ -83,7 +83,7 @@ def test_onetrainer_adapters_and_family_options(onetrainer: Path) -> None:
 def test_unsupported_onetrainer_settings_are_reported(onetrainer: Path) -> None:
     found = import_file(onetrainer)
     assert not_imported(found) >= {
-        "unet.offload_fraction", "text_encoder_2.weight_dtype", "attention_mechanism", "unmasked_probability",
+        "unet.offload_fraction", "attention_mechanism", "unmasked_probability",
         "save_every", "save_every_unit", "workspace_dir", "cache_dir", "optimizer.block_wise", "optimizer_defaults",
         "concepts.0.image.enable_random_rotate", "concepts.0.seed", "concepts.2", "samples.0.random_seed", "secrets",
     }  # fmt: skip

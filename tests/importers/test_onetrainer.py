@@ -201,7 +201,13 @@ def test_the_report_begins_with_what_people_look_for(tmp_path: Path) -> None:
 
 
 def test_quantised_weights_of_frozen_parts(tmp_path: Path) -> None:
-    for theirs, ours in (("INT_8", "int8"), ("NFLOAT_4", "nf4"), ("BFLOAT_16", "bf16"), ("FLOAT_8", "run")):
+    for theirs, ours in (
+        ("INT_8", "int8"),
+        ("NFLOAT_4", "nf4"),
+        ("BFLOAT_16", "bf16"),
+        ("FLOAT_8", "fp8"),
+        ("GGUF", "run"),
+    ):
         config = imported(tmp_path, LORA, unet={"weight_dtype": theirs}).config
         assert config.parts[0].weights == ours
 

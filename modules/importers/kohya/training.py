@@ -5,6 +5,7 @@ from __future__ import annotations
 from modules.importers import common
 from modules.importers.adafactor import IN_TRANSFORMERS
 from modules.importers.kohya.family import METHOD_KEYS, method
+from modules.importers.memory import ONE_SCALE, ROUNDED, SET_OFFLOAD, base_weights_rule, fused_rule
 from modules.importers.optimizers import optimizer_assignments, parse_arguments
 from modules.importers.readers import (
     boolean,
@@ -130,6 +131,22 @@ def _processes(values: Values) -> list[Assignment]:
     return found
 
 
+def _base_weights(values: Values) -> str | None:
+    if not any(boolean(values[key]) for key in ("fp8_base", "fp8_base_unet")):
+        return None
+    if method(values) != "lora":
+        raise UnsupportedValueError("only frozen weights under a LoRA are quantised")
+    return "fp8"
+
+
+def _rounding(values: Values) -> list[Assignment]:
+    if not boolean(values["full_bf16"]):
+        return []
+    if method(values) != "fine_tune":
+        raise UnsupportedValueError("a LoRA is always trained in fp32; parts sets the precision of frozen weights")
+    return [Assignment("stochastic_rounding", True, ROUNDED)]
+
+
 _SAVES = "kohya saves models, Tandem backups from which a run can resume"
 _KEPT = f"{_SAVES}; without save_last_n_* kohya keeps all, Tandem the newest backups_kept"
 TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
@@ -160,6 +177,12 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("max_grad_norm", "max_grad_norm", 1.0, optional_number),
     Rule("mixed_precision", "precision", "no", precision),
     Rule("gradient_checkpointing", "gradient_checkpointing", False, boolean),
+    base_weights_rule({"fp8_base": False, "fp8_base_unet": False}, _base_weights, METHOD_KEYS, ONE_SCALE),
+    fused_rule(
+        "fused_backward_pass", "flux_fused_backward_pass", "sd3_fused_backward_pass", "blockwise_fused_optimizers",
+        "fused_optimizer_groups",
+    ),
+    CombinedRule({"full_bf16": False}, "stochastic_rounding", _rounding, ROUNDED, METHOD_KEYS),
     Rule("torch_compile", "compile", False, boolean, optional=True),
     Rule("opt_channelslast", "channels_last", False, boolean, optional=True),
     Rule("seed", "seed", None, integer, optional=True),
@@ -203,23 +226,17 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("xformers sdpa mem_eff_attn", "PyTorch's attention chooses the fastest implementation"),
     Unsupported("save_as_bool", "used by kohya's GUI only"),
     Unsupported(
-        "full_fp16 full_bf16", "trained weights are always kept in fp32; parts sets the precision of frozen weights",
+        "full_fp16", "trained weights are always kept in fp32; parts sets the precision of frozen weights",
     ),
-    Unsupported("fp8_base*", common.NO_QUANTISATION),
     Unsupported("no_half_vae sdxl_no_half_vae disable_mmap_load_safetensors mem_eff_save", "Tandem decides"),
     Unsupported("skip_cache_check", "Tandem checks its cache by the files' sizes and dates"),
     Unsupported(
         "cache_text_encoder_outputs* *_cache_text_encoder_outputs*",
         "Tandem does so automatically if no text encoder is trained",
     ),
-    Unsupported(
-        "*_fused_backward_pass fused_backward_pass blockwise_fused_optimizers",
-        "Tandem reduces all gradients before the step",
-    ),
-    Unsupported("fused_optimizer_groups", "Tandem reduces all gradients before the step", default=0),
     Unsupported("lowram lowvram highvram", "set family_options.offload_frozen instead"),
     Unsupported("cpu_offload_checkpointing", "set gradient_checkpointing instead"),
-    Unsupported("*blocks_to_swap", "set gradient_checkpointing instead", default=0),
+    Unsupported("*blocks_to_swap", SET_OFFLOAD, default=0),
     Unsupported("dynamo_backend", "compile uses PyTorch's default backend", default="no"),
     Unsupported("dynamo_mode", "compile uses PyTorch's defaults", default="default"),
     Unsupported("dynamo_*", "compile uses PyTorch's defaults"),

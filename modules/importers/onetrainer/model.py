@@ -93,7 +93,7 @@ def _submodule(index: int, part: str) -> CombinedRule:
         return found if is_there else _absent(values, keys, part)
 
     uses = {
-        "training_method": "FINE_TUNE", "model_type": "STABLE_DIFFUSION_15", "learning_rate_scaler": "NONE",
+        **ROUNDING_USES, "model_type": "STABLE_DIFFUSION_15", "learning_rate_scaler": "NONE",
         "learning_rate": 3e-6, **RATE_USES,
     }  # fmt: skip
     return CombinedRule(keys, f"parts.{index}", read, "each submodule with its own learning rate and stop", uses)
@@ -122,13 +122,25 @@ def _read_submodule(values: Values, part: str, prefix: str) -> list[Assignment]:
     return [*found, _weights(values, part, prefix, frozen=method != "FINE_TUNE" or not trained)]
 
 
-_QUANTIZED = {"int_8": "int8", "int_w8a8": "int8", "nfloat_4": "nf4"}
+_QUANTIZED = {"int_8": "int8", "int_w8a8": "int8", "float_8": "fp8", "float_w8a8": "fp8", "nfloat_4": "nf4"}
+ROUNDING_USES: Mapping[str, object] = {
+    "training_method": "FINE_TUNE", "unet.weight_dtype": "FLOAT_32", "optimizer.stochastic_rounding": False,
+}  # fmt: skip
+
+
+def rounds_stochastically(values: Values) -> bool:
+    """Whether the trained weights of the UNet are kept in bf16 and rounded at random, from `ROUNDING_USES`."""
+    is_bf16 = PRECISIONS.get(str(values["unet.weight_dtype"]).lower()) == "bf16"
+    is_fine_tune = str(values["training_method"]).upper() == "FINE_TUNE"
+    return is_bf16 and is_fine_tune and boolean(values["optimizer.stochastic_rounding"])
 
 
 def _weights(values: Values, part: str, prefix: str, *, frozen: bool) -> Assignment:
     key = f"{part}.weight_dtype"
     name = str(values[key]).lower()
     kept = PRECISIONS.get(name) or _QUANTIZED.get(name)
+    if not frozen and part == "unet" and rounds_stochastically(values):
+        return Assignment("stochastic_rounding", True, keys=(key,))
     if not frozen and kept != "fp32":
         return Assignment("", why="weights that are trained are kept in fp32", keys=(key,))
     if kept is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from modules.importers import common
-from modules.importers.onetrainer.model import SUBMODULE_DEFAULTS
+from modules.importers.memory import SET_OFFLOAD, fused_rule
+from modules.importers.onetrainer.model import ROUNDING_USES, SUBMODULE_DEFAULTS, rounds_stochastically
 from modules.importers.onetrainer.values import (
     ACCUMULATION,
     RATE_USES,
@@ -54,7 +55,7 @@ OPTIMIZER_KEYS = {
 }  # fmt: skip
 # The rest of its ~100 fields belong to optimizers that Tandem does not have; these are on by default.
 OPTIMIZER_ON = (
-    "stochastic_rounding", "weight_decay_by_lr", "split_groups", "split_groups_mean", "factored", "factored_fp32",
+    "weight_decay_by_lr", "split_groups", "split_groups_mean", "factored", "factored_fp32",
     "use_stableadamw", "d_limiter", "use_schedulefree", "rms_rescaling",
 )  # fmt: skip
 _OTHER_OPTIMIZER = "for an optimizer that Tandem does not have"
@@ -158,6 +159,20 @@ def _checkpointing(value: object) -> object:
     return word == "ON" or boolean(value if word != "OFF" else False)
 
 
+def _offload(values: Values) -> list[Assignment]:
+    """Only with activation checkpointing of the kind CPU_OFFLOADED (LayerOffloadConductor.py)."""
+    fraction = number(values["layer_offload_fraction"])
+    return [Assignment("block_offload", fraction)] if fraction and _is_offloaded(values) else []
+
+
+def _is_offloaded(values: Values) -> bool:
+    return str(values["unet.gradient_checkpointing"]).upper().endswith("CPU_OFFLOADED")
+
+
+def _rounding(values: Values) -> list[Assignment]:
+    return [Assignment("stochastic_rounding", True)] if rounds_stochastically(values) else []
+
+
 def _name(value: object) -> object:
     stem = non_empty_text(value).replace("\\", "/").rstrip("/").rpartition("/")[2].rpartition(".")
     return ChangedValue(stem[0] or stem[2], "the result is in the run's folder, under model")
@@ -184,6 +199,15 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("train_dtype", "precision", "FLOAT_16", precision),
     Rule("clip_grad_norm", "max_grad_norm", 1.0, optional_number),
     Rule("unet.gradient_checkpointing", "gradient_checkpointing", True, _checkpointing),
+    CombinedRule(
+        {"layer_offload_fraction": 0.0}, "block_offload", _offload, "with gradient_checkpointing CPU_OFFLOADED",
+        {"unet.gradient_checkpointing": True},
+    ),
+    fused_rule("optimizer.fused_back_pass"),
+    CombinedRule(
+        {"optimizer.stochastic_rounding": True}, "stochastic_rounding", _rounding,
+        "for weights in BFLOAT_16 that are fine-tuned", ROUNDING_USES,
+    ),
     Rule("compile", "compile", False, boolean),
     Rule("caching_threads", "loader_workers", 2, integer, "OneTrainer uses threads, Tandem processes"),
     Rule("resolution", "resolution", "512", resolution_side),
@@ -227,7 +251,6 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("custom_learning_rate_scheduler", "Tandem has no custom schedules"),
     Unsupported("scheduler_params", "Tandem has no custom schedules", is_group=True),
     Unsupported("optimizer_defaults", "settings of optimizers that are not in use", is_group=True),
-    Unsupported("optimizer.fused_back_pass", "Tandem reduces all gradients before the step"),
     Unsupported(" ".join(f"optimizer.{name}" for name in OPTIMIZER_ON), _OTHER_OPTIMIZER, default=True),
     Unsupported("optimizer.muon_adam_config", _OTHER_OPTIMIZER, is_group=True),
     Unsupported("optimizer.orthogonal_gradient", _OTHER_OPTIMIZER, default="disabled"),
@@ -248,7 +271,6 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("fused_gradient_reduce async_gradient_reduce", _LAUNCH, default=True),
     Unsupported("async_gradient_reduce_buffer", _LAUNCH, default=100),
     Unsupported("async_offloading enable_activation_offloading", _MEMORY, default=True),
-    Unsupported("layer_offload_fraction", _MEMORY, default=0.0),
     Unsupported("text_caching", "Tandem always caches captions if possible", default=True),
     Unsupported("latent_caching_epochs", "set image_variations of the concepts", default=1),
     Unsupported("clear_cache_before_training", "Tandem's cache is updated automatically", default=True),
@@ -288,7 +310,7 @@ SUBMODULE_REASONS = {
     "attention_mask": "for models with a T5 or LLM text encoder",
     "guidance_scale": "for guidance-distilled models",
     "gradient_checkpointing": "all submodules share gradient_checkpointing",
-    "offload_fraction": _MEMORY,
+    "offload_fraction": SET_OFFLOAD,
     "activation_offloading": _MEMORY,
     "dropout_probability": "all text encoders share caption_dropout",
 }

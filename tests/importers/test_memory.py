@@ -1,0 +1,127 @@
+"""Settings of other trainers that save memory, and what they become."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.importers import import_file
+from modules.importers.report import ImportResult
+
+KOHYA_LORA = 'pretrained_model_name_or_path = "{}"\nnetwork_module = "networks.lora_{}"\nmixed_precision = "bf16"\n'
+KOHYA_TUNED = 'pretrained_model_name_or_path = "x/flux"\nmodel_type = "flux"\nmax_train_epochs = 1\n'
+PIPE = (
+    'micro_batch_size_per_gpu = 1\n{}\n[model]\ntype = "{}"\ndtype = "bfloat16"\n{}\n[optimizer]\ntype = "adamw"\n{}\n'
+)
+LORA = '[adapter]\ntype = "lora"\nrank = 8'
+
+
+def imported(folder: Path, name: str, text: str) -> ImportResult:
+    (folder / name).write_text(text, encoding="utf-8")
+    return import_file(folder / name)
+
+
+def reasons(result: ImportResult) -> dict[str, str]:
+    return {entry.source: entry.why for entry in result.report.not_imported}
+
+
+@pytest.mark.parametrize(
+    ("base", "script", "count", "fraction"),
+    [
+        ("black-forest-labs/FLUX.1-dev", "flux", 18, 0.47),  # 9 double blocks and 18 single ones of 57
+        ("black-forest-labs/FLUX.1-dev", "flux", 35, 0.93),
+        ("stabilityai/stable-diffusion-3.5-medium", "sd3", 12, 0.5),
+        ("stabilityai/stable-diffusion-3.5-large", "sd3", 19, 0.5),
+        ("black-forest-labs/FLUX.1-dev", "flux", 0, 0.0),
+    ],
+)
+def test_kohya_blocks_to_swap(base: str, script: str, count: int, fraction: float, tmp_path: Path) -> None:
+    result = imported(tmp_path, "a.toml", KOHYA_LORA.format(base, script) + f"blocks_to_swap = {count}\n")
+    assert result.config.block_offload == fraction
+    assert any(entry.source == "blocks_to_swap" for entry in result.report.changed) == (count > 0)
+
+
+def test_blocks_of_a_model_of_unknown_size(tmp_path: Path) -> None:
+    result = imported(tmp_path, "a.toml", KOHYA_LORA.format("my-sd3", "sd3") + "blocks_to_swap = 12\n")
+    assert result.config.block_offload == 0
+    assert reasons(result)["blocks_to_swap"].startswith("set block_offload")
+
+
+def test_blocks_of_a_fine_tune_are_not_offloaded(tmp_path: Path) -> None:
+    result = imported(tmp_path, "a.toml", KOHYA_TUNED + "blocks_to_swap = 18\n")
+    assert result.config.block_offload == 0
+    assert "fine_tune trains the blocks themselves" in reasons(result)["blocks_to_swap"]
+
+
+def test_kohya_fp8_base(tmp_path: Path) -> None:
+    text = KOHYA_LORA.format("black-forest-labs/FLUX.1-dev", "flux") + "fp8_base = true\n"
+    config = imported(tmp_path, "a.toml", text).config
+    assert [(part.part, part.weights) for part in config.parts] == [("transformer", "fp8")]
+    result = imported(tmp_path, "b.toml", KOHYA_TUNED + "fp8_base = true\n")
+    assert all(part.weights == "run" for part in result.config.parts)
+    assert "under a LoRA" in reasons(result)["fp8_base"]
+
+
+def test_kohya_fused_backward_and_rounding(tmp_path: Path) -> None:
+    more = 'fused_backward_pass = true\nfull_bf16 = true\nmixed_precision = "bf16"\noptimizer_type = "Adafactor"\n'
+    more += 'optimizer_args = ["relative_step=False", "scale_parameter=False"]\n'
+    config = imported(tmp_path, "a.toml", KOHYA_TUNED + more + "max_grad_norm = 0\n").config
+    assert (config.fused_backward, config.stochastic_rounding) == (True, True)
+    result = imported(tmp_path, "b.toml", KOHYA_TUNED + more + "max_grad_norm = 1.0\n")
+    assert not result.config.fused_backward
+    assert "leave max_grad_norm empty" in reasons(result)["fused_backward_pass"]
+    grouped = imported(tmp_path, "c.toml", KOHYA_TUNED + "fused_optimizer_groups = 4\nmax_grad_norm = 0\n")
+    assert grouped.config.fused_backward
+    lora = imported(tmp_path, "d.toml", KOHYA_LORA.format("x/y", "flux") + "full_bf16 = true\n")
+    assert not lora.config.stochastic_rounding
+    assert "always trained in fp32" in reasons(lora)["full_bf16"]
+
+
+def test_diffusion_pipe(tmp_path: Path) -> None:
+    text = PIPE.format("blocks_to_swap = 30", "qwen_image", 'transformer_dtype = "float8"', LORA)
+    config = imported(tmp_path, "a.toml", text).config
+    assert config.block_offload == 0.5
+    assert [(part.part, part.weights) for part in config.parts] == [("transformer", "fp8")]
+    text = PIPE.format("gradient_clipping = 0", "qwen_image", "", "gradient_release = true")
+    assert imported(tmp_path, "b.toml", text).config.fused_backward
+    text = PIPE.format("blocks_to_swap = 8", "sdxl", "", LORA)
+    result = imported(tmp_path, "c.toml", text)
+    assert reasons(result)["blocks_to_swap"] == "for models trained by flow matching"
+
+
+ONETRAINER: dict[str, Any] = {
+    "__version": 10, "model_type": "FLUX_DEV_1", "base_model_name": "black-forest-labs/FLUX.1-dev",
+    "training_method": "LORA", "train_dtype": "BFLOAT_16", "learning_rate": 1e-4,
+}  # fmt: skip
+
+
+def onetrainer(folder: Path, **given: object) -> ImportResult:
+    return imported(folder, "o.json", json.dumps({**ONETRAINER, **given}))
+
+
+def test_onetrainer_layer_offload_fraction(tmp_path: Path) -> None:
+    given = {"layer_offload_fraction": 0.4, "gradient_checkpointing": "CPU_OFFLOADED"}
+    assert onetrainer(tmp_path, **given).config.block_offload == 0.4
+    result = onetrainer(tmp_path, **given | {"gradient_checkpointing": "ON"})
+    assert result.config.block_offload == 0
+    assert "layer_offload_fraction" in reasons(result)
+
+
+def test_onetrainer_fused_and_rounding(tmp_path: Path) -> None:
+    optimizer = {"optimizer": "ADAFACTOR", "stochastic_rounding": True, "fused_back_pass": True}
+    given = {
+        "model_type": "STABLE_DIFFUSION_XL_10_BASE", "training_method": "FINE_TUNE", "optimizer": optimizer,
+        "clip_grad_norm": 0, "unet": {"weight_dtype": "BFLOAT_16"}, "text_encoder": {"train": False},
+        "text_encoder_2": {"train": False},
+    }  # fmt: skip
+    config = onetrainer(tmp_path, **given).config
+    assert (config.fused_backward, config.stochastic_rounding) == (True, True)
+    kept = onetrainer(tmp_path, **given | {"optimizer": optimizer | {"stochastic_rounding": False}})
+    assert not kept.config.stochastic_rounding
+    assert reasons(kept)["unet.weight_dtype"] == "weights that are trained are kept in fp32"
+    lora = onetrainer(tmp_path, **given | {"training_method": "LORA", "unet": {"weight_dtype": "FLOAT_8"}})
+    assert not lora.config.stochastic_rounding
+    assert {part.part: part.weights for part in lora.config.parts}["unet"] == "fp8"
