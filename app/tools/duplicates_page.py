@@ -28,7 +28,10 @@ DETAILS: Final = {
     "10": "Also images of one series; look at them closely.",
 }
 _SIDE: Final = 250  # unscaled pixels of an image
-_MOST: Final = 12  # images of a group that are shown
+_MOST: Final = 12  # images of a group that are shown; the others are kept
+_HINT: Final = (
+    "Finds images that look alike in light and dark; colour is not compared. Nothing is moved before you have seen it."
+)
 
 
 class DuplicatesPage(ProgramPage):
@@ -58,6 +61,7 @@ class DuplicatesPage(ProgramPage):
         self.distance.pack(side="left")
         self._review = card(self.scroll.inside)
         self._build_review()
+        self.say(_HINT)
 
     def shown(self) -> None:
         """Start with the first folder of the settings."""
@@ -89,7 +93,7 @@ class DuplicatesPage(ProgramPage):
 
     def ended(self) -> None:
         """Show the first group."""
-        self.marked = {str(image["file"]) for group in self.groups for image in group[1:]}
+        self.marked = {str(image["file"]) for group in self.groups for image in group[1:_MOST]}
         self._show_group(0)
 
     def go(self, by: int) -> None:
@@ -122,7 +126,7 @@ class DuplicatesPage(ProgramPage):
             self.say(f"{error.filename or 'A file'} cannot be taken back: {error.strerror or error}.", theme.BAD)
             return
         self._undo.configure(state="normal" if self.trashed else "disabled")
-        self.say(f"{len(step)} files are back. Find shows their groups again.")
+        self.say(f"Back: {_count(len(step), 'file')}. Find shows the groups again.")
 
     def _build_review(self) -> None:
         row = frame(self._review)
@@ -148,7 +152,7 @@ class DuplicatesPage(ProgramPage):
         self._photos, self._shown = [], []
         self.at = number
         self._undo.configure(state="normal" if self.trashed else "disabled")
-        unread = f" {self._unreadable} files cannot be read." if self._unreadable else ""
+        unread = f" {_count(self._unreadable, 'file')} cannot be read." if self._unreadable else ""
         if not self.groups:
             self._title.configure(text="Nothing is left to review.")
             self._one.configure(state="disabled")
@@ -164,7 +168,12 @@ class DuplicatesPage(ProgramPage):
         self._one.configure(state="normal" if marked else "disabled", text=f"Move {marked} to the trash")
         in_all = len(self.marked)
         self._all.configure(state="normal" if in_all else "disabled", text=f"All {in_all} of all groups")
-        self.say(f"{len(self.groups)} groups of images that look alike. The marked ones go to the trash.{unread}")
+        hidden = len(group) - _MOST
+        kept = (
+            f" {_count(hidden, 'more image')} of this group are kept; find again to see the rest." if hidden > 0 else ""
+        )
+        found = f"{_count(len(self.groups), 'group')} of images that look alike."
+        self.say(f"{found} The marked ones go to the trash.{kept}{unread}")
         for image in group[:_MOST]:
             self._add_tile(image)
         self._arrange()
@@ -235,3 +244,7 @@ def with_caption(image: Path) -> list[Path]:
     caption = image.with_suffix(".txt")
     others = [path for path in image.parent.glob(f"{escape(image.stem)}.*") if path not in (image, caption)]
     return [image, caption] if caption.is_file() and not others else [image]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

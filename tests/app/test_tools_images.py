@@ -87,3 +87,31 @@ def test_images_are_shown_as_training_sees_them(driver: Driver, tmp_path: Path) 
     page.epoch.show("0")
     driver.click_button("Preview")
     assert "whole number from 1" in page.status.cget("text")
+
+
+def test_near_duplicates_that_are_not_shown_stay(driver: Driver, tmp_path: Path) -> None:
+    """Only 12 images of a group are shown, and only what was seen may go to the trash."""
+    folder = tmp_path / "copies"
+    for number in range(15):
+        write_image(folder / f"{number:02}.png", 80, 60, 1)
+    driver.draft.set("concepts", [{"path": str(folder)}])
+    driver.window.show_section("tools")
+    section = driver.window.sections["tools"]
+    section.open_page("duplicates")
+    page = section.pages["duplicates"]
+    assert isinstance(page, DuplicatesPage)
+    assert page.status.cget("text").startswith("Finds images that look alike")
+    driver.settle()
+    driver.click_button("Find")
+    driver.wait(lambda: page.groups and page.program is None, "the search")
+    driver.settle()
+    assert len(page.groups[0]) == 15
+    assert len(page._shown) == 12
+    assert page.marked == {str(image["file"]) for image in page.groups[0][1:12]}
+    said = page.status.cget("text")
+    assert said.startswith("1 group of images that look alike.")
+    assert "3 more images of this group are kept" in said
+    driver.click_button("Move 11 to the trash")
+    assert len(list(folder.glob("*.png"))) == 4
+    driver.click_button("Undo")
+    assert page.status.cget("text").startswith("Back: 11 files.")
