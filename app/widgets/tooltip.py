@@ -17,6 +17,7 @@ class Tooltip:
     def __init__(self) -> None:
         self._showing: tk.Toplevel | None = None
         self._pending: tuple[tk.Misc, str] | None = None
+        self._pressed_at: tuple[int, int] | None = None  # on the screen
 
     @classmethod
     def of(cls, widget: tk.Misc) -> Tooltip:
@@ -29,9 +30,9 @@ class Tooltip:
         """Show the text while the pointer rests on the widget."""
         tooltip = cls.of(widget)
         for part in (widget, *widget.winfo_children()):
-            tk.Misc.bind(part, "<Enter>", lambda event: tooltip._schedule(widget, content), add="+")
+            tk.Misc.bind(part, "<Enter>", lambda event: tooltip._entered(event, widget, content), add="+")
             tk.Misc.bind(part, "<Leave>", lambda event: tooltip.hide(), add="+")
-            tk.Misc.bind(part, "<ButtonPress>", lambda event: tooltip.hide(), add="+")
+            tk.Misc.bind(part, "<ButtonPress>", tooltip._pressed, add="+")
 
     def show(self, widget: tk.Misc, content: str) -> None:
         """Show the text below a widget now."""
@@ -72,6 +73,15 @@ class Tooltip:
         if self._showing is not None:
             window, self._showing = self._showing, None
             window.destroy()
+
+    def _pressed(self, event: tk.Event[tk.Misc]) -> None:
+        self._pressed_at = event.x_root, event.y_root
+        self.hide()
+
+    def _entered(self, event: tk.Event[tk.Misc], widget: tk.Misc, content: str | Callable[[], str]) -> None:
+        # What a click moves under a resting pointer is entered, too: a tooltip would cover what the click shows.
+        if (event.x_root, event.y_root) != self._pressed_at:
+            self._schedule(widget, content)
 
     def _schedule(self, widget: tk.Misc, content: str | Callable[[], str]) -> None:
         self.hide()

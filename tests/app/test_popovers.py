@@ -10,6 +10,7 @@ from app.form.choice_fields import MenuField
 from app.form.setting_text import choice_details
 from app.widgets.popover import PopupMenu
 from app.widgets.popover_rows import Rows
+from app.widgets.tooltip import Tooltip
 from modules.config import TrainConfig, find_option
 from tests.app.driver import Driver
 
@@ -160,3 +161,23 @@ def test_families_are_found_by_the_names_that_people_know(driver: Driver) -> Non
     driver.wait(lambda: card.title.cget("text") == "Qwen-Image", "the card")
     assert "41 GB" in driver.text(card.frame)
     assert "Apache 2.0" in driver.text(card.frame)
+
+
+def test_click_shows_no_tooltip_until_the_pointer_moves(driver: Driver) -> None:
+    """A click may move the button, or put another one, under the resting pointer."""
+    window = driver.window
+    button = tk.Frame(window, width=80, height=30)
+    button.place(x=0, y=0)
+    Tooltip.attach(button, "Generates the images")
+    tooltip = Tooltip.of(button)
+    driver.settle()
+    button.event_generate("<Enter>", x=5, y=5, rootx=205, rooty=205)
+    assert tooltip._pending is not None
+    button.event_generate("<ButtonPress>", button=1, x=5, y=5, rootx=205, rooty=205)
+    assert tooltip._pending is None
+    button.event_generate("<Enter>", x=5, y=9, rootx=205, rooty=205)
+    assert tooltip._pending is None, "it would cover what the click shows"
+    button.event_generate("<Enter>", x=9, y=9, rootx=209, rooty=209)
+    assert tooltip._pending is not None
+    tooltip.hide()
+    button.destroy()
