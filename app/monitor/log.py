@@ -137,7 +137,7 @@ class LogPage(Page):
         ]
 
     def _show_count(self) -> None:
-        label = f"{len(self.found):,} lines" if self.found else "No lines"
+        label = f"{len(self.found):,} line{'s' * (len(self.found) > 1)}" if self.found else "No lines"
         if self.reader is not None and (self.reader.dropped or self.reader.skipped_bytes):
             label += "; older lines are in the log files"
         self.count.configure(text=label)

@@ -43,7 +43,7 @@ def row_of(entry: Entry, place: int | None) -> tuple[str, ...]:
         _STATES[entry.state],
         "All" if entry.devices is None else ", ".join(map(str, entry.devices)),
         _time(entry),
-        f"{reason}{code}" if reason else "",
+        f"{reason}{code}" if reason and reason != _STATES[entry.state] else "",
     )
 
 

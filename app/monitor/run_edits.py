@@ -37,6 +37,7 @@ class RunEdits:
         self._owner, self._state = owner, state
         self._selected, self._say, self._changed = selected, say, changed
         self.trashed: list[Trashed] = []  # by the last deletion
+        self.renamed: Path | None = None  # to be selected when the list has it
         self.open_folder: Callable[[Path], object] = open_folder
 
     def show_menu(self, x: int, y: int) -> None:
@@ -67,6 +68,7 @@ class RunEdits:
                 return str(error)
             except OSError as error:
                 return f"{error.filename or run.path} cannot be renamed: {error.strerror or error}."
+            self.renamed = renamed.path
             self._moved(run, renamed)
             return ""
 

@@ -165,6 +165,10 @@ class RunsPage(Page):
         if not self.winfo_exists():
             return
         self.rows.show(found)
+        if keys := [key for key, run in self.runs.items() if run.path == self.edits.renamed]:
+            self.edits.renamed = None
+            self.rows.select(keys)
+            self.table.focus(keys[0])
         self._on_rows()
 
     def _find(self, words: str) -> None:

@@ -286,5 +286,6 @@ def enqueued(queue: RunQueue, config: TrainConfig) -> str:
     entry = queue.add(config)
     waiting = [each.number for each in queue.read().waiting]
     place = f"place {waiting.index(entry.number) + 1}" if entry.number in waiting else "next"
-    start = "" if queue.has_runner() else " Start it under Monitor, Queue."
-    return f"{entry.name} is in the queue: {place}.{start}"
+    # The line of the run bar is short: what to do comes first.
+    start = "" if queue.has_runner() else "Start it: Monitor, Queue. "
+    return f"{start}{entry.name} is in the queue: {place}."

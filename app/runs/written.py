@@ -81,7 +81,8 @@ def _models(folder: RunFolder) -> Iterator[Written]:
 def _results(folder: RunFolder) -> Iterator[Written]:
     images = [path for path in _entries(folder.samples_dir) if path.suffix == ".png"]
     if images:
-        title = f"{len(images):,} sample image{'s' * (len(images) > 1)}"
+        number = sum(not path.stem.endswith("-grid") for path in images)
+        title = f"{number:,} sample image{'s' * (number != 1)}"
         yield Written(folder.samples_dir, title, "any image viewer; their settings are in the files", _size_of(images))
     if folder.report_file.is_file():
         yield Written(folder.report_file, "Report of the run", "any web browser", _size(folder.report_file))

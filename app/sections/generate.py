@@ -84,7 +84,8 @@ class Section(ctk.CTkFrame):
             return
         self.form.show(found.fields)
         self.form.show_faults({})
-        self._say(JobStatus(f"The model of {found.name} is filled in. Write a prompt and press Generate."))
+        todo = "Press Generate." if self.form.values()["prompt"] else "Write a prompt and press Generate."
+        self._say(JobStatus(f"The model of {found.name} is filled in. {todo}"))
 
     def generate(self) -> None:
         """Start generating, or mark what is missing."""

@@ -20,7 +20,7 @@ class RunNotesWindow:
         self._folder, self._saved = folder, saved
         self.dialog = Dialog(owner, f"Tags and notes of {folder.name}")
         notes, body = read_notes(folder), self.dialog.body
-        text(body, "Tags, separated by blanks", "small", colour=theme.MUTED).pack(anchor="w")
+        text(body, "Tags, separated by spaces", "small", colour=theme.MUTED).pack(anchor="w")
         self.tags = Entry(body, bg=theme.CARD, width=480)
         self.tags.show(" ".join(notes.tags))
         self.tags.pack(fill="x", pady=(theme.px(4), theme.px(12)))

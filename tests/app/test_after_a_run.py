@@ -82,7 +82,7 @@ def test_the_result_of_a_lora_leads_to_an_image(home: Path, preferences: Path, l
         (dialog,) = toplevels(window)
         driven.until(lambda: "ComfyUI" in all_text(dialog), "the list")
         said = all_text(dialog)
-        for words in ("LoRA in kohya's layout", "LoRA in diffusers' layout", "2 sample images", "Backup of step 2"):
+        for words in ("LoRA in kohya's layout", "LoRA in diffusers' layout", "1 sample image", "Backup of step 2"):
             assert words in said
         dialog.destroy()
         driven.click(window.sections["monitor"].result.generate)

@@ -12,8 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
+from app.monitor.queue_texts import row_of
 from app.monitor.run_queue import QueuePage
 from modules.config import save_config
+from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from tests.app.driver import Driver
 from tests.app.run_driver import Driven, tiny
@@ -166,3 +168,13 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.until(lambda: "Not started" in page.status.cget("text"), "the state")
     finally:
         driven.close()
+
+
+def test_result_does_not_repeat_the_state() -> None:
+    def result(**values: Any) -> str:
+        return row_of(Entry(number=1, name="cats", devices=None, added=1.0, ended=2.0, **values), None)[-1]
+
+    assert result(state="finished", exit_code=0, reason="Finished") == ""
+    assert result(state="removed", reason="Removed") == ""
+    assert result(state="finished", exit_code=130, reason="Stopped") == "Stopped (exit code 130)"
+    assert result(state="failed", exit_code=2, reason="No such folder") == "No such folder (exit code 2)"

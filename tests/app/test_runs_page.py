@@ -112,6 +112,7 @@ def test_rename_by_keys_takes_everything_along(driven: Driven, page: RunsPage, h
     type_keys(driven, "lions")
     driven.press("Return")
     driven.until(lambda: not dialogs(driven) and "lions" in page.runs, "the new name")
+    assert [run.name for run in page.selected] == ["lions"], "it stays selected"
     after = home / "runs" / "lions"
     assert not before.exists()
     assert load_config(after / "config.json").run_name == "lions"
