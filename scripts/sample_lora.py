@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.checkpoint import read_model_config
-from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, read_adapter
+from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, adapter_file, lora_of_family, read_adapter
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type
 from modules.config import ConfigError, SubmoduleSettings, TrainConfig
 from modules.config.family_files import family_names
@@ -36,7 +36,9 @@ class LoraFile:
 
     def merge_into(self, family: Family) -> None:
         """Change the weights of `family.model`. Raises ConfigError if the LoRA is for another model."""
-        merge_lora(family, self.adapters, f"--lora {str(self.file)!r}", self.scale)
+        merge_lora(
+            family, self.adapters, f"--lora {str(self.file)!r}", self.scale, lora_of_family(adapter_file(self.file))
+        )
 
 
 def model_folder(name: str) -> Path:

@@ -4,6 +4,7 @@ from modules.checkpoint.formats.diffusers_folder import convert_folder_dtype, re
 from modules.checkpoint.formats.embeddings import read_embedding, write_embedding
 from modules.checkpoint.formats.lora import (
     adapter_algorithm,
+    adapter_file,
     check_is_lora,
     is_adapter,
     read_adapter,
@@ -12,6 +13,7 @@ from modules.checkpoint.formats.lora import (
 )
 from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
 from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits, oft_limits
+from modules.checkpoint.formats.lora_origin import of_family as lora_of_family
 from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
 from modules.checkpoint.formats.lycoris import Factor, LohaWeights, LokrWeights, adapter_tensors
 from modules.checkpoint.formats.merging import Merge, fits, merge_into_file, merge_into_folder, merged_weight
@@ -35,6 +37,7 @@ __all__ = [
     "RunMetadata",
     "SafetensorsFile",
     "adapter_algorithm",
+    "adapter_file",
     "adapter_tensors",
     "alpha_limits",
     "architecture_of",
@@ -46,6 +49,7 @@ __all__ = [
     "is_adapter",
     "kohya_key_prefixes",
     "lazy_tensor",
+    "lora_of_family",
     "merge_into_file",
     "merge_into_folder",
     "merged_weight",

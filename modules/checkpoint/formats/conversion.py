@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from modules.checkpoint.formats.embeddings import read_embedding, write_embeddin
 from modules.checkpoint.formats.lora import read_lora, write_lora
 from modules.checkpoint.formats.lora_diffusers import ADAPTER_METADATA
 from modules.checkpoint.formats.lora_limits import limits_of_layout
+from modules.checkpoint.formats.lora_origin import ARCHITECTURE_BY_TEXT_WIDTH, lora_architecture
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout
 from modules.checkpoint.formats.metadata import RESOLUTIONS, SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import (
@@ -31,14 +31,6 @@ from modules.diffusion.dtypes import DTYPES
 from modules.files import read_json
 
 _PIXELS_PER_LATENT: Final = 8  # along each side
-# A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
-_SDXL_ONLY: Final = (
-    "lora_te1_", "lora_te2_", "text_encoder_2.", "lora_unet_input_", "lora_unet_output_", "lora_unet_middle_",
-    "transformer_blocks.1.", "transformer_blocks_1_", "add_embedding", "label_emb",
-)  # fmt: skip
-_CROSS_ATTENTION: Final = re.compile(r"attn2[._]to_[kv]\.(lora_A|lora_down)\.")
-# Version 2 has a width of 1024, but its two variants (epsilon and v) cannot be distinguished by it.
-_ARCHITECTURE_BY_TEXT_WIDTH: Final = {768: "stable-diffusion-v1", 2048: SDXL}
 _FORMAT_KEYS: Final = frozenset({"format", ADAPTER_METADATA, *KOHYA_HASH_KEYS})
 
 
@@ -61,7 +53,7 @@ def folder_to_single_file(source: Path, out: Path, dtype: torch.dtype) -> None:
 def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefixes, dtype: torch.dtype | None) -> str:
     """A LoRA in any layout to one in `layout`. Returns what other programs do not take from it; may be empty."""
     with SafetensorsFile(source) as file:
-        metadata = _merge_metadata(file.metadata, _modelspec(_architecture(file), "/lora", out))
+        metadata = _merge_metadata(file.metadata, _modelspec(lora_architecture(file), "/lora", out))
         stored = _widest_dtype(file)
     weights = read_lora(source, prefixes)
     write_lora(out, weights, layout, prefixes, metadata, dtype or stored)
@@ -81,7 +73,7 @@ def convert_embedding(source: Path, out: Path, dtype: torch.dtype | None) -> Non
         metadata = file.metadata
     token, vectors = read_embedding(source)
     width = 0 if "text_encoder_2" in vectors else vectors["text_encoder"].shape[-1]
-    architecture = _ARCHITECTURE_BY_TEXT_WIDTH.get(width, "") if width else SDXL
+    architecture = ARCHITECTURE_BY_TEXT_WIDTH.get(width, "") if width else SDXL
     metadata = _merge_metadata(metadata, _modelspec(architecture, "/textual-inversion", out))
     write_embedding(out, token, vectors, metadata, dtype or stored)
 
@@ -109,15 +101,7 @@ def tensor_names(source: Path) -> list[str]:
 def detect_architecture(source: Path) -> str:
     """The modelspec name of the model that a LoRA is for; empty if neither metadata nor tensors reveal it."""
     with SafetensorsFile(source) as file:
-        return _architecture(file)
-
-
-def _architecture(file: SafetensorsFile) -> str:
-    declared = file.metadata.get("modelspec.architecture", "").partition("/")[0]
-    if declared or any(word in name for name in file.names for word in _SDXL_ONLY):
-        return declared or SDXL
-    widths = (file.shape(name)[-1] for name in file.names if _CROSS_ATTENTION.search(name))
-    return _ARCHITECTURE_BY_TEXT_WIDTH.get(next(widths, 0), "")
+        return lora_architecture(file)
 
 
 def _widest_dtype(file: SafetensorsFile) -> torch.dtype:

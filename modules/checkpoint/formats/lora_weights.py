@@ -10,6 +10,7 @@ from typing import Final, Literal, Protocol
 
 from torch import Tensor
 
+from modules.checkpoint.formats.lora_origin import of_family
 from modules.config import ConfigError
 
 Layout = Literal["diffusers", "kohya"]
@@ -112,7 +113,7 @@ def submodule_of_key(file: Path, stem: str, prefixes: AdapterPrefixes, *, kohya:
             return submodule
     expected = ", ".join(filter(None, (pair[kohya] for pair in prefixes.values())))
     raise ConfigError(
-        f"{str(file)!r} is a LoRA of another model: {stem!r} starts with none of {expected}.",
+        f"{str(file)!r} is a LoRA of another model{of_family(file)}: {stem!r} starts with none of {expected}.",
         "Use a LoRA that was trained for this architecture.",
     )
 

@@ -15,6 +15,7 @@ from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_d
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type, original_architecture
 from modules.checkpoint.formats.folder_copy import copy_without_weights
 from modules.checkpoint.formats.lora import read_adapter
+from modules.checkpoint.formats.lora_origin import of_family
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
 from modules.checkpoint.formats.oft import OftWeights
 from modules.checkpoint.formats.original_names import ComponentConfig, OriginalName
@@ -185,7 +186,7 @@ def _require(file: Path, adapter: AdapterWeights, shape: Sequence[int] | None) -
         has = "has no such layer" if shape is None else f"has one of the shape {list(shape)}"
         raise ConfigError(
             f"{str(file)!r} is for a layer {adapter.submodule}.{adapter.module} of the shape "
-            f"{list(adapter.matrix_shape)}, but the model {has}.",
+            f"{list(adapter.matrix_shape)}{of_family(file)}, but the model {has}.",
             _ADVICE,
         )
 

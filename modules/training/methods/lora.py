@@ -180,10 +180,13 @@ def adapter_names(family: Family | type[Family]) -> dict[str, tuple[str, str]]:
 
 
 @torch.no_grad()
-def merge_lora(family: Family, weights: Iterable[AdapterWeights], source: str = "model", scale: float = 1.0) -> None:
+def merge_lora(
+    family: Family, weights: Iterable[AdapterWeights], source: str = "model", scale: float = 1.0, origin: str = ""
+) -> None:
     """Merge adapters into the weights of `family.model`, for inference. Raises ConfigError if they do not fit.
 
-    `source` is what messages call the adapters' file; for `scale` see `merged_weight`.
+    `source` is what messages call the adapters' file, `origin` what they say of its model;
+    for `scale` see `merged_weight`.
     """
     layers = dict(family.model.named_modules())
     for one in weights:
@@ -192,8 +195,8 @@ def merge_lora(family: Family, weights: Iterable[AdapterWeights], source: str = 
         if not isinstance(weight, Tensor) or not fits(one, weight.shape):
             has = "no such layer" if weight is None else f"one of the shape {list(weight.shape)}"
             raise ConfigError(
-                f"{source}: the LoRA is for a layer {name!r} of the shape {list(one.matrix_shape)}, but the base model "
-                f"has {has}.",
+                f"{source}: the LoRA is for a layer {name!r} of the shape {list(one.matrix_shape)}{origin}, but the "
+                f"base model has {has}.",
                 "Use the base model that it was trained on.",
             )
         merged = merged_weight(weight, one, scale).to(weight.dtype)

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from modules.checkpoint.formats import AdapterWeights, adapter_algorithm, fits, read_adapter
+from modules.checkpoint.formats import (
+    AdapterWeights,
+    adapter_algorithm,
+    adapter_file,
+    fits,
+    lora_of_family,
+    read_adapter,
+)
 from modules.config import ConfigError, TrainConfig
 from modules.families._family import Family
 from modules.training.methods.adapter_layers import ADAPTABLE, NAMES
@@ -101,8 +108,9 @@ def _check_submodules(family: Family, config: TrainConfig, weights: Sequence[Ada
 
 
 def _misfit(config: TrainConfig, one: AdapterWeights, has: str) -> ConfigError:
+    origin = lora_of_family(adapter_file(Path(config.lora_from or "")))
     return ConfigError(
         f"lora_from: {config.lora_from!r} is for a layer {one.submodule}.{one.module} of the shape "
-        f"{list(one.matrix_shape)}, but the base model has {has}.",
+        f"{list(one.matrix_shape)}{origin}, but the base model has {has}.",
         ANOTHER_FILE,
     )

@@ -1,0 +1,84 @@
+"""Which model a LoRA file is for, from its metadata or the names in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from modules.checkpoint.formats.metadata import SDXL
+from modules.checkpoint.formats.safetensors_file import SafetensorsFile
+
+# A second text encoder, Stability AI's names, or a second layer in a transformer occur in SDXL only.
+_SDXL_ONLY: Final = (
+    "lora_te1_", "lora_te2_", "text_encoder_2.", "lora_unet_input_", "lora_unet_output_", "lora_unet_middle_",
+    "transformer_blocks.1.", "transformer_blocks_1_", "add_embedding", "label_emb",
+)  # fmt: skip
+_CROSS_ATTENTION: Final = re.compile(r"attn2[._]to_[kv]\.(lora_A|lora_down)\.")
+# Version 2 has a width of 1024, but its two variants (epsilon and v) cannot be distinguished by it.
+ARCHITECTURE_BY_TEXT_WIDTH: Final = {768: "stable-diffusion-v1", 2048: SDXL}
+
+# The start of modelspec.architecture -> the family.
+_DECLARED: Final = {
+    "stable-diffusion-xl": "stable_diffusion_xl",
+    "stable-diffusion-v3": "stable_diffusion_3",
+    "stable-diffusion-3": "stable_diffusion_3",
+    "stable-diffusion": "stable_diffusion",
+    "flux-1": "flux",
+    "flux-2": "flux2",
+    "chroma": "chroma",
+    "z-image": "z_image",
+    "qwen-image": "qwen_image",
+    "krea-2": "krea2",
+}
+# Layers that only one model has, with dots as underscores: in diffusers' classes and in the models' own code, whose
+# names sd-scripts and ComfyUI use (black-forest-labs/flux: img_mod.lin and modulation.lin, which FLUX.2 shares between
+# blocks and Chroma does not have). The first that occurs counts.
+_LAYERS: Final = (
+    ("flux2", re.compile(r"to_qkv_mlp_proj|(double|single)_stream_modulation|_ff_linear_(in|out)")),
+    ("chroma", re.compile(r"distilled_guidance_layer")),
+    ("flux", re.compile(r"single_transformer_blocks_\d+_norm_linear|img_mod_lin|_\d+_modulation_lin")),
+    ("krea2", re.compile(r"attn_to_gate|text_fusion")),
+    ("z_image", re.compile(r"(^|_)(layers|noise_refiner|context_refiner)_\d+_(attention_|feed_forward_w\d)")),
+    ("flux or chroma", re.compile(r"single_transformer_blocks_")),
+    ("qwen_image", re.compile(r"transformer_blocks_\d+_(img|txt)_(mlp|mod)")),
+    ("stable_diffusion_3", re.compile(r"transformer_blocks_\d+_ff_context_net")),
+)
+_UNET: Final = re.compile(r"(base_model\.model\.)?(unet\.|lora_unet_)(down|mid|up|input|output|middle)_")
+
+
+def lora_architecture(file: SafetensorsFile) -> str:
+    """The modelspec name of the Stable Diffusion or SDXL that a LoRA is for, or the one that it declares; or empty."""
+    declared = file.metadata.get("modelspec.architecture", "").partition("/")[0]
+    if declared or any(word in name for name in file.names for word in _SDXL_ONLY):
+        return declared or SDXL
+    widths = (file.shape(name)[-1] for name in file.names if _CROSS_ATTENTION.search(name))
+    return ARCHITECTURE_BY_TEXT_WIDTH.get(next(widths, 0), "")
+
+
+def lora_family(path: Path) -> str:
+    """The family whose models a LoRA is for; empty if neither its metadata nor its names tell."""
+    with SafetensorsFile(path) as file:
+        if declared := _declared_family(file.metadata.get("modelspec.architecture", "")):
+            return declared
+        if named := _named_family(file.names):
+            return named
+        is_unet = any(_UNET.match(name) for name in file.names)
+        return _declared_family(lora_architecture(file)) if is_unet else ""
+
+
+def of_family(path: Path) -> str:
+    """A clause for a message about a LoRA that does not fit its model; empty if its family is not known."""
+    family = lora_family(path)
+    return f" (it belongs to the family {family})" if family else ""
+
+
+def _declared_family(architecture: str) -> str:
+    name = architecture.lower()
+    return next((family for start, family in _DECLARED.items() if name.startswith(start)), "")
+
+
+def _named_family(names: Iterable[str]) -> str:
+    flat = [name.replace(".", "_") for name in names]
+    return next((family for family, layer in _LAYERS if any(layer.search(name) for name in flat)), "")
