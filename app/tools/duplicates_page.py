@@ -185,7 +185,7 @@ class DuplicatesPage(ProgramPage):
         self._shown.append(tile)
         picture = tk.Label(tile, borderwidth=0, highlightthickness=2, width=1, height=1)
         theme.paint(picture, bg=theme.CARD, highlightbackground=theme.BAD if is_marked else theme.GOOD)
-        picture.pack()
+        picture.pack(anchor="w")
         text(tile, Path(file).name, wrap=_SIDE).pack(anchor="w", pady=(theme.px(4), 0))
         text(tile, f"{size[0]} × {size[1]}, {format_bytes(int(image['bytes']))}", "small", colour=theme.MUTED).pack(
             anchor="w"
