@@ -32,6 +32,8 @@ from scripts.sample_events import SampleEvents
 if TYPE_CHECKING:
     from modules.families._family import Family, SampleRequest
 
+MOST_IMAGES = 10_000  # of a prompt; the requests of all are made before the first image
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Generate images for every prompt and write PNG files with their settings; returns an exit code."""
@@ -130,8 +132,8 @@ def generate(options: argparse.Namespace, events: SampleEvents) -> None:
     """Load the model through its family and generate. Raises TandemError or OSError."""
     from scripts.sample_images import find_device, free_number, move_to, write_grid, write_images
 
-    if options.count < 1:
-        raise ConfigError(f"--count is {options.count}; use 1 or more.")
+    if not 1 <= options.count <= MOST_IMAGES:
+        raise ConfigError(f"--count is {options.count}; use 1 to {MOST_IMAGES}.")
     device = find_device(options.device)
     folder = Path(options.out)
     events.report("loading")

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.flow_pipeline import FlowComponents, TransformerStandIn
 from modules.diffusion.sample_inputs import SampleInputs
@@ -46,6 +46,10 @@ class FlowSampling(Family):
     @abstractmethod
     def frozen_dtype(self) -> torch.dtype:
         """In which text encoders are kept."""
+
+    def longest_side(self) -> int | None:
+        """The pixels that the transformer's table of positions covers; None without a table."""
+        return None
 
     @torch.no_grad()
     def text_states(self, prompt: str, device: torch.device) -> dict[str, Tensor]:
@@ -90,7 +94,15 @@ class FlowSampling(Family):
 
     @torch.no_grad()
     def sample(self, request: SampleRequest) -> Image.Image:
-        """As the diffusers pipeline generates it, from noise sampled on the CPU: a GPU's generator would differ."""
+        """As the diffusers pipeline generates it, from noise sampled on the CPU: a GPU's generator would differ.
+
+        Raises ConfigError for an image larger than the model has positions for.
+        """
+        if (longest := self.longest_side()) is not None and max(request.width, request.height) > longest:
+            raise ConfigError(
+                f"the sample {request.prompt!r} is {request.width}x{request.height}, but the positions of this model "
+                f"end at {longest} pixels; use width and height of at most {longest}."
+            )
         was_training = self.model.training
         self.model.eval()
         try:

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from modules.checkpoint.formats import read_lora
 from modules.config import ConfigError
+from modules.families._family import SampleRequest
 from modules.families._find_family import find_family
 from modules.training.methods.lora import adapter_names
 from tests.families.flow_checks import CAPTIONS, batch, example, load
@@ -70,3 +71,13 @@ def test_text_encoders_leave_memory_once_captions_are_cached(z_image: Path) -> N
     half = load("z_image", z_image, precision="bf16")
     assert half.encode(example(0))["prompt.states"].dtype == torch.bfloat16
     assert batch(half).tensors["prompt.states"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["z_image", "stable_diffusion_3"])
+def test_a_sample_beyond_the_positions_of_the_model_is_refused(name: str, tmp_path: Path) -> None:
+    family = load(name, TINY[name](tmp_path / "model"))
+    longest = family.longest_side()
+    assert longest is not None
+    with pytest.raises(ConfigError, match=f"{longest + 16}x16.* use width and height of at most {longest}"):
+        family.sample(SampleRequest("a disc", "", longest + 16, 16, 1, 1.0, 0))
+    assert family.sample(SampleRequest("a disc", "", longest, 16, 1, 1.0, 0)).size == (longest, 16)

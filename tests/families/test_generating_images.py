@@ -178,6 +178,7 @@ def test_out_of_memory_is_one_sentence(images: Path, tmp_path: Path, capsys: pyt
         (["--model", "owner/name", "--prompt", "x"], "the family has to be chosen"),
         (["--model", "empty", "--prompt", "x"], "is no model"),
         (["--model", "gone", "--prompt", "x", "--device", "cuda:9"], "--device is 'cuda:9'"),
+        (["--model", "gone", "--prompt", "x", "--count", "1000000000"], "use 1 to 10000"),
         (["--model", "gone", "--family", "classifier", "--prompt", "x"], "generates no images"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from PIL import Image
 
+from modules.config import ConfigError
 from modules.families._family import SampleRequest
 from modules.machine import hostname
 from modules.monitoring import make_grid, save_image
@@ -98,12 +99,14 @@ def _stops(context: ActionContext, *, together: bool) -> bool:
 
 
 def generate_one(context: ActionContext, request: SampleRequest) -> Generated:
-    """An image; a sentence if memory ran out, which costs the run no more than this image."""
+    """An image; a sentence if memory ran out or the model cannot generate it, which costs the run only this image."""
     components = context.components
     what = f"the sample {request.prompt!r} ({request.width}x{request.height})"
     try:
         with inference_model(components), components.precision.autocast():
             return components.family.sample(request)
+    except ConfigError as error:  # equally on all ranks, before anything is computed
+        return f"Step {context.position.step}: {error} It is left out; training continues."
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
