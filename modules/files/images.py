@@ -113,7 +113,7 @@ def is_truncated(path: str | Path) -> bool:
             start = _first_scan(file)
             return not any(_holds(file, _JPEG_END, max(start, size - tail)) for tail in (*_TAILS, size))
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return size < struct.unpack_from("<I", head, 4)[0] + 8
+        return size < int(struct.unpack_from("<I", head, 4)[0]) + 8
     return head.startswith(b"BM") and size < _bmp_size(head)
 
 
