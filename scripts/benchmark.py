@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         warn(f"{error}.")
         return INTERRUPTED
     except TandemError as error:
-        warn(f"Nothing was measured: {error}")
+        warn(f"Nothing was {'measured' if options.compare is None else 'compared'}: {error}")
         return error.exit_code
     except OSError as error:
         warn(f"{printable(error.filename)} cannot be read or written: {error.strerror or error}.")

@@ -111,6 +111,24 @@ def test_it_follows_a_run_on_a_terminal_until_its_end(folder: RunFolder) -> None
     assert "step 8 of 100" in rest
 
 
+@pytest.mark.parametrize("number", ["1e300", "-1e300", "1e14", "-1e14", "1e999", "NaN"])
+def test_numbers_that_are_no_time(number: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    with folder.events_file.open("a") as file:
+        file.write(f'{{"type": "step", "t": {number}, "step": 8, "loss": {number}, "eta_s": {number}}}\n')
+    assert main([str(folder.path)]) == 0
+    assert "step 8 of 100" in capsys.readouterr().out
+
+
+def test_an_error_without_a_rank(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    log = EventLog(folder.events_file)
+    log.write("error", message="the disk is full")
+    log.close()
+    assert main([str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert "the disk is full" in shown
+    assert "None" not in shown
+
+
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path), "--once"]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err

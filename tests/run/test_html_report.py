@@ -200,3 +200,15 @@ def test_numbers_of_a_run_without_steps_and_mistakes(tmp_path: Path, capfd: pyte
     assert capfd.readouterr().err == f"{missing} cannot be read or written: No such file or directory.\n"
     with pytest.raises(SystemExit):
         main([str(folder.path), "--json", "-", "--csv", "-"])
+
+
+@pytest.mark.parametrize("option", ["--output", "--json", "--csv"])
+def test_a_folder_is_no_file_to_write(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_with(tmp_path / "x", ("step", {"step": 1, "loss": 1.0}))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main([str(folder.path), option, "."]) == 3, "'.' has no name"
+    assert ". cannot be read or written" in capfd.readouterr().err
+    assert not list((tmp_path / "here").iterdir())

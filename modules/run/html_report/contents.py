@@ -124,7 +124,7 @@ def _verdict(view: RunView) -> tuple[str, str]:
         rank = "" if view.error.rank is None else f" on rank {view.error.rank}"
         return f"Failed{rank}{f' on {printable(view.error.host)}' if view.error.host else ''}.", "bad"
     if view.finished is None:
-        return "Not finished yet, or ended without a word.", "open"
+        return "Not finished yet, or terminated unexpectedly.", "open"
     reason = view.finished.reason
     ending = ENDINGS.get(reason)
     if ending is None:

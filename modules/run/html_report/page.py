@@ -28,7 +28,7 @@ def write_report(folder: RunFolder, file: Path | None = None) -> Path:
     """
     refuse_links(folder.path)
     target = folder.report_file if file is None else file
-    partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
+    partial = target.parent / f".partial-{os.getpid()}-{target.name}"  # a folder such as / has no name
     template = _environment().get_template("report.html.jinja")
     text = template.render(run=read_contents(folder), version=__version__, written=time.strftime("%Y-%m-%d %H:%M"))
     try:

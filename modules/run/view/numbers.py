@@ -23,7 +23,7 @@ _SETS: Final = ("validation", "test")
 
 def save_numbers(folder: RunFolder, file: Path, *, as_json: bool) -> int:
     """`write_numbers` to a file, which replaces an older one only when it is complete. Raises OSError."""
-    partial = file.with_name(f".partial-{os.getpid()}-{file.name}")
+    partial = file.parent / f".partial-{os.getpid()}-{file.name}"  # a folder such as / has no name
     try:
         with os.fdopen(open_for_writing(partial), "w", newline="", encoding="utf-8") as target:
             rows = write_numbers(folder, target, as_json=as_json)

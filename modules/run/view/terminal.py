@@ -44,6 +44,7 @@ _READINGS: Final = frozenset({"fault", "slowdown"}.union(*(fields for _, fields,
 _WARNINGS: Final = 5
 _WIDE: Final = 100  # columns
 _MAX_TEXT: Final = 300
+_MAX_SECONDS: Final = 1e12  # 30,000 years
 
 
 def render(view: RunView, name: str, *, max_ranks: int = 32, width: int = 120) -> RenderableType:
@@ -67,7 +68,8 @@ def render(view: RunView, name: str, *, max_ranks: int = 32, width: int = 120) -
         parts.append(Text(f"and {len(rows) - max_ranks} more ranks", style="dim"))
     parts += [Text(f"Warning: {_shown(text)}", style="yellow") for text in warnings]
     if error is not None:
-        parts.append(Text(f"Rank {error.rank} on {_shown(error.host)}: {_shown(error.text)}", style="bold red"))
+        rank = "" if error.rank is None else f"Rank {error.rank}{f' on {_shown(error.host)}' if error.host else ''}: "
+        parts.append(Text(f"{rank}{_shown(error.text)}", style="bold red"))
     return Group(*parts)
 
 
@@ -90,10 +92,15 @@ def _progress(view: RunView, name: str, rows: list[dict[str, float | str]]) -> T
             each = f" ({step.samples_per_s / len(rows):.1f} per device)" if len(rows) > 1 else ""
             text.append(f", {step.samples_per_s:.1f} samples/s{each}", style="not bold")
         if step.eta_s is not None and view.finished is None:
-            text.append(f", {timedelta(seconds=round(step.eta_s))} left", style="not bold")
+            text.append(f", {_clock(step.eta_s)} left", style="not bold")
     if view.time and view.finished is None and (silent_s := time.time() - view.time) > 30:
-        text.append(f"\nno event for {timedelta(seconds=round(silent_s))}", style="yellow")
+        text.append(f"\nno event for {_clock(silent_s)}", style="yellow")
     return text
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds; the run folder may hold any number, and timedelta does not take every one."""
+    return str(timedelta(seconds=round(min(max(seconds, 0.0), _MAX_SECONDS))))
 
 
 def _steps(rows: list[dict[str, float | str]], *, is_narrow: bool) -> Table:
