@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faulthandler.enable()  # prints a traceback if Tk or a library crashes
     from app.main_window import MainWindow  # only now: importing it needs a display
 
-    MainWindow(config_file=given.config, run_folder=given.run).mainloop()
+    MainWindow(given.config, given.run, keeps_session=True).mainloop()
     return 0
 
 

@@ -167,6 +167,10 @@ class Draft:
             self._saved = {}
             self._changed(False)
 
+    def replace_all(self, data: Data) -> None:
+        """Edit all settings at once, as one step to undo; unknown names are dropped."""
+        self._edit(repaired(data), "")
+
     def save(self, file: Path) -> None:
         """Write the draft. Raises ConfigError if it is invalid or the file cannot be written."""
         refuse_linked_config(file)

@@ -18,7 +18,9 @@ from app.shell.files import Files
 from app.shell.header import Header
 from app.shell.keys import bind_keys
 from app.shell.prebuild import SectionBuilder
+from app.shell.requests import bind_requests
 from app.shell.run_bar import RunBar
+from app.shell.session import Session
 from app.shell.sidebar import Sidebar, section_of
 from app.shell.window_geometry import WindowGeometry
 from app.state import AppState
@@ -42,7 +44,10 @@ MODES: tuple[theme.Mode, ...] = ("system", "light", "dark")
 class MainWindow(ctk.CTk):
     """Sections are built when first shown, so that the window opens quickly."""
 
-    def __init__(self, config_file: Path | None = None, run_folder: Path | None = None) -> None:
+    def __init__(
+        self, config_file: Path | None = None, run_folder: Path | None = None, *, keeps_session: bool = False
+    ) -> None:
+        """Opens `config_file`, or with `keeps_session` what was open last; shows `run_folder`, or the last run."""
         sys.setswitchinterval(SWITCH_S)
         self.preferences = Preferences.load()
         ctk.set_appearance_mode(
@@ -54,6 +59,7 @@ class MainWindow(ctk.CTk):
         self.report_callback_exception = self._report_bug
         self.state_ = AppState(self, self.preferences)
         self.files = Files(self, self.state_)
+        self._session = Session(self, self.state_) if keeps_session else None
         self.sections: dict[str, Any] = {}
         self.section = ""
         self._width = 0
@@ -62,17 +68,10 @@ class MainWindow(ctk.CTk):
         self._stop_following = follow_system(self, self.preferences, self._mode_changed)
         self._build()
         bind_keys(self, self)
+        bind_requests(self, self)
         scroll_by_wheel(self)
         self.bind_all("<FocusIn>", _scroll_to_focus, add="+")
         self.bind("<Configure>", self._resized, add="+")
-        self.bind_all("<<MultiNode>>", lambda event: self.open_multi_node())
-        self.bind_all("<<Preflight>>", lambda event: self.open_preflight())
-        self.bind_all("<<FindBatchSize>>", lambda event: self.open_batch_size())
-        self.bind_all("<<Benchmark>>", lambda event: self.open_benchmark())
-        self.bind_all("<<ShowError>>", lambda event: self.run_bar.show_details())
-        self.bind_all("<<ShowLog>>", lambda event: self.show_log())
-        self.bind_all("<<ShowResult>>", lambda event: self.show_result())
-        self.bind_all("<<GenerateWithRun>>", lambda event: self.generate_with_run())
         self.protocol("WM_DELETE_WINDOW", self.close)
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)
@@ -132,49 +131,6 @@ class MainWindow(ctk.CTk):
         place = theme.SCALES.index(self.preferences.scale) + steps
         self.set_scale(theme.SCALES[min(max(place, 0), len(theme.SCALES) - 1)])
 
-    def open_multi_node(self) -> None:
-        """Open the window with the commands for several machines."""
-        from app.windows.multi_node import MultiNodeWindow
-
-        MultiNodeWindow(self, self.state_, self.files.save).show()
-
-    def open_preflight(self) -> None:
-        """Open the preflight check of devices, network and disks."""
-        from app.windows.preflight import PreflightWindow
-
-        PreflightWindow(self, self.state_, self.files.save).show()
-
-    def open_batch_size(self) -> None:
-        """Open the search for the largest batch size."""
-        from app.windows.batch_size import BatchSizeWindow
-
-        BatchSizeWindow(self, self.state_).show()
-
-    def open_benchmark(self) -> None:
-        """Open the benchmark of the current settings."""
-        from app.windows.benchmark import BenchmarkWindow
-
-        BenchmarkWindow(self, self.state_).show()
-
-    def show_log(self) -> None:
-        """Show the log of the followed run, at its error."""
-        self.show_section("monitor")
-        run = self.state_.run
-        self.sections["monitor"].show_log(None if run is None else run.status().problem)
-
-    def show_result(self) -> None:
-        """List what the followed run has written."""
-        from app.windows.result import ResultWindow
-
-        if self.state_.run is not None:
-            ResultWindow(self, self.state_, self.state_.run.folder).show()
-
-    def generate_with_run(self) -> None:
-        """Open the Generate page with the model of the followed run."""
-        self.show_section("generate")
-        if self.state_.run is not None:
-            self.sections["generate"].use_run(self.state_.run.folder)
-
     def undo(self) -> None:
         self._jump_to_change(self.state_.draft.undo())
 
@@ -208,6 +164,8 @@ class MainWindow(ctk.CTk):
         self.files.confirm_unsaved(self._confirm_close)
 
     def destroy(self) -> None:
+        if self._session is not None:
+            self._session.close()
         self._window_geometry.save()
         self.preferences.save()
         self._stop_following()
@@ -226,6 +184,10 @@ class MainWindow(ctk.CTk):
     def _open_initial(self, config_file: Path | None) -> None:
         if config_file is not None:
             self.after_idle(self.files.open, config_file)
+        elif self._session is not None and (message := self._session.restore()):
+            self.run_bar.show_message(message)
+        if self._session is not None:
+            self._session.follow()
         self.show_section(self.preferences.section if self.preferences.section in SECTIONS else "model")
         if not self.preferences.welcomed and config_file is None and self._run_folder is None:
             self.after(50, lambda: show_welcome(self, self.state_, self.files, self.open_presets))

@@ -55,15 +55,7 @@ class Preferences:
 
     def save(self, file: Path | None = None) -> None:
         """Write the file; a folder that cannot be written is ignored."""
-        target = file or preferences_file()
-        partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
-        try:
-            make_private_folder(target.parent)  # which holds what the user has allowed, too
-            partial.write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False), encoding="utf-8")
-            os.replace(partial, target)
-        except (OSError, ValueError):
-            with suppress(OSError):  # what a full disk has left of it
-                partial.unlink(missing_ok=True)
+        write_private(file or preferences_file(), json.dumps(asdict(self), indent=2, ensure_ascii=False))
 
     def add_recent(self, file: Path) -> None:
         """Put a config file at the top of the recent files."""
@@ -74,3 +66,15 @@ class Preferences:
 def preferences_file() -> Path:
     """The path of the file: in TANDEM_CONFIG_DIR, or in the system's usual config folder."""
     return user_config_folder() / "window.json"
+
+
+def write_private(target: Path, text: str) -> None:
+    """Replace a file of the user's config folder; a folder that cannot be written is ignored."""
+    partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
+    try:
+        make_private_folder(target.parent)  # which holds what the user has allowed, too
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, target)
+    except (OSError, ValueError):
+        with suppress(OSError):  # what a full disk has left of it
+            partial.unlink(missing_ok=True)

@@ -37,10 +37,12 @@ class Driver:
 
     @classmethod
     @contextmanager
-    def open(cls, config_file: Path | None = None, **preferences: Any) -> Iterator[Self]:
+    def open(
+        cls, config_file: Path | None = None, *, keeps_session: bool = False, **preferences: Any
+    ) -> Iterator[Self]:
         """Open the window with these preferences; fail if any callback raised."""
         Preferences(**{"welcomed": True, "mode": "dark", "advanced": True, **preferences}).save()
-        window = open_window(config_file)
+        window = open_window(config_file, keeps_session=keeps_session)
         driver = cls(window)
         try:
             window.event_generate("<Motion>", warp=True, x=2, y=2)  # away from everything with a tooltip
@@ -195,10 +197,12 @@ class Driver:
         self.errors.append(f"{kind.__name__}: {error}")
 
 
-def open_window(config_file: Path | None = None, run_folder: Path | None = None) -> MainWindow:
+def open_window(
+    config_file: Path | None = None, run_folder: Path | None = None, *, keeps_session: bool = False
+) -> MainWindow:
     """Open a main window; if that fails, leave nothing behind for the next test."""
     try:
-        return MainWindow(config_file, run_folder)
+        return MainWindow(config_file, run_folder, keeps_session=keeps_session)
     except BaseException:
         left = tk._get_default_root()  # type: ignore[attr-defined]
         if left is not None:

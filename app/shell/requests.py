@@ -1,0 +1,75 @@
+"""The virtual events by which sections and the run bar ask the main window to open something."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from app.shell.files import Files
+from app.shell.run_bar import RunBar
+from app.state import AppState
+
+
+class RequestTarget(Protocol):
+    """What the requests act on: the main window."""
+
+    files: Files
+    run_bar: RunBar
+    state_: AppState
+    sections: dict[str, Any]
+
+    def show_section(self, name: str) -> None: ...
+
+
+def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
+    """Bind all requests; the windows' modules are imported when they are first opened."""
+    state = window.state_
+
+    def open_multi_node() -> None:
+        from app.windows.multi_node import MultiNodeWindow
+
+        MultiNodeWindow(root, state, window.files.save).show()
+
+    def open_preflight() -> None:
+        from app.windows.preflight import PreflightWindow
+
+        PreflightWindow(root, state, window.files.save).show()
+
+    def open_batch_size() -> None:
+        from app.windows.batch_size import BatchSizeWindow
+
+        BatchSizeWindow(root, state).show()
+
+    def open_benchmark() -> None:
+        from app.windows.benchmark import BenchmarkWindow
+
+        BenchmarkWindow(root, state).show()
+
+    def show_log() -> None:
+        window.show_section("monitor")
+        window.sections["monitor"].show_log(None if state.run is None else state.run.status().problem)
+
+    def show_result() -> None:
+        from app.windows.result import ResultWindow
+
+        if state.run is not None:
+            ResultWindow(root, state, state.run.folder).show()
+
+    def generate_with_run() -> None:
+        window.show_section("generate")
+        if state.run is not None:
+            window.sections["generate"].use_run(state.run.folder)
+
+    requests: dict[str, Callable[[], None]] = {
+        "MultiNode": open_multi_node,
+        "Preflight": open_preflight,
+        "FindBatchSize": open_batch_size,
+        "Benchmark": open_benchmark,
+        "ShowError": lambda: window.run_bar.show_details(),  # another bar after a change of scale
+        "ShowLog": show_log,
+        "ShowResult": show_result,
+        "GenerateWithRun": generate_with_run,
+    }
+    for name, action in requests.items():
+        root.bind_all(f"<<{name}>>", lambda event, action=action: action())  # type: ignore[misc]

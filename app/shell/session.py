@@ -1,0 +1,87 @@
+"""The settings on screen, kept in a file: a window opens with those of the last one, also if it was killed."""
+
+from __future__ import annotations
+
+import json
+import tkinter as tk
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from app.preferences import write_private
+from app.state import AppState
+from modules.config import ConfigError
+from modules.files import FileFault, Record, read_json, validate_record
+from modules.files.user_folder import user_config_folder
+
+SAVE_AFTER_MS: Final = 1000  # so that typing writes once
+_Text = Annotated[str, Field(max_length=4096)]
+
+
+class SavedSession(Record):
+    """Which file or preset was open, and the settings where they had unsaved changes."""
+
+    file: _Text = ""
+    preset: _Text = ""
+    unsaved: dict[str, Any] | None = None
+
+
+class Session:
+    """Follows the draft of a window; no other window is kept from doing the same, and the last edit counts."""
+
+    def __init__(self, window: tk.Misc, state: AppState, file: Path | None = None) -> None:
+        self._window, self._state = window, state
+        self._file = file or user_config_folder() / "session.json"
+        self._job = ""
+        self._written: SavedSession | None = None
+
+    def follow(self) -> None:
+        """Write the file a moment after each change from now on."""
+        self._state.subscribe("draft", self._schedule)
+        self._state.subscribe("run", self._schedule)
+
+    def restore(self) -> str:
+        """Open what the file says; returns what the user should know, or an empty string."""
+        try:
+            saved = validate_record(SavedSession, read_json(self._file))
+        except (OSError, FileFault):
+            return ""
+        draft, what = self._state.draft, saved.file or saved.preset
+        try:
+            if saved.file:
+                draft.open(Path(saved.file))
+            elif saved.preset:
+                draft.open_preset(saved.preset)
+        except (ConfigError, OSError):
+            if saved.unsaved is None:
+                return f"{what}, which was open last, cannot be opened any more."
+            draft.new()
+        if saved.unsaved is None:
+            return ""
+        draft.replace_all(saved.unsaved)
+        return "Your unsaved changes are back; Undo returns to what was saved."
+
+    def save(self, *, keeps_edits: bool) -> None:
+        """Write the file now; without `keeps_edits` unsaved changes were discarded. A full disk is no error."""
+        draft = self._state.draft
+        unsaved = dict(draft.data) if keeps_edits and draft.is_dirty else None
+        now = SavedSession(file=str(draft.file.absolute()) if draft.file else "", preset=draft.preset, unsaved=unsaved)
+        if now != self._written:
+            self._written = now
+            write_private(self._file, json.dumps(now.model_dump(), ensure_ascii=False))
+
+    def close(self) -> None:
+        """The window closes, and the user has saved or discarded what there was."""
+        if self._job:
+            self._window.after_cancel(self._job)
+        self.save(keeps_edits=False)
+
+    def _schedule(self) -> None:
+        if not self._job:
+            self._job = self._window.after(SAVE_AFTER_MS, self._save_scheduled)
+
+    def _save_scheduled(self) -> None:
+        self._job = ""
+        self.save(keeps_edits=True)
+        self._state.preferences.save()  # which has the followed run

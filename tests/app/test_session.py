@@ -1,0 +1,94 @@
+"""The settings of a window that was killed, closed or whose files are gone, in the next window."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from modules.config import TrainConfig, save_config
+from tests.app.driver import Driver
+
+ROOT = Path(__file__).resolve().parents[2]
+
+EDIT = """
+import sys
+from app.main_window import MainWindow
+window = MainWindow(keeps_session=True)
+def edit():
+    window.files.open(__import__("pathlib").Path(sys.argv[1]))
+    window.state_.draft.set("epochs", 77)
+    window.state_.draft.set("batch_size", "many")
+    window.after(50, lambda: print("edited", flush=True))
+window.after(500, edit)
+window.mainloop()
+"""
+
+
+def session_file(home: Path) -> Path:
+    return home / "preferences" / "session.json"
+
+
+def edit_and_kill(display: str, home: Path) -> None:
+    save_config(TrainConfig(epochs=33, seed=5), home / "a.yaml")
+    environment = {**os.environ, "DISPLAY": display, "TANDEM_CONFIG_DIR": str(home / "preferences")}
+    with subprocess.Popen(
+        [sys.executable, "-c", EDIT, str(home / "a.yaml")], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "edited\n"
+        give_up = time.monotonic() + 60
+        while '"many"' not in (session_file(home).read_text() if session_file(home).exists() else ""):
+            assert time.monotonic() < give_up, "the edits are not written"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+
+
+def test_unsaved_changes_survive_a_kill(display: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit_and_kill(display, home)
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(home / "preferences"))
+    with Driver.open(keeps_session=True) as driver:
+        draft = driver.draft
+        assert draft.file == home / "a.yaml"
+        assert (draft.get("epochs"), draft.get("batch_size"), draft.get("seed")) == (77, "many", 5)
+        assert [fault.path for fault in draft.faults] == ["batch_size"]
+        assert draft.is_dirty
+        driver.window.undo()
+        assert (draft.get("epochs"), draft.is_dirty) == (33, False)
+        driver.settle()
+    # closed without unsaved changes
+    assert json.loads(session_file(home).read_text()) == {"file": str(home / "a.yaml"), "preset": "", "unsaved": None}
+    (home / "a.yaml").unlink()
+    with Driver.open(keeps_session=True) as driver:
+        assert driver.draft.get("epochs") == TrainConfig().epochs
+        assert driver.draft.file is None
+        assert "cannot be opened any more" in driver.window.run_bar._message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"file": 3}',
+        '{"preset": "../../etc/passwd", "unsaved": null}',
+        '{"file": "/dev/zero"}',
+        '{"unsaved": {"concepts": 7, "optimizer": [], "nonsense": {}, "epochs": {"a": [1]}}}',
+    ],
+)
+def test_a_damaged_session_opens_a_usable_window(
+    display: str, home: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    session_file(home).parent.mkdir(parents=True, exist_ok=True)
+    session_file(home).write_text(content)
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(home / "preferences"))
+    with Driver.open(keeps_session=True) as driver:
+        driver.draft.set("seed", 12)
+        driver.settle()
+        assert driver.draft.get("seed") == 12
