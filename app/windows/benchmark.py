@@ -133,6 +133,8 @@ class BenchmarkWindow(ProgramWindow):
         except FileFault as fault:
             self.show_status(f"{printable(file)} {fault}; choose a file that Save… has written.", theme.BAD)
             return
+        if self.child is None:  # else it says which case is measured
+            self.show_status("", theme.MUTED)
         self._show_comparison()
         self._turn_to("Comparison")
 

@@ -13,6 +13,7 @@ from modules.files.display import printable
 from modules.files.reading import FileFault
 
 T = TypeVar("T")
+_NO_OBJECT = frozenset({"dataclass_type", "model_type", "dict_type"})  # pydantic's messages name classes
 
 
 class Record(BaseModel):
@@ -29,6 +30,8 @@ def validate_record(kind: type[T], data: object) -> T:
         return found
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
+        if first["type"] in _NO_OBJECT and not first["loc"]:
+            raise FileFault("is wrong: it must be one JSON object, {…}") from None
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         is_null = first["type"] != "missing" and first["input"] is None
         reason = "null is no value here" if is_null else first["msg"].removeprefix("Value error, ")

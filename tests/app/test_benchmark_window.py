@@ -68,6 +68,8 @@ def test_cases_are_measured_saved_and_compared(opened: BenchmarkWindow, shared_d
     (tmp_path / "none.json").write_text("{}")
     opened.compare(tmp_path / "none.json")
     assert "choose a file that Save… has written" in opened.status.cget("text")
+    opened.compare(tmp_path / "before.json")
+    assert not opened.status.cget("text"), "what was wrong with the other file is over"
     opened.dialog.close()
 
 

@@ -174,3 +174,7 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "b.json").write_text(text.replace('"seconds": 2.0', '"seconds": null'))
     assert main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
     assert "is wrong in 'cases.0.measured.seconds': null is no value here" in capsys.readouterr().err
+    (tmp_path / "b.json").write_text("[]")
+    assert main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert "Nothing was compared: " in (said := capsys.readouterr().err)
+    assert "b.json is wrong: it must be one JSON object, {…}. Give files that --json has written" in said
