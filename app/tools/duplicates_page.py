@@ -29,9 +29,7 @@ DETAILS: Final = {
 }
 _SIDE: Final = 250  # unscaled pixels of an image
 _MOST: Final = 12  # images of a group that are shown; the others are kept
-_HINT: Final = (
-    "Finds images that look alike in light and dark; colour is not compared. Nothing is moved before you have seen it."
-)
+_HINT: Final = "Finds images that look alike, also in another size or format. Nothing is moved before you have seen it."
 
 
 class DuplicatesPage(ProgramPage):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageDraw, ImageEnhance
 
 from modules.data.index.near_duplicates import near_duplicates
 from tests.data.helpers import write_image
@@ -29,6 +29,15 @@ def test_copies_are_found_and_the_largest_comes_first(tmp_path: Path) -> None:
     )
     assert unreadable == 1
     assert seen[-1] == (15, 15)
+
+
+def test_the_same_shape_in_another_colour_is_another_image(tmp_path: Path) -> None:
+    for name, colour in (("red", (200, 30, 30)), ("red_again", (205, 28, 33)), ("blue", (30, 30, 200))):
+        image = Image.new("RGB", (96, 96), "white")
+        ImageDraw.Draw(image).ellipse((20, 20, 76, 76), fill=colour)
+        image.save(tmp_path / f"{name}.png")
+    groups, _ = near_duplicates(tmp_path, 10)
+    assert [sorted(Path(image.file).stem for image in group) for group in groups] == [["red", "red_again"]]
 
 
 def test_program_says_what_is_wrong(tmp_path: Path) -> None:
