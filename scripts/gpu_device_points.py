@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,11 @@ def bucket_views(device: torch.device, place: Path) -> str:
 def optimizers(device: torch.device, place: Path) -> str:
     """A step of each optimizer does not wait for the device; fused and not fused AdamW in comparison."""
     side, count = (1024, 64) if device.type == "cuda" else (16, 4)
-    variants: dict[str, dict[str, object]] = {name: {"name": name} for name in OPTIMIZERS if name != "adamw_8bit"}
+    variants: dict[str, dict[str, object]] = {
+        name: {"name": name}
+        for name, kind in OPTIMIZERS.items()
+        if find_spec(kind.target.partition(":")[0].partition(".")[0])  # bitsandbytes is optional
+    }
     variants |= {"adamw, not fused": {"name": "adamw", "fused": False}}
     times, waiting = {}, []
     for label, settings in variants.items():

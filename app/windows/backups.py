@@ -181,4 +181,4 @@ def _row(backup: Backup, state: str) -> tuple[str, ...]:
 
 def _last_line(output: str) -> str:
     lines = output.splitlines()
-    return printable(lines[-1]) if lines else "The program ended without a word."
+    return printable(lines[-1]) if lines else "The program terminated unexpectedly."
