@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from scripts import gpu_device_points as device_points
+from scripts import gpu_memory_points as memory_points
 from scripts import gpu_run_points as run_points
 from scripts.gpu_check_list import CheckFailed
 from scripts.gpu_library import library
@@ -31,6 +32,7 @@ POINTS: Mapping[str, Point] = {
     "metric copies": device_points.metric_copies,
     "gradients in buckets": device_points.bucket_views,
     "optimizers without waiting": device_points.optimizers,
+    "blocks in host memory": memory_points.block_offload,
     "NVML's GPUs are torch's": device_points.nvml_mapping,
     "spawn launcher": run_points.spawn_launcher,
     "a failing rank does not hang": run_points.failing_rank,
