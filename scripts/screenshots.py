@@ -126,6 +126,7 @@ def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
     else:
         if name == "model":  # a child process with torch draws the noise levels
             _wait(window, lambda: bool(section.noise.histogram.counts) or not section.noise.is_wanted)
+            _wait(window, lambda: section.memory.is_current)
         _settle(window)
         yield name
 

@@ -51,17 +51,22 @@ class ProblemList(tk.Frame):
         theme.paint(self, bg=theme.CARD)
         self._problems: Sequence[ImageProblem] = ()
         columns = {"kind": ("Type", 130), "file": ("File", 300), "what": ("Problem", 480)}
-        self._hint = text(self, "No problems found.", "small", colour=theme.MUTED)
+        self._hint = text(self, "", "small", colour=theme.MUTED)
         self._hint.pack(side="bottom", anchor="w", pady=(theme.px(8), 0))
         self.table = table(self, columns)
         self.table.bind("<Return>", lambda _: self._select(on_select))
         self.table.bind("<Double-Button-1>", lambda _: self._select(on_select))
 
-    def show(self, problems: Sequence[ImageProblem], *, is_reading: bool) -> None:
-        """Show all problems, in folder order; while the files are being read there may be more."""
+    def show(self, problems: Sequence[ImageProblem], *, is_reading: bool, was_read: bool) -> None:
+        """Show all problems, in folder order; while the files are being read there may be more.
+
+        `was_read`: there are images, and every folder could be read.
+        """
         self._problems = problems
         known = "Press Enter or double-click to show the image." if problems else ""
-        open_end = "The files are still being read …" if is_reading else "" if problems else "No problems found."
+        open_end = "The files are still being read …" if is_reading else ""
+        if was_read and not is_reading and not problems:
+            open_end = "No problems found."
         self._hint.configure(text="  ".join(filter(None, [known, open_end])))
         self.table.delete(*self.table.get_children())
         for number, each in enumerate(problems):

@@ -124,9 +124,9 @@ class ImagePages(tk.Frame):
         elif not value_at(self.state.draft.data, "concepts"):
             total = "No image folder yet: add one under “Folders and settings”."
         self._summary.configure(text=total)
-        errors = [found.error, *(folder.error for _, folder in sorted(found.folders.items()))]
-        self._error.configure(text="\n".join(error for error in errors if error))
-        if any(errors):
+        errors = self._errors()
+        self._error.configure(text="\n".join(errors))
+        if errors:
             self._error.pack(fill="x", pady=(0, theme.px(theme.UNIT)), before=self._card)
         else:
             self._error.pack_forget()
@@ -154,9 +154,16 @@ class ImagePages(tk.Frame):
                 self.tags.show(tag_counts(self.image_index.images))
             case "problems":
                 is_reading = self._reader.is_reading or not self._reader.has_read
-                self.problems.show(self.image_index.problems, is_reading=is_reading)
+                was_read = bool(self.image_index.images) and not self._errors()
+                self.problems.show(self.image_index.problems, is_reading=is_reading, was_read=was_read)
             case "buckets":
                 self.histogram.show(self.image_index.buckets)
+
+    def _errors(self) -> list[str]:
+        """Why folders could not be read."""
+        found = self.image_index
+        errors = [found.error, *(folder.error for _, folder in sorted(found.folders.items()))]
+        return [error for error in errors if error]
 
     def _caption_files(self) -> dict[int, CaptionFiles]:
         """The caption settings of each concept."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from pathlib import Path, PurePath
 
+from app.curves.memory_card import MemoryCard
 from app.curves.noise_card import NoiseCard
 from app.family_declaration import FamilyDeclaration
 from app.form.cards import Card
@@ -51,6 +52,8 @@ class Section(FormSection):
         self.columns.add(self.noise.frame, 1)
         self._advanced_card = self.add_card("", [], 0)
         self._free_card = self.add_card("", options_at(["family_options"]), 1)
+        self.memory = MemoryCard(self.scroll.inside, self.state)
+        self.columns.add(self.memory.frame, 0)
 
     def field_class(self, option: Option) -> type[Field]:
         return FIELD_CLASSES.get(option.path) or super().field_class(option)
@@ -59,10 +62,12 @@ class Section(FormSection):
         self._show_family()
         super().refresh()
         self.noise.refresh()
+        self.memory.refresh()
 
     def hide(self) -> None:
         super().hide()
         self.noise.hide()
+        self.memory.hide()
 
     def jump_to(self, path: str) -> None:
         self._show_family()
@@ -97,8 +102,9 @@ class Section(FormSection):
         if (name, error, declaration) == self._shown:
             return
         self._shown = name, error, declaration
-        self.family_card.show(family_about(name))
-        name = PurePath(name).name
+        about = family_about(name)
+        self.family_card.show(about)
+        name = about.title if name in family_names() else PurePath(name).name
         if self.state.family.not_allowed:
             self.review.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
         else:

@@ -278,3 +278,19 @@ def test_sizes_follow_the_family(section: Section, shared_driver: Driver) -> Non
     driver.window.state_.notify("family")
     driver.wait(lambda: pages(section).is_complete and pages(section)._size_step == 32, "the folder read again")
     assert all(side % 32 == 0 for name, _ in pages(section).image_index.buckets for side in map(int, name.split("x")))
+
+
+def test_nothing_is_said_of_a_folder_that_does_not_exist(section: Section, shared_driver: Driver) -> None:
+    driver = shared_driver
+    section.turn_to("problems")
+    driver.draft.set("concepts", [{"path": "no/such/folder"}])
+    driver.wait(lambda: pages(section)._errors(), "the error")
+    driver.wait(lambda: pages(section).is_complete, "the end of reading")
+    driver.settle()
+    assert "No problems found." not in driver.text(pages(section).problems)
+    good = Path(str(driver.draft.get("runs_dir"))).absolute().parent / "good"
+    good.mkdir()
+    Image.effect_noise((96, 96), 40).convert("RGB").save(good / "one.png")
+    (good / "one.txt").write_text("one", "utf-8")
+    driver.draft.set("concepts", [{"path": str(good)}])
+    driver.wait(lambda: "No problems found." in driver.text(pages(section).problems), "a folder without problems")

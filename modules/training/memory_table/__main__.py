@@ -1,6 +1,7 @@
-"""`python -m modules.training.memory_table < config.json`: the memory table as JSON, for the window.
+"""`python -m modules.training.memory_table [WORLD_SIZE] < config.json`: the memory table as JSON, for the window.
 
-{"rows": [...], "has_activations": ..., "problems": [...]}; rows are empty if the model is not known before loading.
+{"rows": [...], "has_activations": ..., "trained": PARAMETERS, "problems": [...], "lines": [...]}; rows are
+empty if the model is not known before loading.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from modules.training.memory_table.report import memory_report
 def main() -> int:
     """Print the table; exit code 2 and a sentence if the config cannot be used."""
     config = TrainConfig.model_validate_json(sys.stdin.read())
+    world_size = int(sys.argv[1]) if len(sys.argv) > 1 else config.world_size or 1
     try:
-        table, problems = memory_report(config, config.world_size or 1)
+        table, problems = memory_report(config, world_size)
     except TandemError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -45,10 +45,11 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """The rows of one rank; `has_activations` says whether they are among them."""
+    """The rows of one rank; `has_activations` says whether they are among them. `trained` counts parameters."""
 
     rows: tuple[MemoryRow, ...]
     has_activations: bool
+    trained: int
 
     def total(self, place: Place, phase: Phase, *, only_exact: bool = False) -> int:
         """Bytes of one rank that are needed at the same time."""
@@ -85,7 +86,11 @@ class MemoryTable:
 
     def as_data(self) -> dict[str, object]:
         """For JSON."""
-        return {"rows": [asdict(row) for row in self.rows], "has_activations": self.has_activations}
+        return {
+            "rows": [asdict(row) for row in self.rows],
+            "has_activations": self.has_activations,
+            "trained": self.trained,
+        }
 
 
 def memory_table(
@@ -101,6 +106,7 @@ def memory_table(
         if family is None:
             return None
         offloaded = offloaded_blocks(family.model, config.block_offload) if config.block_offload else []
+        trained = sum(weight.numel() for weight in family.model.parameters() if weight.requires_grad)
         rows = [*_weights(family, shards, offloaded), *_offloaded(offloaded), *_state(family, config, shards)]
         if shards > 1:
             rows.append(_gathered(family.model, config))
@@ -113,7 +119,7 @@ def memory_table(
         rows = [row if row.what.startswith(kept) else MemoryRow(row.what, "host", row.bytes, row.phase) for row in rows]
     saved = sum(row.bytes for row in rows if row.what.startswith(("trained", "optimizer", "EMA")))
     rows.append(MemoryRow("copy of what is trained, while a backup is written", "host", saved, "training"))
-    return MemoryTable((*rows, *_frozen(kind, config)), peak is not None)
+    return MemoryTable((*rows, *_frozen(kind, config)), peak is not None, trained)
 
 
 def in_gib(count: int) -> str:

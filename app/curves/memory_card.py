@@ -1,0 +1,187 @@
+"""What will be trained, and the memory that it takes on each device, on the page of the model."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from pathlib import Path
+from typing import Final
+
+from app.curves.memory_program import MemoryAnswer, MemoryProgram, Row
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import card, frame, text, wrap_within
+from modules.config import ConfigError, TrainConfig, dump
+from modules.run import LaunchPlan
+from modules.run.queue.own_copy import own_copy
+
+PAUSE_MS: Final = 1000  # after the last change
+_GIB: Final = 2**30
+_METHODS: Final = {"fine_tune": "Fine-tuning of the weights themselves", "embedding": "Embedding of a new word"}
+
+
+class MemoryCard:
+    """The card `frame`; `refresh` after every change while it is in sight, `hide` when it is not."""
+
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        self.frame = card(parent)
+        self.program = MemoryProgram()
+        self.answer = MemoryAnswer()
+        self._state = state
+        self._config: TrainConfig | None = None
+        self._answered: TrainConfig | None = None
+        self._is_busy = False
+        self._request = 0
+        self._job = ""
+        text(self.frame, "What will be trained", "heading").pack(
+            anchor="w", padx=theme.px(16), pady=(theme.px(12), theme.px(4))
+        )
+        self.facts = frame(self.frame)
+        self.facts.grid_columnconfigure(0, weight=1)
+        self.warning = text(self.frame, "", "small", colour=theme.WARN)
+        wrap_within(self.warning, self.frame)
+        self.line = text(self.frame, "", "small", colour=theme.MUTED)
+        wrap_within(self.line, self.frame)
+        self.line.pack(side="bottom", anchor="w", padx=theme.px(16), pady=(0, theme.px(14)))
+        tk.Misc.bind(self.frame, "<Destroy>", self._destroyed, add="+")
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it shows the answer for the present settings."""
+        return self._answered is not None and self._answered == self._config
+
+    def refresh(self) -> None:
+        """Compute again, a moment later, if the settings are valid and have changed."""
+        config = self._state.draft.config
+        if config is None:
+            self.hide()
+            self._config = None
+            self.line.configure(text="Known once the settings are valid.")
+            return
+        if config == self._config:
+            return
+        self.hide()
+        self._config = config
+        if self.is_current:
+            self._say()
+            return
+        self.line.configure(text="Computing …")
+        self._job = self.frame.after(PAUSE_MS, self._ask)
+
+    def hide(self) -> None:
+        """Compute nothing any more; what has failed is tried again when it is next in sight."""
+        self._request += 1
+        if self._job:
+            self.frame.after_cancel(self._job)
+            self._job = ""
+        if self._is_busy:
+            self.program.stop()
+        if not self.answer.rows:
+            self._answered = None
+        if not self.is_current:
+            self._config = None
+
+    def _ask(self) -> None:
+        self._job = ""
+        request, config = self._request, self._config
+        if self._is_busy or config is None:
+            return  # `_show` asks again
+        self._is_busy = True
+        self._state.background.run(
+            lambda: _answer(self.program, config),
+            lambda answer: self._show(request, config, answer),
+            lambda reason: self._show(request, config, MemoryAnswer(error=reason)),
+        )
+
+    def _show(self, request: int, config: TrainConfig, answer: MemoryAnswer) -> None:
+        self._is_busy = False
+        if request != self._request:  # stale
+            if not self._job and not self.is_current:
+                self._ask()
+            return
+        self.answer, self._answered = answer, config
+        self._show_facts(config)
+        self._say()
+
+    def _show_facts(self, config: TrainConfig) -> None:
+        for child in self.facts.winfo_children():
+            child.destroy()
+        rows = facts(config, self.answer)
+        for number, (title, value, is_main) in enumerate(rows):
+            style: theme.FontName = "body" if is_main else "small"
+            colour = theme.TEXT if is_main else theme.MUTED
+            name = text(self.facts, title, style, colour=colour)
+            name.grid(row=number, column=0, sticky="w", padx=(0 if is_main else theme.px(12), theme.px(12)))
+            name.configure(wraplength=theme.px(300))
+            text(self.facts, value, style, colour=colour).grid(row=number, column=1, sticky="ne")
+        if rows:
+            self.facts.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(6)))
+        else:
+            self.facts.pack_forget()
+        self.warning.configure(text="\n".join(self.answer.problems))
+        if self.answer.problems:
+            self.warning.pack(anchor="w", padx=theme.px(16), pady=(0, theme.px(6)))
+        else:
+            self.warning.pack_forget()
+
+    def _say(self) -> None:
+        self.line.configure(text=self.answer.error or remark(self.answer))
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self.frame:
+            self.program.stop()
+
+
+def remark(answer: MemoryAnswer) -> str:
+    """What is to be known of the numbers."""
+    if not answer.rows:
+        return "Known once the model is loaded."
+    parts = [
+        "" if answer.has_activations else "Activations come on top: this model's are not known in advance.",
+        "" if all(row.is_exact for row in answer.rows) else "≈ is an estimate; all else is exact.",
+    ]
+    return " ".join(filter(None, parts)) or "All is exact."
+
+
+def facts(config: TrainConfig, answer: MemoryAnswer) -> list[tuple[str, str, bool]]:
+    """(title, value, whether it is a main line) of each line."""
+    if not answer.rows:
+        return []
+    lines = [("Parameters trained", f"{answer.trained:,}", True), ("Method", _method(config), True)]
+    for title, place, phase in (
+        ("Memory of each device", "device", "training"),
+        ("While images are cached", "device", "caching"),
+        ("Host memory of each process", "host", "training"),
+    ):
+        rows = [row for row in answer.rows if (row.place, row.phase) == (place, phase)]
+        if not rows:
+            continue
+        lines.append((title, _total(rows), True))
+        if place == "device":
+            lines += [(row.what, _total([row]), False) for row in rows]
+    return lines
+
+
+def _method(config: TrainConfig) -> str:
+    if config.method != "lora":
+        return _METHODS[config.method]
+    if config.lora_from:
+        return "LoRA, continued from a file"
+    names = {"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr"}
+    name = names.get(config.lora_algorithm)
+    return f"{name} of rank {config.lora_rank}" if name else "OFT"
+
+
+def _total(rows: list[Row]) -> str:
+    size = sum(row.bytes for row in rows)
+    shown = f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.1f} MiB"
+    return shown if all(row.is_exact for row in rows) else f"≈ {shown}"
+
+
+def _answer(program: MemoryProgram, config: TrainConfig) -> MemoryAnswer:
+    """Slow: call it off the main thread. Raises ConfigError, OSError."""
+    try:
+        world_size = LaunchPlan.from_config(config, config_path="config.json").world_size or 1
+    except ConfigError:
+        world_size = 1  # which its own fields report
+    whole_paths = own_copy(config, Path(config.runs_dir).expanduser().absolute(), None)
+    return program.ask(dump(whole_paths), world_size)
