@@ -14,7 +14,7 @@ from modules.config import ConfigError, TrainConfig, dump
 from modules.run import LaunchPlan
 from modules.run.queue.own_copy import own_copy
 
-PAUSE_MS: Final = 1000  # after the last change
+PAUSE_MS: Final = 2000  # after the last change
 _GIB: Final = 2**30
 _METHODS: Final = {"fine_tune": "Fine-tuning of the weights themselves", "embedding": "Embedding of a new word"}
 

@@ -15,6 +15,7 @@ from app.widgets.buttons import card, text, wrap_within
 from modules.config.family_files import family_names
 
 SETTINGS: Final = ("family", "family_options", "base_model", "resolution")
+FIRST_MS: Final = 1500  # after the card came into sight: a window that opens has other work
 PAUSE_MS: Final = 120  # after the last change
 IDLE_MS: Final = 60_000  # after which the process of a hidden card ends
 _DISTRIBUTIONS: Final = ("family_options.timestep_distribution", "family_options.timesteps")
@@ -63,7 +64,7 @@ class NoiseCard:
         if asked == self._asked:
             return
         self._cancel("_job")
-        self._job = self.frame.after(PAUSE_MS if self._asked else 1, self._ask)
+        self._job = self.frame.after(PAUSE_MS if self._asked else FIRST_MS, self._ask)
         self._asked = asked
         if not self.histogram.counts:
             self.line.configure(text="Drawing samples …")

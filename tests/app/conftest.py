@@ -52,6 +52,14 @@ def collect_on_this_thread() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def no_programs_of_the_model_page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with torch for each window would take most of the tests' time; those that need one are exempted."""
+    if Path(request.module.__file__ or "").stem not in ("test_curves", "test_memory_card"):
+        monkeypatch.setattr("app.curves.noise_card.FIRST_MS", 3_600_000)
+        monkeypatch.setattr("app.curves.memory_card.PAUSE_MS", 3_600_000)
+
+
 @pytest.fixture
 def preferences(display: str) -> Path:
     """The preferences file as after a first start; a test may overwrite it."""
