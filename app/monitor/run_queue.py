@@ -19,6 +19,7 @@ from modules.run.queue.folder import RunQueue
 from modules.run.queue.start_runner import start_runner
 
 _READ_EVERY_S: Final = 1.0
+_IDLE_EVERY_S: Final = 3.0  # while nobody works it off
 _STARTING_S: Final = 15.0  # the process needs a moment until it is seen
 _HINT: Final = "Drag a row, or press Alt+Up or Alt+Down, to change the order."
 _EMPTY: Final = "The queue is empty. “Add to queue” beside Train adds the present settings to it."
@@ -81,7 +82,8 @@ class QueuePage(Page):
 
     def refresh(self) -> None:
         """Read the queue if it is time."""
-        if self._is_reading or self.drag.item or time.monotonic() - self._read_at < _READ_EVERY_S:
+        every = _READ_EVERY_S if self.has_runner or self._is_working() else _IDLE_EVERY_S
+        if self._is_reading or self.drag.item or time.monotonic() - self._read_at < every:
             return
         self._is_reading = True
         queue = self.run_queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from modules.config import ConfigError, ResumeError
 from modules.config.io.files import WRITERS, write_config_text
@@ -15,6 +15,7 @@ from modules.files.trash import Trashed, move_to_trash
 from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
+from modules.run.queue.folder import RunQueue
 
 
 def check_new_name(folder: RunFolder, name: str) -> None:
@@ -42,6 +43,8 @@ def rename_run(folder: RunFolder, name: str) -> RunFolder:
         os.rename(folder.path, renamed.path)
     for file_name, text in configs.items():
         write_config_text(renamed.path / file_name, text)
+    with suppress(ConfigError, OSError):  # a queue that cannot be read says so on its own page
+        RunQueue(folder.path.parent).rename(folder.name, name)
     return renamed
 
 

@@ -181,6 +181,15 @@ class RunQueue:
 
         self.edit(change)
 
+    def rename(self, former: str, name: str) -> None:
+        """Let the entries of a renamed run name it as it is now. Raises ConfigError."""
+        if self._file.exists():
+            self.edit(
+                lambda queue: queue.replaced(
+                    [entry.changed(name=name) if entry.name == former else entry for entry in queue.entries]
+                )
+            )
+
     def want(self, wanted: Wanted) -> None:
         """Say what the runner is to do: run, pause after the present runs, or stop them after a backup."""
         self.edit(lambda queue: queue.model_copy(update={"wanted": wanted}))

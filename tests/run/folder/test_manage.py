@@ -14,6 +14,7 @@ from modules.config import ConfigError, TrainConfig, load_config, save_config
 from modules.files.trash import restore
 from modules.run import RunFolder
 from modules.run.folder.manage import rename_run, trash_run
+from modules.run.queue.folder import RunQueue
 from tests.runs import ROOT
 
 
@@ -53,6 +54,17 @@ def test_rename_changes_the_folder_and_its_configs(run: RunFolder) -> None:
     assert load_config(renamed.config_file).run_name == "cats-large"
     assert json.loads((renamed.path / "machine-1.json").read_text())["run_name"] == "cats-large"
     assert RunFolder.open(renamed.path.parent, "cats-large").config_file.is_file()
+
+
+def test_the_queue_names_a_renamed_run_as_it_is_now(run: RunFolder) -> None:
+    queue = RunQueue(run.path.parent)
+    config = TrainConfig(family="classifier", run_name="dogs", concepts=[{"path": str(run.path)}])
+    added = queue.add(config)
+    queue.edit(lambda found: found.with_entry(added.changed(name="cats", state="failed")))
+    rename_run(run, "cats-large")
+    assert queue.run_folder(queue.read().entry(added.number)).config_file.is_file()
+    queue.path.joinpath("queue.json").write_text("{")
+    assert rename_run(RunFolder.open(run.path.parent, "cats-large"), "cats").config_file.is_file()
 
 
 @pytest.mark.parametrize(
