@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.form.choice_fields import SuggestionField
 from app.widgets.popover import PopupMenu
 from modules.config import TARGET_PRESETS
+from modules.config.family_about import family_about
 from tests.app.driver import Driver
 
 
@@ -34,4 +35,4 @@ def test_families_are_offered(driver: Driver) -> None:
     field = driver.field("family")
     assert isinstance(field, SuggestionField)
     assert menu_of(field)[-1] == "Custom Python file…"
-    assert "stable_diffusion" in menu_of(field)
+    assert family_about("stable_diffusion").title in menu_of(field)
