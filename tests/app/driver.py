@@ -188,7 +188,8 @@ class Driver:
     def _xdotool(self, *arguments: str) -> None:
         """Run xdotool; its events arrive through the X server a moment later."""
         subprocess.run(["xdotool", *arguments], check=True)
-        for _ in range(5):
+        for _ in range(6):
+            self.window.winfo_pointerxy()  # waits for the server, which handles what it was sent before
             self.settle()
             time.sleep(0.01)
         self.settle()
