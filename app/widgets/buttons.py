@@ -45,6 +45,8 @@ _STYLES: dict[Style, dict[str, theme.Colour]] = {
 class Button(ctk.CTkButton):
     """A button with text, an icon or both; Space and Return press it. `bg` is the colour behind it."""
 
+    _mouse_inside: bool
+
     def __init__(
         self,
         parent: tk.Misc,
@@ -97,6 +99,12 @@ class Button(ctk.CTkButton):
             if (fill := getattr(self, "_fill", None)) is not None:
                 kwargs.setdefault("fg_color", theme.HOVER if state == "disabled" else fill)
         super().configure(require_redraw=require_redraw, **kwargs)
+
+    def _on_leave(self, event: tk.Event[tk.Misc] | None = None) -> None:
+        """Override: customtkinter calls it for a click, too, and then ignores clicks until its animation ends."""
+        is_inside = self._mouse_inside and event is None
+        super()._on_leave(event)
+        self._mouse_inside = is_inside
 
     def focus_set(self) -> None:
         """Focus the button."""

@@ -187,9 +187,10 @@ class Driver:
 
     def _xdotool(self, *arguments: str) -> None:
         """Run xdotool; its events arrive through the X server a moment later."""
+        self.window.winfo_pointerxy()  # waits for the server, so that everything is where Tk has put it
         subprocess.run(["xdotool", *arguments], check=True)
         for _ in range(6):
-            self.window.winfo_pointerxy()  # waits for the server, which handles what it was sent before
+            self.window.winfo_pointerxy()  # as before: it has handled what xdotool sent
             self.settle()
             time.sleep(0.01)
         self.settle()

@@ -15,6 +15,7 @@ from app.form.setting_text import with_titles
 from app.images.lists import ProblemList
 from app.preferences import Preferences
 from app.sections import SECTIONS
+from app.widgets.buttons import Button
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import count_images
 from modules.config import ConfigError, TrainConfig
@@ -188,3 +189,15 @@ def test_sections_are_prepared_in_quiet_moments(driver: Driver) -> None:
     assert not builder.is_done
     driver.wait(lambda: builder.is_done, "all sections at the other scale")
     driver.window.set_scale(100)
+
+
+def test_two_quick_clicks_are_two(driver: Driver) -> None:
+    """customtkinter takes the pointer to be outside for 0.1 s after a click."""
+    clicks: list[int] = []
+    button = Button(driver.window.header, "Again", lambda: clicks.append(1))
+    button.place(x=0, y=0)
+    driver.settle()
+    x, y = button.winfo_rootx() + 20, button.winfo_rooty() + 10
+    driver._xdotool("mousemove", str(x), str(y), "click", "--repeat", "3", "--delay", "10", "1")
+    driver.wait(lambda: len(clicks) == 3, "three clicks")
+    button.destroy()
