@@ -19,11 +19,16 @@ _LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "plat
 def describe_code_error(error: BaseException) -> str:
     """Such as "gnn.py, line 12, in __getitem__: KeyError: 'x'"; without a place if no line of the user's failed."""
     if isinstance(error, SystemExit):
-        return f"{failed_line(error) or 'the code'}: it ended the program, with exit code {error.code!r}"
+        said = f": {error.code}" if isinstance(error.code, str) else f", with exit code {error.code or 0!r}"
+        return f"{failed_line(error) or 'the code'}: {_shortened(f'it ended the program{said}')}"
     text = error.msg if isinstance(error, SyntaxError) else str(error)  # that of a SyntaxError ends with its line
-    what = " ".join(f"{type(error).__name__}: {text}".split()).rstrip(" .:")
-    what = what if len(what) <= _MAX_MESSAGE_CHARS else what[: _MAX_MESSAGE_CHARS - 1] + "…"
+    what = _shortened(f"{type(error).__name__}: {text}")
     return ": ".join(part for part in (failed_line(error), what) if part)
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split()).rstrip(" .:")
+    return line if len(line) <= _MAX_MESSAGE_CHARS else line[: _MAX_MESSAGE_CHARS - 1] + "…"
 
 
 def failed_line(error: BaseException) -> str:

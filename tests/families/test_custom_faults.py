@@ -31,7 +31,7 @@ GOOD = "def build_model(): ...\ndef build_data(): ...\ndef loss(model, batch): .
     [
         ("def loss(model, batch)\n", r"line 1: SyntaxError: expected ':'"),
         ("import torch\n\n1 / 0\n", r"mine\.py, line 3: ZeroDivisionError: division by zero"),
-        ("import sys\nsys.exit('no')\n", r"mine\.py, line 2: SystemExit: no"),
+        ("import sys\nsys.exit('no')\n", r"mine\.py, line 2: it ended the program: no"),
         ("import nowhere_to_be_found\n", r"line 1: ModuleNotFoundError.*Install nowhere_to_be_found"),
         ("import neighbour\n", r"ModuleNotFoundError.*neighbour is next to it: begin with `import sys"),
         ("def loss(model, batch): ...\n", r"mine\.py defines no build_model and no build_data"),
