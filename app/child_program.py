@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from modules import ROOT
 from modules.files import FileFault, read_bytes
 
 
@@ -49,3 +50,16 @@ class ChildProgram:
             self.process.terminate()
         else:
             os.killpg(self.process.pid, signal.SIGINT)
+
+
+def start_module(module: str, *arguments: str) -> subprocess.Popen[str]:
+    """`python -m module` of Tandem's, with pipes for text; its current folder is Tandem's own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )

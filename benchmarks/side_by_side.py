@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from modules.config import TrainConfig, load_config
 from modules.data.batch import Batch
 from modules.data.loading.loader import Loader
-from modules.families.pixel_diffusion import PixelOptions, build_model
+from modules.families._pixel_unet import PixelOptions, build_model
 
 Times = dict[str, list[float]]  # wall and CPU seconds of every step
 

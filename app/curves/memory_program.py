@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from modules import ROOT
+from app.child_program import start_module
 from modules.files import decode_json, printable
 
 TIMEOUT_S: Final = 120
@@ -52,15 +51,7 @@ class MemoryProgram:
 
     def ask(self, settings: Mapping[str, object], world_size: int) -> MemoryAnswer:
         """The answer for a whole config, after seconds; `stop` makes it one with an error. Raises OSError."""
-        process = self._process = subprocess.Popen(
-            [sys.executable, "-m", "modules.training.memory_table", str(world_size)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
+        process = self._process = start_module("modules.training.memory_table", str(world_size))
         try:
             output, said = process.communicate(json.dumps(settings), TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from modules import ROOT
+from app.child_program import start_module
 
 # The settings that determine the result of a survey.
 SURVEY_SETTINGS = ("concepts", "resolution", "aspect_ratio_bucketing", "masked_training")
@@ -124,21 +123,12 @@ def survey(
         if isinstance(concept, Mapping) and concept.get("path")
     }
     image_index = ImageIndex()
-    argv = [sys.executable, "-m", "modules.data.index.survey", "-", str(size_step)]
-    with subprocess.Popen(
-        argv,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    ) as child:
+    with start_module("modules.data.index.survey", "-", str(size_step)) as child:
         on_start(child)
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
-        # resolve relative folders against the window's working directory, not ROOT
+        # resolve relative folders against the window's working directory, not the child's
         with suppress(OSError):  # already killed
             child.stdin.write(json.dumps({**survey_settings, "concepts": _with_roots(concepts, roots)}))
             child.stdin.close()

@@ -9,6 +9,7 @@ from typing import Final
 
 from app.runs.actions import RunActions
 from app.runs.status import NO_RUN, Status, Tone, duration
+from app.shell.run_bar_help import HELP, help_text
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, add_tooltip, frame, handler, text
@@ -315,28 +316,11 @@ class RunBar(tk.Frame):
             self.show_message("Copied. Run it in Tandem's folder on each of the other machines.")
 
     def _tooltip_text(self, button: Button) -> str:
-        reasons = self.actions.disabled_reasons(self._status)
+        name = next(name for name in HELP if getattr(self, name) is button)
         run = self._state.run
+        reason = self.actions.disabled_reasons(self._status).get(name, "")
         run_name = "" if run is None else run.folder.name
-        stop_help = "Stop the run after the current step and a backup."
-        if self._status.kind == "stopping":
-            stop_help = "Stop the run without waiting for a backup."
-        name, key, help_text = {
-            self.train: ("train", "F5", "Start training with these settings, in a separate process."),
-            self.enqueue: ("enqueue", "F4", "Add to queue: a copy of these settings waits for the GPUs."),
-            self.resume: ("resume", "Ctrl+F5", f"Resume the run {run_name} from its last backup."),
-            self.join: (
-                "join",
-                "",
-                "Copy the command that lets another machine join; run it there, in Tandem's folder.",
-            ),
-            self.result: ("result", "", "What the run has written, and which programs open it."),
-            self.stop: ("stop", "Shift+F5", stop_help),
-            self.back_up: ("back_up", "F6", "Save everything needed to resume, now."),
-            self.sample: ("sample", "F7", "Generate sample images with the current model."),
-            self.save: ("save", "F9", "Save the current model in its output format."),
-        }[button]
-        return f"{reasons.get(name, '') or help_text}{f'  ({key})' if key else ''}"
+        return help_text(name, reason, run_name, is_stopping=self._status.kind == "stopping")
 
     def _has_changed(self, name: str, value: object) -> bool:
         if self._shown.get(name, self) == value:

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from modules.config import load_preset
-from modules.families.pixel_diffusion import PixelDiffusion, PixelOptions, token_ids
+from modules.families._pixel_unet import PixelOptions
+from modules.families.pixel_diffusion import PixelDiffusion, token_ids
 from scripts.check_demo import Result, evaluate, grid, main, passed, recognise, sample_size
 from scripts.demo_shapes import COLOURS, HELD_OUT, OUTLINES, SIZES, Scene, draw_image, scenes
 from scripts.make_demo_data import STAMP, make_demo_data
