@@ -24,10 +24,7 @@ from modules.checkpoint.hashed_files import write_bytes, write_tensors
 from modules.checkpoint.stored_tensors import Part, part_file
 from modules.checkpoint.tensor_sink import TensorSink, add_tensors
 from modules.config import ResumeError
-from modules.files import is_link, remove_tree
-
-PARTIAL = ".partial-"
-REPLACED = f"{PARTIAL}former-"
+from modules.files import PARTIAL, REPLACED, is_link, put_back_replaced, remove_tree
 
 
 class Backups:
@@ -53,7 +50,7 @@ class Backups:
         final = self._folder / f"step-{step:06d}"
         partial = self._folder / f"{PARTIAL}{final.name}"
         remove_tree(partial)
-        self._restore_replaced()
+        put_back_replaced(self._folder)
         try:
             partial.mkdir(parents=True)
             number = 1 + max(map(backup_number, complete_backups(self._folder)), default=0)
@@ -74,7 +71,7 @@ class Backups:
         try:
             partial.rename(final)
         except OSError:
-            self._restore_replaced()
+            put_back_replaced(self._folder)
             raise
         sync_to_disk(self._folder)
         remove_tree(former)
@@ -82,7 +79,7 @@ class Backups:
     def newest_valid(self) -> tuple[Path | None, list[str]]:
         """The newest backup that is complete and undamaged, and a sentence about each newer one that is not."""
         damaged: list[str] = []
-        self._restore_replaced()
+        put_back_replaced(self._folder)
         candidates = complete_backups(self._folder)[::-1]
         candidates.sort(key=lambda path: backup_number(path) > 0)  # an unreadable manifest first: it may be the newest
         for folder in candidates:
@@ -99,16 +96,6 @@ class Backups:
             with suppress(ResumeError):
                 found.add(read_progress(folder).best_step)
         return {step for step in found if step is not None}
-
-    def _restore_replaced(self) -> None:
-        """Put back a backup if the process was killed between the two renames of its replacement."""
-        if is_link(self._folder):
-            return
-        for replaced in self._folder.glob(f"{REPLACED}*"):
-            final = self._folder / replaced.name.removeprefix(REPLACED)
-            if not final.exists():
-                with suppress(OSError):  # another rank was faster, or the folder is read-only
-                    replaced.rename(final)
 
     def _rotate(self) -> None:
         for each in self._rotation.outdated(list_backups(self._folder)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -18,13 +19,23 @@ from modules.checkpoint.backup_files import Count, Position, Text, file_sha256, 
 from modules.checkpoint.backups import sync_to_disk
 from modules.checkpoint.hashed_files import write_bytes, write_tensors
 from modules.config import ResumeError
-from modules.files import FileFault, Record, file_size, is_link, printable, read_bytes, remove_tree
+from modules.files import (
+    PARTIAL,
+    REPLACED,
+    FileFault,
+    Record,
+    file_size,
+    is_link,
+    printable,
+    put_back_replaced,
+    read_bytes,
+    remove_tree,
+)
 
 WEIGHTS: Final = "weights.safetensors"
 INFO: Final = "best.json"  # written last
 BEST_FILES: Final = frozenset({WEIGHTS, INFO})
 _NAME: Final = re.compile(r"step-(\d{6,16})-.+")
-_PARTIAL: Final = ".partial-"
 _METRIC_CHARACTERS: Final = 40
 
 
@@ -65,7 +76,7 @@ class BestWeights:
         if is_link(self._folder):
             raise OSError(errno.ELOOP, "is a link to another folder", str(self._folder))
         final = self._folder / best.folder_name
-        partial = self._folder / f"{_PARTIAL}{final.name}"
+        partial = self._folder / f"{PARTIAL}{final.name}"
         remove_tree(partial)
         try:
             partial.mkdir(parents=True)
@@ -80,16 +91,20 @@ class BestWeights:
             }
             write_bytes(partial / INFO, json.dumps(content, indent=2).encode())
             sync_to_disk(partial)
-            remove_tree(final)
+            if os.path.lexists(final):  # by a run that went back to an earlier backup
+                former = self._folder / f"{REPLACED}{final.name}"
+                remove_tree(former)
+                final.rename(former)
             partial.rename(final)
             sync_to_disk(self._folder)
         except OSError:
             remove_tree(partial)
+            put_back_replaced(self._folder)
             raise
         for other in self._folder.iterdir():
             named = _NAME.fullmatch(other.name)
             is_old = named is not None and other != final and int(named[1]) not in keep
-            if is_old or other.name.startswith(_PARTIAL):
+            if is_old or other.name.startswith(PARTIAL):
                 remove_tree(other)
         return final
 
@@ -97,6 +112,7 @@ class BestWeights:
         """The folder with the weights of the best validation at `step`, if it is there."""
         if is_link(self._folder) or not self._folder.is_dir():
             return None
+        put_back_replaced(self._folder)
         found = [path for path in self._folder.glob(f"step-{step:06d}-*") if (path / INFO).is_file()]
         return max(found, key=lambda path: (path / INFO).stat().st_mtime, default=None)
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from modules.config import ConfigError, TrainConfig
 from modules.config.explain import explain
 from modules.config.sections.adapters import AdapterSettings
-from modules.files import FileFault, read_json, remove_tree
+from modules.files import PARTIAL, REPLACED_MODEL, FileFault, read_json, remove_tree
 
 INFO_FILE = "tandem.json"
 
@@ -30,7 +30,7 @@ def save_model(
     tandem.json, with what `read_model_config` needs, also contains `metadata` (title, author and so on).
     Raises OSError if the disk is full or the folder is not writable; the old model then stays.
     """
-    partial, replaced = folder.with_name(f".partial-{folder.name}"), folder.with_name(f".former-{folder.name}")
+    partial, replaced = folder.with_name(f"{PARTIAL}{folder.name}"), folder.with_name(f"{REPLACED_MODEL}{folder.name}")
     remove_tree(partial)
     partial.mkdir(parents=True)
     try:

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from modules.config import TrainingError
 from modules.distributed.run_store import RunStore, parse_value
-from modules.files import open_regular, printable, remove_tree
+from modules.files import PARTIAL, open_regular, printable, remove_tree
 
 _CHUNK_BYTES = 16 << 20
-PARTIAL = ".partial-"
 
 
 def broadcast_folder(

@@ -2,6 +2,7 @@
 
 from modules.files.display import MASK, control_character, is_secret_name, mask_secrets, printable, spreadsheet_cell
 from modules.files.links import find_link, is_link
+from modules.files.partial import PARTIAL, REPLACED, REPLACED_MODEL, put_back_replaced, remove_partial
 from modules.files.reading import (
     FileFault,
     decode_json,
@@ -18,6 +19,9 @@ from modules.files.writing import open_for_writing, remove_tree
 
 __all__ = [
     "MASK",
+    "PARTIAL",
+    "REPLACED",
+    "REPLACED_MODEL",
     "FileFault",
     "Record",
     "control_character",
@@ -31,10 +35,12 @@ __all__ = [
     "open_for_writing",
     "open_regular",
     "printable",
+    "put_back_replaced",
     "read_bytes",
     "read_json",
     "read_lines",
     "read_text",
+    "remove_partial",
     "remove_tree",
     "spreadsheet_cell",
     "validate_record",

@@ -10,6 +10,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
+from modules.files import PARTIAL
+
 # All in pixels.
 TILE = 192
 CAPTION_HEIGHT = 30
@@ -23,7 +25,7 @@ def save_image(image: Image.Image, file: Path, settings: Mapping[str, object]) -
     info = PngInfo()
     info.add_itxt("prompt", str(settings.get("prompt", "")))
     info.add_itxt("tandem", json.dumps(dict(settings)))
-    partial = file.with_name(f".partial-{file.name}")
+    partial = file.with_name(f"{PARTIAL}{file.name}")
     # drawings, which have a palette, become small anyway: 2 ms instead of 5 for 900 x 900 pixels
     image.save(partial, format="PNG", pnginfo=info, compress_level=1 if image.mode == "P" else 6)
     partial.replace(file)

@@ -230,6 +230,10 @@ def test_only_best_weights_that_a_backup_needs_are_kept(tmp_path: Path) -> None:
     assert best.find(2) is not None, "a resume from the backup of step 2 needs them"
     found = best.find(6)
     assert found is not None
+    best.write({"w": torch.full((3,), 6.0)}, BestValidation("top 5/x", 1 / 6, state_at(6).position), {2})  # once more
+    found.rename(found.with_name(f".partial-former-{found.name}"))  # as if killed while replacing them
+    assert best.find(6) == found
+    assert {path.name[:11] for path in (tmp_path / "best").iterdir()} == {"step-000002", "step-000006"}
     described, read = read_best(found)
     assert described == BestValidation("top 5/x", 1 / 6, state_at(6).position)
     assert torch.equal(read["w"], torch.full((3,), 6.0))

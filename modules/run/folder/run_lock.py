@@ -14,10 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
-import psutil
-
 from modules.config import ResumeError
 from modules.files import open_for_writing
+from modules.run.folder.half_written import remove_half_written
 from modules.run.folder.run_folder import RunFolder
 
 _RETRY_S: Final = 0.02
@@ -33,7 +32,7 @@ def training_lock(folder: RunFolder) -> Iterator[None]:
     with suppress(OSError):
         file = _open(_lock_file(folder))
         _lock_with_retries(file)
-        _remove_half_written(folder)
+        remove_half_written(folder)
     try:
         yield
     finally:
@@ -105,13 +104,6 @@ def is_training(folder: RunFolder) -> bool:
         except OSError:
             return False
     return False
-
-
-def _remove_half_written(folder: RunFolder) -> None:
-    for file in folder.path.glob(".partial-*-*"):
-        pid = file.name.split("-")[1]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            file.unlink()
 
 
 def _still_training(folder: RunFolder) -> ResumeError:

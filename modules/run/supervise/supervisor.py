@@ -18,8 +18,9 @@ from modules.run.folder.event_summary import EventSummary, follow_from_end
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure, clear_failures, read_failures, record_failure, release_reserve
 from modules.run.folder.folder_guard import FolderGuard
+from modules.run.folder.half_written import remove_half_written
 from modules.run.folder.run_folder import RunFolder, not_writable_error
-from modules.run.folder.run_lock import supervisor_lock
+from modules.run.folder.run_lock import is_training, supervisor_lock
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
@@ -157,6 +158,8 @@ class Supervisor:
                 self._collect_remote_failures()
             self.outcome = self._decide_outcome(child.returncode)
             release_reserve(self._folder, self._ranks)
+            if 0 in self._ranks and not is_training(self._folder):  # a rank that waits for a dead disk still is
+                remove_half_written(self._folder)
             self._requests.was_requested = self.outcome.exit_code in CODE_OF_STOP.values()
             self._prevent_restart_after_stop(self.outcome)
             if not self.can_restart:

@@ -104,6 +104,15 @@ def last_finished(folder: RunFolder) -> dict[str, object]:
     return [event for event in read_events(folder.events_file) if event["type"] == "finished"][-1]
 
 
+def leave_half_written(folder: RunFolder) -> None:
+    """What a kill may leave: a backup that was being replaced, and parts of another one, of a model and of an image."""
+    for name in ("backup/.partial-former-step-000003", "backup/.partial-step-000004", ".partial-model"):
+        (folder.path / name).mkdir(parents=True)
+        (folder.path / name / "weights.safetensors").write_bytes(b"half")
+    folder.samples_dir.mkdir()
+    (folder.samples_dir / ".partial-step-000004-00.png").touch()
+
+
 def test_successful_run_prints_nothing(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     request_command(folder, "stop")
     assert supervise(folder, "finish", "wait_for_finish") == 0
@@ -155,7 +164,10 @@ def test_uncaught_error_is_explained_from_the_launcher_log(
 
 def test_bad_config_message_names_no_rank(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     argv = [sys.executable, str(WORKER), str(folder.path), "reject:resolution is 7"]
+    leave_half_written(folder)
     assert Supervisor(argv, folder).run() == 2
+    assert [path.name for path in folder.path.rglob("step-*")] == ["step-000003"]
+    assert not list(folder.path.rglob(".partial-*")), "the ranks may be killed while they write"
     message = capfd.readouterr().err
     assert message.splitlines()[:2] == [
         "Training did not start: resolution is 7",
@@ -248,12 +260,14 @@ def test_second_ctrl_c_stops_at_once(folder: RunFolder) -> None:
 
 def test_node_without_rank_0_signals_its_ranks(folder: RunFolder) -> None:
     argv = (sys.executable, str(WORKER), str(folder.path), "wait_for_signal")
+    leave_half_written(folder)
     process = supervise_in_subprocess(folder, *argv, ranks=range(2, 3))
     wait_until_started(folder, 1)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
     assert process.returncode == 130
     assert not folder.events_file.exists(), "only node 0 writes events"
+    assert len(list(folder.path.rglob(".partial-*"))) == 4, "rank 0 may still be writing into a shared folder"
 
 
 def test_training_survives_a_killed_supervisor(folder: RunFolder) -> None:
