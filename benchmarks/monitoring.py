@@ -197,7 +197,7 @@ def train(config: TrainConfig, blocks: Blocks, account: Account) -> None:
         EventLog(folder.events_file),
         folder.tensorboard_dir,
         PerformanceMonitor(config.loader_workers),
-        hyperparameters=hyperparameters(config),
+        hyperparameters=hyperparameters(config, world_size=1),
     )
     with redirect_stdout(Screen()):
         with join_ranks(config, folder, report, None, None, supervised=True) as ranks:

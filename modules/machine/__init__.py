@@ -2,7 +2,7 @@
 
 from modules.machine.devices import Gpu, installed_gpus, mig_device, visible_gpus
 from modules.machine.gpu_info import GpuInfo, GpuMonitor, MetricSummary, device_summary, gpu_info
-from modules.machine.gpu_load import GpuLoad, gpu_load
+from modules.machine.gpu_load import GpuLoad, gpu_load, spills_to_host
 from modules.machine.health import GpuHealth, driver_version, gpu_health
 from modules.machine.host import (
     cpu_count,
@@ -62,6 +62,7 @@ __all__ = [
     "process_start",
     "route_to",
     "route_to_master",
+    "spills_to_host",
     "torch_version",
     "visible_gpus",
     "without_peer_access",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -43,6 +45,14 @@ def gpu_load(gpus: Sequence[Gpu]) -> list[GpuLoad]:
     """The current load of each given GPU, in the same order; [] without a driver."""
     with open_nvml() as nvml:
         return [] if nvml is None else [_measure(nvml, gpu) for gpu in gpus]
+
+
+def spills_to_host() -> bool:
+    """Whether a driver moves memory to the host when that of a GPU is full: on Windows, also below WSL.
+
+    It is the driver's "CUDA - Sysmem Fallback Policy", which is on by default; on Linux the allocation fails instead.
+    """
+    return sys.platform == "win32" or "microsoft" in platform.release().lower()
 
 
 def slowdown_reasons(bits: int) -> tuple[str, ...]:

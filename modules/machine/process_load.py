@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -48,12 +49,13 @@ class NetworkLoad:
     """All network cards of this machine together, without the loopback interface."""
 
     def __init__(self) -> None:
+        self._loopback = _loopback_interfaces()
         self._before: tuple[int, int] | None = None
         self._read_at = 0.0
 
     def read(self) -> dict[str, float]:
         """Sent and received in MB/s since the last call; {} at the first."""
-        cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if not name.startswith("lo")]
+        cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name not in self._loopback]
         counts = sum(each.bytes_sent for each in cards), sum(each.bytes_recv for each in cards)
         now, before = time.monotonic(), self._before
         seconds, self._before, self._read_at = now - self._read_at, counts, now
@@ -64,6 +66,23 @@ class NetworkLoad:
             name: round(max(0, new - old) / seconds / _MB, 3)
             for name, new, old in zip(names, counts, before, strict=True)
         }
+
+
+def _loopback_interfaces() -> frozenset[str]:
+    """Their names; an interface says so by its flags, on Windows, which has none, by its addresses."""
+    states = psutil.net_if_stats()
+    found = set()
+    for name, addresses in psutil.net_if_addrs().items():
+        flags = states[name].flags if name in states else ""
+        if "loopback" in flags.split(",") or (not flags and any(_is_loopback(each.address) for each in addresses)):
+            found.add(name)
+    return frozenset(found)
+
+
+def _is_loopback(address: str) -> bool:
+    with suppress(ValueError):  # a MAC address
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    return False
 
 
 def _children(pid: int) -> list[int]:

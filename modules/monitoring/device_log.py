@@ -29,7 +29,16 @@ _OTHERS: Final[Mapping[str, tuple[str, str, float]]] = {
 }
 _MAX_LINES: Final = 8
 _NOT_SUMMARISED: Final = frozenset(
-    {"rank", "index", "samples", "memory_total_mib", "power_limit_w", "power_default_w", "sm_clock_max_mhz"}
+    {
+        "rank",
+        "index",
+        "samples",
+        "memory_total_mib",
+        "power_limit_w",
+        "power_default_w",
+        "sm_clock_max_mhz",
+        "spills_to_host",
+    }
 )
 
 

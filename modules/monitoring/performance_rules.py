@@ -178,8 +178,10 @@ def throttled(seen: Observation) -> Finding | None:
 
 
 def spilling(seen: Observation) -> Finding | None:
-    """A GPU that is busy with little power and full memory: the driver moves memory to and from the host."""
+    """A GPU that is busy with little power and full memory: Windows' driver moves memory to and from the host."""
     for each in seen.ranks:
+        if not seen.mean(each.rank, "spills_to_host"):
+            continue
         names = ("utilization_percent", "power_w", "power_limit_w", "memory_used_mib", "memory_total_mib")
         load, power, limit, used, total = (seen.mean(each.rank, name) for name in names)
         # NCCL's kernels, too, keep a GPU busy with little power while they wait for other ranks

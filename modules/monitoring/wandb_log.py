@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from modules.config import ConfigError, TrainConfig
-from modules.config.hyperparameters import hyperparameters
+from modules.config.hyperparameters import HyperParameter
 from modules.files import FileFault, decode_json, read_bytes
 from modules.monitoring.background import BackgroundThread
 from modules.monitoring.tensorboard import Histogram
@@ -38,11 +38,17 @@ def check_wandb(config: TrainConfig) -> None:
 class WandbLog:
     """Sends what TensorBoardWriter writes to W&B, in a thread; whatever fails there costs one warning and no step.
 
-    Of the config only `hyperparameters` are sent, and nothing about machine, program, console or code.
+    Of the config only the hyper-parameters are sent, and nothing about machine, program, console or code.
     """
 
-    def __init__(self, config: TrainConfig, folder: Path, warn: Callable[[str], object] = log.warning) -> None:
-        self._config, self._folder, self._warn = config, folder, warn
+    def __init__(
+        self,
+        config: TrainConfig,
+        hyperparameters: Mapping[str, HyperParameter],
+        folder: Path,
+        warn: Callable[[str], object] = log.warning,
+    ) -> None:
+        self._config, self._hyperparameters, self._folder, self._warn = config, hyperparameters, folder, warn
         self._run: Any = None
         self._has_failed = False
         self._thread = BackgroundThread("wandb", most_waiting=0)
@@ -129,7 +135,7 @@ class WandbLog:
             resume="allow",
             mode=self._config.wandb,
             dir=str(self._folder),
-            config=hyperparameters(self._config),
+            config=dict(self._hyperparameters),
             settings=settings,
         )
         self._run.define_metric("*", step_metric=_STEP)  # validations come after later steps

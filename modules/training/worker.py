@@ -107,7 +107,7 @@ def _run_worker(
     rank = 0 if rank_env is None else rank_env.rank
     in_supervised_group = supervised and rank_env is not None
     log = start_rank_log(folder, rank)
-    report = _report(config, folder, rank)
+    report = _report(config, folder, rank, world_size=1 if rank_env is None else rank_env.world_size)
     requests = control_requests(config, folder, rank)
     trainer: GenericTrainer | None = None
     if not supervised:
@@ -211,16 +211,17 @@ def _trainer(
     return kind(config, folder, report, requests, ranks, backup)
 
 
-def _report(config: TrainConfig, folder: RunFolder, rank: int) -> Report:
+def _report(config: TrainConfig, folder: RunFolder, rank: int, world_size: int) -> Report:
     if rank != 0:
         return SilentReport()
     tensorboard_dir = folder.tensorboard_dir if config.tensorboard else None
+    compared = hyperparameters(config, world_size)
     return RunReport(
         EventLog(folder.events_file),
         tensorboard_dir,
         monitor=PerformanceMonitor(config.loader_workers),
-        hyperparameters=hyperparameters(config),
-        wandb=None if config.wandb == "off" else partial(WandbLog, config, folder.path),
+        hyperparameters=compared,
+        wandb=None if config.wandb == "off" else partial(WandbLog, config, compared, folder.path),
     )
 
 

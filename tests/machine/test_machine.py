@@ -14,6 +14,7 @@ import pytest
 from modules.machine import (
     GpuMonitor,
     MetricSummary,
+    NetworkLoad,
     cpu_count,
     device_summary,
     find_free_port,
@@ -74,6 +75,37 @@ def test_this_machine(tmp_path: Path) -> None:
     assert free_disk_mib(tmp_path / "not" / "yet") > 0
     assert all(not address.startswith("127.") for address in local_addresses())
     assert torch_version()
+
+
+LINUX = {"lo": ("up,loopback,running", "127.0.0.1"), "lora0": ("up,broadcast,running", "10.0.0.7")}
+WINDOWS = {"Loopback Pseudo-Interface 1": ("", "127.0.0.1"), "Local Area Connection": ("", "10.0.0.7")}
+
+
+@pytest.mark.parametrize("cards", [LINUX, WINDOWS])
+def test_the_network_is_every_card_but_the_loopback(
+    cards: dict[str, tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(value >= 0 for value in NetworkLoad().read().values()), "of this machine"
+    sent = dict.fromkeys(cards, 0)
+    states = {name: SimpleNamespace(flags=flags) for name, (flags, _) in cards.items()}
+    places = {
+        name: [SimpleNamespace(address="00:00:5e:00:53:01"), SimpleNamespace(address=a)]
+        for name, (_, a) in cards.items()
+    }
+    monkeypatch.setattr("psutil.net_if_stats", lambda: states)
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: places)
+    monkeypatch.setattr(
+        "psutil.net_io_counters",
+        lambda pernic: {name: SimpleNamespace(bytes_sent=each, bytes_recv=0) for name, each in sent.items()},
+    )
+    monkeypatch.setattr("time.monotonic", iter([1.0, 2.0, 3.0]).__next__)
+    network = NetworkLoad()
+    assert network.read() == {}
+    loopback, card = cards
+    sent[loopback] = 7_000_000
+    assert network.read()["network_sent_mb_s"] == 0
+    sent[card] = 5_000_000
+    assert network.read()["network_sent_mb_s"] == 5
 
 
 @pytest.mark.parametrize(("text", "count"), [("150000 100000", 2), ("max 100000", None), ("rubbish", None)])

@@ -28,6 +28,8 @@ H100: Reading = {
     "disk_read_mb_s": 0.2,
 }
 
+FULL: Reading = {"power_w": 150.0, "memory_used_mib": 80_900}  # and busy
+
 
 def found(
     ranks: Sequence[RankStepTimes], readings: Mapping[int, Reading] | None = None, workers: int = 4, devices: str = ""
@@ -139,7 +141,7 @@ def test_mixed_gpus_and_throttled_stragglers_have_their_reason() -> None:
             {"sm_clock_mhz": 1200, "power_limit_w": 500.0},
             "61% of its clock (1200 of 1980 MHz), held back by: power limit of 500 W instead of 700 W",
         ),
-        ("spilling", {"power_w": 150.0, "memory_used_mib": 80_900}, "takes only 150 of 700 W, with 99%"),
+        ("spilling", {**FULL, "spills_to_host": 1.0}, "takes only 150 of 700 W, with 99%"),
         ("small_batch", {"utilization_percent": 31, "memory_used_mib": 9000, "slowdown": ""}, "load is 31 % on rank 0"),
     ],
 )
@@ -157,9 +159,12 @@ def test_gpus(name: str, change: Reading, figure: str) -> None:
 def test_what_only_looks_like_a_fault_of_a_gpu() -> None:
     slow_by_design = {**H100, "sm_clock_mhz": 900, "sm_clock_max_mhz": 1590, "power_limit_w": 70.0, "power_w": 69.0}
     assert found([rank(0, 0.5)], {0: {**slow_by_design, "power_default_w": 70.0}}) == {}, "a T4 at its own limit"
-    waiting = {**H100, "power_w": 150.0, "memory_used_mib": 80_900}  # NCCL's kernels wait, busily
+    waiting = {**H100, **FULL, "spills_to_host": 1.0}  # NCCL's kernels wait, busily
     names = found([rank(n, 0.5, sync_s=0.4) for n in range(2)], {0: waiting, 1: waiting})
     assert names.keys() == {"communication"}
+    assert found([rank(0, 0.5)], {0: {**H100, **FULL}}) == {}, (
+        "Linux, whose driver spills nothing: memory-bound kernels"
+    )
     devices = "NVIDIA H100 on alpha,NVIDIA RTX A4000 on alpha"
     assert "mixed_gpus" not in found([rank(0, 0.3), rank(1, 0.9, data_s=0.6)], devices=devices), "its loader"
     assert found([rank(0, 0.3, samples=2), rank(1, 0.45, samples=3)], devices=devices) == {}, "it has more to do"

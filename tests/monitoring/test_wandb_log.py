@@ -34,13 +34,33 @@ def config() -> TrainConfig:
 
 
 def test_what_is_sent_of_a_config_names_no_places_and_no_secrets(config: TrainConfig) -> None:
-    sent = hyperparameters(config)
+    sent = hyperparameters(config, world_size=1)
     assert sent["learning_rate"] == 3e-4
     assert sent["optimizer.eps"] == 1e-5
     assert sent["batch_size"] == config.batch_size
     assert "somebody" not in json.dumps(sent)
     assert SECRET not in json.dumps(sent)
     assert "ema_decay" not in sent
+
+
+def test_what_is_compared_says_on_how_many_ranks_and_how_but_not_where() -> None:
+    given = {
+        "enable_multi_gpu": True,
+        "lr_scaling": "linear",
+        "gradient_compression": "bf16",
+        "num_nodes": 2,
+        "master_addr": "10.1.2.3",
+        "device_ids": [1, 2],
+        "initial_port": 4711,
+    }
+    sent = hyperparameters(TrainConfig.model_validate(given), world_size=4)
+    expected = {"world_size": 4, "enable_multi_gpu": True, "lr_scaling": "linear", "gradient_compression": "bf16"}
+    assert expected.items() <= sent.items()
+    assert sent["num_nodes"] == 2
+    assert not {"master_addr", "device_ids", "initial_port", "node_rank"} & sent.keys()
+    assert "4711" not in json.dumps(sent)
+    alone = hyperparameters(TrainConfig(), world_size=1)
+    assert alone["world_size"] == 1, "of every run, so that the column has no gaps"
 
 
 @pytest.mark.skipif(find_spec("wandb") is not None, reason="the package is there")
@@ -85,7 +105,8 @@ def test_offline_files_hold_scalars_images_and_settings_of_a_resumed_run(config:
 
 
 def _reported(config: TrainConfig, folder: Path, steps: list[int], image: Path | None = None) -> None:
-    report = RunReport(EventLog(folder / "events.jsonl"), None, wandb=lambda warn: WandbLog(config, folder, warn))
+    sent = hyperparameters(config, world_size=1)
+    report = RunReport(EventLog(folder / "events.jsonl"), None, wandb=lambda warn: WandbLog(config, sent, folder, warn))
     report.started({}, 0, 3, 3)
     for step in steps:
         report.step(StepRecord(step, 0, step, 0.5, 1e-4, 1.0, 0.1), shown=True)

@@ -23,6 +23,7 @@ from modules.machine import (
     installed_gpus,
     memory_mib,
     mig_device,
+    spills_to_host,
     visible_gpus,
 )
 
@@ -111,6 +112,8 @@ class HostReader:
         memory = memory_mib()
         host = {"cpu_percent": psutil.cpu_percent(None), "ram_used_mib": float(memory.total - memory.available)}
         host |= self._network.read()
+        if self._gpus and spills_to_host():
+            host["spills_to_host"] = 1.0
         known = [gpu for gpu in self._gpus.values() if gpu is not None]
         loads = dict(zip((gpu.uuid or gpu.index for gpu in known), gpu_load(known), strict=False))
         found: dict[int, Reading] = {}

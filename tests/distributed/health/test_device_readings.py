@@ -11,7 +11,8 @@ from tests.nvml import A100_MIG, H100, LAPTOP, LOST, NO_PERMISSION, RTX, fake_nv
 from tests.runs import ROOT, environment
 
 PROGRAM = """
-import json, os, sys
+import json, os, platform, sys
+platform.release = lambda: os.environ.get("RELEASE", "6.8.0-45-generic")
 from modules.distributed.health.device_readings import HostReader
 from modules.distributed.startup.rank_info import RankInfo
 def row(rank, device, uuid):
@@ -68,10 +69,12 @@ def test_every_kind_of_gpu_shows_what_its_driver_offers() -> None:
     assert (gone["fault"], gone["temperature_c"]) == ("GPU is lost", None)
     assert all(each["process_ram_mib"] > 0 and each["disk_read_mb_s"] >= 0 for each in (first, laptop, part, gone))
     assert "network_sent_mb_s" in first
+    assert "spills_to_host" not in first, "not on Linux itself"
 
 
 def test_a_slice_and_a_uuid_in_cuda_visible_devices() -> None:
     (part,) = readings([("cuda:0", "")], H100, A100_MIG, CUDA_VISIBLE_DEVICES="MIG-slice")
     assert part["memory_total_mib"] == 20_096
-    (whole,) = readings([("cuda:0", "")], H100, {**LAPTOP}, CUDA_VISIBLE_DEVICES="GPU-lap")
-    assert whole["temperature_c"] == 87
+    wsl = {"RELEASE": "5.15.153.1-microsoft-standard-WSL2"}
+    (whole,) = readings([("cuda:0", "")], H100, {**LAPTOP}, CUDA_VISIBLE_DEVICES="GPU-lap", **wsl)
+    assert (whole["temperature_c"], whole["spills_to_host"]) == (87, 1)
