@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +119,22 @@ def test_numbers_that_are_no_time(number: str, folder: RunFolder, capsys: pytest
         file.write(f'{{"type": "step", "t": {number}, "step": 8, "loss": {number}, "eta_s": {number}}}\n')
     assert main([str(folder.path)]) == 0
     assert "step 8 of 100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["0", "5e-324", "-1", "1e300", "-1e300", "1e999", "NaN", '"0.2"', "null", "[]"])
+def test_figures_that_are_none_are_dashes(value: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"step_s": 0.2, "data_s": 0.05, "forward_s": 0.05, "samples_per_s": 40, "model_tflops": 1, **GPU}
+    rows = [json.dumps({**given, name: "VALUE"}).replace('"VALUE"', value) for name in given]
+    with folder.events_file.open("a") as file:
+        file.write(f'{{"type": "ranks", "ranks": [{", ".join(rows)}, {{}}, 5, {{"step_s": {value}}}]}}\n')
+        file.write(f'{{"type": "step", "step": 9, "samples_per_s": {value}}}\n')
+    assert main([str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert not re.search(r"\b(inf|nan|None)\b|\d{12}", shown), shown
+    assert max(map(len, shown.splitlines())) <= 200
+    steps, _ = shown.partition("Step, ms")[2].split("Device")
+    assert len(steps.splitlines()) == 2 + len(rows) + 3, "a line for each rank"
+    assert steps.splitlines()[-2].split() == [str(len(rows) + 1), *"-----"], "a row that is no row"
 
 
 def test_an_error_without_a_rank(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,8 @@ _WARNINGS: Final = 5
 _WIDE: Final = 100  # columns
 _MAX_TEXT: Final = 300
 _MAX_SECONDS: Final = 1e12  # 30,000 years
+_MAX_FIGURE: Final = 1e9  # of all that is measured; events may hold any number
+_MAX_SHARE: Final = 10.0
 
 
 def render(view: RunView, name: str, *, max_ranks: int = 32, width: int = 120) -> RenderableType:
@@ -88,7 +90,7 @@ def _progress(view: RunView, name: str, rows: list[dict[str, float | str]]) -> T
         text.append(f"\nstep {step.step}{total}", style="not bold")
         if step.loss is not None:
             text.append(f", loss {step.loss:.4g}", style="not bold")
-        if step.samples_per_s:
+        if step.samples_per_s and abs(step.samples_per_s) < _MAX_FIGURE:
             each = f" ({step.samples_per_s / len(rows):.1f} per device)" if len(rows) > 1 else ""
             text.append(f", {step.samples_per_s:.1f} samples/s{each}", style="not bold")
         if step.eta_s is not None and view.finished is None:
@@ -113,10 +115,8 @@ def _steps(rows: list[dict[str, float | str]], *, is_narrow: bool) -> Table:
         table.add_column(title, justify="left" if title in ("rank", "host") else "right")
     for number, row in enumerate(rows):
         step_s = _number(row, "step_s") or 0.0
-        cells = [f"{1000 * step_s:.4g}"]
-        for key in shown:
-            seconds = _number(row, key) or 0.0
-            cells.append(f"{1000 * seconds:.3g}{between}{seconds / step_s:4.0%}" if step_s else "-")
+        cells = [f"{1000 * step_s:.4g}" if step_s else "-"]
+        cells += [_part(_number(row, key), step_s, between) for key in shown]
         speed = _number(row, "samples_per_s")
         cells.append("-" if speed is None else f"{speed:.1f}")
         flops = (("model_tflops", "{:.3g}"), ("peak_percent", "{:3.0f}%"))
@@ -124,6 +124,13 @@ def _steps(rows: list[dict[str, float | str]], *, is_narrow: bool) -> Table:
         cells.append(between.join(found) or "-")
         table.add_row(str(number), *([_shown(str(row.get("host", "")))] if hosts else []), *cells)
     return table
+
+
+def _part(seconds: float | None, step_s: float, between: str) -> str:
+    """Milliseconds and share of the step; a dash for what is none."""
+    if seconds is None or step_s <= 0 or not 0 <= seconds / step_s < _MAX_SHARE:
+        return "-"
+    return f"{1000 * seconds:.3g}{between}{seconds / step_s:4.0%}"
 
 
 def _devices(rows: list[dict[str, float | str]], columns: Columns, *, is_last: bool, is_narrow: bool) -> RenderableType:
@@ -156,7 +163,7 @@ def _cell(row: Row, names: tuple[str, ...], unit: str, factor: float) -> str:
 
 def _number(row: Row, name: str) -> float | None:
     value = row.get(name)
-    return value if isinstance(value, float) else None
+    return value if isinstance(value, float) and abs(value) < _MAX_FIGURE else None
 
 
 def _shown(text: str) -> str:
