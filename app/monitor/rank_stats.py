@@ -70,7 +70,7 @@ def rank_stats(view: RunView) -> list[RankStats]:
                 _parts(row, step_s),
                 _gauges(row, rank_summaries[rank]),
                 slowness,
-                (_number(row, "data_s") or 0.0) / step_s if step_s else 0.0,
+                min(1.0, (_number(row, "data_s") or 0.0) / step_s) if step_s else 0.0,
                 len(rows) > 1 and local[rank] == slowest and slowness >= STRAGGLER_RATIO,
                 str(row.get("fault") or row.get("slowdown") or ""),
             )
@@ -89,7 +89,7 @@ def _parts(row: Row, step_s: float | None) -> dict[str, float]:
     if not step_s:
         return {}
     if _number(row, "forward_s") is not None:
-        return {name: seconds for name in PHASES if (seconds := _number(row, name) or 0.0) > 0}
+        return {name: seconds for name in PHASES if (seconds := min(_number(row, name) or 0.0, step_s)) > 0}
     data, local = min(_number(row, "data_s") or 0.0, step_s), min(_local_time(row), step_s)
     parts = {"data_s": data, "computing": max(0.0, local - data), "waiting": max(0.0, step_s - max(local, data))}
     return {name: seconds for name, seconds in parts.items() if seconds > 0}

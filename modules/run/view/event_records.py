@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _MAX_TEXT_LENGTH: Final = 4000
+LEAST_FIGURE: Final = 1e-9
+MAX_FIGURE: Final = 1e12  # of what a rank has measured: others are no measurements
 
 
 @dataclass(frozen=True)
@@ -149,14 +151,14 @@ def parse_texts(value: object) -> dict[str, str]:
 
 
 def parse_rank(row: object) -> dict[str, float | str]:
-    """The numbers and texts of one rank, at most 40; empty for anything but a dict."""
+    """The numbers and texts of one rank, at most 40; empty for anything but a dict; without impossible numbers."""
     if not isinstance(row, dict):
         return {}
     fields: dict[str, float | str] = {}
     for name, value in list(row.items())[:40]:
         real = parse_float(value)
-        if real is not None:
-            fields[str(name)] = real
+        if real is not None and abs(real) < MAX_FIGURE:
+            fields[str(name)] = real if abs(real) >= LEAST_FIGURE else 0.0
         elif isinstance(value, str):
             fields[str(name)] = parse_text(value)
     return fields

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from modules.files import printable
 from modules.run.format_progress import format_progress
+from modules.run.view.event_records import MAX_FIGURE
 from modules.run.view.run_view import RunView
 
 Row = Mapping[str, float | str]
@@ -45,7 +46,6 @@ _WARNINGS: Final = 5
 _WIDE: Final = 100  # columns
 _MAX_TEXT: Final = 300
 _MAX_SECONDS: Final = 1e12  # 30,000 years
-_MAX_FIGURE: Final = 1e9  # of all that is measured; events may hold any number
 _MAX_SHARE: Final = 10.0
 
 
@@ -90,7 +90,7 @@ def _progress(view: RunView, name: str, rows: list[dict[str, float | str]]) -> T
         text.append(f"\nstep {step.step}{total}", style="not bold")
         if step.loss is not None:
             text.append(f", loss {step.loss:.4g}", style="not bold")
-        if step.samples_per_s and abs(step.samples_per_s) < _MAX_FIGURE:
+        if step.samples_per_s and abs(step.samples_per_s) < MAX_FIGURE:
             each = f" ({step.samples_per_s / len(rows):.1f} per device)" if len(rows) > 1 else ""
             text.append(f", {step.samples_per_s:.1f} samples/s{each}", style="not bold")
         if step.eta_s is not None and view.finished is None:
@@ -163,7 +163,7 @@ def _cell(row: Row, names: tuple[str, ...], unit: str, factor: float) -> str:
 
 def _number(row: Row, name: str) -> float | None:
     value = row.get(name)
-    return value if isinstance(value, float) and abs(value) < _MAX_FIGURE else None
+    return value if isinstance(value, float) else None
 
 
 def _shown(text: str) -> str:
