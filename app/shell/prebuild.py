@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from app.background import Background
 
-_START_MS: Final = 1500  # after the window is there
+FIRST_MS = 1500  # after the window is there
 _STEP_MS: Final = 60
 _QUIET_S: Final = 0.7  # since the last key, click or turn of the wheel
 _INPUTS: Final = ("<Key>", "<Button>", "<MouseWheel>")
@@ -35,13 +35,13 @@ class SectionBuilder:
         self.is_done = False
         for sequence in _INPUTS:
             root.bind_all(sequence, lambda event: self._saw_input(), add="+")
-        self._job = root.after(_START_MS, self._step)
+        self._job = root.after(FIRST_MS, self._step)
 
     def restart(self) -> None:
         """All sections were destroyed: build them again."""
         self._root.after_cancel(self._job)
         self._steps, self.is_done = iter(()), False
-        self._job = self._root.after(_START_MS, self._step)
+        self._job = self._root.after(FIRST_MS, self._step)
 
     def _saw_input(self) -> None:
         self._input_at = time.monotonic()

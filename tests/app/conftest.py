@@ -52,12 +52,17 @@ def collect_on_this_thread() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture(autouse=True)
-def no_programs_of_the_model_page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process with torch for each window would take most of the tests' time; those that need one are exempted."""
-    if Path(request.module.__file__ or "").stem not in ("test_curves", "test_memory_card"):
-        monkeypatch.setattr("app.curves.noise_card.FIRST_MS", 3_600_000)
-        monkeypatch.setattr("app.curves.memory_card.PAUSE_MS", 3_600_000)
+@pytest.fixture(scope="module", autouse=True)
+def only_what_is_tested(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A window starts programs with torch for the Model page, and builds the other sections in quiet moments; all
+    tests together would spend an hour on that. The tests of these programs are exempted."""
+    never = 3_600_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.shell.prebuild.FIRST_MS", never)
+        if Path(request.module.__file__ or "").stem not in ("test_curves", "test_memory_card"):
+            patch.setattr("app.curves.noise_card.FIRST_MS", never)
+            patch.setattr("app.curves.memory_card.PAUSE_MS", never)
+        yield
 
 
 @pytest.fixture

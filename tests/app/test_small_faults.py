@@ -171,9 +171,11 @@ def test_large_folders_are_not_counted_to_the_end(tmp_path: Path, monkeypatch: p
     assert count_images(tmp_path) == "10+"
 
 
-def test_sections_are_prepared_in_quiet_moments(driver: Driver) -> None:
+def test_sections_are_prepared_in_quiet_moments(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.window.show_section("training")
     builder = driver.window.builder
+    monkeypatch.setattr("app.shell.prebuild.FIRST_MS", 500)
+    builder.restart()
     field = driver.field("max_steps").control.line
     field.focus_force()
     until = time.monotonic() + 3.0
