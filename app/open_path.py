@@ -6,22 +6,48 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Final
+
+from app.background import Background
+from modules.config import ConfigError
+from modules.files import printable
+
+_WAIT_S: Final = 3.0  # xdg-open finds within this time that nothing shows folders; a file manager may stay its child
+
+
+def show_folder(background: Background, path: Path, failed: Callable[[str], object]) -> None:
+    """Open a folder in a thread; `failed` gets one sentence if it cannot be shown."""
+    background.run(partial(open_folder, path), lambda _: None, failed)
 
 
 def open_folder(path: Path) -> None:
-    """Open a folder; raises OSError if there is none, or no program that shows folders."""
+    """Open a folder. Waits a few seconds; raises ConfigError if there is none, or nothing that shows folders."""
+    shown = f"{printable(path)} cannot be shown"
     if not path.is_dir():
-        raise FileNotFoundError(2, "there is no such folder", str(path))
-    if sys.platform == "win32":
-        os.startfile(path)
+        raise ConfigError(f"{shown}: there is no such folder")
+    try:
+        if sys.platform == "win32":
+            os.startfile(path)
+            return
+        program = "open" if sys.platform == "darwin" else "xdg-open"
+        process = subprocess.Popen(
+            [program, str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(f"{shown}: there is no program {error.filename}", "Install the package xdg-utils") from error
+    except OSError as error:
+        raise ConfigError(f"{shown}: {error.strerror or error}") from error
+    try:
+        code = process.wait(_WAIT_S)
+    except subprocess.TimeoutExpired:
+        threading.Thread(target=process.wait, name="file manager", daemon=True).start()  # reaps it
         return
-    program = "open" if sys.platform == "darwin" else "xdg-open"
-    process = subprocess.Popen(
-        [program, str(path)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    threading.Thread(target=process.wait, name="file manager", daemon=True).start()  # reaps it
+    if code != 0:
+        raise ConfigError(f"{shown}: {program} found no file manager (exit code {code})", "Open the folder yourself")

@@ -174,7 +174,10 @@ class FieldCard:
 
 
 class Columns:
-    """Cards in one or two columns, depending on the width, in the order they were added."""
+    """Cards in one or two columns, depending on the width, in the order they were added.
+
+    Row 0 of `inside` is free for what stands above both columns.
+    """
 
     def __init__(self, inside: tk.Frame) -> None:
         self.inside = inside
@@ -202,7 +205,9 @@ class Columns:
         if two != self._two:
             self._two = two
             for number, column in enumerate(self._columns):
-                column.grid(row=number * (not two), column=number * two, sticky="new", padx=(theme.px(GAP / 2),) * 2)
+                column.grid(
+                    row=1 + number * (not two), column=number * two, sticky="new", padx=(theme.px(GAP / 2),) * 2
+                )
                 self.inside.grid_columnconfigure(
                     number, weight=1 if two or not number else 0, uniform="half" if two else ""
                 )

@@ -30,9 +30,10 @@ class FamilyField(SuggestionField):
             menu.add_command(about.title, action, accelerator=name, detail=about.line, is_chosen=name == chosen)
         menu.add_separator()
         detail = "A model of your own: docs/custom_models.md"
-        menu.add_command("Custom Python file…", self._browse, icon="file", detail=detail)
+        menu.add_command("Custom Python file…", self.browse, icon="file", detail=detail)
 
-    def _browse(self) -> None:
+    def browse(self) -> None:
+        """Ask for the Python file of a custom family."""
         chosen = choose_path(self.area, "open", self.option.title, Path(), (".py",))
         if chosen:
             self.choose(chosen)
@@ -58,7 +59,8 @@ class MethodField(MenuField):
             self.control.set_choices(methods)
         super().refresh()
         chosen = self.state.draft.get(self.path)
-        self.note("" if chosen in methods else f"{self.state.draft.get('family')} does not support {chosen}.")
+        name = family_about(str(self.state.draft.get("family") or "")).title
+        self.note("" if chosen in methods else f"{name} does not support {chosen}.")
 
 
 class SubmoduleField(ControlField):

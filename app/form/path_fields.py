@@ -24,7 +24,7 @@ class PathField(TextField):
     def build(self) -> None:
         super().build()
         folder = self.option.picks == "folder"
-        tooltip = "Choose a folder" if folder else "Choose a file"
+        tooltip = "Choose a folder" if folder else "Choose a file or folder"
         self.browse = Button(self.area, icon="folder", style="plain", bg=self.bg, tooltip=tooltip, command=self._browse)
         self.browse.pack(side="right", padx=(4, 0), before=self.control)
         self._job = ""

@@ -228,7 +228,8 @@ class GenerateForm(tk.Frame):
     def _path(self, parent: tk.Misc, name: str, column: int | None = None) -> None:
         field = self._field(parent, name, column)
         button = Button(field.area, icon="folder", bg=theme.CARD, command=partial(self._browse, name))
-        add_tooltip(button, "Choose a folder" if OPTIONS[name].picks == "folder" else "Choose a file")
+        kinds = {"model": "a file or folder", "folder": "a folder"}
+        add_tooltip(button, f"Choose {kinds.get(name, 'a file')}")
         button.pack(side="right", padx=(4, 0))
         self._entry(field, name)
 

@@ -16,6 +16,8 @@ MOST_TAGS = 5000
 _BAR = 22
 
 
+_TAGS: Final = "Press Enter or double-click to show the images with this tag."
+_NO_TAGS: Final = "No tags: no image has a caption yet."
 _KINDS: Final = {"broken": "unreadable", "caption": "caption", "tiny": "too small", "duplicate": "duplicate"}
 
 
@@ -25,15 +27,15 @@ class TagList(tk.Frame):
     def __init__(self, parent: tk.Misc, on_select: Callable[[str], object]) -> None:
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
-        text(self, "Press Enter or double-click to show the images with this tag.", "small", colour=theme.MUTED).pack(
-            side="bottom", anchor="w", pady=(theme.px(8), 0)
-        )
+        self._hint = text(self, "", "small", colour=theme.MUTED)
+        self._hint.pack(side="bottom", anchor="w", pady=(theme.px(8), 0))
         self.table = table(self, {"tag": ("Tag", 480), "count": ("Captions", 120)}, ("count",))
         self.table.bind("<Return>", lambda _: self._select(on_select))
         self.table.bind("<Double-Button-1>", lambda _: self._select(on_select))
 
     def show(self, counts: Sequence[tuple[str, int]]) -> None:
         """Show tags with their counts, most frequent first."""
+        self._hint.configure(text=_TAGS if counts else _NO_TAGS)
         self.table.delete(*self.table.get_children())
         for number, (tag, count) in enumerate(counts[:MOST_TAGS]):
             self.table.insert("", "end", iid=str(number), values=(tag, count))

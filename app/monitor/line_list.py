@@ -96,14 +96,11 @@ class LineList(tk.Frame):
         self.bar.show(self.first / max(1, count), after / max(1, count))
 
     def _pieces(self, line: str) -> list[str]:
-        """The rows of a line, each with as many characters as fit, half as many where some are wide."""
+        """The rows of a line, each with as many words as fit; half as many characters where some are wide."""
         columns = max(20, (self.canvas.winfo_width() - 2 * theme.px(_EDGE)) // self._character)
         if not line.isascii():
             columns //= 2
-        if len(line) <= columns:
-            return [line]
-        width = columns - len(_INDENT)
-        return [line[:columns], *(_INDENT + line[at : at + width] for at in range(columns, len(line), width))]
+        return wrapped(line, columns)
 
     def _last_first(self) -> int:
         """The line at the top when the end is in sight."""
@@ -180,3 +177,17 @@ class LineList(tk.Frame):
         if content := self.selected_text():
             self.clipboard_clear()
             self.clipboard_append(content)
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """The line in rows of at most `columns` characters, broken after spaces; all but the first are indented.
+
+    A word that fills most of a row, such as a path, is broken where the row ends.
+    """
+    rows: list[str] = []
+    while len(line) > columns:
+        end = line.rfind(" ", columns // 2, columns + 1)
+        end = columns if end < 0 else end
+        rows.append(line[:end])
+        line = _INDENT + line[end:].removeprefix(" ")
+    return [*rows, line]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from app.open_path import open_folder
+from app.open_path import show_folder
 from app.runs.status import Status
 from app.state import AppState
 from app.widgets import theme
@@ -54,9 +54,5 @@ class ResultCard:
         self.card.pack(fill="x", padx=24, pady=(0, 10), before=self._below)
 
     def _open(self) -> None:
-        if self._folder is None:
-            return
-        try:
-            open_folder(self._folder.path)
-        except OSError as error:
-            self._detail.configure(text=f"The folder cannot be shown: {error.strerror or error}.")
+        if self._folder is not None:
+            show_folder(self._state.background, self._folder.path, lambda why: self._detail.configure(text=why))

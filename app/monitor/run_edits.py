@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.monitor.run_list import RunSummary
-from app.open_path import open_folder
+from app.open_path import show_folder
 from app.shell.ask import Choice, ask, ask_name
 from app.state import AppState
 from app.widgets.buttons import popup_menu
@@ -38,7 +38,6 @@ class RunEdits:
         self._selected, self._say, self._changed = selected, say, changed
         self.trashed: list[Trashed] = []  # by the last deletion
         self.renamed: Path | None = None  # to be selected when the list has it
-        self.open_folder: Callable[[Path], object] = open_folder
 
     def show_menu(self, x: int, y: int) -> None:
         """A menu of everything that can be done with the selected runs, at a place on the screen."""
@@ -82,10 +81,7 @@ class RunEdits:
     def show_folder(self) -> None:
         """Show the folder of the selected run in the file manager."""
         if (run := self._only()) is not None:
-            try:
-                self.open_folder(run.path)
-            except OSError as error:
-                self._say(f"{run.path} cannot be opened: {error.strerror or error}.")
+            show_folder(self._state.background, run.path, self._say)
 
     def make_debug_package(self) -> None:
         """Show what a debug package of the selected run would hold, and write it."""

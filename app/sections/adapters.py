@@ -14,6 +14,7 @@ from app.form.setting_text import format_value
 from app.sections.form_section import FormSection, first_line
 from app.state import AppState
 from modules.config import Option
+from modules.config.family_about import family_about
 
 FIELD_CLASSES: dict[str, type[Field]] = {"parts.*.part": SubmoduleField, "lora_targets": TargetsField}
 EMPTY = "No submodules listed.\nThe family's main submodule is trained, or the whole model."
@@ -56,7 +57,7 @@ class Section(FormSection):
     def refresh(self) -> None:
         family = self.state.family.declaration
         has_none = family is not None and not family.parts
-        none = f"{self.state.family.name} has no submodules: the whole model is trained."
+        none = f"{family_about(self.state.family.name).title} has no submodules: the whole model is trained."
         self.list.set_empty_text(none if has_none else EMPTY, can_add=not has_none)
         super().refresh()
 

@@ -14,7 +14,7 @@ from app.generate.job import GenerateJob, JobStatus, Tone
 from app.generate.results import Results, read_folder
 from app.generate.run_models import finished_runs, read_run_model
 from app.generate.settings import check
-from app.open_path import open_folder
+from app.open_path import show_folder
 from app.sections import SECTIONS
 from app.state import AppState
 from app.toolkit import ctk
@@ -200,10 +200,7 @@ class Section(ctk.CTkFrame):
         if not folder.is_dir():
             self._say(JobStatus(f"There is no folder {folder} yet: the first image creates it.", "warn"))
             return
-        try:
-            open_folder(folder)
-        except OSError as error:
-            self._say(JobStatus(f"{folder} cannot be shown: {error.strerror or error}.", "bad"))
+        show_folder(self.state.background, folder, lambda why: self._say(JobStatus(why, "bad")))
 
     def _read_folder(self) -> None:
         folder = self._folder()

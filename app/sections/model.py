@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tkinter as tk
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from app.curves.memory_card import MemoryCard
 from app.curves.noise_card import NoiseCard
 from app.family_declaration import FamilyDeclaration
-from app.form.cards import Card
+from app.form.cards import GAP, Card
 from app.form.family_card import FamilyCard
+from app.form.family_chooser import FamilyChooser
 from app.form.family_fields import FamilyField, MethodField
 from app.form.field import Field
 from app.form.path_fields import BaseModelField
@@ -34,10 +35,13 @@ class Section(FormSection):
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         self._shown: tuple[str, str, FamilyDeclaration | None] = ("", "", None)
+        self._was_shown = False
         super().__init__(parent, state)
         state.subscribe("family", self._changed, self)
 
     def build(self) -> None:
+        self.families = FamilyChooser(self.scroll, self.state, self._browse)
+        self.families.frame.grid(row=0, column=0, columnspan=2, sticky="ew", padx=GAP / 2, pady=(0, GAP))
         super().build()
         self.family_card = FamilyCard(self.scroll.inside)
         self.columns.add(self.family_card.frame, 1)
@@ -58,8 +62,16 @@ class Section(FormSection):
     def field_class(self, option: Option) -> type[Field]:
         return FIELD_CLASSES.get(option.path) or super().field_class(option)
 
+    def show(self) -> None:
+        draft = self.state.draft
+        if not self._was_shown and not (draft.name or draft.get("base_model")):
+            self.families.fold()  # nothing has been chosen yet
+        self._was_shown = True
+        super().show()
+
     def refresh(self) -> None:
         self._show_family()
+        self.families.refresh()
         super().refresh()
         self.noise.refresh()
         self.memory.refresh()
@@ -93,6 +105,11 @@ class Section(FormSection):
             return bool(self.state.family.error) and not self.state.family.not_allowed
         return super().wants(option)
 
+    def _browse(self) -> None:
+        field = self.find("family")
+        if isinstance(field, FamilyField):
+            field.browse()
+
     def _review(self) -> None:
         ask_for_code(self, Path(self.state.family.name), self.state.family.allow)
 
@@ -104,7 +121,7 @@ class Section(FormSection):
         self._shown = name, error, declaration
         about = family_about(name)
         self.family_card.show(about)
-        name = about.title if name in family_names() else PurePath(name).name
+        name = about.title
         if self.state.family.not_allowed:
             self.review.pack(padx=theme.px(16), pady=(0, theme.px(16)), anchor="w")
         else:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.open_path import open_folder
+from app.open_path import show_folder
 from app.state import AppState
 from app.tools.job import JobResult, ModelJob, format_bytes
 from app.tools.model_tasks import TASKS, arguments, faults, suggested_out
@@ -154,7 +153,7 @@ class ModelsPage(tk.Frame):
     def _open_folder(self) -> None:
         if self.result.out is not None:
             folder = self.result.out.parent
-            self._state.background.run(partial(open_folder, folder), lambda done: None, self._failed)
+            show_folder(self._state.background, folder, self._failed)
 
     def _failed(self, message: str) -> None:
         self._say(message, theme.BAD)

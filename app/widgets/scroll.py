@@ -29,12 +29,15 @@ class Scroll(tk.Frame):
         self.inside.bind("<Configure>", lambda event: self._fit())
         self.canvas.bind("<Configure>", lambda event: self._fit())
 
-    def see(self, widget: tk.Misc, margin: int = 56) -> None:
-        """Scroll as little as needed to show the widget, plus `margin` unscaled pixels."""
+    def see(self, widget: tk.Misc, margin: int = 56, part: tuple[int, int] | None = None) -> None:
+        """Scroll as little as needed to show the widget, plus `margin` unscaled pixels.
+
+        `part`: only what is between these two heights of the widget, in pixels.
+        """
         self.update_idletasks()
-        top = widget.winfo_rooty() - self.inside.winfo_rooty()
-        bottom = top + widget.winfo_height() + theme.px(margin)
-        top -= theme.px(margin)
+        above = widget.winfo_rooty() - self.inside.winfo_rooty()
+        first, last = part or (0, widget.winfo_height())
+        top, bottom = above + first - theme.px(margin), above + last + theme.px(margin)
         view, height = int(self.canvas.canvasy(0)), self.canvas.winfo_height()
         if bottom > view + height:
             view = bottom - height

@@ -1,4 +1,4 @@
-"""File and folder chooser: the system dialog, or on X11, where Tk's dialog is poor, our own."""
+"""File and folder chooser: the system dialog, or our own on X11, where Tk's is poor, and for either of both."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from modules.files import printable
 
 ROWS = 12
 COUNTED_AT_ONCE = 8  # folders
+TYPED_TOGETHER_MS = 1000  # letters typed in the list; later ones begin a name anew
+PATH_CHARACTERS = ("/", "~")
 
 
 def choose_path(
@@ -44,13 +46,13 @@ def _places(owner: tk.Misc) -> dict[str, str]:
 
 
 def _ask(owner: tk.Misc, purpose: Purpose, title: str, start: Path, endings: Sequence[str], name: str) -> str:
-    if owner.tk.call("tk", "windowingsystem") == "x11":
+    if purpose == "any" or owner.tk.call("tk", "windowingsystem") == "x11":  # system dialogs choose either kind
         return _Chooser(owner, purpose, title, start, tuple(endings), name).answer()
     types = [(" ".join(endings), " ".join(f"*{ending}" for ending in endings))] if endings else []
     kinds = [*types, ("All files", "*")]
     if purpose == "folder":
         return filedialog.askdirectory(parent=owner, title=title, initialdir=start)
-    if purpose in ("open", "any"):
+    if purpose == "open":
         return filedialog.askopenfilename(parent=owner, title=title, initialdir=start, filetypes=kinds)
     ending = endings[0] if endings else ""
     return filedialog.asksaveasfilename(
@@ -70,6 +72,7 @@ class _Chooser:
         self._purpose, self._endings = purpose, endings
         self._answer = ""
         self._confirmed = ""
+        self._prefix, self._typed_at = "", 0  # typed in the list, and when, in ms
         self._folder, self._wanted = folder, name  # what is listed, and the entry to select in it
         self._items: list[Item] = []
         self._dialog = Dialog(owner, title)
@@ -258,12 +261,22 @@ class _Chooser:
         self._open_folder(Path.home())
 
     def _type_ahead(self, event: tk.Event[tk.Misc]) -> None:
-        """Select the next entry that starts with the typed letter."""
+        """Select the next entry that starts with what is typed; a path is typed into its field."""
+        if not event.char.strip():
+            return
+        goes_on = event.time - self._typed_at < TYPED_TOGETHER_MS
+        prefix, self._typed_at = (self._prefix if goes_on else "") + event.char, event.time
+        self._prefix = event.char if prefix == 2 * event.char else prefix  # a letter again: the next entry
+        if event.char in PATH_CHARACTERS:
+            self._path_entry.line.delete(0, "end")
+            self._path_entry.line.insert(0, prefix)
+            self._path_entry.focus_set()
+            self._path_entry.line.icursor("end")
+            return
         selected = self._list.selection()
-        start = int(selected[0]) + 1 if selected else 0
-        order = [*range(start, len(self._items)), *range(start)]
-        for number in order:
-            if event.char.strip() and self._items[number].name.lower().startswith(event.char.lower()):
+        start = int(selected[0]) + (len(self._prefix) == 1) if selected else 0
+        for number in [*range(start, len(self._items)), *range(start)]:
+            if self._items[number].name.lower().startswith(self._prefix.lower()):
                 self._select(number)
                 return
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from app.generate.settings import GENERATES_NOTHING
-from app.open_path import open_folder
+from app.open_path import show_folder
 from app.runs.written import Written, format_size, what_was_written
 from app.state import AppState
 from app.widgets import icons, theme
@@ -46,7 +46,7 @@ class ResultWindow:
         self._owner, self._state, self._folder = owner, state, folder
         self.dialog = Dialog(owner, f"Result of {folder.name}", str(folder.path), modal=False)
         self.rows: list[Written] = []
-        self._browse: Callable[[str], object] = webbrowser.open
+        self._browse: Callable[[str], bool] = webbrowser.open
         self._scroll = Scroll(self.dialog.body, theme.CARD)
         self._scroll.canvas.configure(width=theme.px(_WIDTH), height=theme.px(60))
         self._scroll.pack(fill="both", expand=True)
@@ -92,14 +92,14 @@ class ResultWindow:
         text(line, f"{name}   →   {row.opens}", "small", colour=theme.MUTED, wrap=_WIDTH - 130).pack(anchor="w")
 
     def _open(self, path: Path) -> None:
-        try:
-            if path.suffix == ".html":
-                self._browse(path.as_uri())
-            else:
-                open_folder(path if path.is_dir() else path.parent)
-        except OSError as error:
-            self._status.configure(text=f"{path} cannot be shown: {error.strerror or error}.")
-            self._status.pack(anchor="w", pady=(theme.px(8), 0))
+        if path.suffix != ".html":
+            show_folder(self._state.background, path if path.is_dir() else path.parent, self._say)
+        elif not self._browse(path.as_uri()):
+            self._say(f"{path} cannot be shown: there is no browser.")
+
+    def _say(self, sentence: str) -> None:
+        self._status.configure(text=sentence)
+        self._status.pack(anchor="w", pady=(theme.px(8), 0))
 
     def _generate(self) -> None:
         self.dialog.close()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from pathlib import PurePath
+from typing import Final, Literal
 
 from modules.config.family_files import FAMILIES_DIR, family_names
 from modules.files import read_text
 
 FINE_TUNE_FACTOR: Final = 8  # weights, gradients and AdamW's state in fp32 against the weights in bf16
+Network = Literal["unet", "transformer", "other"]
+_NETWORKS: Final[dict[str, Network]] = {"LatentDiffusion": "unet", "FlowTransformer": "transformer"}  # by base class
 _ABOUT: Final = re.compile(
-    r"(?P<title>[^:]+?)(?: by (?P<maker>[^:]+))?: (?P<size>.*?parameters) \((?P<weights>[\d. a-z]+) GB in bf16\)[,.;] "
+    r"(?P<title>[^:]+?)(?: by (?P<maker>[^:]+))?: (?P<size>.*?parameters) \((?P<weights>[\d., a-z]+) GB in bf16\)[,.;] "
     r"(?P<licence>.+?)\.?"
 )
 
@@ -32,6 +35,7 @@ class FamilyAbout:
     weights_gb: tuple[float, float] | None = None
     licence: str = ""
     text: str = ""
+    network: Network = "other"
 
     @property
     def weights(self) -> str:
@@ -46,6 +50,14 @@ class FamilyAbout:
         return f"{self.size}, {self.weights} in bf16. {self.licence}."
 
     @property
+    def least_memory(self) -> str:
+        """`memory` of its smallest model, shorter; empty if the size is unknown."""
+        if self.weights_gb is None:
+            return ""
+        low = self.weights_gb[0]
+        return f"LoRA {_number(low)}+ GB, full {_number(low * FINE_TUNE_FACTOR)}+ GB"
+
+    @property
     def memory(self) -> str:
         """What the weights need at least while training, in one line; empty if the size is unknown."""
         if self.weights_gb is None:
@@ -57,14 +69,15 @@ class FamilyAbout:
 
 @cache
 def family_about(name: str) -> FamilyAbout:
-    """What a built-in family says; its name alone for any other."""
+    """What a built-in family says; for any other only its name, without the folder."""
     if name not in family_names():
-        return FamilyAbout(name, name)
-    return parse_about(name, _declared(name))
+        return FamilyAbout(name, PurePath(name).name or name)
+    about, base = _declared(name)
+    return replace(parse_about(name, about), network=_NETWORKS.get(base, "other"))
 
 
 def parse_about(name: str, about: str) -> FamilyAbout:
-    """A family's `about`, taken apart."""
+    """A family's `about`, taken apart; without its network."""
     match = _ABOUT.fullmatch(about)
     if match is None:
         title, _, text = about.partition(": ")
@@ -74,14 +87,19 @@ def parse_about(name: str, about: str) -> FamilyAbout:
     return FamilyAbout(name, match["title"], match["maker"] or "", size, (min(numbers), max(numbers)), licence=licence)
 
 
-def _declared(name: str) -> str:
-    """The text of `about` in the file of a family; it is a literal there."""
-    for node in ast.walk(ast.parse(read_text(FAMILIES_DIR / f"{name}.py"))):
-        if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["about"]:
-            return str(ast.literal_eval(node.value))
-    return ""
+def _declared(name: str) -> tuple[str, str]:
+    """The text of `about`, a literal in the file of a family, and the name of its base class."""
+    for family in ast.walk(ast.parse(read_text(FAMILIES_DIR / f"{name}.py"))):
+        for node in family.body if isinstance(family, ast.ClassDef) else ():
+            if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["about"]:
+                return str(ast.literal_eval(node.value)), "".join(getattr(base, "id", "") for base in family.bases)
+    return "", ""
 
 
 def _gb(span: tuple[float, float]) -> str:
-    low, high = (f"{value:.0f}" if value >= 10 else f"{value:g}" for value in span)
+    low, high = map(_number, span)
     return f"{low} GB" if low == high else f"{low} to {high} GB"
+
+
+def _number(gb: float) -> str:
+    return f"{gb:.0f}" if gb >= 10 else f"{gb:g}"

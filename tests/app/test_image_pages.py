@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from app.images.browser import ImageBrowser
+from app.images.image_index import tag_counts
 from app.images.pages import ImagePages
 from app.sections.data import Section
 from app.widgets import theme
@@ -202,7 +203,13 @@ def test_unwritable_caption_is_reported_and_kept(section: Section, shared_driver
 
 def test_tag_opens_its_images(section: Section, shared_driver: Driver) -> None:
     section.turn_to("tags")
-    table = pages(section).tags.table
+    tags = pages(section).tags
+    table, counts = tags.table, tag_counts(pages(section).image_index.images)
+    tags.show([])
+    shared_driver.settle()
+    assert "no image has a caption" in shared_driver.text(tags)
+    tags.show(counts)
+    assert "double-click" in shared_driver.text(tags)
     assert table.item("0", "values") == ("a cat", "12")
     row = next(item for item in table.get_children() if table.item(item, "values")[0] == "number 5")
     table.selection_set(row)

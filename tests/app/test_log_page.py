@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.monitor.line_list import wrapped
 from app.monitor.log_reader import LogReader
 from modules.run import RunFolder
 from tests.app.fake_runs import make_fake_run
@@ -65,6 +66,14 @@ def test_late_lines_of_another_rank_come_in_order(reader: LogReader, folder: Run
     reader.poll()
     reader.poll()
     assert [line.rpartition(" ")[2] for line in shown(reader)[before:]] == ["six", "seven", "eight", "nine"]
+
+
+def test_lines_are_broken_between_words() -> None:
+    assert wrapped("short", 20) == ["short"]
+    assert wrapped("one two three four five", 12) == ["one two", "    three", "    four", "    five"]
+    path = "/" + "x" * 30
+    assert wrapped(f"File {path}", 20) == [f"File {path[:15]}", f"    {path[15:]}"], "a long word fills the row"
+    assert wrapped("eight chars", 10) == ["eight", "    chars"]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from app.widgets.popover import PopupMenu
 from app.widgets.popover_rows import Rows
 from app.widgets.tooltip import Tooltip
 from modules.config import TrainConfig, find_option
+from modules.config.family_files import family_names
 from tests.app.driver import Driver
 
 
@@ -161,6 +162,30 @@ def test_families_are_found_by_the_names_that_people_know(driver: Driver) -> Non
     driver.wait(lambda: card.title.cget("text") == "Qwen-Image", "the card")
     assert "41 GB" in driver.text(card.frame)
     assert "Apache 2.0" in driver.text(card.frame)
+    choose_tiles_by_keys_and_search(driver)
+
+
+def choose_tiles_by_keys_and_search(driver: Driver) -> None:
+    chooser = driver.window.sections["model"].families
+    if not chooser.is_open:
+        driver.click_really(chooser.fold_button)
+    driver.wait(lambda: len(chooser.tiles.titles) == len(family_names()) + 1, "the families")
+    assert "Stable Diffusion XL" in chooser.tiles.titles
+    driver.draft.set("family", "pixel_diffusion")
+    chooser.tiles.focus_set()
+    driver.press("Home", "Return")
+    assert driver.draft.get("family") == "chroma"
+    driver.type("alibaba")
+    assert chooser.tiles.titles == ["Qwen-Image", "A model of your own"]
+    driver.press("Return")
+    assert driver.draft.get("family") == "qwen_image"
+    driver.press("Escape", "Home", "Right", "space")
+    assert driver.draft.get("family") == "flux"
+    x, y, *_ = chooser.tiles.box(chooser.tiles.titles.index("Z-Image"))
+    chooser.tiles.event_generate("<Button-1>", x=x + 5, y=y + 5)
+    assert driver.draft.get("family") == "z_image"
+    driver.click_really(chooser.fold_button)
+    assert not chooser.tiles.winfo_viewable()
 
 
 def test_click_shows_no_tooltip_until_the_pointer_moves(driver: Driver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tkinter as tk
@@ -209,12 +210,21 @@ def test_other_folders_are_listed_and_removed(driven: Driven, page: RunsPage, ho
     assert (home / "usb" / "old-runs" / "cats").is_dir()
 
 
-def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path) -> None:
-    shown_folders: list[Path] = []
-    page.edits.open_folder = shown_folders.append
+def test_menu_opens_the_folder(driven: Driven, page: RunsPage, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a program of this system, which may fail after it was started."""
+    program = home / "bin" / "xdg-open"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$1" > {home}/shown; exit $(cat {home}/code)\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     select(driven, page, "dogs")
-    page.edits.show_folder()
-    assert shown_folders == [home / "runs" / "dogs"]
+    for code in (0, 4):
+        (home / "code").write_text(str(code))
+        page.edits.show_folder()
+        driven.until(lambda: (home / "shown").exists(), "the program")
+        assert (home / "shown").read_text() == f"{home / 'runs' / 'dogs'}\n"
+        (home / "shown").unlink()
+    driven.until(lambda: "found no file manager" in page._message, "the reason")
 
 
 def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPage, home: Path) -> None:
