@@ -54,6 +54,8 @@ def test_click_on_a_placeholder_puts_the_caret_into_the_entry(driver: Driver, pa
         ("folder", ["shift+Tab", "TYPE {home}/nothing", "CLICK Choose", "TYPE {home}/other", "CLICK Choose"], "other"),
         ("folder", ["Down", "Down", "CLICK Choose"], "photos/b"),
         ("folder", ["Down", "Return", "CLICK Choose"], "photos/a"),
+        ("folder", ["WORD {home}/other", "CLICK Choose"], "other"),
+        ("any", ["WORD a/../model.safetensors", "Return"], "photos/a/../model.safetensors"),
         ("any", ["shift+Tab", "TYPE {home}/photos/model.safetensors", "Return"], "photos/model.safetensors"),
     ],
 )  # fmt: skip
@@ -68,8 +70,9 @@ def test_folder_chooser_returns_what_is_typed_selected_or_listed(
         action, _, given = keys.pop(0).partition(" ") if keys else ("Escape", "", "")
         if action == "CLICK":
             driver.click_button(given)
-        elif action == "TYPE":
-            driver.press("ctrl+a")
+        elif action in ("TYPE", "WORD"):
+            if action == "TYPE":
+                driver.press("ctrl+a")
             driver.type(given.format(home=shared_home))
         else:
             driver.press(action)
