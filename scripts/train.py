@@ -31,6 +31,7 @@ from modules.run.folder.folder_guard import remove_unstarted_run
 from modules.run.folder.resume import check_resume, folder_to_resume, former_config
 from modules.run.folder.run_folder import check_run_name_free
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
+from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
 from modules.run.join.client import join_run
 from modules.run.join.join_line import join_line_from_config
 from modules.run.join.join_token import ask_for_token, take_token
@@ -43,7 +44,16 @@ from modules.run.launch.store_secret import NO_SECRET, store_secret
 from modules.run.queued_output import queued_output
 from modules.run.start import check_start, start_run
 from modules.run.supervise.signals import block_pause_signal, ignore_signals_after_stop, ignore_termination_signals
-from scripts.train_options import REPEATED_FLAGS, config_of, config_of_resumed_run, join_line, parser, token_of
+from scripts.train_options import (
+    REPEATED_FLAGS,
+    check_hosts,
+    config_of,
+    config_of_resumed_run,
+    hosts_of,
+    join_line,
+    parser,
+    token_of,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,10 +76,14 @@ def _main(arguments: list[str] | None) -> int:
             return run_supervised(RunFolder(Path(options.run_folder)), options)
         if options.join is not None:
             questions = (ask_about_path, ask_about_code) if is_interactive() else ()
-            return join_run(join_line(options, token), echo, *questions)
+            line = join_line(options, token)
+            if options.stop_from_stdin:  # after the token, which comes the same way
+                stop_at_line_of_stdin()
+            return join_run(line, echo, *questions)
         config = config_of(options)
         options.token = token_of(config, options, token)
         rank_env = read_rank_env(os.environ, config.initial_port)
+        check_hosts(config, options, rank_env)
         allow_code(config.family, trust=options.trust_code, may_ask=rank_env is None)
         if options.verify_parity:
             from modules.training.parity import verify_parity
@@ -103,7 +117,14 @@ def start(config: TrainConfig, options: argparse.Namespace) -> int:
         return resume(config, options)
     folder = RunFolder.create(config) if options.start_in is None else RunFolder(Path(options.start_in))
     echo(f"Run folder: {folder.path}")
-    code = start_run(config, folder, echo, require_multi_gpu=options.require_multi_gpu, token=options.token)
+    code = start_run(
+        config,
+        folder,
+        echo,
+        require_multi_gpu=options.require_multi_gpu,
+        token=options.token,
+        hosts=hosts_of(options),
+    )
     if config.run_name is None and options.start_in is None:
         remove_unstarted_run(folder)
     return code
@@ -119,7 +140,13 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
         save_config(config, folder.config_file)
         echo(f"Run folder: {folder.path}")
         code = start_run(
-            config, folder, echo, extra_args=extra, require_multi_gpu=options.require_multi_gpu, token=options.token
+            config,
+            folder,
+            echo,
+            extra_args=extra,
+            require_multi_gpu=options.require_multi_gpu,
+            token=options.token,
+            hosts=hosts_of(options),
         )
         if code == BAD_CONFIG:
             folder.config_file.write_bytes(previous)

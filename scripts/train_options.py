@@ -12,9 +12,12 @@ from modules.files import printable
 from modules.run import RunFolder
 from modules.run.console import warn
 from modules.run.folder.resume import LATEST, backup_at, newest_run
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_list import find_hosts, split_names
 from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
+from modules.run.launch.rank_env import RankEnv
 from scripts.common import add_trust_code, add_version
 
 # Flags that --dry_run repeats in the commands it shows.
@@ -66,6 +69,11 @@ def parser() -> argparse.ArgumentParser:
         help="join a run on several machines, with the line that machine 0 shows; needs no config",
     )
     top.add_argument(
+        "--hosts",
+        metavar="NAME,NAME",
+        help="start these machines over ssh, so that they join this run (scripts/hosts.py lists, adds and tests them)",
+    )
+    top.add_argument(
         "--token_file",
         metavar="FILE",
         help=f"file with the secret of a run on several machines, - for standard input; or set {JOIN_TOKEN} (default: "
@@ -85,6 +93,8 @@ def parser() -> argparse.ArgumentParser:
         help="with --join: train even if code or package versions differ from machine 0",
     )
     add_trust_code(top)
+    # internal: a line "stop" on standard input acts as Ctrl-C
+    top.add_argument("--stop_from_stdin", action="store_true", help=argparse.SUPPRESS)
     # internal: set by the supervisor for the processes of a run, and by the window for a run folder it has created
     for internal in ("--run_folder", "--spawn", "--port", "--start_in"):
         top.add_argument(internal, help=argparse.SUPPRESS)
@@ -106,7 +116,12 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
     if options.config is None and options.resume is None:
         options.config = own_file(options.set)
     source = options.config or config_of_resumed_run(options)
-    return resolve_config(source, [*options.set, *(assignment for assignment, is_given in flags.items() if is_given)])
+    assignments = [*options.set, *(assignment for assignment, is_given in flags.items() if is_given)]
+    config = resolve_config(source, assignments)
+    machines = 1 + len(hosts_of(options))
+    if machines > config.num_nodes:
+        return resolve_config(source, [*assignments, f"num_nodes={machines}", "enable_multi_gpu=true"])
+    return config
 
 
 def own_file(assignments: Sequence[str]) -> str | None:
@@ -131,7 +146,7 @@ def config_of_resumed_run(options: argparse.Namespace) -> str:
 
 def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
     """The join line given by `--join` and related flags. Raises ConfigError for flags that only machine 0 may set."""
-    allowed = {"join", "token", "token_file", "set", "allow", "allow_differences", "trust_code"}
+    allowed = {"join", "token", "token_file", "stop_from_stdin", "set", "allow", "allow_differences", "trust_code"}
     others = [name for name, value in vars(options).items() if name not in allowed and value not in (None, False, [])]
     if others:
         raise ConfigError(f"--{others[0]} cannot be used with --join: machine 0 decides it for the whole run")
@@ -153,3 +168,18 @@ def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
 def token_of(config: TrainConfig, options: argparse.Namespace, in_environment: str | None) -> str | None:
     """The token of a run on several machines, if one was given."""
     return find_token(options.token, options.token_file, None if config.num_nodes == 1 else in_environment, warn)
+
+
+def hosts_of(options: argparse.Namespace) -> list[Host]:
+    """The machines that this run starts over ssh. Raises ConfigError for a name that is not in the list."""
+    return [] if options.hosts is None else find_hosts(split_names(options.hosts))
+
+
+def check_hosts(config: TrainConfig, options: argparse.Namespace, rank_env: RankEnv | None) -> None:
+    """Raise ConfigError unless this process is machine 0, which alone starts others over ssh."""
+    if options.hosts is not None and (rank_env is not None or config.node_rank > 0):
+        raise ConfigError(
+            "--hosts is for machine 0, which starts the others over ssh, and this process is "
+            + (f"machine {config.node_rank}" if rank_env is None else "a rank of torchrun or srun"),
+            "Omit --hosts here",
+        )

@@ -11,6 +11,7 @@ from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import RunFolder
+from modules.run.hosts.host import Host
 from modules.run.join.join_line import remove_join_line
 from modules.run.join.join_token import check_token
 from modules.run.launch.plan import LaunchPlan
@@ -32,11 +33,13 @@ def start_run(
     extra_args: Sequence[str] = (),
     require_multi_gpu: bool = False,
     token: str | None = None,
+    hosts: Sequence[Host] = (),
 ) -> int:
     """Run `config` in `folder` to its end and return its exit code.
 
     If the processes of this machine cannot form a group before the first step, one device trains instead, unless
-    `require_multi_gpu`. A run on several machines waits for them to join, with `token` or a generated one.
+    `require_multi_gpu`. A run on several machines waits for them to join, with `token` or a generated one; it starts
+    `hosts` itself over ssh.
     Raises TandemError if this machine cannot run the config, or another machine does not join.
     """
     with pidfile_held(folder):
@@ -44,7 +47,7 @@ def start_run(
         if plan.num_nodes > 1:
             events = EventLog(folder.events_file)
             try:
-                return MachinesStart(config, folder, echo, events, extra_args).run(plan, token)
+                return MachinesStart(config, folder, echo, events, extra_args, hosts).run(plan, token)
             finally:
                 remove_join_line(folder)
                 events.close()

@@ -11,7 +11,9 @@ from modules.run.console import show_secret
 from modules.run.exit_codes import FAILED, INTERRUPTED
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import record_failure, root_cause
-from modules.run.folder.run_folder import RunFolder
+from modules.run.folder.run_folder import RunFolder, not_writable_error
+from modules.run.hosts.host import Host
+from modules.run.hosts.remote_machines import RemoteMachines
 from modules.run.join.join_line import write_join_line
 from modules.run.join.join_token import generate_token
 from modules.run.join.same_run import prove_run
@@ -24,6 +26,10 @@ from modules.run.supervise.supervisor import Supervisor, any_failure
 
 # Other machines take a while to notice a killed process; a failed run must end within 30 s overall.
 _COLLECT_REMOTE_S: Final = 10.0
+# How long machines that this one has started may take to end by themselves, before they are asked to stop. A machine
+# that trains may have to be noticed as lost first; one that is still starting does not know yet that nobody waits.
+_AFTER_TRAINING_S: Final = 40.0
+_AFTER_WAITING_S: Final = 1.0
 _RESUME: Final = "--resume"
 
 Echo = Callable[[str], None]
@@ -33,8 +39,15 @@ class MachinesStart:
     """The start of one run on several machines."""
 
     def __init__(
-        self, config: TrainConfig, folder: RunFolder, echo: Echo, events: EventLog, extra_args: Sequence[str]
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        echo: Echo,
+        events: EventLog,
+        extra_args: Sequence[str],
+        hosts: Sequence[Host] = (),
     ) -> None:
+        """`hosts` are started over ssh once this machine listens; all others join by hand."""
         self._config = config
         self._folder = folder
         self._echo = echo
@@ -42,6 +55,8 @@ class MachinesStart:
         self._extra_args = list(extra_args)
         self._started_at = time.time()
         self._supervisor: Supervisor | None = None
+        self._hosts = hosts
+        self._remote = RemoteMachines(hosts, folder, echo)
         self._has_started = False
         self._printed: tuple[str, ...] = ()  # the notes of the plan
 
@@ -61,6 +76,13 @@ class MachinesStart:
         except TandemError as error:
             self._record_end(error.kind, error.exit_code, error)
             raise
+        try:
+            return self._run(server, plan)
+        finally:
+            self._remote.finish(_AFTER_TRAINING_S if self._has_started else _AFTER_WAITING_S)
+
+    def _run(self, server: JoinServer, plan: LaunchPlan) -> int:
+        """Wait for all machines, then train."""
         try:
             with raise_on_stop_signals():
                 joined = self._wait_for_machines(server, plan)
@@ -90,9 +112,18 @@ class MachinesStart:
         waiting = f"Waiting up to {config.startup_timeout_s} s ({server.summary()})."
         self._echo(f"{waiting} Ctrl-C ends the wait.")
         self._events.write("joining", message=waiting, missing=server.missing_numbers())
-        counts = server.wait(config.startup_timeout_s)
+        self._start_hosts(plan, server)
+        counts = server.wait(config.startup_timeout_s, self._remote.check)
         here = {"processes_per_node": (plan.processes_here, *(counts[number] for number in sorted(counts)))}
         return self._plan(config.model_copy(update={**here, "world_size": None}))
+
+    def _start_hosts(self, plan: LaunchPlan, server: JoinServer) -> None:
+        for host in self._hosts:
+            self._report(f"Starting {host} over ssh.", server.missing_numbers())
+        try:
+            self._remote.start(self._config, plan.join_address(server.port), server.token, self._resume)
+        except OSError as error:
+            raise not_writable_error(self._folder.path, error) from error
 
     def _train(self, server: JoinServer, plan: LaunchPlan) -> int:
         """Train on all machines; after a failure, with restarts left, start again once all are ready."""
@@ -110,6 +141,9 @@ class MachinesStart:
                 may_restart=any_failure if left > 0 else None,
             )
             code = self._supervisor.run()
+            if code == FAILED:
+                for sentence in self._remote.early_ends():
+                    self._echo(sentence)
             if not self._supervisor.can_restart:
                 break
             self._supervisor.report_restart(number, allowed)
@@ -125,14 +159,16 @@ class MachinesStart:
         self._echo(f"Waiting up to {self._config.startup_timeout_s} s for all machines ({server.summary()}).")
         try:
             with raise_on_stop_signals():
-                server.wait(self._config.startup_timeout_s, self._raise_if_stopped)
+                self._remote.start_ended()
+                server.wait(self._config.startup_timeout_s, self._check_while_waiting)
         except TandemError as error:
             self._echo(f"No restart: {error}")
             return False
         return True
 
-    def _raise_if_stopped(self) -> None:
+    def _check_while_waiting(self) -> None:
         """The window's Stop is a file, which nobody else reads between two starts."""
+        self._remote.check()
         if (self._folder.commands_dir / "stop").exists():
             raise StopRequested(INTERRUPTED)
 
@@ -162,10 +198,14 @@ class MachinesStart:
         self._printed = plan.reasons
         for reason in plan.reasons:
             echo(f"Note: {reason}.")
-        others = "the other machine" if plan.num_nodes == 2 else f"each of the {plan.num_nodes - 1} other machines"
+        by_hand = plan.num_nodes - 1 - len(self._hosts)
         join_line = plan.join_line(server.port, server.token)
         write_join_line(self._folder, join_line)
         file = self._folder.join_line_file
+        if not by_hand:
+            echo(f"This is machine 0 of {plan.num_nodes}; it starts the others over ssh.")
+            return
+        others = "the other machine" if by_hand == 1 else f"each of the {by_hand} other machines"
         echo(
             f"This is machine 0 of {plan.num_nodes}. Run the line in {file} on {others}, in Tandem's folder. Only you "
             "can read it, because it contains the token."

@@ -69,7 +69,7 @@ def _without_join_line(text: str) -> str:
 
 def _read_token_file(file: str, warn: Echo) -> str:
     try:
-        text = sys.stdin.readline(_LARGEST_FILE) if file == "-" else read_text(Path(file), _LARGEST_FILE)
+        text = _line_of_stdin() if file == "-" else read_text(Path(file), _LARGEST_FILE)
         is_shared = file != "-" and os.name == "posix" and bool(os.stat(file).st_mode & 0o044)
     except (OSError, FileFault) as error:
         reason = str(error) if isinstance(error, FileFault) else f"cannot be read: {error.strerror}"
@@ -80,3 +80,15 @@ def _read_token_file(file: str, warn: Echo) -> str:
         shown = printable(file)
         warn(f"Warning: other users of this machine can read {shown}; make it yours alone: chmod 600 {shown}")
     return _without_join_line(text)
+
+
+def _line_of_stdin() -> str:
+    """The first line, and no byte more: what follows may be for another reader of the descriptor."""
+    try:
+        descriptor = sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError):  # of a program that has replaced it
+        return sys.stdin.readline(_LARGEST_FILE)
+    line = b""
+    while len(line) < _LARGEST_FILE and (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode(errors="replace")

@@ -177,8 +177,12 @@ class LaunchPlan:
         The token is in the environment, which other users cannot see; most shells keep a line that begins with a space
         out of their history.
         """
-        join = shlex.join([*elsewhere(TRAIN_SCRIPT), "--join", f"{_bracket_ipv6(self.master_addr)}:{port}"])
+        join = shlex.join([*elsewhere(TRAIN_SCRIPT), "--join", self.join_address(port)])
         return f" {JOIN_TOKEN}={shlex.quote(token)} {join}"
+
+    def join_address(self, port: int) -> str:
+        """What --join is given on the other machines."""
+        return f"{_bracket_ipv6(self.master_addr)}:{port}"
 
     def _rendezvous_options(self, node_rank: int) -> list[str]:
         parts = [f"--master_addr={_bracket_ipv6(self.master_addr)}", f"--master_port={self.port}"]

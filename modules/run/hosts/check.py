@@ -1,0 +1,135 @@
+"""Tests a machine over ssh: whether it can be reached, has the same software, and which GPUs it has."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from modules.files import FileFault, printable
+from modules.run.hosts.description import Description, describe_this_machine, find_description
+from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_command import HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
+from modules.run.join.fingerprint import compare_packages
+
+_TIMEOUT_S: Final = 60.0  # a first import of Python's packages from a slow disk
+_MOST_OUTPUT: Final = 64 << 10  # bytes
+_SCRIPT: Final = "scripts/hosts.py"
+
+
+@dataclass(frozen=True)
+class HostCheck:
+    """The result: `fault` is why it cannot take part in a run, or ""; `summary` and `notes` say what it has."""
+
+    host: Host
+    summary: str = ""
+    fault: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.fault or self.summary, *self.notes])
+
+
+def check_host(host: Host) -> HostCheck:
+    """Test a machine, which takes some seconds; starts nothing that stays."""
+    try:
+        there = _ask(host)
+    except HostError as error:
+        return HostCheck(host, fault=str(error))
+    return compare(host, there, describe_this_machine())
+
+
+def compare(host: Host, there: Description, here: Description) -> HostCheck:
+    """Whether two machines can train together, by what they say of themselves."""
+    packages = compare_packages(here.packages, there.packages, host.name)
+    different = [text.replace("machine 0", "this machine") for text in packages.errors]
+    if there.tandem != here.tandem:
+        version = f"Tandem is {printable(there.tandem, 100)} on {host.name} and {here.tandem} on this machine"
+        different.insert(0, version)
+    elif there.code != here.code:
+        different.insert(0, f"Tandem's code on {host.name} differs from this machine's, both of version {here.tandem}")
+    summary = _summary(there)
+    if different:
+        advice = "Install the same on both: git pull, then ./scripts/setup.sh."
+        return HostCheck(host, summary, f"{'; '.join(different)}. {advice}")
+    if fault := _without_gpu(host, there, here):
+        return HostCheck(host, summary, fault)
+    notes = ["It has no GPU and trains on its CPU, as this machine does."] if not there.gpus else []
+    return HostCheck(host, summary, notes=tuple(notes))
+
+
+def _without_gpu(host: Host, there: Description, here: Description) -> str:
+    if there.obstacle:
+        return f"{host.name} cannot use its GPUs: {printable(there.obstacle).rstrip('.')}."
+    if here.gpus and not there.gpus:
+        return f"{host.name} has no GPU that Tandem can use, and this machine has: check nvidia-smi there."
+    return ""
+
+
+def _summary(there: Description) -> str:
+    torch = printable(there.packages.get("torch", "none"), 100)
+    return f"Tandem {printable(there.tandem, 100)}, torch {torch}, {_devices(there)}."
+
+
+def _devices(there: Description) -> str:
+    if not there.gpus:
+        return f"{there.cores} CPU core{'s' * (there.cores != 1)}"
+    kinds = Counter((printable(gpu.name, 100).removeprefix("NVIDIA "), gpu.memory_mib) for gpu in there.gpus)
+    parts = [f"{count} x {name} ({mib / 1024:.0f} GiB)" for (name, mib), count in kinds.items()]
+    return ", ".join(parts)
+
+
+def _ask(host: Host) -> Description:
+    code, output = run_there(host, [_SCRIPT, "describe"])
+    if (fault := ssh_fault(host, code, output)) is not None:
+        raise fault
+    try:
+        found = find_description(output)
+    except FileFault as error:
+        raise HostError(f"{host} answers in a way that Tandem does not understand: its answer {error}") from None
+    if found is None:
+        said = last_lines(output) or "nothing"
+        raise HostError(f"Tandem on {host} could not describe its machine (exit code {code}); it printed: {said}")
+    return found
+
+
+def run_there(host: Host, arguments: Sequence[str]) -> tuple[int, str]:
+    """The exit code and the output of a short program of Tandem's there. Raises HostError."""
+    try:
+        process = subprocess.Popen(
+            ssh_argv(host, arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=ssh_environment(),
+        )
+    except OSError as error:
+        raise not_startable(error) from error
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(_TIMEOUT_S, end)
+    timer.start()
+    with process:
+        assert process.stdout is not None
+        output = process.stdout.read(_MOST_OUTPUT)  # more is not waited for
+        if len(output) == _MOST_OUTPUT:
+            process.kill()
+        code = process.wait()
+        timer.cancel()
+    if is_late.is_set():
+        raise HostError(f"{host} has not answered within {_TIMEOUT_S:.0f} s", "Try again, or look at that machine")
+    return code, output.decode(errors="replace")
+
+
+def not_startable(error: OSError) -> HostError:
+    """The error if ssh itself cannot be started."""
+    if isinstance(error, FileNotFoundError):
+        return HostError("ssh is not installed on this machine", "Install it (Debian: apt-get install openssh-client)")
+    return HostError(f"ssh cannot be started: {error.strerror or error}")

@@ -1,0 +1,65 @@
+"""What a machine says of itself when another one tests it over ssh: its software and its GPUs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from modules import __version__
+from modules.files import FileFault, Record, decode_json, printable, validate_record
+from modules.machine import cpu_count, gpu_obstacle, hostname, visible_gpus
+from modules.run.join.fingerprint import code_listing, digest, package_listing
+
+MARK: Final = "TANDEM-HOST "  # begins the line; what a login shell prints is not it
+_Text = Annotated[str, Field(max_length=300)]
+
+
+class HostGpu(Record):
+    """A GPU that training may use there; its memory in MiB, 0 if the driver does not say."""
+
+    name: _Text
+    memory_mib: Annotated[int, Field(ge=0, le=1 << 30)]
+
+
+class Description(Record):
+    """A machine's host name, versions, a digest of Tandem's code, and devices."""
+
+    host: _Text
+    tandem: _Text
+    code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    packages: Annotated[dict[_Text, _Text], Field(max_length=50)]
+    gpus: Annotated[list[HostGpu], Field(max_length=64)]
+    obstacle: _Text = ""  # why its torch cannot use them
+    cores: Annotated[int, Field(ge=1, le=1 << 16)]
+
+
+def describe_this_machine() -> Description:
+    """Queries the driver and reads Tandem's code: takes a tenth of a second."""
+    obstacle = gpu_obstacle()
+    return Description(
+        host=hostname()[:300],
+        tandem=__version__,
+        code=digest(code_listing(), ""),
+        packages=package_listing(),
+        gpus=[HostGpu(name=gpu.name[:300], memory_mib=gpu.memory_mib) for gpu in visible_gpus()],
+        obstacle="" if obstacle is None else printable(obstacle.message, 250),
+        cores=cpu_count(),
+    )
+
+
+def description_line(description: Description) -> str:
+    """The line that `find_description` reads."""
+    return MARK + json.dumps(description.model_dump())
+
+
+def find_description(output: str) -> Description | None:
+    """The description in what a machine has printed; None if there is none. Raises FileFault if it is damaged."""
+    line = next((line for line in output.splitlines() if line.startswith(MARK)), None)
+    if line is None:
+        return None
+    try:
+        return validate_record(Description, decode_json(line.removeprefix(MARK).encode()))
+    except ValueError as error:
+        raise FileFault(str(error)) from None

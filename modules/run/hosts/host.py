@@ -1,0 +1,105 @@
+"""One machine that is reached over ssh, with strict limits: no text of it may become an option or a shell command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Final, Self
+
+from pydantic import Field, ValidationError, field_validator
+
+from modules.config import ConfigError
+from modules.files import Record, control_character, printable
+from modules.run.join.local_settings import check_local_settings
+
+DEFAULT_PYTHON: Final = ".venv/bin/python"
+_MAX_PATH: Final = 1000
+_MAX_SETTINGS: Final = 50
+_WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"
+_IPV6: Final = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]{1,45}(%[A-Za-z0-9_.-]{1,20})?"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_TARGET: Final = re.compile(rf"({_WORD}@)?({_WORD}|{_IPV6})")
+_FOLDER: Final = re.compile(r"~|~/.*|/.*", re.DOTALL)
+_ALLOWED: Final = {
+    "name": "use at most 40 letters, digits, dots, - and _, such as beta",
+    "target": "use user@host, or a name of your ~/.ssh/config, such as me@10.0.0.2; the port has a field of its own",
+    "folder": "use the whole path of Tandem's folder there, such as ~/tandem or /home/me/tandem",
+    "python": f"use a path, such as {DEFAULT_PYTHON}, or a name, such as python3.12; empty means {DEFAULT_PYTHON}",
+    "port": "use a number from 1 to 65535, or leave it empty",
+    "settings": "use NAME=VALUE, such as cache_dir=/scratch/cache",
+}
+
+
+class Host(Record):
+    """A machine: its name in Tandem, what ssh connects to, where Tandem is there, and settings for that machine."""
+
+    name: str
+    target: str
+    folder: str
+    port: Annotated[int, Field(ge=1, le=65_535)] | None = None  # None: as in ~/.ssh/config, or 22
+    python: Annotated[str, Field(max_length=_MAX_PATH)] = ""  # "": DEFAULT_PYTHON
+    settings: Annotated[list[str], Field(max_length=_MAX_SETTINGS)] = Field(default_factory=list)
+
+    @classmethod
+    def make(
+        cls,
+        name: str,
+        target: str,
+        folder: str,
+        *,
+        port: int | None = None,
+        python: str = "",
+        settings: Sequence[str] = (),
+    ) -> Self:
+        """A host from what a person has typed. Raises ConfigError naming the field."""
+        check_local_settings(settings)
+        fields = {"name": name, "target": target, "folder": folder, "port": port, "python": python}
+        try:
+            return cls(**fields, settings=list(settings))  # type: ignore[arg-type]
+        except ValidationError as error:
+            where = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
+            given = {**fields, "settings": ", ".join(settings)}[where]
+            raise ConfigError(f"host: {where} is {printable(given, 200)!r}; {_ALLOWED[where]}") from None
+
+    @field_validator("name", "target", "folder", "python")
+    @classmethod
+    def _is_plain(cls, text: str) -> str:
+        if control_character(text) or len(text) > _MAX_PATH or text.startswith("-"):
+            raise ValueError("control characters, too long, or like an option")
+        return text
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, text: str) -> str:
+        return _matching(_NAME, text)
+
+    @field_validator("target")
+    @classmethod
+    def _is_target(cls, text: str) -> str:
+        return _matching(_TARGET, text)
+
+    @field_validator("folder")
+    @classmethod
+    def _is_folder(cls, text: str) -> str:
+        return _matching(_FOLDER, text)
+
+    @field_validator("settings")
+    @classmethod
+    def _are_settings(cls, settings: list[str]) -> list[str]:
+        if any("=" not in each or control_character(each) or len(each) > _MAX_PATH for each in settings):
+            raise ValueError("not NAME=VALUE")
+        try:
+            check_local_settings(settings)
+        except ConfigError as error:
+            raise ValueError(error.message) from None
+        return settings
+
+    def __str__(self) -> str:
+        """For messages: "beta (me@10.0.0.2)"."""
+        return self.name if self.name == self.target else f"{self.name} ({self.target})"
+
+
+def _matching(pattern: re.Pattern[str], text: str) -> str:
+    if pattern.fullmatch(text) is None:
+        raise ValueError("is not allowed")
+    return text

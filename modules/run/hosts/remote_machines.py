@@ -1,0 +1,196 @@
+"""The machines that a run starts over ssh: each runs `train.py --join` there, as a person would by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from modules.config import ConfigError, DataError, TandemError, TrainConfig
+from modules.files import FileFault, open_for_writing, open_regular, printable
+from modules.run.exit_codes import BAD_CONFIG, NO_DATA
+from modules.run.folder.run_folder import RunFolder
+from modules.run.hosts.check import not_startable
+from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_command import HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
+from modules.run.hosts.stop_from_stdin import STOP_LINE
+from modules.run.join.allowed_paths import path_settings
+
+_TAIL_BYTES: Final = 8 << 10
+_NOTICE_AFTER_S: Final = 3.0
+_STOPS_WITHIN_S: Final = 20.0  # once asked to
+_ENDS_WITHIN_S: Final = 5.0  # once asked to do so at once
+
+Echo = Callable[[str], None]
+
+
+def join_arguments(config: TrainConfig, host: Host, address: str, resume: str = "") -> list[str]:
+    """What follows Python there. The token is not in it, which every user there could read: it comes by stdin.
+
+    The person who starts the run may read the same account's files over ssh anyway, so the paths of the config that
+    exist here are allowed there without a question, and so is the family's code, which must be the same as here.
+    """
+    named = [*(value for _, value in path_settings(config)), resume]
+    allowed = [value for value in dict.fromkeys(named) if value and _exists(value)]
+    own = {assignment.partition("=")[0].strip() for assignment in host.settings}
+    trust = ["--trust_code"] if config.family.endswith(".py") and "family" not in own else []
+    return [
+        *("scripts/train.py", "--join", address, "--token_file", "-", "--stop_from_stdin"),
+        *trust,
+        *(f"--allow={value}" for value in allowed),
+        *(f"--set={assignment}" for assignment in host.settings),
+    ]
+
+
+def _exists(value: str) -> bool:
+    return "\0" not in value and os.path.lexists(os.path.expanduser(value))
+
+
+class RemoteMachine:
+    """One of them: its ssh, whose output is in the run's folder."""
+
+    def __init__(self, host: Host, argv: Sequence[str], log: Path) -> None:
+        self.host, self._argv, self._log = host, list(argv), log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, token: str) -> None:
+        """Start it. Raises HostError, and OSError if its log cannot be written."""
+        with os.fdopen(open_for_writing(self._log), "wb") as output:
+            try:
+                # a session of its own: Ctrl-C in this terminal is for the run, which stops all its machines together
+                process = subprocess.Popen(
+                    self._argv,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    env=ssh_environment(),
+                    start_new_session=os.name != "nt",
+                )
+            except OSError as error:
+                raise not_startable(error) from error
+        self._process = process
+        self._write(f"{token}\n".encode())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether ssh has ended, or was never started."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of train.py there, or of ssh."""
+        return 0 if self._process is None else int(self._process.returncode)
+
+    def why_ended(self) -> TandemError:
+        """One sentence about a machine that has ended early, with its last lines."""
+        output = self.output()
+        if (fault := ssh_fault(self.host, self.exit_code, output)) is not None:
+            return fault
+        kinds: dict[int, type[TandemError]] = {BAD_CONFIG: ConfigError, NO_DATA: DataError}
+        said = last_lines(output) or "nothing"
+        return kinds.get(self.exit_code, HostError)(
+            f"{self.host} ended early (exit code {self.exit_code}); its last lines: {said}",
+            f"All it printed is in {self._log}",
+        )
+
+    def output(self) -> str:
+        """The end of what it has printed."""
+        try:
+            with open_regular(self._log) as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                return printable(file.read(_TAIL_BYTES).decode(errors="replace"), _TAIL_BYTES, lines=True)
+        except (OSError, FileFault):
+            return ""
+
+    def stop(self) -> None:
+        """Ask it to stop, as Ctrl-C there would; a second time, at once."""
+        self._write(STOP_LINE)
+
+    def disconnect(self) -> None:
+        """End ssh."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """Close its standard input."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    def _write(self, data: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended, which is reported elsewhere
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+
+class RemoteMachines:
+    """All machines that a run has started; none without hosts."""
+
+    def __init__(self, hosts: Sequence[Host], folder: RunFolder, echo: Echo) -> None:
+        self._hosts, self._folder, self._echo = hosts, folder, echo
+        self._machines: list[RemoteMachine] = []
+        self._token = ""
+
+    def start(self, config: TrainConfig, address: str, token: str, resume: str = "") -> None:
+        """Start all of them, to join at `address`. Raises HostError, and OSError for a log that cannot be written."""
+        self._token = token
+        self._folder.log_dir.mkdir(parents=True, exist_ok=True)
+        for host in self._hosts:
+            argv = ssh_argv(host, join_arguments(config, host, address, resume))
+            machine = RemoteMachine(host, argv, self._folder.log_dir / f"host-{host.name}.txt")
+            self._machines.append(machine)
+            machine.start(token)
+
+    def start_ended(self) -> None:
+        """Start those that have ended, for another attempt of the run."""
+        for machine in self._machines:
+            if machine.has_ended:
+                self._echo(f"Starting {machine.host} again over ssh.")
+                machine.close()
+                machine.start(self._token)
+
+    def check(self) -> None:
+        """Raise TandemError if one has ended, before the run has."""
+        for machine in self._machines:
+            if machine.has_ended:
+                raise machine.why_ended()
+
+    def early_ends(self) -> list[str]:
+        """A sentence for each that has ended by now although it had no reason to."""
+        return [str(each.why_ended()) for each in self._machines if each.has_ended and each.exit_code != 0]
+
+    def finish(self, patience_s: float) -> None:
+        """Wait until all have ended; after `patience_s` they are asked to stop, and in the end left alone."""
+        for asked, within_s in enumerate((patience_s, _STOPS_WITHIN_S, _ENDS_WITHIN_S)):
+            if asked:
+                for machine in self._running():
+                    machine.stop()
+            if self._wait(within_s):
+                break
+        for machine in self._running():
+            machine.disconnect()
+            self._echo(f"Note: {machine.host} has not answered the request to stop; look there for train.py.")
+        for machine in self._machines:
+            machine.close()
+
+    def _running(self) -> list[RemoteMachine]:
+        return [machine for machine in self._machines if not machine.has_ended]
+
+    def _wait(self, within_s: float) -> bool:
+        started, has_said = time.monotonic(), False
+        while running := self._running():
+            waited = time.monotonic() - started
+            if waited > within_s:
+                return False
+            if waited > _NOTICE_AFTER_S and not has_said:
+                has_said = True
+                self._echo(f"Waiting for {', '.join(str(machine.host) for machine in running)} to end.")
+            time.sleep(0.1)
+        return True

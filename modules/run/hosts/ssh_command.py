@@ -1,0 +1,124 @@
+"""The ssh command for another machine, and one sentence for each way in which it fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+from modules.files import printable
+from modules.run.hosts.host import DEFAULT_PYTHON, Host
+from modules.run.join.members import JoinError
+
+CONNECT_TIMEOUT_S: Final = 10
+# Nothing is asked, nothing is forwarded, and nobody but a machine whose key is known is connected to. A lost machine
+# is noticed after a minute, as a short outage does a run no harm.
+_OPTIONS: Final = (
+    "BatchMode=yes",
+    f"ConnectTimeout={CONNECT_TIMEOUT_S}",
+    "StrictHostKeyChecking=yes",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "ClearAllForwardings=yes",
+    "PermitLocalCommand=no",
+    "RemoteCommand=none",
+    "ControlMaster=no",
+    "ServerAliveInterval=15",
+    "ServerAliveCountMax=4",
+)
+SSH_FAILED: Final = 255
+# Exit codes of our own, which neither Python nor train.py has.
+_NO_FOLDER, _NO_TANDEM, _OLD_TANDEM, _NO_PYTHON = 81, 82, 83, 84
+_LAST_LINES: Final = 4
+
+
+class HostError(JoinError):
+    """A machine cannot be reached over ssh, or Tandem cannot be started there."""
+
+
+def ssh_argv(host: Host, arguments: Sequence[str]) -> list[str]:
+    """The local command that runs Tandem's Python on `host`, in Tandem's folder there, with these arguments."""
+    options = [word for option in _OPTIONS for word in ("-o", option)]
+    port = [] if host.port is None else ["-p", str(host.port)]
+    return ["ssh", "-T", *options, *port, "--", host.target, _remote_command(host, arguments)]
+
+
+def _remote_command(host: Host, arguments: Sequence[str]) -> str:
+    """One line for whatever shell the user has there; /bin/sh does the rest."""
+    python = _shell_path(host.python or DEFAULT_PYTHON)
+    script = (
+        f"cd -- {_shell_path(host.folder)} 2>/dev/null || exit {_NO_FOLDER}; "
+        f"[ -f scripts/train.py ] || exit {_NO_TANDEM}; "
+        f"[ -f scripts/hosts.py ] || exit {_OLD_TANDEM}; "
+        f"command -v {python} >/dev/null 2>&1 || exit {_NO_PYTHON}; "
+        f"exec {python} {shlex.join(arguments)}"
+    )
+    return f"exec sh -c {shlex.quote(script)}"
+
+
+def _shell_path(path: str) -> str:
+    """A path in quotes; a leading ~ is that user's home there."""
+    if path == "~":
+        return '"$HOME"'
+    if path.startswith("~/"):
+        return f'"$HOME"/{shlex.quote(path[2:])}' if path[2:] else '"$HOME"'
+    return shlex.quote(path)
+
+
+def ssh_environment() -> dict[str, str]:
+    """The variables for ssh: it asks for no password in a window of its own."""
+    return {name: value for name, value in os.environ.items() if name not in ("SSH_ASKPASS", "SSH_ASKPASS_REQUIRE")}
+
+
+def ssh_fault(host: Host, exit_code: int, output: str) -> HostError | None:
+    """What went wrong before Tandem's program ran there; None if it has run."""
+    folder, python = printable(host.folder), printable(host.python or DEFAULT_PYTHON)
+    own = {
+        _NO_FOLDER: HostError(
+            f"{host} has no folder {folder}, or you cannot enter it", "Clone Tandem there, or correct the folder"
+        ),
+        _NO_TANDEM: HostError(f"the folder {folder} on {host} is not Tandem's", "Correct the folder of this machine"),
+        _OLD_TANDEM: HostError(
+            f"Tandem on {host}, in {folder}, is too old to be started over ssh", "Update it there: git pull"
+        ),
+        _NO_PYTHON: HostError(
+            f"{host} has no Python {python} in {folder}", "Run ./scripts/setup.sh there, or set the machine's Python"
+        ),
+    }
+    if exit_code != SSH_FAILED:
+        return own.get(exit_code)
+    return _connection_fault(host, output)
+
+
+def _connection_fault(host: Host, output: str) -> HostError:
+    port = "" if host.port is None else f"-p {host.port} "
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in output:
+        return HostError(
+            f"the host key of {host} is not the one that is known here, so somebody else may be answering",
+            "If the machine was set up anew, remove the old key (ssh-keygen -R) and connect once: "
+            f"ssh {port}{host.target}",
+        )
+    if "Host key verification failed" in output or "host key is known for" in output:
+        return HostError(
+            f"the host key of {host} is unknown here", f"Connect once and compare it: ssh {port}{host.target}"
+        )
+    if re.search(r"Permission denied|Too many authentication failures|No supported authentication", output):
+        return HostError(
+            f"{host} does not accept your key",
+            f"Copy it there: ssh-copy-id {port}{host.target}; a key with a passphrase must be in ssh-agent (ssh-add)",
+        )
+    said = last_lines(output, 1)
+    if "Could not resolve hostname" in output:
+        return HostError(f"{host} is not reachable: no machine and no entry of ~/.ssh/config has this name")
+    if re.search(r"connect to host|timed out|Connection (closed|reset|refused)|Network is unreachable", output):
+        return HostError(
+            f"{host} is not reachable: {said.rstrip('.')}", "Check that it is on, its address, and that sshd runs there"
+        )
+    return HostError(f"ssh to {host} has failed: {said.rstrip('.') or 'without a message'}")
+
+
+def last_lines(output: str, count: int = _LAST_LINES) -> str:
+    """The last lines that are not empty, made printable."""
+    return printable("\n".join([line.rstrip() for line in output.splitlines() if line.strip()][-count:]), lines=True)
