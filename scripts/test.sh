@@ -35,6 +35,7 @@ install_system_packages
 ./scripts/setup.sh --dev || exit
 # The ranks of a test share few cores; with a thread per core each, they would only wait for one another.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+unset PYTHONDONTWRITEBYTECODE # container images set it; each of a thousand processes would compile its modules
 
 check ruff -m ruff check --quiet --output-format concise .
 check format -m ruff format --quiet --check --output-format concise .
