@@ -43,7 +43,7 @@ def find_backup(resume: str | None, folder: RunFolder, report: Report, ranks: Ra
     asked = ranks.gather("resume", resume or "")
     if not any(asked):
         return None
-    verifier = _verifier(folder, ranks)
+    verifier = verifying_rank(folder, ranks)
     own = _newest(folder) if ranks.rank == verifier and resume == LATEST else _Newest()
     found = ranks.gather("newest backup", own.model_dump_json())
     if resume != LATEST:
@@ -67,7 +67,7 @@ def find_backup(resume: str | None, folder: RunFolder, report: Report, ranks: Ra
 
 def open_verified(backup: Path, folder: RunFolder, ranks: RankGroup) -> StoredState:
     """As `open_backup`, with checksums that one rank of each machine computes. Called by all ranks."""
-    verifier = _verifier(folder, ranks)
+    verifier = verifying_rank(folder, ranks)
     own = "" if ranks.rank != verifier or is_verified(backup) else find_damage(backup) or ""
     if fault := ranks.gather("backup verified", own)[verifier]:
         raise not_resumable(printable(fault, 1000))
@@ -94,8 +94,8 @@ def _is_here(said: _Newest, folder: RunFolder) -> bool:
         return False
 
 
-def _verifier(folder: RunFolder, ranks: RankGroup) -> int:
-    """The first rank of this rank's machine that sees the same run folder."""
+def verifying_rank(folder: RunFolder, ranks: RankGroup) -> int:
+    """The first rank of this rank's machine that sees the same run folder: the one that computes checksums."""
     rows = ranks.cluster_info.rows
     group = ranks.shared_folder_groups("runs_dir", folder.path).group
     return next(rank for rank in group if rows[rank].host == rows[ranks.rank].host)

@@ -1,4 +1,4 @@
-"""Resuming on several ranks of one machine: every file of the backup is hashed once, by one of them."""
+"""Resuming on several ranks of one machine: one of them hashes each file of the backup, and the best weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.checkpoint import backup_files
+from modules.checkpoint import backup_files, best_weights
 from modules.checkpoint.backup_list import complete_backups
 from modules.config import TrainConfig
 from modules.distributed import RankEnv, spawn
@@ -41,6 +41,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
 
 def _config(images: Path, top: Path, mode: str, name: str, max_steps: int) -> TrainConfig:
     settings = {**group_settings(RANKS), **TIMEOUTS, "training_mode": mode, "precision": "fp64"}
+    if mode == "distributed":
+        settings |= {"validation_split": 0.2, "validate_every": "4 steps", "restore_best": True}
     settings |= {"backup_every": "2 steps", "backups_kept": 5, "run_name": name, "max_steps": max_steps}
     return tiny_config(images, top, **settings)
 
@@ -54,7 +56,7 @@ def _work(rank: RankEnv, top: Path, images: Path, ports: list[int]) -> None:
         hashed[f"{path.parent.name}/{path.name}"] = hashed.get(f"{path.parent.name}/{path.name}", 0) + 1
         return file_sha256(path)
 
-    backup_files.file_sha256 = counted
+    backup_files.file_sha256 = best_weights.file_sha256 = counted  # type: ignore[attr-defined]
     left = iter(ports)
     for mode in MODES:
         config = _config(images, top, mode, mode, 4)
@@ -95,7 +97,10 @@ def test_one_rank_hashes_each_file_once(place: Path, mode: str, case: str) -> No
     ranks = [json.loads((place / f"{mode}-{case}-{rank}.json").read_text()) for rank in range(RANKS)]
     assert [len(rank["hashed"]) > 0 for rank in ranks] == [True, False]
     assert set(ranks[0]["hashed"].values()) == {1}
-    read = {name.split("/")[0] for name in ranks[0]["hashed"]}
+    read = {name.split("/")[0] for name in ranks[0]["hashed"] if "-loss-" not in name}
+    if mode == "distributed" and case != "none":
+        best = [name for name in ranks[0]["hashed"] if "-loss-" in name]
+        assert best == [f"{next(run.folder.best_dir.iterdir()).name}/weights.safetensors"]
     newest = complete_backups(run.folder.backup_dir)
     if case == "none":
         assert all(rank["code"] != 0 for rank in ranks)

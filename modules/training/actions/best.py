@@ -16,6 +16,7 @@ from modules.training.actions.action import Action, ActionContext, inference_mod
 from modules.training.checkpoint_state import full_weights
 from modules.training.checkpoint_sync import local_copy
 from modules.training.early_stopping import EarlyStopping, keeps_best
+from modules.training.find_backup import verifying_rank
 from modules.training.setup import Components
 
 _Best: TypeAlias = "tuple[BestValidation, Mapping[str, Tensor]]"
@@ -84,17 +85,20 @@ def _read(components: Components, stopping: EarlyStopping, ranks: RankGroup) -> 
     path = None if step is None else BestWeights(folder.best_dir).find(step)
     if step is not None:
         fault = f"the weights of step {step}, whose validation was the best, are not in {folder.best_dir}."
+    verifier, digest = verifying_rank(folder, ranks), ""
     if path is not None:
         try:
-            own = read_best(path)
+            own = read_best(path) if ranks.rank == verifier else None
+            digest = best_sha256(path)
         except ResumeError as error:
             fault = str(error)
-    digests = ranks.gather("best weights", "" if own is None or path is None else best_sha256(path))
+    verified = ranks.gather("best weights verified", digest if ranks.rank == verifier else "")[verifier]
+    digests = ranks.gather("best weights", digest if digest == verified else "")
     fault = ranks.gather("no best weights", fault)[0]
     if not digests[0]:
         return fault
     has_it = [digest == digests[0] for digest in digests]
     with local_copy(path, has_it, digests[0], BEST_FILES, "best weights", folder, ranks) as copy:
         if own is None or not has_it[ranks.rank]:
-            own = read_best(copy)
+            own = read_best(copy, is_verified=has_it[ranks.rank])
     return own
