@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from types import TracebackType
 
 MAX_LORA_SCALE = 100.0
+MOST_LORA_SCALES = 16
 
 
 def prepare_program() -> None:
@@ -98,6 +99,37 @@ def add_lora_scale(parser: argparse.ArgumentParser, loras: str) -> None:
         metavar="X",
         help=f"strength of the LoRA: 1 as trained, 0 none (default: 1); once, or as often as {loras}",
     )
+
+
+def add_lora_scales(parser: argparse.ArgumentParser) -> None:
+    """Add `--lora_scales`, several strengths of all LoRAs."""
+    parser.add_argument(
+        "--lora_scales",
+        default="",
+        metavar="X,Y,...",
+        help="several strengths of all LoRAs, such as 0,0.5,1: a row of the same seeds with each, side by side",
+    )
+
+
+def lora_strengths(text: str, files: Sequence[str], scales: Sequence[float] | None) -> list[float]:
+    """The strengths of `--lora_scales`; none if it is empty. Raises ConfigError."""
+    from modules.config import ConfigError
+
+    if not text:
+        return []
+    if not files or scales:
+        reason = "--lora_scale is given, too" if scales else "no --lora is given"
+        raise ConfigError(f"--lora_scales is {text!r}, but {reason}; omit one of them, or give a --lora.")
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not 1 <= len(found) <= MOST_LORA_SCALES or not all(abs(scale) <= MAX_LORA_SCALE for scale in found):
+        raise ConfigError(
+            f"--lora_scales is {text!r}; use 1 to {MOST_LORA_SCALES} numbers from -{MAX_LORA_SCALE:g} to "
+            f"{MAX_LORA_SCALE:g}, such as 0,0.5,1."
+        )
+    return found
 
 
 def lora_scales(files: Sequence[str], scales: Sequence[float] | None, option: str) -> list[float]:

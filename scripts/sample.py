@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_lora_scale, add_trust_code, add_version, allow_code, lora_scales, prepare_program
+from scripts.common import (
+    add_lora_scale,
+    add_lora_scales,
+    add_trust_code,
+    add_version,
+    allow_code,
+    lora_scales,
+    lora_strengths,
+    prepare_program,
+)
 
 prepare_program()
 
@@ -30,7 +39,8 @@ from modules.run.format_progress import BYTES, format_progress
 from scripts.sample_events import SampleEvents
 
 if TYPE_CHECKING:
-    from modules.families._family import Family, SampleRequest
+    from modules.families._family import Family
+    from scripts.sample_images import Loaded
 
 MOST_IMAGES = 10_000  # of a prompt; the requests of all are made before the first image
 
@@ -84,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
         "--lora", action="append", default=[], metavar="FILE", help="a LoRA file to apply; may be given several times"
     )
     add_lora_scale(top, "--lora")
+    add_lora_scales(top)
     top.add_argument(
         "--family",
         help="family of a model that Tandem did not write, if it is not found, such as stable_diffusion_xl or flux",
@@ -130,36 +141,34 @@ def parser() -> argparse.ArgumentParser:
 
 def generate(options: argparse.Namespace, events: SampleEvents) -> None:
     """Load the model through its family and generate. Raises TandemError or OSError."""
-    from scripts.sample_images import find_device, free_number, move_to, write_grid, write_images
+    from scripts.sample_images import find_device, free_number, write_grid, write_rows
 
     if not 1 <= options.count <= MOST_IMAGES:
         raise ConfigError(f"--count is {options.count}; use 1 to {MOST_IMAGES}.")
     device = find_device(options.device)
     folder = Path(options.out)
     events.report("loading")
-    family, config, requests, origin = load(options, events, device.type)
-    for note in notes(family, config, options):
+    strengths = lora_strengths(options.lora_scales, options.lora, options.lora_scale)
+    loaded = load(options, events, device.type)
+    for note in notes(loaded.family, loaded.config, options):
         print(f"Note: {note}", file=sys.stderr)
         events.report("note", message=note)
-    precision = move_to(device, family, config)
     folder.mkdir(parents=True, exist_ok=True)
     first = free_number(folder)
-    images = write_images(requests, family, precision, folder, origin, events)
+    images = write_rows(loaded, strengths, device, folder, events)
+    requested = len(loaded.requests) * max(1, len(strengths))
     if len(images) > 1 and not options.no_grid:
-        write_grid(images, folder, first)
-    events.report("finished", images=len(images), stopped=len(images) < len(requests))
+        columns = len(loaded.requests) if len(loaded.requests) > 1 else len(strengths)
+        write_grid(images, folder, first, columns if strengths else 0)
+    events.report("finished", images=len(images), stopped=len(images) < requested)
 
 
-def load(
-    options: argparse.Namespace, events: SampleEvents, device_type: str
-) -> tuple[Family, TrainConfig, list[SampleRequest], dict[str, str]]:
-    """The model with its LoRAs on the CPU, its config, the images to generate, and what they were generated with.
-
-    Raises TandemError or OSError.
-    """
+def load(options: argparse.Namespace, events: SampleEvents, device_type: str) -> Loaded:
+    """What `options` name. Raises TandemError or OSError."""
     from modules.families._by_name import family_class
     from modules.training.methods.method import apply_adapter
     from modules.training.sample_requests import sample_requests
+    from scripts.sample_images import Loaded
     from scripts.sample_lora import model_config, read_loras, with_parts_of
 
     scales = lora_scales(options.lora, options.lora_scale, "--lora")
@@ -184,10 +193,7 @@ def load(
         raise base_model_error(error, config, options) from error
     if saved_model is not None:
         apply_adapter(family, config, saved_model)
-    for lora in loras:
-        lora.merge_into(family)
-    origin = {"model": options.model} | ({"lora": ", ".join(map(str, loras))} if loras else {})
-    return family, config, requests, origin
+    return Loaded(family, loras, config, requests, {"model": options.model})
 
 
 def with_precision(config: TrainConfig, precision: str | None, family: type[Family], device_type: str) -> TrainConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,18 @@ from modules.training.memory_guard import OutOfMemory, is_out_of_memory
 from modules.training.move_model import move_model
 from modules.training.precision import Precision
 from scripts.sample_events import SampleEvents
+from scripts.sample_lora import LoraFile, LoraLayers
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model on the CPU, the LoRAs to merge into it, its config, the images to generate, and what is noted in them."""
+
+    family: Family
+    loras: Sequence[LoraFile]
+    config: TrainConfig
+    requests: Sequence[SampleRequest]
+    origin: Mapping[str, str]
 
 
 def find_device(name: str | None) -> torch.device:
@@ -41,25 +53,52 @@ def move_to(device: torch.device, family: Family, config: TrainConfig) -> Precis
     return Precision(config.precision, device)
 
 
+def write_rows(
+    loaded: Loaded, strengths: Sequence[float], device: torch.device, folder: Path, events: SampleEvents
+) -> list[tuple[Image.Image, str]]:
+    """The images with each strength of the LoRAs, and their captions; without any, once with the LoRAs' own.
+
+    Raises TandemError, or OSError if an image cannot be written.
+    """
+    if not strengths:
+        for lora in loaded.loras:
+            lora.merge_into(loaded.family)
+        precision = move_to(device, loaded.family, loaded.config)
+        return write_images(loaded, loaded.loras, precision, folder, events)
+    layers = LoraLayers(loaded.family, loaded.loras)
+    images: list[tuple[Image.Image, str]] = []
+    for row, strength in enumerate(strengths):
+        if events.is_stopped:
+            break
+        loras = layers.merge(strength)
+        precision = move_to(device, loaded.family, loaded.config)
+        made = write_images(loaded, loras, precision, folder, events, (row, len(strengths)))
+        images += [(image, f"strength {strength:g}  {prompt}") for image, prompt in made]
+    return images
+
+
 def write_images(
-    requests: Sequence[SampleRequest],
-    family: Family,
+    loaded: Loaded,
+    loras: Sequence[LoraFile],
     precision: Precision,
     folder: Path,
-    origin: Mapping[str, object],
     events: SampleEvents,
+    row: tuple[int, int] = (0, 1),
 ) -> list[tuple[Image.Image, str]]:
     """Generate and write an image for each request, until one is told to stop; returns them with their prompts.
 
-    Raises OutOfMemory, or OSError if an image cannot be written.
+    `row` of how many rows it is, for the events. Raises OutOfMemory, or OSError if an image cannot be written.
     """
+    family, requests = loaded.family, loaded.requests
+    origin = {**loaded.origin, **({"lora": ", ".join(map(str, loras))} if loras else {})}
     first, images = free_number(folder), list[tuple[Image.Image, str]]()
+    before, total = row[0] * len(requests), row[1] * len(requests)
     with events.stopping_after_the_image():
         for number, request in enumerate(requests):
             if events.is_stopped:
                 break
-            events.step(number + 1, len(requests), 0, request.steps)
-            family.on_sampling_step = partial(events.step, number + 1, len(requests))
+            events.step(before + number + 1, total, 0, request.steps)
+            family.on_sampling_step = partial(events.step, before + number + 1, total)
             image = _generate(family, request, precision)
             file = folder / f"sample-{first + number:02d}.png"
             save_image(image, file, {**asdict(request), **family.sample_metadata(), **origin})
@@ -69,10 +108,10 @@ def write_images(
     return images
 
 
-def write_grid(images: Sequence[tuple[Image.Image, str]], folder: Path, number: int) -> None:
-    """Write all images side by side."""
+def write_grid(images: Sequence[tuple[Image.Image, str]], folder: Path, number: int, columns: int = 0) -> None:
+    """Write all images side by side, `columns` in a row if given."""
     file = folder / f"grid-{number:02d}.png"
-    save_image(make_grid(images), file, {"prompt": "all samples"})
+    save_image(make_grid(images, columns), file, {"prompt": "all samples"})
     print(file)
 
 

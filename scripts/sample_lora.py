@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from modules.checkpoint import read_model_config
 from modules.checkpoint.formats import AdapterWeights, SafetensorsFile, adapter_file, lora_of_family, read_adapter
@@ -16,7 +18,7 @@ from modules.config.family_files import family_names
 from modules.config.known_models import known_model
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
-from modules.training.methods.lora import adapter_names, merge_lora
+from modules.training.methods.lora import adapter_names, layer_name, merge_lora
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SIDES = {"stable_diffusion": 512, "stable_diffusion_xl": 1024}  # pixels, of the published models
@@ -39,6 +41,38 @@ class LoraFile:
         merge_lora(
             family, self.adapters, f"--lora {str(self.file)!r}", self.scale, lora_of_family(adapter_file(self.file))
         )
+
+
+class LoraLayers:
+    """The layers that LoRAs change, as they were loaded, so that other strengths start from the same numbers.
+
+    Make it before the model is moved and before anything is merged: the layers' weights stay in host memory.
+    """
+
+    def __init__(self, family: Family, loras: Sequence[LoraFile]) -> None:
+        self._family, self._loras = family, loras
+        layers = dict(family.model.named_modules())
+        names = {layer_name(adapter) for lora in loras for adapter in lora.adapters}
+        found = {name: getattr(layers.get(name), "weight", None) for name in names}
+        self._weights = {name: weight.detach() for name, weight in found.items() if isinstance(weight, torch.Tensor)}
+
+    def merge(self, scale: float) -> list[LoraFile]:
+        """Merge the LoRAs at this strength, as if the model had just been loaded; returns them with it.
+
+        Raises ConfigError as they do.
+        """
+        layers = dict(self._family.model.named_modules())
+        for name, weight in self._weights.items():
+            layer = layers[name]
+            if not isinstance(getattr(layer, "weight", None), torch.nn.Parameter):
+                raise ConfigError(
+                    f"--lora_scales: the layer {name!r} is quantised, and takes one strength.", "Use --lora_scale."
+                )
+            layer.weight.data = weight.clone()
+        loras = [replace(lora, scale=scale) for lora in self._loras]
+        for lora in loras:
+            lora.merge_into(self._family)
+        return loras
 
 
 def model_folder(name: str) -> Path:

@@ -12,7 +12,7 @@ from app.base_model import BaseModelInfo, inspect_base_model
 from app.form.path_fields import CHECK_AFTER_MS
 from app.form.setting_text import format_value, help_text
 from app.generate.history import Prompt
-from app.generate.settings import OPTIONS, check, families
+from app.generate.settings import OPTIONS, check, families, parse_strengths
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Switch, TextBox, add_tooltip, card, frame, popup_menu, text
@@ -285,6 +285,8 @@ def _typed(option: Option, typed: str) -> object:
     """The text of a field as a value to be checked."""
     if option.type == "text":
         return typed
+    if option.type == "numbers":
+        return parse_strengths(typed)
     stripped = typed.strip().replace(",", ".")
     return None if option.optional and not stripped else stripped
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from app.child_program import ChildProgram
-from app.generate.settings import GenerateSettings, arguments
+from app.generate.settings import GenerateSettings, arguments, number_of_images
 from modules import ROOT
 from modules.files import FileFault, Record, decode_json, is_plain_name, printable, read_lines, validate_record
 from modules.run.format_progress import BYTES, format_progress
@@ -77,7 +77,7 @@ class GenerateJob:
         if self._child is not None:
             return
         self._place = tempfile.TemporaryDirectory(prefix="tandem-generate-")
-        self.files, self.note, self._read, self._wanted = [], "", 0, settings.count
+        self.files, self.note, self._read, self._wanted = [], "", 0, number_of_images(settings)
         self._is_stopping = self._is_killed = self._is_over = False
         self._folder = Path(settings.folder.strip()).expanduser()
         self.status = JobStatus("Starting: loading Python and libraries takes a few seconds.", fraction=None)

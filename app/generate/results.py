@@ -42,6 +42,8 @@ def read_image(file: Path, number: int) -> tuple[SampleFile, str]:
     settings = read_settings(file)
     prompt, seed = printable(settings.get("prompt", ""), 300), settings.get("seed")
     caption = f"seed {seed}   {prompt}" if type(seed) is int else prompt
+    strength = printable(settings.get("lora", ""), 300).rpartition(":")[2]
+    caption = f"strength {strength}   {caption}" if strength else caption
     return SampleFile(str(file), prompt, 0, number), caption
 
 
@@ -99,6 +101,8 @@ class Results(tk.Frame):
         self._use = use
         self._viewer: Viewer | None = None
         self.items: list[tuple[SampleFile, str]] = []
+        self._row: list[Path] = []  # images that stay in the order in which they were generated, before all others
+        self._row_length = 0
         holder = card(self)
         holder.pack(fill="both", expand=True)
         self.grid_view = TileGrid(holder, self._open, _EMPTY)
@@ -109,8 +113,14 @@ class Results(tk.Frame):
         self.grid_view.close()
         super().destroy()
 
+    def begin(self, row_length: int) -> None:
+        """Images are about to be generated: so many belong side by side, in their order (0: any, the newest first)."""
+        self._row, self._row_length = [], row_length
+        self.grid_view.set_row_length(row_length)
+
     def show(self, items: list[tuple[SampleFile, str]]) -> None:
         """Show these images."""
+        items = self._in_rows(items)
         if items != self.items:
             self.items = items
             self.grid_view.show(items)
@@ -119,8 +129,15 @@ class Results(tk.Frame):
         """Show an image that has just been generated, before all others."""
         known = {Path(sample.file) for sample, _ in self.items}
         if file not in known:
-            self.items = [read_image(file, len(known) + 1), *self.items][:MAX_IMAGES]
+            if self._row_length:
+                self._row.append(file)
+            self.items = self._in_rows([read_image(file, len(known) + 1), *self.items][:MAX_IMAGES])
             self.grid_view.show(self.items)
+
+    def _in_rows(self, items: list[tuple[SampleFile, str]]) -> list[tuple[SampleFile, str]]:
+        by_file = {Path(item[0].file): item for item in items}
+        first = [by_file.pop(file) for file in self._row if file in by_file]
+        return [*first, *by_file.values()]
 
     def of_prompt(self, prompt: str) -> list[SampleFile]:
         """All images, for the viewer."""

@@ -35,7 +35,7 @@ class RunModel:
         found: dict[str, object] = {
             "model": self.model,
             "lora": self.lora,
-            "lora_scale": 1.0,
+            "lora_scale": (1.0,),
             "family": "automatic",  # the LoRA's folder says it
             "width": self.width,
             "height": self.height,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from app.form.setting_text import fault_message
 from modules.config import Option, Sample, faults, options, setting
@@ -14,6 +15,7 @@ from modules.config.family_files import family_names
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS
 
 AUTOMATIC: Final = "automatic"
+MOST_STRENGTHS: Final = 16  # as in scripts/common.py
 GENERATES_NOTHING: Final = ("classifier",)  # a test compares with the families themselves
 
 
@@ -41,14 +43,17 @@ class GenerateSettings(Sample):
         help="Optional: a LoRA file of any trainer, which is applied to the base model.",
         picks="file",
     )
-    lora_scale: float = setting(
-        1.0, title="LoRA strength", help="1 as trained, 0 none, above 1 exaggerates.", ge=-100, le=100
+    lora_scale: tuple[Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)], ...] = setting(
+        (1.0,),
+        title="LoRA strength",
+        help="1 as trained, 0 none, above 1 exaggerates. Several, such as 0, 0.5, 1, give a row of images each, of the "
+        "same seeds.",
     )
     prompt: str = setting("", title="Prompt", help="What to generate.", picks="long_text")
     random_seed: bool = setting(
         True,
         title="Random seed",
-        help="Choose a new seed each time. Switch off to repeat an image, for example with another LoRA strength.",
+        help="Choose a new seed each time. Switch off to repeat an image, for example with another LoRA.",
     )
     count: int = setting(
         1, title="Number of images", help="Images of one prompt, with consecutive seeds.", ge=1, le=100
@@ -68,15 +73,17 @@ def check(values: Mapping[str, object]) -> tuple[GenerateSettings | None, dict[s
         settings = GenerateSettings.model_validate(values)
     except ValidationError as error:
         found = faults(error, GenerateSettings)
+        named = [(fault.path.partition(".")[0], fault) for fault in found]
         return None, {
-            fault.path: fault_message(fault, OPTIONS[fault.path]) if fault.path in OPTIONS else fault.sentence
-            for fault in found
+            name: fault_message(fault, OPTIONS[name]) if name in OPTIONS else fault.sentence for name, fault in named
         }
     missing = {}
     if not settings.model.strip():
         missing["model"] = "Choose a base model, or a run with “Runs”."
     if not settings.prompt.strip():
         missing["prompt"] = "Say what to generate."
+    if settings.lora.strip() and not 1 <= len(settings.lora_scale) <= MOST_STRENGTHS:
+        missing["lora_scale"] = f"Give 1 to {MOST_STRENGTHS} numbers, such as 0, 0.5, 1."
     if not settings.folder.strip():
         missing["folder"] = "Choose a folder for the images."
     for name in ("prompt", "negative_prompt"):
@@ -105,8 +112,31 @@ def arguments(settings: GenerateSettings, events: Path) -> list[str]:
     if settings.device != AUTOMATIC:
         given["device"] = settings.device
     if settings.lora.strip():
-        given |= {"lora": _path(settings.lora), "lora_scale": settings.lora_scale}
+        several = ",".join(f"{scale:g}" for scale in settings.lora_scale)
+        given |= {
+            "lora": _path(settings.lora),
+            "lora_scales" if len(settings.lora_scale) > 1 else "lora_scale": several,
+        }
     return ["--no_grid", *(f"--{name}={value}" for name, value in given.items() if value is not None)]
+
+
+def row_length(settings: GenerateSettings) -> int:
+    """How many images belong side by side: those of a LoRA strength, or one of each; 0 with only one strength."""
+    if not settings.lora.strip() or len(settings.lora_scale) < 2:
+        return 0
+    return settings.count if settings.count > 1 else len(settings.lora_scale)
+
+
+def number_of_images(settings: GenerateSettings) -> int:
+    """With all strengths of the LoRA."""
+    return settings.count * (len(settings.lora_scale) if settings.lora.strip() else 1)
+
+
+def parse_strengths(typed: str) -> list[str]:
+    """The numbers in "0, 0.5, 1" or "0,5; 1"; a single comma between digits ("0,5") is a decimal one."""
+    if ";" in typed or not ("." in typed or typed.count(",") > 1 or re.search(r",\s", typed)):
+        return [part.strip().replace(",", ".") for part in typed.split(";")]
+    return [part.strip() for part in typed.split(",")]
 
 
 def families() -> list[str]:

@@ -17,6 +17,7 @@ from modules.run.view.event_records import SampleFile
 
 NO_SAMPLES: Final = "No samples yet.\nThey are generated at the interval set under Sampling, and when you press Sample."
 SIDE: Final = 168  # unscaled pixels, at least
+_LEAST: Final = 72  # in a row of a given length
 _LARGEST: Final = 448
 _STEP: Final = 16  # pixels: a window being resized need not read all images again at each of its sizes
 _GAP: Final = 14
@@ -38,6 +39,7 @@ class TileGrid(tk.Frame):
         self._photos: OrderedDict[tuple[int, str, int], ImageTk.PhotoImage] = OrderedDict()
         self._items: Sequence[tuple[SampleFile, str]] = ()
         self._focused = 0
+        self._row_length = 0
         self._top = 0
         self._poll_job = ""
         self.canvas = tk.Canvas(self, borderwidth=0, highlightthickness=0, takefocus=1)
@@ -57,6 +59,11 @@ class TileGrid(tk.Frame):
         self._tiles.cancel_pending()
         self.draw()
 
+    def set_row_length(self, images: int) -> None:
+        """Show so many images side by side if there is room, however small they get; 0 for any number."""
+        self._row_length = images
+        self.draw()
+
     def clear(self) -> None:
         """Forget all images: those of another run may have the same names."""
         self._tiles.clear()
@@ -70,7 +77,11 @@ class TileGrid(tk.Frame):
 
     @property
     def columns(self) -> int:
-        """The fewest columns with which all images are in sight, or else as many as fit."""
+        """The fewest columns with which all images are in sight, or else as many as fit, unless rows are given."""
+        if self._row_length:
+            return min(
+                self._row_length, max(1, (self.canvas.winfo_width() - theme.px(_GAP)) // theme.px(_LEAST + _GAP))
+            )
         most = max(1, (self.canvas.winfo_width() - theme.px(_GAP)) // theme.px(SIDE + _GAP))
         for columns in range(1, min(most, len(self._items)) + 1):
             rows = -(-len(self._items) // columns)
@@ -81,7 +92,8 @@ class TileGrid(tk.Frame):
     def _cell(self, columns: int) -> tuple[int, int]:
         """Width and height in pixels of a cell with its gaps, if the columns fill the width."""
         width = (self.canvas.winfo_width() - theme.px(_GAP)) // columns
-        width = max(theme.px(SIDE + _GAP), min(width, theme.px(_LARGEST + _GAP)))
+        least = _LEAST if self._row_length else SIDE
+        width = max(theme.px(least + _GAP), min(width, theme.px(_LARGEST + _GAP)))
         return width, width + theme.px(_CAPTION_HEIGHT)
 
     @property

@@ -89,8 +89,10 @@ def parse_about(name: str, about: str) -> FamilyAbout:
 
 def _declared(name: str) -> tuple[str, str]:
     """The text of `about`, a literal in the file of a family, and the name of its base class."""
-    for family in ast.walk(ast.parse(read_text(FAMILIES_DIR / f"{name}.py"))):
-        for node in family.body if isinstance(family, ast.ClassDef) else ():
+    for family in ast.parse(read_text(FAMILIES_DIR / f"{name}.py")).body:
+        if not isinstance(family, ast.ClassDef):
+            continue
+        for node in family.body:
             if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["about"]:
                 return str(ast.literal_eval(node.value)), "".join(getattr(base, "id", "") for base in family.bases)
     return "", ""

@@ -31,12 +31,12 @@ def save_image(image: Image.Image, file: Path, settings: Mapping[str, object]) -
     partial.replace(file)
 
 
-def make_grid(images: Sequence[tuple[Image.Image, str]]) -> Image.Image:
-    """All (image, prompt) side by side, each scaled to a tile with its prompt below.
+def make_grid(images: Sequence[tuple[Image.Image, str]], columns: int = 0) -> Image.Image:
+    """All (image, prompt) side by side, each scaled to a tile with its prompt below; `columns` in a row if given.
 
     Small images are enlarged without smoothing, so that their pixels stay visible.
     """
-    columns = max(1, min(len(images), math.ceil(math.sqrt(len(images) * 1.4))))
+    columns = columns or max(1, min(len(images), math.ceil(math.sqrt(len(images) * 1.4))))
     rows = math.ceil(len(images) / columns)
     cell_width, cell_height = TILE + GAP, TILE + CAPTION_HEIGHT + GAP
     sheet = Image.new("RGB", (columns * cell_width + GAP, rows * cell_height + GAP), BACKGROUND)

@@ -123,9 +123,11 @@ def test_the_strength_of_a_lora_and_the_options_it_was_trained_with(
     base = ["--model", models("stable_diffusion")]
     lora = [*base, "--lora", run.folder.model_dir / "pytorch_lora_weights.safetensors"]
     (saved,) = generated("--model", run.folder.model_dir)
-    (whole,), (none,) = (generated(*lora, "--lora_scale", scale) for scale in (1, 0))
+    none, half, whole = generated(*lora, "--lora_scales", "0,0.5,1")
     assert pixels(whole) == pixels(saved), "the base model with the LoRA is what the run saved"
-    assert pixels(none) != pixels(whole)
+    assert len({pixels(none), pixels(half), pixels(whole)}) == 3
+    (alone,) = generated(*lora, "--lora_scale", "0.5")
+    assert pixels(half) == pixels(alone), "as if it had been loaded with this strength"
     with Image.open(none) as image:
         settings = json.loads(image.info["tandem"])
     assert settings["sampler"] == "euler"

@@ -179,6 +179,11 @@ def adapter_names(family: Family | type[Family]) -> dict[str, tuple[str, str]]:
     return {**family.adapter_prefixes, WHOLE_MODEL: (WHOLE_MODEL, f"lora_{WHOLE_MODEL}")}
 
 
+def layer_name(adapter: AdapterWeights) -> str:
+    """The name in `family.model` of the layer that an adapter is for."""
+    return adapter.module if adapter.submodule == WHOLE_MODEL else f"{adapter.submodule}.{adapter.module}"
+
+
 @torch.no_grad()
 def merge_lora(
     family: Family, weights: Iterable[AdapterWeights], source: str = "model", scale: float = 1.0, origin: str = ""
@@ -190,7 +195,7 @@ def merge_lora(
     """
     layers = dict(family.model.named_modules())
     for one in weights:
-        name = one.module if one.submodule == WHOLE_MODEL else f"{one.submodule}.{one.module}"
+        name = layer_name(one)
         weight = getattr(layers.get(name), "weight", None)
         if not isinstance(weight, Tensor) or not fits(one, weight.shape):
             has = "no such layer" if weight is None else f"one of the shape {list(weight.shape)}"
