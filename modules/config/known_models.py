@@ -110,6 +110,7 @@ _KLEIN_9B: Final = KnownModel(
     },
     {"vae": 0.08, "text_encoder": 8.19},
 )
+_FLUX2_DEV: Final = KnownModel("flux2", {"transformer": {}}, {"vae": 0.08, "text_encoder": 24.01})
 _KREA_2: Final = KnownModel("krea2", {"transformer": {}}, {"vae": 0.13, "text_encoder": 4.44})
 _QWEN_IMAGE: Final = KnownModel("qwen_image", {"transformer": {}}, {"vae": 0.13, "text_encoder": 8.29})
 _CHROMA: Final = KnownModel("chroma", {"transformer": {}}, {"vae": 0.08, "text_encoder": 4.76})
@@ -133,6 +134,7 @@ KNOWN_MODELS: Final[Mapping[str, KnownModel]] = {
     "black-forest-labs/FLUX.1-dev": KnownModel("flux", {"transformer": {"guidance_embeds": True}}, _CLIP_T5),
     "black-forest-labs/FLUX.1-Krea-dev": KnownModel("flux", {"transformer": {"guidance_embeds": True}}, _CLIP_T5),
     "black-forest-labs/FLUX.1-schnell": KnownModel("flux", {"transformer": {}}, _CLIP_T5),
+    "black-forest-labs/FLUX.2-dev": _FLUX2_DEV,
     "black-forest-labs/FLUX.2-klein-4B": _KLEIN_4B,
     "black-forest-labs/FLUX.2-klein-base-4B": _KLEIN_4B,
     "black-forest-labs/FLUX.2-klein-9B": _KLEIN_9B,

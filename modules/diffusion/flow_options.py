@@ -107,8 +107,8 @@ class GuidedFlowOptions(FlowOptions):
     guidance: float = setting(
         1.0,
         title="Training guidance",
-        help="The guidance scale that a guidance-distilled model (FLUX.1 dev) is told while it is trained. 1 is usual; "
-        "samples use their own guidance scale. Other models ignore it.",
+        help="The guidance scale that a guidance-distilled model (FLUX.1 dev, FLUX.2 dev) is told while it is trained. "
+        "1 is usual; samples use their own guidance scale. Other models ignore it.",
         advanced=True,
         ge=0,
         le=20,

@@ -25,6 +25,8 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.files import FileFault, open_regular, printable, read_json
 
 _LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
+# Processors of text and images, of which only the tokenizer is needed here: those of images need torchvision.
+_TOKENIZER_OF_PROCESSOR = {"PixtralProcessor": transformers.AutoTokenizer}
 _DAMAGED = "Copy or download the model folder again."
 
 
@@ -140,7 +142,7 @@ def load_flow_components(base_model: str | None, spec: FlowPipelineSpec, dtype: 
             transformer=_load_network(folder, "transformer", classes["transformer"], base_model_files.dtype_of(files)),
             vae=_load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval(),
             scheduler=scheduler_config(folder, "base_model"),
-            tokenizers={name: _load(folder, name, classes[name]) for name in spec.encoders.values()},
+            tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in spec.encoders.values()},
             index=index,
         )
 
@@ -226,7 +228,7 @@ def _component_classes(folder: Path, spec: FlowPipelineSpec) -> tuple[Any, dict[
         try:
             if not _is_component(entry) or entry[0] not in _LIBRARIES:
                 raise FileFault(f"names {printable(entry, 80)} as its {name}, not a class of diffusers or transformers")
-            kind = getattr(_LIBRARIES[entry[0]], entry[1], None)
+            kind = _TOKENIZER_OF_PROCESSOR.get(entry[1]) or getattr(_LIBRARIES[entry[0]], entry[1], None)
             if not _is_acceptable(kind, name, expected.get(name, ())):
                 raise FileFault(
                     f"names {printable(entry[1], 80)} as its {name}, which {index['_class_name']} cannot use"
@@ -241,7 +243,8 @@ def _is_acceptable(kind: object, name: str, expected: tuple[Any, ...]) -> bool:
     if not isinstance(kind, type):
         return False
     if name.startswith("tokenizer"):  # transformers has several classes for one tokenizer
-        return issubclass(kind, transformers.PreTrainedTokenizerBase | transformers.ProcessorMixin)
+        tokenizers = transformers.PreTrainedTokenizerBase | transformers.ProcessorMixin | transformers.AutoTokenizer
+        return issubclass(kind, tokenizers)
     if name == "scheduler":
         return issubclass(kind, diffusers.FlowMatchEulerDiscreteScheduler)
     base = ModelMixin if name in ("transformer", "vae") else transformers.PreTrainedModel
@@ -258,6 +261,11 @@ def _load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any
     argument = "torch_dtype" if issubclass(kind, ModelMixin) else "dtype"
     variant = base_model_files.variant_of(files)
     return _load(folder, name, kind, use_safetensors=True, variant=variant, **{argument: dtype})
+
+
+def _load_tokenizer(folder: Path, name: str, kind: Any) -> Any:
+    # without the argument AutoTokenizer would ask on the terminal whether to run code of the model's folder
+    return _load(folder, name, kind, **({"trust_remote_code": False} if kind is transformers.AutoTokenizer else {}))
 
 
 def _load(folder: Path, name: str, kind: Any, **arguments: object) -> Any:

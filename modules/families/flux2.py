@@ -1,4 +1,4 @@
-"""FLUX.2 klein (Black Forest Labs 2026): 4 B and 9 B parameters."""
+"""FLUX.2 (Black Forest Labs 2025, 2026): dev, which is guidance-distilled, with 32 B parameters, and klein."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 from torch import Tensor
 
 from modules.diffusion.flow_matching import SigmaShift
-from modules.diffusion.flow_options import FlowOptions
+from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
 from modules.families._flow_transformer import FlowTransformer, from_tokens, to_tokens
@@ -22,13 +23,15 @@ _INTERCEPT = _SHARE * 0.45666666 + (1 - _SHARE) * 1.89833333
 
 
 class Flux2(FlowTransformer):
-    """Three layers of Qwen3 encode the prompt, padded; latents are 2 x 2 patches, normalised by a batch norm."""
+    """Three layers of Qwen3 (klein) or Mistral Small 3 (dev) encode the prompt, padded; latents are 2 x 2 patches,
+    normalised by a batch norm."""
 
     about = (
-        "FLUX.2 klein by Black Forest Labs: 4 B or 9 B parameters (8 or 18 GB in bf16). 4 B: Apache "
-        "2.0; 9 B: non-commercial licence."
+        "FLUX.2 klein and dev by Black Forest Labs: 4 B, 9 B or 32 B parameters (8, 18 or 64 GB in bf16). klein 4 B: "
+        "Apache 2.0; klein 9 B and dev: non-commercial licences."
     )
-    spec = FlowPipelineSpec(("Flux2KleinPipeline",), {"text_encoder": "tokenizer"})
+    Options = GuidedFlowOptions
+    spec = FlowPipelineSpec(("Flux2KleinPipeline", "Flux2Pipeline"), {"text_encoder": "tokenizer"})
     architecture = "flux-2-klein"
     text_names = (PROMPT,)
     packed_latents = 1
@@ -59,12 +62,25 @@ class Flux2(FlowTransformer):
     def pipeline_arguments(
         self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
     ) -> dict[str, Any]:
-        """See FlowSampling; a distilled model ignores the guidance scale."""
-        return {
-            "prompt_embeds": prompt[PROMPT],
-            "negative_prompt_embeds": negative[PROMPT],
-            "guidance_scale": guidance_scale,
-        }
+        """See FlowSampling; a distilled klein ignores the guidance scale, and dev takes no negative prompt."""
+        arguments = {"prompt_embeds": prompt[PROMPT], "guidance_scale": guidance_scale}
+        return arguments if self._is_dev else {**arguments, "negative_prompt_embeds": negative[PROMPT]}
+
+    def modelspec(self) -> Mapping[str, str]:
+        """See Family."""
+        return {**super().modelspec(), "architecture": "flux-2-dev" if self._is_dev else self.architecture}
+
+    def count_tokens(self, caption: str) -> int:
+        """See FlowSampling; dev's pipeline puts its system message before the caption."""
+        if not self._is_dev:
+            return super().count_tokens(caption)
+        roles = (("system", SYSTEM_MESSAGE), ("user", caption))
+        messages = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in roles]
+        return len(self.components.tokenizers["tokenizer"].apply_chat_template(messages, return_dict=False))
+
+    @property
+    def _is_dev(self) -> bool:
+        return "Klein" not in self.components.pipeline_class.__name__
 
     @classmethod
     def shift_of(cls, options: FlowOptions, scheduler: Mapping[str, Any], index: Mapping[str, Any]) -> SigmaShift:

@@ -28,7 +28,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "flux": ("flux", "flux1", "flux_1", "flux_dev", "flux_schnell", "flux_dev_1", "flux_schnell_1"),
     "flux2": (
         *("flux2", "flux_2", "flux2_klein", "flux_2_klein", "flux2_klein_4b", "flux2_klein_9b"),
-        *("flux_2_klein_4b", "flux_2_klein_9b"),
+        *("flux_2_klein_4b", "flux_2_klein_9b", "flux2_dev", "flux_2_dev"),
     ),
     "chroma": ("chroma", "chroma1", "chroma_1"),
     "z_image": ("z_image", "zimage", "z_image_turbo"),
@@ -69,9 +69,8 @@ def fit_to_family(translation: Translation) -> None:
     _take_flow_options(translation)
     _fit_parts(translation)
     _fit_targets(translation)
-    for name, harmless in (("lora_layouts", "diffusers"), ("save_single_file", False)):
-        if data.get(name, harmless) != harmless:
-            translation.withdraw(name, f"files of {family} have the names of diffusers, which ComfyUI reads")
+    if data.get("lora_layouts", "diffusers") != "diffusers":
+        translation.withdraw("lora_layouts", f"a LoRA of {family} has the names of diffusers, which ComfyUI reads")
 
 
 def _take_flow_options(translation: Translation) -> None:

@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import (
+    AutoencoderKLFlux2,
+    DiffusionPipeline,
+    FlowMatchEulerDiscreteScheduler,
+    Flux2KleinPipeline,
+    Flux2Pipeline,
+    Flux2Transformer2DModel,
+)
 from torch import Tensor
+from transformers import AutoTokenizer, Mistral3ForConditionalGeneration
 
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example, stack_samples
@@ -20,8 +28,14 @@ CAPTIONS = ("a red disc", "a blue circle, number 2, on a table", "cat and dog")
 REQUEST = SampleRequest("a red disc", "a blue square", 64, 48, steps=2, guidance_scale=3.0, seed=7)
 
 
+def family_of(pipeline_name: str) -> str:
+    """The family that trains the tiny pipeline of this name."""
+    return pipeline_name.removesuffix("_dev")
+
+
 def load(family: str, folder: Path, **settings: object) -> FlowTransformer:
     """The family as a run loads it."""
+    family = family_of(family)
     config = TrainConfig.model_validate({"family": family, "base_model": str(folder), **settings})
     loaded = family_class(family).load(config)
     assert isinstance(loaded, FlowTransformer)
@@ -30,9 +44,21 @@ def load(family: str, folder: Path, **settings: object) -> FlowTransformer:
 
 def pipeline(folder: Path) -> Any:
     """diffusers' own pipeline of the folder."""
-    loaded = DiffusionPipeline.from_pretrained(folder)
+    is_dev = '"Flux2Pipeline"' in (folder / "model_index.json").read_text()
+    loaded = _flux2_dev_pipeline(folder) if is_dev else DiffusionPipeline.from_pretrained(folder)
     loaded.set_progress_bar_config(disable=True)
     return loaded
+
+
+def _flux2_dev_pipeline(folder: Path) -> Any:
+    """Without the processor that its index names, because that needs torchvision."""
+    return Flux2Pipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(folder / "scheduler"),
+        vae=AutoencoderKLFlux2.from_pretrained(folder / "vae"),
+        text_encoder=Mistral3ForConditionalGeneration.from_pretrained(folder / "text_encoder"),
+        tokenizer=AutoTokenizer.from_pretrained(folder / "tokenizer"),
+        transformer=Flux2Transformer2DModel.from_pretrained(folder / "transformer"),
+    )
 
 
 def example(number: int) -> Example:
@@ -113,9 +139,15 @@ def _flux2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, text_ids = pipe.encode_prompt(caption)
     ids = pipe._prepare_latent_ids(x_t)
     out = pipe.transformer(
-        pipe._pack_latents(x_t), states, timestep=sigma, img_ids=ids, txt_ids=text_ids, guidance=None
+        pipe._pack_latents(x_t),
+        states,
+        timestep=sigma,
+        img_ids=ids,
+        txt_ids=text_ids,
+        guidance=torch.ones(1) if pipe.transformer.config.guidance_embeds else None,
     ).sample
-    return cast(Tensor, pipe._unpack_latents_with_ids(out, ids, *x_t.shape[2:]))
+    size = x_t.shape[2:] if isinstance(pipe, Flux2KleinPipeline) else ()
+    return cast(Tensor, pipe._unpack_latents_with_ids(out, ids, *size))
 
 
 def _chroma(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
@@ -150,6 +182,7 @@ VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
     "stable_diffusion_3": _sd3,
     "qwen_image": _qwen_image,
     "flux2": _flux2,
+    "flux2_dev": _flux2,
     "chroma": _chroma,
     "krea2": _krea2,
 }

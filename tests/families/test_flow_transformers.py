@@ -36,7 +36,7 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     name = type(pipe).__name__
     if name == "QwenImagePipeline":
         given["true_cfg_scale"] = given.pop("guidance_scale")
-    elif name in ("FluxPipeline", "Flux2KleinPipeline"):
+    elif name in ("FluxPipeline", "Flux2KleinPipeline", "Flux2Pipeline"):
         given.pop("negative_prompt")
     generator = torch.Generator().manual_seed(REQUEST.seed)
     sizes = {"width": REQUEST.width, "height": REQUEST.height, "num_inference_steps": REQUEST.steps}
@@ -64,14 +64,14 @@ def test_the_loss_is_that_of_diffusers_and_of_what_is_not_cached(name: str, fold
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_sample_is_the_pipelines_to_the_bit(name: str, folders: dict[str, Path]) -> None:
     request = REQUEST
-    if name == "flux2":  # its pipeline has no negative prompt but the empty one
+    if name.startswith("flux2"):  # its pipelines have no negative prompt but klein's empty one
         request = type(REQUEST)(**{**REQUEST.__dict__, "negative_prompt": ""})
     sample = np.array(load(name, folders[name]).sample(request))
     assert sample.std() > 5
     assert np.array_equal(sample, drawn(folders[name]))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "flux2_dev"])  # saved as klein is
 def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     config = TrainConfig.model_validate(
         {"family": name, "base_model": str(folders[name]), "method": "lora", "lora_rank": 2, "lora_alpha": 2.0}

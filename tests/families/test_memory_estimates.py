@@ -31,7 +31,7 @@ QUANTIZED = ("z_image", "qwen_image")  # the families that stand for all where o
 FACTOR = 1.1  # between estimated and measured activations, see docs/models.md
 
 
-@pytest.fixture(scope="module", params=sorted(TINY))
+@pytest.fixture(scope="module", params=sorted(set(TINY) - {"flux2_dev"}))
 def flow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return request.param, TINY[request.param](tmp_path_factory.mktemp(request.param))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Tokenizer,
@@ -33,6 +36,7 @@ with quiet_libraries():
         ChromaPipeline,
         ChromaTransformer2DModel,
         Flux2KleinPipeline,
+        Flux2Pipeline,
         Flux2Transformer2DModel,
         FluxPipeline,
         FluxTransformer2DModel,
@@ -50,6 +54,11 @@ WIDTH = 16  # of the text encoders
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MISTRAL_CHAT = (
+    "<|endoftext|>{% for message in messages %}{% set text = message.content[0].text %}"
+    "{% if message.role == 'system' %}<|im_start|>{{ text }}<|im_end|>{% else %}[INST]{{ text }}[/INST]{% endif %}"
+    "{% endfor %}"
 )
 VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": WIDTH}
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -193,35 +202,71 @@ def tiny_flux2(folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         tokenizer = qwen_tokenizer()
-        autoencoder = AutoencoderKLFlux2(
-            down_block_types=("DownEncoderBlock2D",) * 4,
-            up_block_types=("UpDecoderBlock2D",) * 4,
-            block_out_channels=(4, 4, 8, 8),
-            layers_per_block=1,
-            latent_channels=4,
-            norm_num_groups=4,
-            sample_size=64,
-        )
-        autoencoder.bn.running_mean.uniform_(-0.2, 0.2)
-        autoencoder.bn.running_var.uniform_(0.5, 2.0)
         pipeline = Flux2KleinPipeline(
             scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
-            vae=autoencoder,
+            vae=flux2_vae(),
             text_encoder=Qwen3ForCausalLM(qwen_config(tokenizer, num_hidden_layers=27)),
             tokenizer=tokenizer,
-            transformer=Flux2Transformer2DModel(
-                in_channels=16,
-                num_layers=1,
-                num_single_layers=1,
-                attention_head_dim=8,
-                num_attention_heads=2,
-                joint_attention_dim=3 * WIDTH,
-                timestep_guidance_channels=8,
-                axes_dims_rope=(2, 2, 2, 2),
-                guidance_embeds=False,
-            ),
+            transformer=flux2_transformer(guidance_embeds=False),
         )
     return save(pipeline, folder)
+
+
+def tiny_flux2_dev(folder: Path) -> Path:
+    """A Flux2Pipeline in `folder`; its text encoder needs 30 layers.
+
+    Its index names a processor that needs torchvision, which is not here; its tokenizer is all that text needs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokenizer = qwen_tokenizer()
+        tokenizer.chat_template = MISTRAL_CHAT
+        tokenizer.padding_side = "left"
+        text = {**qwen_settings(tokenizer), "num_hidden_layers": 30, "model_type": "mistral"}
+        vision = {**VISION, "head_dim": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "model_type": "pixtral"}
+        config = Mistral3Config(text_config=text, vision_config=vision, image_token_index=0)
+        pipeline = Flux2Pipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+            vae=flux2_vae(),
+            text_encoder=Mistral3ForConditionalGeneration(config),
+            tokenizer=tokenizer,
+            transformer=flux2_transformer(guidance_embeds=True),
+        )
+    save(pipeline, folder)
+    index = json.loads((folder / "model_index.json").read_text())
+    index["tokenizer"] = ["transformers", "PixtralProcessor"]
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return folder
+
+
+def flux2_vae() -> AutoencoderKLFlux2:
+    """Four latent channels, sides divided by 8, with the statistics of a batch norm."""
+    autoencoder = AutoencoderKLFlux2(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(4, 4, 8, 8),
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=4,
+        sample_size=64,
+    )
+    autoencoder.bn.running_mean.uniform_(-0.2, 0.2)
+    autoencoder.bn.running_var.uniform_(0.5, 2.0)
+    return autoencoder
+
+
+def flux2_transformer(*, guidance_embeds: bool) -> Flux2Transformer2DModel:
+    """A block of each kind."""
+    return Flux2Transformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=3 * WIDTH,
+        timestep_guidance_channels=8,
+        axes_dims_rope=(2, 2, 2, 2),
+        guidance_embeds=guidance_embeds,
+    )
 
 
 def tiny_krea2(folder: Path) -> Path:
@@ -344,6 +389,7 @@ TINY: Mapping[str, Callable[[Path], Path]] = {
     "stable_diffusion_3": tiny_sd3,
     "qwen_image": tiny_qwen_image,
     "flux2": tiny_flux2,
+    "flux2_dev": tiny_flux2_dev,
     "chroma": tiny_chroma,
     "krea2": tiny_krea2,
 }
