@@ -1,0 +1,150 @@
+"""The test of a machine over a real ssh: each way in which it fails is one sentence."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.files import printable
+from modules.run.hosts.check import check_host, compare, run_there
+from modules.run.hosts.description import Description, HostGpu, describe_this_machine, description_line
+from modules.run.hosts.host import Host
+from modules.run.hosts.ssh_command import ssh_argv
+from tests.ports import free_port
+from tests.runs import ROOT
+from tests.ssh_server import SshServer, skip_reason, ssh_server
+
+pytestmark = pytest.mark.skipif(bool(skip_reason()), reason=skip_reason() or "possible")
+
+PYTHON = str(ROOT / ".venv" / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+    with ssh_server(tmp_path_factory.mktemp("ssh") / "server") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def own_ssh(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", server.path)
+
+
+@pytest.fixture
+def host(server: SshServer) -> Host:
+    """Tandem in this folder, over the server."""
+    return Host.make("beta", f"root@{server.address}", str(ROOT), port=server.port, python=PYTHON)
+
+
+def changed(host: Host, **fields: object) -> Host:
+    return host.model_copy(update=fields)
+
+
+def stand_in(place: Path, line: str, code: int = 0) -> Host:
+    """A machine whose Python prints a line, whatever it is asked."""
+    (place / "scripts").mkdir()
+    for name in ("train.py", "hosts.py"):
+        (place / "scripts" / name).touch()
+    python = place / "python"
+    python.write_text(f"#!/bin/sh\necho Welcome to beta\necho {shlex.quote(line)}\nexit {code}\n")
+    python.chmod(0o755)
+    return Host.make("beta", "root@127.0.0.1", str(place), python=str(python))
+
+
+def test_a_machine_with_the_same_software_is_ready(host: Host, server: SshServer) -> None:
+    (server.home / "its $(touch x) 'folder'").symlink_to(ROOT)  # a shell would run it
+    check = check_host(changed(host, folder="~/its $(touch x) 'folder'", python=""))
+    assert check.fault == ""
+    assert "torch" in check.summary
+    assert "It has no GPU and trains on its CPU" in check.notes[0] or "GiB" in check.summary
+    assert not (server.home / "x").exists()
+
+
+def test_what_cannot_be_reached_is_one_sentence(host: Host, server: SshServer, tmp_path: Path) -> None:
+    port = free_port()
+    said = check_host(changed(host, port=port)).fault
+    assert said.startswith(f"beta (root@127.0.0.1) is not reachable: ssh: connect to host 127.0.0.1 port {port}")
+    nobody = check_host(changed(host, target="a.invalid")).fault
+    assert "no machine and no entry of ~/.ssh/config has this name" in nobody
+    assert "beta (root@127.0.0.1) has no folder ~/nowhere" in check_host(changed(host, folder="~/nowhere")).fault
+    assert "is not Tandem's" in check_host(changed(host, folder="/tmp")).fault
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").touch()
+    assert "is too old to be started over ssh" in check_host(changed(host, folder=str(tmp_path))).fault
+    assert "has no Python no-such-python" in check_host(changed(host, python="no-such-python")).fault
+
+
+def test_keys_that_are_not_accepted(host: Host, server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = server.known_hosts.read_text()
+    try:
+        server.known_hosts.write_text("")
+        said = check_host(host).fault
+        assert "the host key of beta (root@127.0.0.1) is unknown here." in said
+        assert f"ssh -p {server.port} root@127.0.0.1" in said
+        other = (server.place / "key.pub").read_text().split()[1]
+        server.known_hosts.write_text(f"[127.0.0.1]:{server.port} ssh-ed25519 {other}\n")
+        assert "is not the one that is known here" in check_host(host).fault
+    finally:
+        server.known_hosts.write_text(known)
+    accepted = (server.place / "key.pub").read_text()
+    try:
+        (server.place / "key.pub").write_text("")
+        said = check_host(host).fault
+    finally:
+        (server.place / "key.pub").write_text(accepted)
+    assert "beta (root@127.0.0.1) does not accept your key." in said
+    assert f"ssh-copy-id -p {server.port} root@127.0.0.1" in said
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert check_host(host).fault.startswith("ssh is not installed on this machine.")
+
+
+def test_answers_of_another_version_or_of_nobody(server: SshServer, tmp_path: Path) -> None:
+    here = describe_this_machine()
+    old = here.model_copy(update={"tandem": "0.0.1", "packages": {**here.packages, "torch": "2.12.0"}})
+    for number, (line, expected) in enumerate(
+        {
+            description_line(old): f"Tandem is 0.0.1 on beta and {here.tandem} on this machine",
+            'TANDEM-HOST {"host": "x\\u001b[31m"}': "in a way that Tandem does not understand: its answer is wrong in",
+            "TANDEM-HOST " + "[" * 5000: "in a way that Tandem does not understand",
+            "nothing of ours": "could not describe its machine (exit code 3); it printed: Welcome to beta",
+        }.items()
+    ):
+        place = tmp_path / str(number)
+        place.mkdir()
+        said = check_host(changed(stand_in(place, line, code=3), port=server.port)).fault
+        assert expected in said
+        assert said == printable(said, lines=True), "no terminal obeys it"
+    assert "torch is 2.12.0 on beta and" in compare(stand_in(tmp_path, ""), old, here).fault
+
+
+def test_gpus_are_compared() -> None:
+    beta = Host.make("beta", "beta", "~/tandem")
+    one: Description = describe_this_machine().model_copy(update={"gpus": [], "obstacle": ""})
+    gpu = HostGpu(name="NVIDIA H100", memory_mib=81_920)
+    two = one.model_copy(update={"gpus": [gpu, gpu]})
+    assert compare(beta, two, two).summary.endswith("2 x H100 (80 GiB).")
+    assert compare(beta, one, two).fault.startswith("beta has no GPU that Tandem can use")
+    assert compare(beta, one, one).fault == ""
+    broken = two.model_copy(update={"obstacle": "the driver is too old"})
+    assert compare(beta, broken, two).fault == "beta cannot use its GPUs: the driver is too old."
+    same_version = one.model_copy(update={"code": "0" * 64})
+    assert "code on beta differs from this machine's" in compare(beta, same_version, one).fault
+
+
+def test_an_endless_answer_is_cut(server: SshServer, tmp_path: Path) -> None:
+    talker = stand_in(tmp_path, "")
+    (tmp_path / "python").write_text("#!/bin/sh\nexec yes\n")
+    _, output = run_there(changed(talker, port=server.port), [])
+    assert len(output) <= 64 << 10
+
+
+def test_nothing_of_a_host_is_an_option_or_asked_for(host: Host) -> None:
+    argv = ssh_argv(host, ["x"])
+    assert argv[argv.index("--") + 1] == host.target
+    shown = subprocess.run([argv[0], "-G", *argv[1:-1]], capture_output=True, text=True, check=True).stdout
+    for line in ("batchmode yes", "forwardagent no", "stricthostkeychecking true", "forwardx11 no", "requesttty false"):
+        assert line in shown.splitlines()

@@ -1,0 +1,109 @@
+"""The list of machines: a private file, and texts that can become no option and no shell command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from modules.config import ConfigError, TrainConfig
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_list import add_host, find_hosts, hosts_file, read_hosts, remove_host
+from modules.run.hosts.remote_machines import join_arguments
+from modules.run.hosts.ssh_command import ssh_argv
+from scripts import hosts as program
+
+
+@pytest.fixture(autouse=True)
+def config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def test_the_list_keeps_its_order_and_is_private(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_hosts() == []
+    assert program.main(["add", "beta", "me@10.0.0.2", "~/tandem", "--port", "2222"]) == 0
+    assert program.main(["add", "gamma", "gpu-box", "/opt/tandem", "--set", "cache_dir=/scratch"]) == 0
+    assert program.main(["add", "beta", "me@fe80::1%eth0", "~", "--python", "python3.12"]) == 0
+    assert [host.name for host in read_hosts()] == ["beta", "gamma"], "replaced in its place"
+    assert hosts_file().stat().st_mode & 0o777 == 0o600
+    assert find_hosts(["gamma", "gamma"]) == [
+        Host.make("gamma", "gpu-box", "/opt/tandem", settings=["cache_dir=/scratch"])
+    ]
+    capsys.readouterr()
+    assert program.main(["list"]) == 0
+    assert "beta   me@fe80::1%eth0  ~  Python python3.12" in capsys.readouterr().out
+    assert program.main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[1]["target"] == "gpu-box"
+    assert program.main(["remove", "delta"]) == 2
+    assert "no machine is named 'delta'; the list has: beta, gamma" in capsys.readouterr().err
+    assert program.main(["remove", "beta"]) == 0
+    remove_host("gamma")
+    assert read_hosts() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("name", text) for text in ("", "-x", "a/b", "a b", "a\n", "x" * 41, "..")),
+        *(
+            ("target", text)
+            for text in ("", "-oProxyCommand=x", "me@-x", "a b", "a;b", "$(x)", "a@b@c", "a\nb", "a:22")
+        ),
+        *(("target", text) for text in ("ssh://a", "%h", "me@", "'a'", "[::1]")),
+        *(("folder", text) for text in ("", "tandem", "-x", "~other/x", "/a\nb", "/a\x1b", "/" + "x" * 1001)),
+        *(("python", text) for text in ("-c", "a\nb", "\x00")),
+        *(("port", number) for number in (0, 65_536, -1)),
+        *(("settings", [text]) for text in ("cache_dir", "cache_dir=\x1b")),
+    ],
+)
+def test_what_a_host_may_not_be(field: str, value: object) -> None:
+    fields = {"name": "beta", "target": "me@10.0.0.2", "folder": "~/tandem", field: value}
+    with pytest.raises(ConfigError, match=rf"^host: {field} is .*; use "):
+        Host.make(**fields)  # type: ignore[arg-type]
+    hosts_file().parent.mkdir(mode=0o700)
+    hosts_file().write_text(json.dumps({"hosts": [fields]}))
+    hosts_file().chmod(0o600)
+    with pytest.raises(ConfigError, match=rf"hosts\.json is wrong in 'hosts\.0\.{field}.*move it away"):
+        read_hosts()
+
+
+def test_files_that_are_not_believed() -> None:
+    add_host(Host.make("beta", "me@10.0.0.2", "~/tandem"))
+    hosts_file().chmod(0o622)
+    with pytest.raises(ConfigError, match="other users can write it"):
+        read_hosts()
+    hosts_file().chmod(0o600)
+    hosts_file().write_text('{"hosts": {}}')
+    with pytest.raises(ConfigError, match="is wrong in 'hosts'"):
+        read_hosts()
+    with pytest.raises(ConfigError, match="only machine 0 can set it"):
+        Host.make("beta", "beta", "~", settings=["learning_rate=1"])
+
+
+def test_every_text_reaches_the_other_shell_as_one_word(tmp_path: Path) -> None:
+    """The remote command as sshd would run it: by the user's shell."""
+    odd = tmp_path / "its $(touch x) `y` 'folder'"
+    (odd / "scripts").mkdir(parents=True)
+    for name in ("train.py", "hosts.py"):
+        (odd / "scripts" / name).touch()
+    images = tmp_path / "images; touch x"
+    images.mkdir()
+    config = TrainConfig.model_validate(
+        {"concepts": [{"path": str(images)}, {"path": "-x"}], "base_model": "a/hub-name"}
+    )
+    host = Host.make("beta", "beta", str(odd), python="/bin/echo", settings=["cache_dir=/a b"])
+    arguments = join_arguments(config, host, "10.0.0.1:12356")
+    assert arguments == [
+        *("scripts/train.py", "--join", "10.0.0.1:12356", "--token_file", "-", "--stop_from_stdin"),
+        *(f"--allow={images}", "--set=cache_dir=/a b"),
+    ]
+    command = ssh_argv(host, arguments)[-1]
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == " ".join(arguments) + "\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([odd.name, images.name])
+    assert shlex.split(command)[:3] == ["exec", "sh", "-c"]
+    own = TrainConfig.model_validate({"family": "/somewhere/family.py", "concepts": []})
+    assert "--trust_code" in join_arguments(own, host, "10.0.0.1:12356")
