@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
     """Convert paths that were checked. Raises TandemError or OSError, and then leaves OUT as it was."""
-    from modules.checkpoint.formats import conversion, write_diffusers_folder  # takes seconds to import
+    from modules.checkpoint.formats import conversion  # takes seconds to import
     from modules.checkpoint.formats.file_types import detect_file_type, require_diffusers_folder
     from modules.diffusion.dtypes import DTYPES
 
@@ -134,7 +134,7 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
                 f"{str(source)!r} is a diffusers folder, which converts to single_file only; --to {options.to} takes a "
                 ".safetensors file."
             )
-        conversion.folder_to_single_file(source, out, dtype or DTYPES["fp32"])
+        conversion.folder_to_single_file(source, out, dtype)
         return
     names = conversion.tensor_names(source)
     refuse_other_kinds(source, detect_file_type(names), options)
@@ -143,7 +143,7 @@ def convert(source: Path, out: Path, options: argparse.Namespace) -> None:
     elif options.to == "embedding":
         conversion.convert_embedding(source, out, dtype)
     elif options.layout is not None:
-        write_diffusers_folder(source, Path(options.layout), out, dtype or DTYPES["fp32"])
+        conversion.single_file_to_folder(source, Path(options.layout), out, dtype)
     else:
         prefixes = adapter_names(conversion.detect_architecture(source))
         if warning := conversion.convert_lora(source, out, options.to, prefixes, dtype):
@@ -211,11 +211,15 @@ def folder_created(folder: Path) -> Iterator[None]:
 
 
 def adapter_names(architecture: str) -> Mapping[str, tuple[str, str]]:
-    """The key prefixes of each submodule in LoRA files of Stable Diffusion or SDXL."""
+    """The key prefixes of each submodule in LoRA files of a model of this architecture; of all, if it is empty."""
+    from modules.checkpoint.formats.lora_origin import family_of_architecture
+    from modules.families._by_name import family_class
+    from modules.families._flow_transformer import FlowTransformer
     from modules.families.stable_diffusion import StableDiffusion
-    from modules.families.stable_diffusion_xl import StableDiffusionXL
 
-    return (StableDiffusionXL if "xl" in architecture.lower() else StableDiffusion).adapter_prefixes
+    if family := family_of_architecture(architecture):
+        return family_class(family).adapter_prefixes
+    return {**StableDiffusion.adapter_prefixes, **FlowTransformer.adapter_prefixes}
 
 
 def refuse_other_kinds(source: Path, kind: FileType, options: argparse.Namespace) -> None:

@@ -66,6 +66,7 @@ class FlowTransformer(FlowEstimates):
     image_cache = "optional"
     size_step = 16  # the autoencoder divides sides by 8, the transformer's patches by 2
     half_frozen_weights = True
+    single_file = True
     spec: ClassVar[FlowPipelineSpec]
     architecture: ClassVar[str]  # its modelspec name
     text_names: ClassVar[tuple[str, ...]]  # the tensors of a caption: NAME.states of varying length, others fixed

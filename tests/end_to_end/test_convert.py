@@ -233,7 +233,7 @@ def spoiled(tensors: dict[str, Any], case: str) -> dict[str, Any]:
         "unknown": {**tensors, "unet.conv_in.oft_r": torch.ones(2)},
         "incomplete": {f"{stem}.lora_A.weight": torch.ones(2, 4)},
         "uneven": {f"{stem}.lora_A.weight": torch.ones(2, 4), f"{stem}.lora_B.weight": torch.ones(4, 3)},
-        "other": {"transformer.x.lora_A.weight": torch.ones(2, 4), "transformer.x.lora_B.weight": torch.ones(4, 2)},
+        "other": {"prior.x.lora_A.weight": torch.ones(2, 4), "prior.x.lora_B.weight": torch.ones(4, 2)},
     }[case]
 
 

@@ -14,8 +14,8 @@ from modules.checkpoint.formats.embeddings import read_embedding, write_embeddin
 from modules.checkpoint.formats.lora import read_lora, write_lora
 from modules.checkpoint.formats.lora_diffusers import ADAPTER_METADATA
 from modules.checkpoint.formats.lora_limits import limits_of_layout
-from modules.checkpoint.formats.lora_origin import ARCHITECTURE_BY_TEXT_WIDTH, lora_architecture
-from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout
+from modules.checkpoint.formats.lora_origin import ARCHITECTURE_BY_TEXT_WIDTH, lora_architecture, of_family
+from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, has_kohya_names
 from modules.checkpoint.formats.metadata import RESOLUTIONS, SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import (
     HASH_KEY,
@@ -24,7 +24,12 @@ from modules.checkpoint.formats.safetensors_file import (
     SafetensorsFile,
     write_safetensors,
 )
-from modules.checkpoint.formats.single_file import architecture_of, write_single_file
+from modules.checkpoint.formats.single_file import (
+    architecture_of,
+    transformer_layout_of,
+    write_diffusers_folder,
+    write_single_file,
+)
 from modules.checkpoint.saved_model import INFO_FILE, fault_of_info
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
@@ -34,20 +39,30 @@ _PIXELS_PER_LATENT: Final = 8  # along each side
 _FORMAT_KEYS: Final = frozenset({"format", ADAPTER_METADATA, *KOHYA_HASH_KEYS})
 
 
-def folder_to_single_file(source: Path, out: Path, dtype: torch.dtype) -> None:
-    """A diffusers folder to a single file in the original layout; keeps the metadata in tandem.json."""
+def folder_to_single_file(source: Path, out: Path, dtype: torch.dtype | None) -> None:
+    """A diffusers folder to a single file in the original layout; keeps the metadata in tandem.json.
+
+    Without `dtype` a transformer's tensors keep theirs, and those of Stable Diffusion become fp32.
+    """
     model = read_diffusers_folder(source)
     architecture = architecture_of(model)
+    is_flow = transformer_layout_of(model) is not None
     velocity = model.scheduler.get("prediction_type") == "v_prediction"
     latent = model.components.get("unet", {}).get("sample_size")
     metadata = {
         **_modelspec(architecture, "", out, latent * _PIXELS_PER_LATENT if isinstance(latent, int) else 0),
-        "modelspec.prediction_type": "v" if velocity else "epsilon",
+        "modelspec.prediction_type": "flow" if is_flow else "v" if velocity else "epsilon",
         **_saved_metadata(source / INFO_FILE),
         "modelspec.implementation": original_implementation(architecture),
         HASH_KEY: "",
     }
-    write_single_file(source, out, dtype, metadata)
+    write_single_file(source, out, dtype if is_flow else dtype or torch.float32, metadata)
+
+
+def single_file_to_folder(source: Path, layout: Path, out: Path, dtype: torch.dtype | None) -> None:
+    """A single file to a diffusers folder, with what is missing from the folder `layout`; `dtype` as above."""
+    is_transformer = transformer_layout_of(read_diffusers_folder(layout)) is not None
+    write_diffusers_folder(source, layout, out, dtype if is_transformer else dtype or torch.float32)
 
 
 def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefixes, dtype: torch.dtype | None) -> str:
@@ -56,6 +71,11 @@ def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefi
         metadata = _merge_metadata(file.metadata, _modelspec(lora_architecture(file), "/lora", out))
         stored = _widest_dtype(file)
     weights = read_lora(source, prefixes)
+    if layout == "kohya" and not has_kohya_names(weights, prefixes):
+        raise ConfigError(
+            f"{str(source)!r} is a LoRA of a model for which kohya's layout has no names{of_family(source)}.",
+            "ComfyUI reads diffusers' names of these models: use --to diffusers.",
+        )
     write_lora(out, weights, layout, prefixes, metadata, dtype or stored)
     return limits_of_layout(weights, layout, out.name)
 

@@ -35,7 +35,7 @@ def read_diffusers_folder(folder: Path) -> DiffusersFolder:
     index = read_json_object(folder / "model_index.json", f"{str(folder)!r} is not a diffusers folder")
     components = {
         name: read_json_object(folder / name / "config.json", f"The model in {str(folder)!r} is incomplete")
-        for name in ("unet", "vae", "text_encoder", "text_encoder_2")
+        for name in ("unet", "transformer", "vae", "text_encoder", "text_encoder_2")
         if isinstance(index.get(name), list) and index[name][:1] not in ([], [None])
     }
     scheduler_file = folder / "scheduler" / "scheduler_config.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,19 @@ def copy_without_weights(layout: Path, folder: Path) -> None:
                 _copy_small_file(file, folder / name / file.name)
     index.update({name: [None, None] for name in _OMITTED if name in index})
     (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def copy_components(layout: Path, folder: Path, *, leave_out: str) -> None:
+    """All files of the components of the diffusers folder `layout`, as they are, but those of `leave_out`.
+
+    Raises ConfigError for what is no model, OSError if the disk is full.
+    """
+    index = read_json_object(layout / "model_index.json")
+    for name in index:
+        if is_plain_name(name) and name != leave_out and (layout / name).is_dir():
+            for file in sorted((layout / name).iterdir()):
+                if file.is_file() and not file.name.startswith("."):
+                    shutil.copyfile(file, folder / name / file.name)
 
 
 def _copy_small_file(file: Path, target: Path) -> None:

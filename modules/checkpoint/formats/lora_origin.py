@@ -45,12 +45,24 @@ _LAYERS: Final = (
     ("qwen_image", re.compile(r"transformer_blocks_\d+_(img|txt)_(mlp|mod)")),
     ("stable_diffusion_3", re.compile(r"transformer_blocks_\d+_ff_context_net")),
 )
+# Of families that names reveal. FLUX's variants share names; sd-scripts (library/sai_model_spec.py) declares the same.
+_NAMED_ARCHITECTURES: Final = {
+    "flux2": "flux-2",
+    "flux": "flux-1",
+    "chroma": "chroma",
+    "krea2": "krea-2",
+    "z_image": "z-image",
+    "qwen_image": "qwen-image",
+    "stable_diffusion_3": "stable-diffusion-v3",
+}
 _UNET: Final = re.compile(r"(base_model\.model\.)?(unet\.|lora_unet_)(down|mid|up|input|output|middle)_")
 
 
 def lora_architecture(file: SafetensorsFile) -> str:
-    """The modelspec name of the Stable Diffusion or SDXL that a LoRA is for, or the one that it declares; or empty."""
+    """The modelspec name of the model that a LoRA is for, declared or seen by its tensors; empty if unknown."""
     declared = file.metadata.get("modelspec.architecture", "").partition("/")[0]
+    if not declared and (family := _named_family(file.names)):
+        return _NAMED_ARCHITECTURES.get(family, "")
     if declared or any(word in name for name in file.names for word in _SDXL_ONLY):
         return declared or SDXL
     widths = (file.shape(name)[-1] for name in file.names if _CROSS_ATTENTION.search(name))
@@ -60,12 +72,12 @@ def lora_architecture(file: SafetensorsFile) -> str:
 def lora_family(path: Path) -> str:
     """The family whose models a LoRA is for; empty if neither its metadata nor its names tell."""
     with SafetensorsFile(path) as file:
-        if declared := _declared_family(file.metadata.get("modelspec.architecture", "")):
+        if declared := family_of_architecture(file.metadata.get("modelspec.architecture", "")):
             return declared
         if named := _named_family(file.names):
             return named
         is_unet = any(_UNET.match(name) for name in file.names)
-        return _declared_family(lora_architecture(file)) if is_unet else ""
+        return family_of_architecture(lora_architecture(file)) if is_unet else ""
 
 
 def of_family(path: Path) -> str:
@@ -74,7 +86,8 @@ def of_family(path: Path) -> str:
     return f" (it belongs to the family {family})" if family else ""
 
 
-def _declared_family(architecture: str) -> str:
+def family_of_architecture(architecture: str) -> str:
+    """The family of models with this modelspec architecture; empty if there is none."""
     name = architecture.lower()
     return next((family for start, family in _DECLARED.items() if name.startswith(start)), "")
 

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
 from modules.checkpoint.formats.file_types import DESCRIPTIONS, detect_file_type, original_architecture
-from modules.checkpoint.formats.folder_copy import copy_without_weights
+from modules.checkpoint.formats.folder_copy import copy_components, copy_without_weights
 from modules.checkpoint.formats.lora import read_adapter
 from modules.checkpoint.formats.lora_origin import of_family
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
+from modules.checkpoint.formats.metadata import SDXL
 from modules.checkpoint.formats.oft import OftWeights
 from modules.checkpoint.formats.original_names import ComponentConfig, OriginalName
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
-from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers
+from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers, transformer_layout_of
 from modules.config import ConfigError
 from modules.files import remove_tree
 
@@ -77,20 +78,28 @@ def merge_into_folder(
 ) -> None:
     """Write the diffusers folder `source` with the adapters merged as the folder `out`, which must not exist yet.
 
-    `prefixes` gives the adapter prefixes of an architecture; without `dtype` tensors keep theirs. Raises ConfigError
+    `prefixes` gives the adapter prefixes of an architecture; without `dtype` tensors keep theirs. Of a flow-matching
+    model only the transformer is written anew, all else is copied. Raises ConfigError
     if the adapters do not fit, OSError if the disk is full.
     """
     model = read_diffusers_folder(source)
     architecture = architecture_of(model)
     if not architecture:
-        raise ConfigError(f"{str(source)!r} contains a {model.pipeline}; --merge takes Stable Diffusion 1, 2 and XL.")
+        raise ConfigError(
+            f"{str(source)!r} contains a {model.pipeline}; --merge takes Stable Diffusion 1, 2, XL and 3, FLUX.1, "
+            "FLUX.2, Chroma, Z-Image, Qwen-Image and Krea 2."
+        )
     found = [(merge, read_adapter(merge.file, prefixes(architecture))) for merge in merges]
     partial_folder = out.with_name(f".partial-{out.name}")
     remove_tree(partial_folder)
     try:
         copy_without_weights(source, partial_folder)
+        components = list(model.components)
+        if transformer_layout_of(model) is not None:
+            components = ["transformer"]
+            copy_components(source, partial_folder, leave_out="transformer")
         merged: set[int] = set()
-        for component in model.components:
+        for component in components:
             with ComponentWeights(source / component) as weights:
                 edits: dict[str, list[_Edit]] = {}
                 for merge, adapters in found:
@@ -126,13 +135,14 @@ def merge_into_file(
             what = DESCRIPTIONS[detect_file_type(weights.names)]
             raise ConfigError(
                 f"{str(source)!r} is {what}; --merge takes a whole Stable Diffusion 1, 2 or XL model.",
-                "Give the base model first, and the LoRA after --merge.",
+                "Give the base model first, and the LoRA after --merge; of other models a diffusers folder.",
             )
         mappers = name_mappers(architecture)
+        names = prefixes(SDXL if architecture.endswith("XL") else "stable-diffusion")
         config = _unet_config(weights.names)
         edits: dict[str, list[_Edit]] = {}
         for merge in merges:
-            for adapter in read_adapter(merge.file, prefixes(architecture)):
+            for adapter in read_adapter(merge.file, names):
                 original = mappers[adapter.submodule](f"{module_in_file(adapter)}.weight", config)
                 name = "" if original is None else original.name
                 _require(merge.file, adapter, _part_shape(weights, original))
@@ -169,8 +179,8 @@ def _merged(weights: ComponentWeights | SafetensorsFile, name: str, edits: Seque
 
 def _part(tensor: Tensor, original: OriginalName | None) -> Tensor:
     """The view of a stored tensor that is the weight of one module of diffusers."""
-    if original is not None and original.third is not None:
-        return tensor.chunk(3)[original.third]
+    if original is not None and original.part is not None:
+        return tensor.chunk(3)[original.part]
     return tensor.T if original is not None and original.form == "transposed" else tensor
 
 

@@ -33,6 +33,16 @@ RESOLUTIONS: Final = {
     "stable-diffusion-v2-768-v": 768,
     "stable-diffusion-xl-v1-base": 1024,
 }
+# The start of a transformer's architecture -> the code, or the model, whose files have the original layout.
+_TRANSFORMERS: Final = {
+    "flux-1": "https://github.com/black-forest-labs/flux",
+    "flux-2": "https://github.com/black-forest-labs/flux2",
+    "chroma": "https://huggingface.co/lodestones/Chroma1-HD",
+    "stable-diffusion-v3": "https://github.com/Stability-AI/sd3.5",
+    "z-image": "https://github.com/Comfy-Org/ComfyUI",
+    "qwen-image": "https://github.com/QwenLM/Qwen-Image",
+    "krea-2": "https://huggingface.co/krea/Krea-2-Raw",
+}
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,9 @@ def file_metadata(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> 
 
 def original_implementation(architecture: str) -> str:
     """The code that defines the original layout."""
+    for start, where in _TRANSFORMERS.items():
+        if architecture.startswith(start):
+            return where
     owner = "Stability-AI/generative-models" if "xl" in architecture else "CompVis/stable-diffusion"
     return f"https://github.com/{owner}"
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from modules.config import ConfigError
 from modules.files import printable
 
-Form = Literal["unchanged", "conv", "transposed"]
+Form = Literal["unchanged", "conv", "transposed", "swapped", "flat"]
 ComponentConfig = Mapping[str, object]  # the config.json of one component
 
 
@@ -23,8 +23,12 @@ class OriginalName:
     """The original counterpart of a tensor: `name`, and how its shape differs."""
 
     name: str
-    form: Form = "unchanged"  # "conv": a 1 × 1 convolution there, a linear layer in diffusers
-    third: int | None = None  # of a tensor that concatenates query (0), key (1) and value (2) along dimension 0
+    # "conv": a 1 × 1 convolution there, a linear layer in diffusers; "swapped": the halves of dimension 0 in the other
+    # order; "flat": a vector there, a table in diffusers
+    form: Form = "unchanged"
+    # Of a tensor that concatenates query (0), key (1) and value (2) along dimension 0, in FLUX.1 also an MLP's layer
+    # (3), which may have another number of rows.
+    part: int | None = None
 
 
 NameMapper = Callable[[str, ComponentConfig], OriginalName | None]  # None: not in the original layout
@@ -180,7 +184,7 @@ def open_clip_name(prefix: str) -> NameMapper:
         number, layer, end = match.groups()
         stem = f"{prefix}transformer.resblocks.{number}"
         if layer in _THIRDS:
-            return OriginalName(f"{stem}.attn.in_proj_{end}", third=_THIRDS[layer])
+            return OriginalName(f"{stem}.attn.in_proj_{end}", part=_THIRDS[layer])
         return OriginalName(f"{stem}.{_OPEN_CLIP_LAYER[layer]}.{end}") if layer in _OPEN_CLIP_LAYER else None
 
     return original_name

@@ -1,10 +1,15 @@
-"""A diffusers folder to a single .safetensors file in the original layout, and back, one tensor at a time."""
+"""A diffusers folder to a single .safetensors file in the original layout, and back, one tensor at a time.
+
+A file of Stable Diffusion is the whole model; one of a flow-matching model is its transformer alone, as those of the
+models' own code are.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,6 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from modules.checkpoint.formats.component_shapes import expected_shapes
 from modules.checkpoint.formats.diffusers_folder import (
     ComponentWeights,
     DiffusersFolder,
@@ -19,8 +25,9 @@ from modules.checkpoint.formats.diffusers_folder import (
     read_json_object,
 )
 from modules.checkpoint.formats.file_types import original_architecture
-from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT, copy_without_weights
+from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT, copy_components, copy_without_weights
 from modules.checkpoint.formats.original_names import (
+    ComponentConfig,
     NameMapper,
     OriginalName,
     clip_name,
@@ -29,8 +36,9 @@ from modules.checkpoint.formats.original_names import (
     vae_name,
 )
 from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
+from modules.checkpoint.formats.tensor_forms import is_of_shape, original_shape, to_diffusers, to_original
+from modules.checkpoint.formats.transformer_names import PREFIX, TransformerLayout, transformer_layout
 from modules.config import ConfigError
-from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
 from modules.files import remove_tree
 
@@ -39,6 +47,7 @@ _SD: Final = frozenset(f"StableDiffusion{name}" for name in _PIPELINES)
 _SDXL: Final = frozenset(f"StableDiffusionXL{name}" for name in _PIPELINES)
 WEIGHT_FILES: Final = {
     "unet": "diffusion_pytorch_model.safetensors",
+    "transformer": "diffusion_pytorch_model.safetensors",
     "vae": "diffusion_pytorch_model.safetensors",
     "text_encoder": "model.safetensors",
     "text_encoder_2": "model.safetensors",
@@ -61,11 +70,18 @@ def architecture_of(model: DiffusersFolder) -> str:
         if not _is_open_clip(model):
             return "stable-diffusion-v1"
         return "stable-diffusion-v2-768-v" if _predicts_velocity(model) else "stable-diffusion-v2-512"
-    return ""
+    layout = transformer_layout_of(model)
+    return layout.architecture if layout else ""
 
 
-def write_single_file(folder: Path, file: Path, dtype: torch.dtype, metadata: Mapping[str, str]) -> None:
-    """Write the diffusers folder `folder` as `file`, floating point tensors as `dtype`.
+def transformer_layout_of(model: DiffusersFolder) -> TransformerLayout | None:
+    """How files of the model's transformer name its tensors; None for a model of another kind."""
+    config = model.components.get("transformer", {})
+    return transformer_layout(str(config.get("_class_name")), config, model.pipeline)
+
+
+def write_single_file(folder: Path, file: Path, dtype: torch.dtype | None, metadata: Mapping[str, str]) -> None:
+    """Write the diffusers folder `folder` as `file`, floating point tensors as `dtype`, or as they are stored.
 
     Raises ConfigError if the architecture has no such layout or the folder is damaged, OSError if the disk is full.
     """
@@ -82,11 +98,12 @@ def write_single_file(folder: Path, file: Path, dtype: torch.dtype, metadata: Ma
         write_safetensors(file, tensors, metadata)
 
 
-def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.dtype) -> None:
+def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.dtype | None) -> None:
     """Write the single file `file` as the diffusers folder `folder`, with the configuration of the folder `layout`.
 
-    Of `layout` only the small files are used: configs, tokenizers, scheduler. The prediction type (epsilon or v) comes
-    from the file if it says so, else from the layout. `folder` must not exist yet. Raises ConfigError if the file is
+    Of `layout` only the small files are used: configs, tokenizers, scheduler; if the file is a transformer, also the
+    weights of the other components. The prediction type (epsilon or v) comes from the file if it says so, else from
+    the layout. Without `dtype` tensors keep theirs. `folder` must not exist yet. Raises ConfigError if the file is
     damaged or of another architecture, OSError if the disk is full.
     """
     model = read_diffusers_folder(layout)
@@ -100,6 +117,8 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
             for component, mapper in _name_mappers(model).items():
                 tensors = dict(_from_original(source, component, mapper, model, dtype))
                 write_safetensors(partial_folder / component / WEIGHT_FILES[component], tensors, {})
+        if transformer_layout_of(model) is not None:
+            copy_components(layout, partial_folder, leave_out="transformer")
         partial_folder.rename(folder)
     except BaseException:
         remove_tree(partial_folder)
@@ -133,6 +152,8 @@ def name_mappers(architecture: str) -> dict[str, NameMapper]:
 
 def _name_mappers(model: DiffusersFolder) -> dict[str, NameMapper]:
     """The name mapper of each component. Raises ConfigError if the architecture has no original layout."""
+    if (layout := transformer_layout_of(model)) is not None:
+        return {"transformer": partial(_prefixed, layout)}
     architecture = architecture_of(model)
     if architecture:
         mappers = name_mappers(_DISPLAY_NAMES[architecture])
@@ -141,9 +162,14 @@ def _name_mappers(model: DiffusersFolder) -> dict[str, NameMapper]:
         return mappers
     raise ConfigError(
         f"{str(model.folder)!r} contains a {model.pipeline}; single files in the original layout exist for Stable "
-        "Diffusion 1, 2 and XL only.",
+        "Diffusion 1, 2, XL and 3, FLUX.1, FLUX.2, Chroma, Z-Image, Qwen-Image and Krea 2.",
         "Use the diffusers folder.",
     )
+
+
+def _prefixed(layout: TransformerLayout, name: str, config: ComponentConfig) -> OriginalName | None:
+    found = layout.name(name, config)
+    return found and replace(found, name=layout.prefix + found.name)
 
 
 def _is_open_clip(model: DiffusersFolder) -> bool:
@@ -156,7 +182,7 @@ def _predicts_velocity(model: DiffusersFolder) -> bool:
 
 
 def _to_original(
-    component: str, source: ComponentWeights, mapper: NameMapper, model: DiffusersFolder, dtype: torch.dtype
+    component: str, source: ComponentWeights, mapper: NameMapper, model: DiffusersFolder, dtype: torch.dtype | None
 ) -> dict[str, LazyTensor]:
     """The tensors of one component under their original names."""
     sources: dict[str, list[tuple[OriginalName, str]]] = {}
@@ -166,32 +192,38 @@ def _to_original(
             sources.setdefault(original.name, []).append((original, name))
         elif not name.endswith("position_ids"):  # recomputed when the file is loaded
             raise ConfigError(
-                f"{str(model.folder)!r}: the tensor {name!r} of {component} does not exist in the original layout, so "
-                "this is not a plain Stable Diffusion model.",
+                f"{str(model.folder)!r}: the tensor {name!r} of {component} does not exist in the original layout of "
+                f"{model.pipeline}.",
                 "Use the diffusers folder.",
             )
     tensors = {}
     for original_name, pieces in sources.items():
-        pieces.sort(key=lambda piece: piece[0].third or 0)
-        shape = _original_shape(pieces[0][0], source.shape(pieces[0][1]))
-        tensors[original_name] = LazyTensor(shape, dtype, partial(_read_as_original, source, pieces))
+        pieces.sort(key=lambda piece: piece[0].part or 0)
+        names = [name for _, name in pieces]
+        _require_whole(model, component, original_name, pieces)
+        shape = original_shape(pieces[0][0], source.shape(names[0]))
+        if pieces[0][0].part is not None:
+            shape = (sum(source.shape(name)[0] for name in names), *shape[1:])
+        stored = source.stored_dtype(names[0])
+        make = partial(_read_as_original, source, pieces[0][0], names)
+        tensors[original_name] = LazyTensor(shape, dtype or stored, make)
     return tensors | _missing_last_layer(component, tensors, model)
 
 
-def _original_shape(original: OriginalName, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if original.third is not None:
-        return (3 * shape[0], *shape[1:])
-    if original.form == "conv":
-        return (*shape[:2], 1, 1)
-    return shape[::-1] if original.form == "transposed" else shape
+def _require_whole(
+    model: DiffusersFolder, component: str, original: str, pieces: Sequence[tuple[OriginalName, str]]
+) -> None:
+    """Raises ConfigError if a part of a concatenated tensor is missing."""
+    parts = [piece.part for piece, _ in pieces]
+    if parts != [None] and parts not in (list(range(3)), list(range(4))):
+        raise ConfigError(
+            f"{str(model.folder)!r}: {component} has {pieces[0][1]!r}, but not all tensors that make up {original!r}.",
+            "Copy or download the whole folder.",
+        )
 
 
-def _read_as_original(source: ComponentWeights, pieces: list[tuple[OriginalName, str]]) -> Tensor:
-    tensors = [source.read(name) for _, name in pieces]
-    form = pieces[0][0].form
-    if form == "conv":
-        return tensors[0].reshape(*tensors[0].shape[:2], 1, 1)
-    return tensors[0].T if form == "transposed" else torch.cat(tensors)
+def _read_as_original(source: ComponentWeights, original: OriginalName, names: Sequence[str]) -> Tensor:
+    return to_original(original, [source.read(name) for name in names])
 
 
 def _missing_last_layer(
@@ -210,65 +242,35 @@ def _empty() -> LazyTensor:
 
 
 def _from_original(
-    source: SafetensorsFile, component: str, mapper: NameMapper, layout: DiffusersFolder, dtype: torch.dtype
+    source: SafetensorsFile, component: str, mapper: NameMapper, layout: DiffusersFolder, dtype: torch.dtype | None
 ) -> Iterator[tuple[str, LazyTensor]]:
     """The tensors of one component under diffusers' names, with the shapes that `layout` requires."""
+    own = set(source.names)
     for name, shape in expected_shapes(component, layout).items():
         original = mapper(name, layout.components[component])
-        if original is None or original.name not in source.names:
+        if original is not None and component == "transformer" and original.name not in own:
+            bare = original.name.removeprefix(PREFIX)
+            original = replace(original, name=bare if bare in own else PREFIX + bare)
+        if original is None or original.name not in own:
             missing = name if original is None else original.name
             raise ConfigError(
                 f"{str(source.path)!r} has no {missing!r}, which {component} of a {layout.pipeline} needs.",
                 "Is it a whole model of the same architecture as the layout?",
             )
         stored = source.shape(original.name)
-        if _original_shape(original, shape) != stored and not (original.form == "conv" and shape == stored):
+        if not is_of_shape(original, shape, stored):
+            needed = [*original_shape(original, shape)] if original.part is None else f"{[*shape]} as a part of it"
             raise ConfigError(
                 f"{str(source.path)!r}: {original.name!r} has the shape {list(stored)}, but {component} of the layout "
-                f"{str(layout.folder)!r} requires {list(_original_shape(original, shape))}.",
+                f"{str(layout.folder)!r} requires {needed}.",
                 "Give the layout of a model of the same architecture.",
             )
-        yield name, LazyTensor(shape, dtype, partial(_read_as_diffusers, source, original, shape))
+        chosen = dtype or source.stored_dtype(original.name)
+        yield name, LazyTensor(shape, chosen, partial(_read_as_diffusers, source, original, shape))
 
 
 def _read_as_diffusers(source: SafetensorsFile, original: OriginalName, shape: tuple[int, ...]) -> Tensor:
-    tensor = source.read(original.name)
-    if original.third is not None:
-        return tensor.chunk(3)[original.third].clone()
-    return tensor.T if original.form == "transposed" else tensor.reshape(shape)
-
-
-def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of the tensors of a component's class with this config."""
-    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL  # takes seconds to import
-    from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
-    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
-
-    config = dict(layout.components[component])
-    module: torch.nn.Module
-    try:
-        check_layer_counts(config)
-        with torch.device("meta"):
-            if component in ("unet", "vae"):
-                model_class = UNet2DConditionModel if component == "unet" else AutoencoderKL
-                module = model_class.from_config(config)
-            else:
-                text_class = CLIPTextModel if component == "text_encoder" else CLIPTextModelWithProjection
-                module = text_class(CLIPTextConfig.from_dict(config))
-    except LIBRARY_ERRORS as error:
-        reason = (str(error).splitlines() or [""])[0][:300]
-        raise ConfigError(
-            f"{component}/config.json in {str(layout.folder)!r} describes no network: {type(error).__name__}: {reason}",
-            WHOLE_LAYOUT,
-        ) from error
-    names = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    if component in ("unet", "vae"):
-        return names
-    # With the prefix that every version of transformers accepts.
-    return {
-        name if name.startswith(("text_model.", "text_projection.")) else f"text_model.{name}": shape
-        for name, shape in names.items()
-    }
+    return to_diffusers(original, source.read(original.name), shape)
 
 
 def _copy_schedule(source: SafetensorsFile, scheduler_file: Path) -> None:

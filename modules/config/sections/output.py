@@ -118,7 +118,8 @@ class OutputSettings(Section):
         False,
         title="Single-file checkpoint",
         help="Also saves the model as one .safetensors file in the original layout, which ComfyUI, A1111 and kohya's "
-        "scripts open. It lies next to the model folder under the run's name. For Stable Diffusion and SDXL.",
+        "scripts open. It lies next to the model folder under the run's name. Of a flow-matching model it is the "
+        "transformer.",
         depends_on="method=fine_tune",
     )
     rescue_dir: str | None = setting(

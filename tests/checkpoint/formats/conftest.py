@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,20 @@ def sdxl(tmp_path_factory: pytest.TempPathFactory, small_sdxl: Path) -> Path:
     from tests.checkpoint.formats.real_blocks import with_the_real_blocks
 
     return with_the_real_blocks(shutil.copytree(small_sdxl, tmp_path_factory.mktemp("bases") / "sdxl"))
+
+
+@pytest.fixture(scope="session")
+def flow(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny pipeline of a flow-matching family, made when it is first asked for."""
+    from modules.diffusion.quiet_libraries import quiet_libraries
+    from tests.families.tiny_flow_pipelines import TINY
+
+    place = tmp_path_factory.mktemp("flow")
+
+    def folder(family: str) -> Path:
+        if not (place / family).exists():
+            with quiet_libraries():
+                TINY[family](place / family)
+        return place / family
+
+    return folder

@@ -1,0 +1,48 @@
+"""How a tensor of diffusers and its counterpart in the original layout differ in shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from modules.checkpoint.formats.original_names import OriginalName
+
+
+def original_shape(original: OriginalName, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in the original layout, of a tensor that is not part of another one."""
+    if original.form == "conv":
+        return (*shape[:2], 1, 1)
+    if original.form == "flat":
+        return (math.prod(shape),)
+    return shape[::-1] if original.form == "transposed" else shape
+
+
+def is_of_shape(original: OriginalName, shape: tuple[int, ...], stored: tuple[int, ...]) -> bool:
+    """Whether diffusers' tensor of this `shape` can be made of the original one, whose shape is `stored`."""
+    if original.part is not None:
+        rows = shape[0] * (3 if original.part < 3 else 1)
+        return len(stored) == len(shape) and stored[1:] == shape[1:] and stored[0] >= rows
+    return original_shape(original, shape) == stored or (original.form == "conv" and shape == stored)
+
+
+def to_original(original: OriginalName, tensors: Sequence[Tensor]) -> Tensor:
+    """The original tensor of diffusers' one, or of all its parts."""
+    if original.form in ("conv", "flat"):
+        return tensors[0].reshape(original_shape(original, tuple(tensors[0].shape)))
+    if original.form == "swapped":
+        return torch.cat(tensors[0].chunk(2)[::-1])
+    return tensors[0].T if original.form == "transposed" else torch.cat(list(tensors))
+
+
+def to_diffusers(original: OriginalName, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """diffusers' tensor of this `shape`, of the original one."""
+    if original.part is not None:
+        rows = shape[0]
+        start = original.part * rows if original.part < 3 else len(tensor) - rows
+        return tensor[start : start + rows].clone()
+    if original.form == "swapped":
+        return torch.cat(tensor.chunk(2)[::-1])
+    return tensor.T if original.form == "transposed" else tensor.reshape(shape)

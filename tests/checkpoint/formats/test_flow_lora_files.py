@@ -1,0 +1,97 @@
+"""scripts/convert.py on LoRAs of flow-matching models: merged as diffusers fuses them, and extracted again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from modules.checkpoint.formats import LoraWeights, read_lora, write_lora
+from modules.diffusion.quiet_libraries import quiet_libraries
+from scripts.convert import main
+
+FLOW = {"transformer": ("transformer", "")}
+FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3")
+
+
+def convert(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def loaded(folder: Path) -> Any:
+    """The pipeline with its transformer alone."""
+    others = {
+        path.name: None for path in folder.glob("*") if path.name.startswith(("text_encoder", "tokenizer", "vae"))
+    }
+    with quiet_libraries():
+        return DiffusionPipeline.from_pretrained(folder, **others)
+
+
+def lora_of(pipeline: Any) -> list[LoraWeights]:
+    """Random, for every linear layer."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        LoraWeights(
+            "transformer",
+            name,
+            torch.randn(2, layer.in_features, generator=generator),
+            torch.randn(layer.out_features, 2, generator=generator) / 10,
+            alpha=1.0,
+            magnitude=None,
+        )
+        for name, layer in pipeline.transformer.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_merged_lora_is_what_diffusers_fuses_and_is_extracted_again(family: str, flow: Any, tmp_path: Path) -> None:
+    folder: Path = flow(family)
+    lora, out = tmp_path / "cats.safetensors", tmp_path / "merged"
+    pipeline = loaded(folder)
+    weights = lora_of(pipeline)
+    write_lora(lora, weights, "diffusers", FLOW, {}, torch.float32)
+    assert convert(folder, out, "--merge", lora, "--lora_scale", 0.7) == 0
+    with quiet_libraries():
+        pipeline.load_lora_weights(str(lora))
+        pipeline.fuse_lora(lora_scale=0.7)
+        pipeline.unload_lora_weights()
+    merged = loaded(out).transformer.state_dict()
+    expected = pipeline.transformer.state_dict()
+    assert merged.keys() == expected.keys()
+    assert all((tensor - expected[name]).abs().max() <= 2e-6 for name, tensor in merged.items())
+    kept = [path for path in folder.rglob("*.safetensors") if path.parent.name != "transformer"]
+    assert kept
+    assert all((out / path.relative_to(folder)).read_bytes() == path.read_bytes() for path in kept)
+
+    assert convert(folder, tmp_path / "own.safetensors", "--extract", out, "--rank", 2) == 0
+    own = {one.module: one.delta() for one in read_lora(tmp_path / "own.safetensors", FLOW)}
+    assert own.keys() == {one.module for one in weights}
+    for one in weights:
+        assert (own[one.module] - 0.7 * one.delta()).abs().max() <= 1e-4 * one.delta().abs().max() + 1e-6, one.module
+
+
+def test_loras_of_flow_models_keep_diffusers_names(
+    flow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lora, out = tmp_path / "cats.safetensors", tmp_path / "out.safetensors"
+    write_lora(lora, lora_of(loaded(flow("flux"))), "diffusers", FLOW, {}, torch.float32)
+    assert convert(lora, out, "--to", "diffusers", "--dtype", "bf16") == 0
+    with safe_open(out, "pt") as written:
+        assert written.metadata()["modelspec.architecture"] == "flux-1/lora"
+    assert convert(lora, tmp_path / "small.safetensors", "--resize", "--rank", 1) == 0
+    assert load_file(tmp_path / "small.safetensors").keys() == load_file(out).keys() == load_file(lora).keys()
+    assert convert(lora, tmp_path / "x.safetensors", "--to", "kohya") == 2
+    assert "no names (it belongs to the family flux). ComfyUI reads diffusers' names" in capsys.readouterr().err
+    single = {"transformer.single_transformer_blocks.0.attn.to_q": (torch.ones(1, 16), torch.ones(16, 1))}
+    either = {f"{name}.lora_{side}.weight": pair[side == "B"] for name, pair in single.items() for side in "AB"}
+    save_file(either, tmp_path / "either.safetensors")  # of FLUX.1 or Chroma
+    assert convert(tmp_path / "either.safetensors", tmp_path / "same.safetensors", "--to", "diffusers") == 0
+    assert convert(flow("z_image"), tmp_path / "x", "--merge", tmp_path / "either.safetensors") == 2
+    assert "it belongs to the family flux or chroma" in capsys.readouterr().err

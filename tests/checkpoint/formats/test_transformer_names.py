@@ -1,0 +1,113 @@
+"""One file of a flow-matching transformer: diffusers' own reader makes the same network of it, and it can be undone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import diffusers
+import pytest
+import torch
+from diffusers.loaders import single_file_utils
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from modules.checkpoint.formats.diffusers_folder import read_diffusers_folder
+from modules.checkpoint.formats.single_file import architecture_of
+from modules.families._by_name import family_class
+from scripts.convert import main
+
+WEIGHTS: Final = Path("transformer", "diffusion_pytorch_model.safetensors")
+# Names by which ComfyUI recognises each model (comfy/model_detection.py, detect_unet_config), and of fused layers.
+EXPECTED: Final = {
+    "z_image": ("cap_embedder.1.weight", "noise_refiner.0.attention.k_norm.weight", "layers.0.attention.qkv.weight"),
+    "flux": ("double_blocks.0.img_attn.norm.key_norm.scale", "img_in.weight", "guidance_in.in_layer.weight"),
+    "stable_diffusion_3": (
+        "model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight",
+        "model.diffusion_model.x_embedder.proj.weight",
+        "model.diffusion_model.pos_embed",
+    ),
+    "qwen_image": ("txt_norm.weight", "img_in.weight", "transformer_blocks.0.img_mod.1.weight"),
+    "flux2": ("double_stream_modulation_img.lin.weight", "single_blocks.0.linear1.weight"),
+    "chroma": ("distilled_guidance_layer.norms.0.scale", "double_blocks.0.txt_attn.qkv.weight"),
+    "krea2": ("txtfusion.projector.weight", "blocks.0.attn.qknorm.qnorm.scale", "txtmlp.0.scale"),
+}
+
+
+def convert(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("family", EXPECTED)
+def test_a_transformer_becomes_one_file_and_a_folder_again(family: str, flow: Any, tmp_path: Path) -> None:
+    folder: Path = flow(family)
+    file, again = tmp_path / "one.safetensors", tmp_path / "again"
+    assert convert(folder, file, "--to", "single_file") == 0
+    assert set(EXPECTED[family]) <= load_file(file).keys()
+    with safe_open(file, "pt") as opened:
+        architecture = opened.metadata()["modelspec.architecture"]
+    assert architecture == family_class(family).architecture == architecture_of(read_diffusers_folder(folder))
+    assert convert(file, again, "--to", "diffusers", "--layout", folder) == 0
+    before = load_file(folder / WEIGHTS)
+    assert equal(load_file(again / WEIGHTS), before)
+    assert {path.name for path in again.rglob("*.safetensors")} == {path.name for path in folder.rglob("*.safetensors")}
+
+    config = json.loads((folder / "transformer" / "config.json").read_text())
+    kind = getattr(diffusers, config["_class_name"])
+    if family not in ("flux", "chroma"):  # of these diffusers reads the real width alone, see the next test
+        read = kind.from_single_file(str(file), config=str(folder), subfolder="transformer", local_files_only=True)
+        assert equal(read.state_dict(), kind.from_pretrained(folder, subfolder="transformer").state_dict())
+
+
+@pytest.mark.parametrize("family", ["flux", "chroma"])
+def test_diffusers_splits_the_fused_layers_of_real_width_as_they_were(family: str, flow: Any, tmp_path: Path) -> None:
+    """The width of FLUX.1 is written in diffusers' function: 3072, and 4 times that in MLPs; columns are free."""
+    folder = flow(family)
+    wide, file = tmp_path / "wide", tmp_path / "one.safetensors"
+    tensors = load_file(folder / WEIGHTS)
+    generator = torch.Generator().manual_seed(1)
+    for name in tensors:
+        if name.startswith("single_transformer_blocks.") and (".attn.to_" in name or ".proj_mlp." in name):
+            rows = 4 * 3072 if ".proj_mlp." in name else 3072
+            tensors[name] = torch.randn(rows, *[1] * (tensors[name].dim() - 1), generator=generator)
+    (wide / "transformer").mkdir(parents=True)
+    save_file(tensors, wide / WEIGHTS)
+    for path in ("model_index.json", "transformer/config.json", "vae/config.json", "text_encoder/config.json"):
+        (wide / path).parent.mkdir(exist_ok=True)
+        (wide / path).write_bytes((folder / path).read_bytes())
+    index = json.loads((folder / "model_index.json").read_text())
+    (wide / "model_index.json").write_text(json.dumps({**index, "text_encoder_2": [None, None]}))
+    assert convert(wide, file, "--to", "single_file") == 0
+    read = getattr(single_file_utils, f"convert_{family}_transformer_checkpoint_to_diffusers")(load_file(file))
+    assert equal(read, tensors)
+
+
+def test_a_file_keeps_its_number_format_and_needs_a_whole_model(
+    flow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "model"
+    (source / "transformer").mkdir(parents=True)
+    folder = flow("z_image")
+    for path in ("model_index.json", "transformer/config.json", "vae/config.json", "text_encoder/config.json"):
+        (source / path).parent.mkdir(exist_ok=True)
+        (source / path).write_bytes((folder / path).read_bytes())
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(folder / WEIGHTS).items()}
+    save_file(tensors, source / WEIGHTS)
+    assert convert(source, tmp_path / "one.safetensors", "--to", "single_file") == 0
+    assert {tensor.dtype for tensor in load_file(tmp_path / "one.safetensors").values()} == {torch.bfloat16}
+    key = "layers.0.attention.to_k.weight"
+    for missing, words in (({key}, "not all tensors that make up 'layers.0.attention.qkv.weight'"), (set(), "strange")):
+        kept = {name: tensor for name, tensor in tensors.items() if name not in missing}
+        save_file(kept if missing else kept | {"strange": torch.ones(1)}, source / WEIGHTS)
+        assert convert(source, tmp_path / "two.safetensors", "--to", "single_file") == 2
+        assert words in capsys.readouterr().err
+    assert convert(tmp_path / "one.safetensors", tmp_path / "x", "--to", "diffusers", "--layout", flow("krea2")) == 2
+    assert "which transformer of a Krea2Pipeline needs" in capsys.readouterr().err
+    assert not (tmp_path / "two.safetensors").exists()
+    assert not (tmp_path / "x").exists()
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
