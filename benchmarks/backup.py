@@ -4,8 +4,10 @@
   bytes in one file, and against the same with direct reading back, which is the traffic that a backup has; the three
   alternate, and the figures are the ratios of the medians of their speeds
 - stall: a model that has a state of `--size` MB is trained, on the GPU if there is one, once without backups and with
-  some in the background; the figure is how much longer the steps take from a backup's start to its end. Training on
-  the CPU uses all cores but one, as training on a GPU leaves cores free; `--training_threads` sets another number
+  some in the background; the figures are how much longer the steps take in all from a backup's start to its end, and
+  the longest time for which training stands still: the copy, and what the slowest step takes more than the others.
+  Training on the CPU uses all cores but one, as training on a GPU leaves cores free; `--training_threads` sets another
+  number. The thread's low priority makes a backup take long if training leaves it little
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -36,7 +38,7 @@ from modules.training.backup_writer import BackupWriter
 from modules.training.state_copy import StateCopy, size_of
 
 ROUNDS = 5
-WARM_UP_STEPS, STEPS = 3, 8
+WARM_UP_STEPS, STEPS = 3, 16
 WIDTH = 2048
 CHUNK = 4 << 20
 
@@ -149,7 +151,7 @@ def stall(place: Path, size_mb: int) -> None:
     alone = [step() for _ in range(WARM_UP_STEPS + STEPS)][WARM_UP_STEPS:]
     report = LastBackup()
     writer = BackupWriter(Backups(place / "stall", keep=1), report, merges=True)
-    copy, copies, lost, seconds = StateCopy(), [], [], []
+    copy, copies, lost, pauses, seconds = StateCopy(), [], [], [], []
     copy.take(state(0))  # its memory is used again, as the writer's
     writer.submit(state(0), "{}")
     writer.wait()
@@ -157,15 +159,18 @@ def stall(place: Path, size_mb: int) -> None:
         started = time.perf_counter()
         copy.take(state(number))
         copies.append(time.perf_counter() - started)
-        report.at, started, steps = 0.0, time.perf_counter(), 0
+        report.at, started, steps = 0.0, time.perf_counter(), list[float]()
         writer.submit(state(number), "{}")
+        submitted = time.perf_counter()
         while not report.at:
-            step()
-            steps += 1
-        lost.append(time.perf_counter() - started - steps * median(alone))
+            steps.append(step())
+        elapsed = time.perf_counter() - started
         seconds.append(report.at - started)
         writer.wait()
-        alone += [step() for _ in range(STEPS)]
+        before, after = alone[-STEPS:], [step() for _ in range(STEPS)]
+        lost.append(elapsed - len(steps) * fmean(before + after))
+        pauses.append(submitted - started + max((each - median(alone) for each in steps), default=0.0))
+        alone += after
     del copy
     gc.collect()
     started, used = time.perf_counter(), time.process_time()
@@ -178,6 +183,7 @@ def stall(place: Path, size_mb: int) -> None:
     print(f"  a step without a backup      {one * 1e3:7.0f} ms")
     print(f"  copy to host memory          {copied * 1e3:7.0f} ms")
     print(f"  training loses per backup    {cost * 1e3:7.0f} ms  ({min(lost) * 1e3:.0f} to {max(lost) * 1e3:.0f})")
+    print(f"  the longest pause of these   {median(pauses) * 1e3:7.0f} ms")
     print(f"  copy and one step            {(copied + one) * 1e3:7.0f} ms: the limit")
     print(
         f"  a backup in the background   {median(seconds) * 1e3:7.0f} ms, in the foreground {foreground * 1e3:.0f} ms"

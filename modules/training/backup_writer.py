@@ -20,7 +20,11 @@ MOST_COPIES: Final = 2  # one that is being written and one that waits
 TRAINING_CONTINUES: Final = "Training continues."
 _SPARE_MIB: Final = 512  # of host memory, which a copy leaves free
 _LIMIT_S: Final = 1.0  # for a backup under way, when a rank of a group fails
-_NICENESS: Final = 5  # of the thread: with few cores, training comes first
+# Of the thread. Training comes first: if it uses all cores, a large backup takes what it leaves, and so longer. A small
+# one costs less than 0.1 s of processor time in any case, and is not to be kept waiting by other programs.
+_NICENESS_LARGE: Final = 19
+_NICENESS_SMALL: Final = 5
+_LARGE_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -165,8 +169,8 @@ class BackupWriter:
 
     def _write_all(self, job: _Job | None) -> None:
         """The thread: writes `job`, then what waits."""
-        lower_priority()
         while job is not None:
+            lower_priority(size_of(job.state))
             failure = self._try_to_write(job)
             with self._changed:
                 if not self._idle:  # one copy is kept for the next backup
@@ -207,8 +211,10 @@ def fits(size: int) -> bool:
     return (size >> 20) + _SPARE_MIB <= usable_memory_mib().available
 
 
-def lower_priority() -> None:
-    """Of this thread alone, which is possible on Linux."""
+def lower_priority(size: int) -> None:
+    """Of this thread and those that it starts, for a backup of `size` bytes; only Linux has priorities of threads."""
     if sys.platform == "linux":
+        thread, niceness = threading.get_native_id(), _NICENESS_LARGE if size >= _LARGE_BYTES else _NICENESS_SMALL
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            if os.getpriority(os.PRIO_PROCESS, thread) < niceness:
+                os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -230,7 +230,6 @@ class _PartWriter(_Numbered):
 
     def _write_parts(self) -> None:
         """The thread: follows the announcements as long as there are copies."""
-        lower_priority()
         try:
             while True:
                 with self._changed:
@@ -241,6 +240,8 @@ class _PartWriter(_Numbered):
                 with self._changed:
                     self._drop([ticket for ticket in self._jobs if ticket < announced.ticket])
                     job = self._jobs.pop(announced.ticket, None)
+                if job is not None and job.copy is not None:  # training goes on meanwhile
+                    lower_priority(size_of(job.state))
                 if announced.folder:
                     self._channel.answer(announced.ticket, self._try_to_write_part(job, announced.folder))
                 with self._changed:

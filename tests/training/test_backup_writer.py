@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -181,6 +183,28 @@ def test_the_last_backup_waits_for_one_under_way_and_replaces_one_that_waits(dis
     writer.write(state_at(3), "{}")
     assert steps_of(tmp_path / "backup") == [1, 3]
     assert writer.wait() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+@pytest.mark.parametrize(("size", "niceness"), [(1 << 30, 19), (1 << 20, 5)])
+def test_only_the_threads_of_a_backup_get_a_lower_priority(size: int, niceness: int) -> None:
+    found: list[int] = []
+
+    def nested() -> None:
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    def work() -> None:
+        backup_writer.lower_priority(size)
+        reads_back = threading.Thread(target=nested)
+        reads_back.start()
+        reads_back.join()
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    writes = threading.Thread(target=work)
+    writes.start()
+    writes.join()
+    assert found == [max(before, niceness)]
+    assert os.getpriority(os.PRIO_PROCESS, threading.main_thread().native_id or 0) == before
 
 
 def test_nobody_waits_for_a_thread_that_could_not_report(tmp_path: Path) -> None:
