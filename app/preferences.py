@@ -13,6 +13,7 @@ from app.widgets.theme import SCALES
 from modules.files import FileFault, read_json
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
+from modules.run.hosts.host_list import MOST_HOSTS
 
 RECENT_FILES = 10
 MOST_FOLDERS = 20
@@ -31,6 +32,7 @@ class Preferences:
     recent: list[str] = field(default_factory=list)
     last_run: str = ""
     runs_folders: list[str] = field(default_factory=list)  # listed under Runs beside that of the settings
+    hosts: list[str] = field(default_factory=list)  # the machines that Train starts over ssh, by their names
     places: dict[str, str] = field(default_factory=dict)  # where a file dialog was left, by what it chooses
     welcomed: bool = False
 
@@ -50,6 +52,7 @@ class Preferences:
         loaded.scale = loaded.scale if loaded.scale in SCALES else 100
         loaded.recent = [name for name in loaded.recent if isinstance(name, str)][:RECENT_FILES]
         loaded.runs_folders = [name for name in loaded.runs_folders if isinstance(name, str)][:MOST_FOLDERS]
+        loaded.hosts = [name for name in loaded.hosts if isinstance(name, str)][:MOST_HOSTS]
         loaded.places = {kind: place for kind, place in loaded.places.items() if isinstance(place, str)}
         return loaded
 

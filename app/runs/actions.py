@@ -17,6 +17,7 @@ from app.windows.dialog import Dialog
 from app.windows.faults import show_faults
 from modules.config import TrainConfig
 from modules.run import RunFolder
+from modules.run.hosts.host_list import known_hosts
 from modules.run.queue.folder import RunQueue
 
 _POLL_MS = 50
@@ -163,12 +164,16 @@ class RunActions:
         self._state.notify("run")
 
     def _launch(self, folder: RunFolder, resume: bool = False) -> None:
+        token, switched_on = self._state.join_token, list(self._state.preferences.hosts)
+
         def done(process: subprocess.Popen[bytes]) -> None:
             self._starting = False
             self.follow(folder.path, process)
 
         self._state.background.run(
-            lambda: launch(folder, resume=resume, token=self._state.join_token), done, self._not_started
+            lambda: launch(folder, resume=resume, token=token, hosts=known_hosts(switched_on)),
+            done,
+            self._not_started,
         )
 
     def _not_started(self, message: str, title: str = "Training did not start") -> None:

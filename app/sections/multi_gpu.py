@@ -6,6 +6,7 @@ from functools import partial
 
 from app.form.cards import Card
 from app.multi_gpu.gpu_list import GpuList, GpuReading, read_gpus
+from app.multi_gpu.hosts_card import HostsCard
 from app.multi_gpu.link_matrix import LinkMatrix
 from app.multi_gpu.plan_summary import describe
 from app.sections.form_section import FormSection
@@ -85,6 +86,8 @@ class Section(FormSection):
         wrap_within(self.plan_label, self.plan)
         self.plan_label.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(14)))
         self.columns.add(self.plan, 1)
+        self.hosts = HostsCard(self.scroll.inside, self.state)
+        self.columns.add(self.hosts.frame, 1)
         super().build()
         for label, event in (
             ("Multiple machines…", "<<MultiNode>>"),
@@ -97,6 +100,7 @@ class Section(FormSection):
 
     def show(self) -> None:
         super().show()
+        self.hosts.read()
         self._read()
 
     def hide(self) -> None:
@@ -107,6 +111,7 @@ class Section(FormSection):
 
     def refresh(self) -> None:
         super().refresh()
+        self.hosts.refresh()
         self._show_gpus()
         if self._planning:
             self.after_cancel(self._planning)

@@ -73,6 +73,11 @@ def find_hosts(names: Sequence[str]) -> list[Host]:
     return [hosts[name] for name in dict.fromkeys(names)]
 
 
+def known_hosts(names: Sequence[str]) -> list[str]:
+    """Those of the names that are in the list, in its order. Raises ConfigError."""
+    return [host.name for host in read_hosts() if host.name in names] if names else []
+
+
 def split_names(text: str) -> list[str]:
     """The names in "beta,gamma". Raises ConfigError if there is none."""
     names = [name.strip() for name in text.split(",") if name.strip()]

@@ -50,10 +50,13 @@ def next_free_name(folder: RunFolder, taken: Sequence[str] = ()) -> str:
     return next(name for name in names if name not in taken and not (folder.path.parent / name).exists())
 
 
-def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subprocess.Popen[bytes]:
+def launch(
+    folder: RunFolder, *, resume: bool = False, token: str = "", hosts: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     """Start training in an existing run folder, in a session of its own. Raises ConfigError (full disk, a link in it).
 
-    `token` is the secret with which other machines join; without it a multi-machine run generates one.
+    `token` is the secret with which other machines join; without it a multi-machine run generates one. It starts
+    `hosts` over ssh, as many of them as it has other machines.
     """
     argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
     argv += ["--resume", "latest"] if resume else []
@@ -61,7 +64,9 @@ def launch(folder: RunFolder, *, resume: bool = False, token: str = "") -> subpr
         folder.make_directories()
         (folder.commands_dir / "stop").unlink(missing_ok=True)
         folder.start_failure_file.unlink(missing_ok=True)
-        shared = token if token and load_config(folder.config_file).num_nodes > 1 else ""
+        others = load_config(folder.config_file).num_nodes - 1 if token or hosts else 0
+        shared = token if others else ""
+        argv += ["--hosts", ",".join(hosts[:others])] if hosts[:others] else []
         process = start_detached(argv, folder.console_file, token=shared)
     except OSError as error:
         raise not_writable_error(folder.path, error) from error

@@ -1,0 +1,179 @@
+"""The machines that Train starts over ssh: the list, a switch and a test for each."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from app.multi_gpu.host_dialog import HostDialog
+from app.state import AppState
+from app.widgets import theme
+from app.widgets.buttons import Button, Switch, add_tooltip, card, frame, text, wrap_within
+from modules.config import ConfigError
+from modules.run.hosts.check import HostCheck, check_host
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_list import read_hosts, remove_host
+
+_ABOUT: Final = (
+    "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "
+    "run shows."
+)
+
+
+class HostsCard:
+    """A card of the Multi-GPU section. A switch sets the number of machines as well, in the settings."""
+
+    def __init__(self, parent: tk.Misc, state: AppState) -> None:
+        self.frame = card(parent)
+        self._state = state
+        self.hosts: list[Host] = []
+        self._fault = ""  # of the list's file
+        self.switches: dict[str, Switch] = {}
+        self.results: dict[str, tuple[str, theme.Colour]] = {}
+        self._labels: dict[str, tk.Label] = {}
+        head = frame(self.frame)
+        head.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), theme.px(4)))
+        text(head, "Other machines (ssh)", "heading").pack(side="left")
+        Button(head, "Add…", self.add, bg=theme.CARD).pack(side="right")
+        self._about = self._line(_ABOUT, theme.MUTED)
+        self._rows = frame(self.frame)
+        self._rows.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), 0))
+        self.effect = self._line("", theme.MUTED)
+        self.effect.pack_configure(pady=(theme.px(4), theme.px(14)))
+        self.read()
+
+    def read(self) -> None:
+        """Show the list as it is on the disk."""
+        former = self.hosts
+        try:
+            self.hosts = read_hosts()
+            self._fault = ""
+        except ConfigError as error:
+            self.hosts, self._fault = [], str(error)
+        if self.hosts != former:
+            self._build()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what the switches do with the present settings."""
+        for name, switch in self.switches.items():
+            switch.show(name in self._state.preferences.hosts)
+        self._show_effect(*((self._fault, theme.BAD) if self._fault else self._describe_effect()))
+
+    def add(self) -> None:
+        """Ask for a machine."""
+        HostDialog(self.frame, self._added).show()
+
+    def change(self, host: Host) -> None:
+        """Show its entry, to be changed."""
+        HostDialog(self.frame, partial(self._changed, host), host).show()
+
+    def remove(self, host: Host) -> None:
+        """Take it off the list."""
+        self._switch(host.name, False)
+        with suppress(ConfigError):  # somebody else has removed it, or `read` says what is wrong
+            remove_host(host.name)
+        self.read()
+
+    def test(self, host: Host) -> None:
+        """Test it in the background; the result appears below its name."""
+        self._show_result(host.name, "Connecting …", theme.MUTED)
+        self._state.background.run(partial(check_host, host), self._tested)
+
+    @property
+    def on(self) -> list[str]:
+        """The machines that are switched on, in the order of the list."""
+        return [host.name for host in self.hosts if host.name in self._state.preferences.hosts]
+
+    def _tested(self, check: HostCheck) -> None:
+        colour = theme.BAD if check.fault else theme.GOOD
+        self._show_result(check.host.name, str(check) if check.fault else f"Ready: {check}", colour)
+
+    def _added(self, host: Host) -> None:
+        self.read()
+        self.test(host)
+
+    def _changed(self, former: Host, host: Host) -> None:
+        preferences = self._state.preferences
+        preferences.hosts = [host.name if name == former.name else name for name in preferences.hosts]
+        preferences.save()
+        self._added(host)
+
+    def _switch(self, name: str, is_on: bool) -> None:
+        """Remember the switch; the number of machines follows, those who join by hand stay counted."""
+        before = len(self.on)
+        others = [other for other in self._state.preferences.hosts if other != name]
+        self._state.preferences.hosts = [*others, name] if is_on else others
+        self._state.preferences.save()
+        draft, now = self._state.draft, len(self.on)
+        machines = draft.get("num_nodes")
+        is_short = is_on and isinstance(machines, int) and machines <= now
+        if is_short or (not is_on and machines == before + 1):
+            draft.set("num_nodes", now + 1)
+        if is_on and draft.get("enable_multi_gpu") is not True:
+            draft.set("enable_multi_gpu", True)
+        self.refresh()
+
+    def _describe_effect(self) -> tuple[str, theme.Colour]:
+        names, machines = self.on, self._state.draft.get("num_nodes")
+        if not names or not isinstance(machines, int):
+            return "", theme.MUTED
+        if machines < 2 or self._state.draft.get("enable_multi_gpu") is not True:
+            return "“Number of machines” is 1 or multi-GPU is off, so Train uses this machine alone.", theme.WARN
+        started, left, by_hand = names[: machines - 1], names[machines - 1 :], machines - 1 - len(names)
+        sentence = f"Train starts {' and '.join(started)}, {machines} machines in all."
+        if left:
+            return f"{sentence} {' and '.join(left)} stays out: raise “Number of machines”.", theme.WARN
+        if by_hand > 0:
+            sentence += f" {by_hand} more {'joins' if by_hand == 1 else 'join'} with the line that the run shows."
+        return sentence, theme.MUTED
+
+    def _build(self) -> None:
+        for child in self._rows.winfo_children():
+            child.destroy()
+        self.switches.clear()
+        self._labels.clear()
+        for host in self.hosts:
+            self._row(host)
+
+    def _row(self, host: Host) -> None:
+        row = frame(self._rows)
+        row.pack(fill="x", pady=(0, theme.px(10)))
+        line = frame(row)
+        line.pack(fill="x")
+        switch = Switch(line, partial(self._switch, host.name))
+        switch.pack(side="left", padx=(0, theme.px(10)))
+        add_tooltip(switch, f"Whether Train starts {host.name}")
+        self.switches[host.name] = switch
+        for icon, tooltip, action in (("trash", "Remove", self.remove), ("more", "Change", self.change)):
+            Button(
+                line, icon=icon, command=partial(action, host), style="quiet", bg=theme.CARD, tooltip=tooltip
+            ).pack(side="right")  # fmt: skip
+        Button(line, "Test", partial(self.test, host), bg=theme.CARD).pack(side="right", padx=(8, 4))
+        text(line, host.name, "strong").pack(side="left")
+        where = host.target if host.port is None else f"{host.target}, port {host.port}"
+        text(line, where, "small", colour=theme.MUTED).pack(side="left", padx=theme.px(8))
+        result = text(row, "", "small")
+        wrap_within(result, row, margin=0)
+        result.pack(fill="x", pady=(theme.px(2), 0))
+        self._labels[host.name] = result
+        self._show_result(host.name, *self.results.get(host.name, (host.folder, theme.MUTED)))
+
+    def _show_result(self, name: str, sentence: str, colour: theme.Colour) -> None:
+        self.results[name] = (sentence, colour)
+        label = self._labels.get(name)
+        if label is not None and label.winfo_exists():
+            theme.paint(label, fg=colour)
+            label.configure(text=sentence)
+
+    def _show_effect(self, sentence: str, colour: theme.Colour) -> None:
+        theme.paint(self.effect, fg=colour)
+        self.effect.configure(text=sentence)
+
+    def _line(self, content: str, colour: theme.Colour) -> tk.Label:
+        label = text(self.frame, content, "small", colour=colour)
+        wrap_within(label, self.frame)
+        label.pack(fill="x", padx=theme.px(16))
+        return label
