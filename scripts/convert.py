@@ -31,6 +31,8 @@ EXAMPLES = """examples:
     python scripts/convert.py runs/cats/model cats.safetensors --to single_file --dtype fp16
   a single file to a diffusers folder, with configs and tokenizers of another of the same architecture:
     python scripts/convert.py cats.safetensors cats --to diffusers --layout sdxl-base
+  the transformer of FLUX, Z-Image, Krea 2, Qwen-Image or Stable Diffusion 3 for ComfyUI:
+    python scripts/convert.py runs/cats/model cats.safetensors --to single_file --dtype bf16
   a LoRA for ComfyUI, A1111 and Forge, and one for diffusers and peft:
     python scripts/convert.py pytorch_lora_weights.safetensors cats.safetensors --to kohya
     python scripts/convert.py cats.safetensors pytorch_lora_weights.safetensors --to diffusers
@@ -97,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     task.add_argument("--resize", action="store_true", help="write the LoRA IN with another rank")
     top.add_argument("--rank", type=int, metavar="N", help="for --extract and --resize: the rank of the LoRA")
     add_lora_scale(top, "--merge")
-    numbers = "number format (default: as in IN; fp32 for whole models with --to)"
+    numbers = "number format (default: as in IN; fp32 for whole Stable Diffusion models with --to)"
     top.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help=numbers)
     top.add_argument(
         "--layout", metavar="FOLDER", help="for --to diffusers: a diffusers folder of the same architecture"

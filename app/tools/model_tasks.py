@@ -52,7 +52,7 @@ _RANK: Final = ToolField(
     "rank", "Rank", "integer", f"From 1 to {MAX_RANK}: higher keeps more, in a larger file.", "32", is_required=True
 )
 FORMATS: Final = {
-    "single_file": "Single file of a whole model",
+    "single_file": "Single file of a model",
     "diffusers": "diffusers",
     "kohya": "LoRA for ComfyUI, A1111, Forge",
     "embedding": "Embedding for A1111 and ComfyUI",
@@ -69,7 +69,7 @@ TASKS: Final[tuple[ModelTask, ...]] = (
             _DTYPE,
             ToolField(
                 *("layout", "Folder with the layout", "folder"),
-                "For a whole model: a diffusers folder of the same architecture, its configs and tokenizers are used.",
+                "A diffusers folder of the same architecture, which gives what the file lacks: configs, tokenizers.",
                 only_for=("diffusers",),
             ),
             _OUT,
@@ -82,7 +82,7 @@ TASKS: Final[tuple[ModelTask, ...]] = (
         "Merge a LoRA",
         "Makes one or two LoRAs part of a model.",
         (
-            ToolField("source", "Model", "any", _MODEL, is_required=True),
+            ToolField("source", "Model", "any", f"{_MODEL} Of flow-matching models a folder.", is_required=True),
             ToolField("lora", "LoRA", "file", _LORA, is_required=True),
             ToolField("scale", "Strength", "number", "1 as trained, 0 none.", "1", is_required=True),
             ToolField("lora2", "Second LoRA", "file", f"{_LORA} May stay empty."),

@@ -33,7 +33,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
         method: tiny_config(
             images, place, family=FAMILY, base_model=str(base), run_name=f"one-{method}", **{**common, **settings}
         )
-        for method, settings in {"lora": LORA, "fine_tune": {}}.items()
+        for method, settings in {"lora": LORA, "fine_tune": {"save_single_file": True}}.items()
     }
 
 
@@ -79,6 +79,7 @@ def test_runs_leave_samples_a_lora_and_a_model(alone: dict[str, Run]) -> None:
     assert names
     assert all(name.startswith("transformer.") for name in names)
     assert (alone["fine_tune"].folder.model_dir / "text_encoder" / "config.json").is_file()
+    assert "layers.0.attention.qkv.weight" in load_file(alone["fine_tune"].folder.path / "one-fine_tune.safetensors")
 
 
 def test_bf16_trains_with_recomputed_activations(configs: dict[str, TrainConfig]) -> None:
