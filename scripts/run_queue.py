@@ -91,6 +91,9 @@ def parser() -> argparse.ArgumentParser:
     move = action("move", "move an entry among those that wait")
     move.add_argument("entry", type=int, metavar="ENTRY", help="its number in the list")
     move.add_argument("place", metavar="PLACE", help="first, last, up, down, or a place from 1")
+    devices = action("devices", "choose the GPUs of an entry that waits")
+    devices.add_argument("entry", type=int, metavar="ENTRY", help="its number in the list")
+    devices.add_argument("devices", metavar="DEVICES", help="the indices of its GPUs, such as 0,1, or all")
     remove = action("remove", "remove entries; the folders of their runs stay")
     remove.add_argument("entry", type=int, nargs="+", metavar="ENTRY", help="its number in the list")
     remove.add_argument("--stop", action="store_true", help="one that runs, too: its run stops after a backup")
@@ -178,6 +181,13 @@ def move_entry(options: argparse.Namespace) -> int:
     return FINISHED
 
 
+def set_devices(options: argparse.Namespace) -> int:
+    """`devices`."""
+    is_all = options.devices.strip().lower() == "all"
+    queue_of(options).set_devices(options.entry, None if is_all else parse_devices(options.devices, "DEVICES"))
+    return FINISHED
+
+
 def remove_entries(options: argparse.Namespace) -> int:
     """`remove`."""
     for number in options.entry:
@@ -214,6 +224,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "add": add_entry,
     "list": show_list,
     "move": move_entry,
+    "devices": set_devices,
     "remove": remove_entries,
     "retry": retry_entries,
     "run": run_queue,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import Final
 
+from app.form.setting_text import display_value, format_value
 from app.runs.status import duration
+from modules.config import Option
 from modules.files import printable
 from modules.run.exit_codes import FINISHED
 from modules.run.queue.entries import Entry, Queue
@@ -33,8 +37,21 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
     return f"{state}  ·  {running} running, {waiting} waiting"
 
 
-def row_of(entry: Entry, place: int | None) -> tuple[str, ...]:
-    """The cells of an entry; `place` is that among those that wait."""
+def settings_text(differences: Iterable[tuple[Option, object]]) -> str:
+    """The settings in which an entry differs from others, on one line."""
+    return "  ·  ".join(f"{option.title}: {_value(option, value)}" for option, value in differences)
+
+
+def _value(option: Option, value: object) -> str:
+    if option.path == "concepts" and isinstance(value, list):
+        return ", ".join(PurePath(str(path)).name for path in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {format_value(each)}" for name, each in value.items()) or "empty"
+    return printable(" ".join(display_value(option, value).split()), 200)
+
+
+def row_of(entry: Entry, place: int | None, settings: str = "") -> tuple[str, ...]:
+    """The cells of an entry; `place` is that among those that wait, `settings` in what it differs from others."""
     code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
     reason = printable(entry.reason.split("\n")[0], 300)
     return (
@@ -43,6 +60,7 @@ def row_of(entry: Entry, place: int | None) -> tuple[str, ...]:
         _STATES[entry.state],
         "All" if entry.devices is None else ", ".join(map(str, entry.devices)),
         _time(entry),
+        settings,
         f"{reason}{code}" if reason and reason != _STATES[entry.state] else "",
     )
 

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from app.monitor.page import Page
-from app.monitor.queue_texts import row_of, state_text
+from app.monitor.queue_devices import DevicesField
+from app.monitor.queue_texts import row_of, settings_text, state_text
 from app.monitor.row_drag import RowDrag
 from app.shell.ask import Choice, ask
 from app.widgets import icons, theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
 from app.widgets.ellipsis import fit
 from app.widgets.table import table
+from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.start_runner import start_runner
@@ -36,6 +38,9 @@ class QueuePage(Page):
         self._is_reading = False
         self._starting_until = 0.0
         self._said = ""
+        self._problem = ""  # why the last change was refused, until the next one or another selection
+        self._differences = Differences()
+        self.settings: dict[int, str] = {}  # of each entry, as far as they differ
         self._followed: tuple[int, float | None] | None = None  # the start of an entry
         self._build_head()
         upper = card(self)
@@ -44,14 +49,15 @@ class QueuePage(Page):
         holder.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
         columns = {
             "place": ("Next", 50),
-            "name": ("Run", 220),
-            "state": ("State", 100),
-            "devices": ("GPUs", 80),
-            "time": ("Time", 190),
-            "result": ("Result", 330),
+            "name": ("Run", 180),
+            "state": ("State", 80),
+            "devices": ("GPUs", 60),
+            "time": ("Time", 160),
+            "settings": ("Settings", 280),
+            "result": ("Result", 220),
         }
         self.table = table(holder, columns, ("place",))
-        self.table.bind("<<TreeviewSelect>>", lambda event: self._show_buttons())
+        self.table.bind("<<TreeviewSelect>>", lambda event: self._selected())
         self.table.bind("<Double-Button-1>", lambda event: self.open_run())
         self.table.bind("<Return>", lambda event: self.open_run())
         self.table.bind("<Delete>", lambda event: self.remove())
@@ -87,7 +93,14 @@ class QueuePage(Page):
             return
         self._is_reading = True
         queue = self.run_queue
-        self.state.background.run(lambda: (queue.read(), queue.has_runner()), self._show, self._unreadable)
+
+        def read() -> tuple[Queue, bool, dict[int, str]]:
+            found = queue.read()
+            differences = self._differences.of(queue, found.in_order())
+            texts = {number: settings_text(each) for number, each in differences.items()}
+            return found, queue.has_runner(), texts
+
+        self.state.background.run(read, self._show, self._unreadable)
 
     def toggle(self) -> None:
         """Start the queue, or pause it: what runs goes on to its end."""
@@ -130,6 +143,11 @@ class QueuePage(Page):
             (Choice("stop", "Stop and remove", style="danger"), Choice("", "Keep it", style="accent")),
             answered,
         )
+
+    def set_devices(self, number: int, devices: list[int] | None) -> None:
+        """Let an entry take other GPUs; None for all."""
+        queue = self.run_queue
+        self._change(lambda: queue.set_devices(number, devices))
 
     def repeat(self) -> None:
         """Let the selected entry wait again."""
@@ -202,6 +220,8 @@ class QueuePage(Page):
         buttons = (self.open_button, self.up_button, self.down_button, self.repeat_button, self.remove_button)
         for button in buttons:
             button.pack(side="left", padx=(0, theme.px(8)))
+        self.devices = DevicesField(bar, self.set_devices, self._complain)
+        self.devices.pack(side="left", padx=(0, theme.px(8)))
         self.message = text(bar, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
         self.message.pack(side="left", fill="x", expand=True, padx=theme.px(8))
         self.message.bind("<Configure>", lambda event: self._fit_message())
@@ -210,12 +230,21 @@ class QueuePage(Page):
     def _change(self, change: object) -> None:
         """Make a change in a thread, and show what came of it."""
         assert callable(change)
+        self._problem = ""
         self.state.background.run(change, lambda _: self._read_now(), self._refused)
 
     def _refused(self, reason: str) -> None:
         self._starting_until = 0.0
         self._read_now()
+        self._complain(reason)
+
+    def _complain(self, reason: str) -> None:
+        self._problem = reason
         self._say(reason)
+
+    def _selected(self) -> None:
+        self._problem = ""
+        self._show_buttons()
 
     def _read_now(self) -> None:
         self._read_at = 0.0
@@ -227,11 +256,11 @@ class QueuePage(Page):
         if self.winfo_exists():
             self._say(reason)
 
-    def _show(self, found: tuple[Queue, bool]) -> None:
+    def _show(self, found: tuple[Queue, bool, dict[int, str]]) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
         if not self.winfo_exists() or self.drag.item:
             return
-        self.queue, self.has_runner = found
+        self.queue, self.has_runner, self.settings = found
         if self.has_runner:
             self._starting_until = 0.0
         entries = self.queue.in_order()
@@ -240,7 +269,10 @@ class QueuePage(Page):
             self.table.delete(*gone)
         places = {entry.number: place for place, entry in enumerate(self.queue.waiting, 1)}
         for index, entry in enumerate(entries):
-            item, values = str(entry.number), row_of(entry, places.get(entry.number))
+            item, values = (
+                str(entry.number),
+                row_of(entry, places.get(entry.number), self.settings.get(entry.number, "")),
+            )
             if not self.table.exists(item):
                 self.table.insert("", index, iid=item, values=values, tags=(entry.state,))
             elif tuple(self.table.item(item, "values")) != values:
@@ -292,7 +324,9 @@ class QueuePage(Page):
         }
         for button, is_allowed in allowed.items():
             button.configure(state="normal" if is_allowed else "disabled")
-        reason = "" if entry is None else entry.reason
+        self.devices.show(entry if place is not None else None)
+        about = "" if entry is None else entry.reason or self.settings.get(entry.number, "")
+        reason = self._problem or about
         self._say(reason or (_HINT if len(waiting) > 1 else "") if self.queue.entries else _EMPTY)
 
     def _say(self, message: str) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from app.monitor.queue_texts import row_of
 from app.monitor.run_queue import QueuePage
-from modules.config import save_config
+from modules.config import load_config, save_config
+from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from tests.app.driver import Driver
@@ -96,7 +97,28 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
     assert page.repeat_button.cget("state") == "normal"
     driver.click_really(page.repeat_button)
     until_order("three", "four", "two", "one")
+    choose_devices(driver, page, queue)
     assert not queue.has_runner(), "nothing was started"
+
+
+def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
+    line = page.devices.control.line
+    page.select(3)
+    driver.wait(lambda: page.devices._entry and page.devices._entry.number == 3, "a field for its GPUs")
+    line.focus_force()
+    line.insert(0, "1,x")
+    driver.press("Return")
+    assert "GPUs is '1,x'" in page._said, "longer than its place"
+    line.delete(0, "end")
+    line.insert(0, "1, 0")
+    driver.press("Return")
+    driver.wait(lambda: page.table.item("3", "values")[3] == "0, 1", "the GPUs in the row")
+    assert queue.read().entry(3).devices == [0, 1]
+    queue.edit(lambda found: found.with_entry(found.entry(1).changed(state="finished")))
+    config = load_config(queue.config_file(4))
+    save_config(config.model_copy(update={"learning_rate": 0.5}), queue.config_file(4))
+    page._differences = Differences()
+    driver.wait(lambda: page.table.item("4", "values")[5] == "Learning rate: 0.5", "the settings that differ")
 
 
 def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:

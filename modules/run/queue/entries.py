@@ -120,14 +120,14 @@ class Queue(Record):
         return self.replaced([*others, *waiting])
 
 
-def parse_devices(text: str) -> list[int]:
-    """GPU indices from "0,1". Raises ConfigError."""
+def parse_devices(text: str, what: str = "--devices") -> list[int]:
+    """GPU indices from "0,1"; `what` is how messages call them. Raises ConfigError."""
     words = [word.strip() for word in text.split(",")]
     if all(word.isascii() and word.isdecimal() and len(word) < 4 for word in words):
         numbers = [int(word) for word in words]
         if len(set(numbers)) == len(numbers) <= _MOST_DEVICES:
             return sorted(numbers)
-    raise ConfigError(f"--devices is {printable(text)!r}; give the indices of GPUs, each once, such as 0,1")
+    raise ConfigError(f"{what} is {printable(text)!r}; give the indices of GPUs, each once, such as 0,1")
 
 
 def fault_of(file: object, fault: FileFault) -> ConfigError:

@@ -18,7 +18,7 @@ from modules.run.folder.run_folder import RunFolder, check_run_name, not_writabl
 from modules.run.folder.run_lock import file_lock
 from modules.run.launch.detached import check_config, next_free_name
 from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
-from modules.run.queue.own_copy import own_copy
+from modules.run.queue.own_copy import on_devices, own_copy
 
 QUEUE_DIR: Final = ".queue"  # no name of a run
 _WAIT_FOR_EDITOR_S: Final = 20.0
@@ -147,6 +147,20 @@ class RunQueue:
     def move(self, number: int, place: int) -> None:
         """Put an entry at `place` (from 0) among those that wait. Raises ConfigError."""
         self.edit(lambda queue: queue.moved(number, place))
+
+    def set_devices(self, number: int, devices: Sequence[int] | None) -> None:
+        """Let an entry that waits take these GPUs; None for all. Raises ConfigError if this computer cannot run it."""
+
+        def change(queue: Queue) -> Queue:
+            entry = queue.entry(number)
+            if entry.state != "waiting":
+                raise ConfigError(f"entry {entry.title} is {entry.state}; GPUs are chosen for one that waits")
+            config = on_devices(self.load(entry), devices)
+            check_config(config)
+            save_config(config, self.config_file(number))
+            return queue.with_entry(entry.changed(devices=None if devices is None else list(devices)))
+
+        self.edit(change)
 
     def remove(self, number: int, *, stop: bool = False) -> Entry:
         """Take an entry out: one that waits is listed as removed, one that has ended is forgotten.

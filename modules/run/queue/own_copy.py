@@ -23,9 +23,15 @@ def own_copy(config: TrainConfig, runs_dir: Path, devices: Sequence[int] | None)
         if value and not os.path.isabs(value) and (name.partition(".")[0] in _ALWAYS_FOLDERS or os.path.exists(value)):
             _set(data, name.split("."), os.path.abspath(value))
     data["runs_dir"] = str(runs_dir)
-    if devices is not None and config.device != "cpu":
-        data["device_ids"] = list(devices)
-    return validate(data, "the entry")
+    copy = validate(data, "the entry")
+    return copy if devices is None else on_devices(copy, devices)
+
+
+def on_devices(config: TrainConfig, devices: Sequence[int] | None) -> TrainConfig:
+    """The config for these GPUs; None for all. Raises ConfigError, such as for a different number of processes."""
+    if config.device == "cpu":
+        return config
+    return validate({**dump(config), "device_ids": None if devices is None else list(devices)}, "the entry")
 
 
 def _set(data: Any, path: Sequence[str], value: str) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.config import ConfigError, TrainConfig, load_config, save_config
+from modules.config import Concept, ConfigError, TrainConfig, load_config, save_config
+from modules.run.queue.differences import Differences
 from modules.run.queue.entries import MOST_ENDED, Entry, Queue, parse_devices
 from modules.run.queue.folder import RunQueue
 from scripts import run_queue
@@ -140,6 +141,33 @@ def test_old_entries_are_forgotten(tmp_path: Path) -> None:
 def test_devices_are_checked(text: str) -> None:
     with pytest.raises(ConfigError, match="indices of GPUs"):
         parse_devices(text)
+
+
+def test_devices_of_an_entry_that_waits_are_chosen(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path)
+    queue.add(TrainConfig(learning_rate=1e-4, concepts=(Concept(path="cats"),), device="cpu"), [0])
+    queue.add(TrainConfig(learning_rate=2e-4, concepts=(Concept(path="dogs"),), device="cpu"))
+    queue.add(TrainConfig(learning_rate=2e-4, device="cpu", ema=True))
+    queue.set_devices(2, [1])
+    assert queue.read().entry(2).devices == [1]
+    queue.set_devices(1, None)
+    assert (queue.read().entry(1).devices, queue.load(queue.read().entry(1)).device_ids) == (None, None)
+    queue.edit(lambda found: found.with_entry(found.entry(3).changed(state="running")))
+    with pytest.raises(ConfigError, match="is running; GPUs are chosen for one that waits"):
+        queue.set_devices(3, [0])
+    differences = Differences()
+    found = differences.of(queue, queue.read().entries)
+    shown = {number: {option.path: value for option, value in each} for number, each in found.items()}
+    cats, dogs = (str(Path(name).absolute()) for name in ("cats", "dogs"))
+    assert shown == {
+        1: {"concepts": [cats], "learning_rate": 1e-4, "ema": False},
+        2: {"concepts": [dogs], "learning_rate": 2e-4, "ema": False},
+        3: {**shown[3], "concepts": [], "learning_rate": 2e-4, "ema": True},
+    }
+    queue.edit(lambda found: found.with_entry(found.entry(3).changed(state="finished")))
+    found = differences.of(queue, queue.read().entries)
+    assert found[3] == [], "alone among those that have ended"
+    assert {option.path for option, _ in found[1]} == {"concepts", "learning_rate"}
 
 
 def _entry(**changes: object) -> dict[str, object]:
