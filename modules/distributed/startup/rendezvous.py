@@ -20,6 +20,7 @@ from pydantic import Field
 from modules.config import TrainingError
 from modules.distributed.formatting import format_ranks, join_with_and
 from modules.distributed.run_store import RunStore, StoreFault, parse_value
+from modules.distributed.startup.joined_hosts import SIGN_EVERY_S, JoinedHosts
 from modules.files import printable
 from modules.machine import hostname, machine_id, route_to_master
 from modules.run.launch.rank_env import RankEnv
@@ -44,6 +45,14 @@ class GroupError(TrainingError):
     """The processes could not form a group; before the first step Tandem may fall back to one device."""
 
     kind = "process_group"
+
+
+@dataclass(frozen=True)
+class _GaveUp:
+    """Why rank 0 no longer waits, for the others."""
+
+    message: str
+    advice: str
 
 
 @dataclass(frozen=True)
@@ -254,6 +263,7 @@ def _wait_for_all(
 ) -> None:
     keys = [f"member/{rank}" for rank in range(rank_env.world_size)]
     answered: dict[int, bytes] = {}
+    signs = _SignsOfLife(ours, rank_env)
 
     def find_missing() -> MissingRanks:
         joined = [_member(ours.get(key), rank) for rank, key in enumerate(keys) if ours.check([key])]
@@ -264,13 +274,46 @@ def _wait_for_all(
             _welcome_new(store, attempt, rank_env.world_size, answered)
             secrets.check()
         elif (known := ours.find("gave_up")) is not None:
-            raise rendezvous_timeout(known.decode(errors="replace"), deadline.timeout_s)
+            given = parse_value(_GaveUp, known, "why rank 0 gave up")
+            raise GroupError(given.message, given.advice)
         try:
+            signs.exchange(answered)
             deadline.tick(find_missing, silent=rank_env.rank != 0)
-        except GroupError:
+        except GroupError as error:
             if rank_env.rank == 0:
-                ours.set("gave_up", deadline.last)
+                ours.set("gave_up", json.dumps(asdict(_GaveUp(error.message, error.advice))))
             raise
+
+
+class _SignsOfLife:
+    """While some ranks are missing, those that have joined say that they are there, and rank 0 looks."""
+
+    def __init__(self, ours: RunStore, rank_env: RankEnv) -> None:
+        self._store, self._rank = ours, rank_env.rank
+        self._hosts = JoinedHosts(machine_id(), rank_env.master_port)
+        self._number = 0
+        self._next_at = 0.0
+
+    def exchange(self, hellos: Mapping[int, bytes]) -> None:
+        """Do it if it is time; `hellos` are those that rank 0 has answered. Raises GroupError on rank 0."""
+        if (now := time.monotonic()) < self._next_at:
+            return
+        self._next_at = now + SIGN_EVERY_S
+        self._number += 1
+        if self._rank != 0:
+            self._store.set(f"waits/{self._rank}", str(self._number))
+            return
+        joined = {rank: _Hello.parse(hello, rank).member for rank, hello in hellos.items()}
+        for rank, member in joined.items():
+            self._hosts.record(rank, member.machine_id, member.address, self._store.find(f"waits/{rank}") or b"")
+        if (found := self._hosts.cut_off()) is not None:
+            ranks, seconds = found
+            host = joined[ranks[0]].host
+            raise GroupError(
+                f"Host {host} ({format_ranks(ranks)}) sent no sign of life for {seconds:.0f} s and cannot be reached. "
+                "It had joined, and was cut off before all other ranks had.",
+                "Check that it is running and connected; then start the run again on all machines.",
+            )
 
 
 def _welcome_new(store: RunStore, attempt: str, world_size: int, answered: dict[int, bytes]) -> None:

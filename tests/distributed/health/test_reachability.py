@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from modules.distributed.health import heartbeat_monitor, reachability
+from modules.distributed.health import heartbeat_monitor
 from modules.distributed.health.heartbeat_monitor import HeartbeatMonitor
-from modules.distributed.health.reachability import HostProbe, host_probes
+from modules.distributed.health.reachability import host_probes
+from modules.distributed.startup import host_probe, joined_hosts
+from modules.distributed.startup.host_probe import HostProbe
+from modules.distributed.startup.joined_hosts import JoinedHosts
 from modules.distributed.startup.rendezvous import Member
 from modules.run.launch.rank_env import RankEnv
 from tests.ports import free_port
@@ -20,7 +23,7 @@ NOWHERE = "255.255.255.255"  # the system refuses to connect to the broadcast ad
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every limit is exceeded immediately."""
-    monkeypatch.setattr(reachability, "UNREACHABLE_AFTER_S", -1.0)
+    monkeypatch.setattr(host_probe, "UNREACHABLE_AFTER_S", -1.0)
     for name in ("SILENT_AFTER_S", "DEAD_AFTER_UNREACHABLE_S"):
         monkeypatch.setattr(heartbeat_monitor, name, -1.0)
 
@@ -88,3 +91,26 @@ def test_a_machine_that_refuses_the_store_s_port_has_lost_its_processes() -> Non
     assert failure is not None
     assert (failure.rank, failure.kind) == (0, "gone")
     assert failure.message.startswith("Host alpha can be reached, but its processes of this run have ended")
+
+
+def test_a_host_that_has_joined_and_is_cut_off_while_others_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = JoinedHosts("alpha", free_port())
+
+    def silent(machine: str) -> None:
+        probe = hosts._hosts[machine].probe
+        assert probe is not None
+        probe.probe()
+        monkeypatch.setattr(probe, "_address", NOWHERE)
+        probe.probe()
+
+    for rank, machine, address in ((1, "alpha", NOWHERE), (3, "beta", "127.0.0.1"), (2, "beta", "127.0.0.1")):
+        hosts.record(rank, machine, address, b"1")
+    hosts.record(4, "gamma", NOWHERE, b"1")
+    hosts.record(5, "delta", "", b"1")
+    silent("beta")
+    assert hosts.cut_off() is None, "it has just been heard"
+    for name in ("SILENT_AFTER_S", "CUT_OFF_AFTER_S"):
+        monkeypatch.setattr(joined_hosts, name, -1.0)
+    found = hosts.cut_off()
+    assert found is not None, "gamma has never answered, which a firewall may cause"
+    assert found[0] == [2, 3]

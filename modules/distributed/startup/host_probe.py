@@ -1,0 +1,54 @@
+"""Whether a silent machine can still be reached: its system answers a connection even if its programs hang."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+PROBE_TIMEOUT_S = 2.0
+# How long probes must fail before the machine counts as unreachable: longer than a brief network glitch.
+UNREACHABLE_AFTER_S = 6.0
+# A probe that failed longer ago belongs to an earlier outage.
+_SAME_OUTAGE_S = 8.0
+
+
+class HostProbe:
+    """Probes one machine with TCP connections. A failing probe takes seconds, so it runs in a thread."""
+
+    def __init__(self, address: str, port: int, *, answers: bool = False) -> None:
+        """`answers`: it has been reached there before. If it never was, a firewall may drop every probe."""
+        self._address, self._port = address, port
+        self._answers = answers
+        self.refuses = False  # the machine answers, but nothing listens at the port
+        self._failing_since: float | None = None
+        self._last_failure_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def is_unreachable(self) -> bool:
+        """Whether it answered once and has not for too long; starts a new probe for the next call."""
+        since = self._failing_since
+        self.start()
+        return self._answers and since is not None and time.monotonic() - since > UNREACHABLE_AFTER_S
+
+    def start(self) -> None:
+        """Start a probe, unless one is running."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self.probe, name="probe", daemon=True)
+            self._thread.start()
+
+    def probe(self) -> None:
+        """Connect and disconnect; a refused connection is an answer, too."""
+        started = time.monotonic()
+        try:
+            socket.create_connection((self._address, self._port), PROBE_TIMEOUT_S).close()
+            self.refuses = False
+        except ConnectionRefusedError:
+            self.refuses = True
+        except OSError:
+            self.refuses = False
+            if self._failing_since is None or started - self._last_failure_at > _SAME_OUTAGE_S:
+                self._failing_since = started
+            self._last_failure_at = started
+            return
+        self._answers, self._failing_since = True, None
