@@ -11,7 +11,7 @@ from PIL import Image
 
 from app.widgets.buttons import Button
 from app.windows.benchmark import BenchmarkWindow
-from modules.run.benchmark.records import BenchmarkResult
+from modules.run.benchmark.records import BenchmarkResult, CaseResult, Measured
 from tests.app.driver import Driver
 from tests.runs import tiny_config
 
@@ -28,7 +28,7 @@ def opened(shared_driver: Driver, shared_home: Path, images: Path) -> BenchmarkW
 
 def enter(opened: BenchmarkWindow, **values: str) -> None:
     for name, value in values.items():
-        opened.entries[name].show(value)
+        opened.options.entries[name].show(value)
 
 
 @pytest.mark.slow
@@ -38,17 +38,19 @@ def test_cases_are_measured_saved_and_compared(opened: BenchmarkWindow, shared_d
     opened.button.invoke()
     assert opened.button.cget("text") == "Stop"
     driver.wait(lambda: "Case 1 of 2: 1 process, batch size 4" in opened.status.cget("text"), "the first case")
-    driver.wait(lambda: len(opened.table.get_children()) == 1, "its row, before the end")
+    driver.wait(lambda: len(opened.pages.table.get_children()) == 1, "its row, before the end")
     assert opened.child is not None
     driver.wait(lambda: opened.child is None, "the end")
     assert opened.status.cget("text") == "All cases were measured."
-    rows = [opened.table.item(item, "values") for item in opened.table.get_children()]
+    rows = [opened.pages.table.item(item, "values") for item in opened.pages.table.get_children()]
     assert [row[:2] for row in rows] == [("1", "4"), ("1", "2")]
-    assert "forward" in opened.note.cget("text")
-    opened.table.selection_set("1")
-    driver.wait(lambda: opened.note.cget("text").startswith("batch size 2: a step is logging"), "the selected case")
-    assert opened._plot is not None
-    assert opened._plot.width() > 500
+    assert "forward" in opened.pages.note.cget("text")
+    opened.pages.table.selection_set("1")
+    driver.wait(
+        lambda: opened.pages.note.cget("text").startswith("batch size 2: a step is logging"), "the selected case"
+    )
+    assert opened.pages.plot is not None
+    assert opened.pages.plot.width() > 500
     opened.save("png", tmp_path / "plot.png")
     with Image.open(tmp_path / "plot.png") as image:
         assert image.width > 1000
@@ -58,13 +60,13 @@ def test_cases_are_measured_saved_and_compared(opened: BenchmarkWindow, shared_d
     data["machine"], data["cases"][0]["measured"]["seconds"] = "another", 2 * data["cases"][0]["measured"]["seconds"]
     (tmp_path / "before.json").write_text(json.dumps(data))
     opened.compare(tmp_path / "before.json")
-    assert opened.choice.get() == "Comparison"
-    rows = [opened.compared.item(item, "values") for item in opened.compared.get_children()]
+    assert opened.pages.choice.get() == "Comparison"
+    rows = [opened.pages.compared.item(item, "values") for item in opened.pages.compared.get_children()]
     assert [(row[0], row[1], row[4], row[7]) for row in rows] == [
         ("1", "4", "+100.0%", "faster"),
         ("1", "2", "+0.0%", "the same"),
     ]
-    assert "machine: another ->" in opened.note.cget("text")
+    assert "machine: another ->" in opened.pages.note.cget("text")
     (tmp_path / "none.json").write_text("{}")
     opened.compare(tmp_path / "none.json")
     assert "choose a file that Save… has written" in opened.status.cget("text")
@@ -77,7 +79,7 @@ def test_cases_are_measured_saved_and_compared(opened: BenchmarkWindow, shared_d
 def test_stopping_keeps_what_was_measured(opened: BenchmarkWindow, shared_driver: Driver) -> None:
     enter(opened, steps="2", batch_sizes="2 3")
     opened.button.invoke()
-    shared_driver.wait(lambda: len(opened.table.get_children()) == 1, "the first case")
+    shared_driver.wait(lambda: len(opened.pages.table.get_children()) == 1, "the first case")
     opened.button.invoke()
     shared_driver.wait(lambda: opened.child is None, "the end")
     assert opened.status.cget("text") == "Stopped; the cases before are shown."
@@ -86,7 +88,10 @@ def test_stopping_keeps_what_was_measured(opened: BenchmarkWindow, shared_driver
     opened.dialog.close()
 
 
-def test_wrong_numbers_are_named_and_closing_stops_the_program(opened: BenchmarkWindow, shared_driver: Driver) -> None:
+def test_wrong_numbers_an_earlier_result_and_closing(
+    opened: BenchmarkWindow, shared_driver: Driver, tmp_path: Path
+) -> None:
+    """Wrong numbers are named; the comparison is never an empty page; closing stops the program."""
     enter(opened, ranks="1 two")
     opened.button.invoke()
     assert opened.status.cget("text") == "Processes: 'two' is no whole number from 1 to 100,000."
@@ -94,10 +99,19 @@ def test_wrong_numbers_are_named_and_closing_stops_the_program(opened: Benchmark
     opened.button.invoke()
     assert opened.status.cget("text") == "Steps: give one number, such as 30."
     assert opened.child is None
+    measured = Measured(3, 12, 3.0, 1.0, 1.5, {"forward": 1.0}, [1024.0], ["cpu"])
+    BenchmarkResult("cats.yaml", "tiny", "another", {}, [CaseResult(1, 4, measured)]).save(tmp_path / "before.json")
+    opened.compare(tmp_path / "before.json")
+    row = ("1", "4", "4", "-", "-", "1000.0 ms ->", "1.00 GiB ->", "")
+    assert [opened.pages.compared.item(item, "values") for item in opened.pages.compared.get_children()] == [row]
+    assert opened.pages.note.cget("text").startswith("This is the earlier result; Measure puts")
     enter(opened, steps="3")
     opened.button.invoke()
     child = opened.child
     assert child is not None
+    assert opened.pages.choice.get() == "Comparison"
+    assert [opened.pages.compared.item(item, "values") for item in opened.pages.compared.get_children()] == [row]
+    assert opened.pages.note.cget("text").startswith("Each case appears beside")
     opened.dialog.close()
     shared_driver.settle()
     assert child.process.wait(timeout=60) is not None

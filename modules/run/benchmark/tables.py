@@ -62,6 +62,16 @@ def compared_rows(before: BenchmarkResult, after: BenchmarkResult) -> tuple[list
     return rows, alone + [f"{name_of(case)}: not measured after" for case in by_key.values()]
 
 
+def unmeasured_rows(before: BenchmarkResult, after: BenchmarkResult | None) -> list[list[str]]:
+    """The cells below COMPARED_HEADS of the cases that only `before` has measured, with dashes for the rest."""
+    done = {case.key for case in after.cases if case.measured is not None} if after is not None else set()
+    return [
+        [*_key(case), f"{old.samples_per_s:.4g}", _DASH, _DASH, f"{_ms(old.median_s)} ->", f"{_memory(old)} ->", ""]
+        for case in before.cases
+        if case.key not in done and (old := case.measured) is not None
+    ]
+
+
 def differences(before: BenchmarkResult, after: BenchmarkResult) -> list[str]:
     """What else differs between two benchmarks, which makes their figures hard to compare."""
     pairs = [
