@@ -136,6 +136,9 @@ def _whole_groups(names: list[str]) -> list[str]:
 
 
 def _default(value: object) -> str:
+    """`ANY` has none: the setting is reported whatever its value."""
+    if value is ANY:
+        return "-"
     return "-" if value is None or value in ("", [], {}) else f"`{format_value(value)}`"
 
 

@@ -227,7 +227,7 @@ def test_a_usual_file(ai_toolkit: Path) -> None:
     assert (concept.path, concept.prompt_prefix) == (str(ai_toolkit.parent / "pictures"), "p3r5on ")
     assert [sample.seed for sample in config.samples] == [42, 43]
     assert config.resolution == 1024
-    assert "config.process.0.model.quantize" in {entry.source for entry in found.report.not_imported}
+    assert [(part.part, part.weights) for part in config.parts][:1] == [("unet", "fp8")]
 
 
 def test_min_snr_ignores_v_prediction_there(tmp_path: Path) -> None:

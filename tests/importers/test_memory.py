@@ -125,3 +125,49 @@ def test_onetrainer_fused_and_rounding(tmp_path: Path) -> None:
     lora = onetrainer(tmp_path, **given | {"training_method": "LORA", "unet": {"weight_dtype": "FLOAT_8"}})
     assert not lora.config.stochastic_rounding
     assert {part.part: part.weights for part in lora.config.parts}["unet"] == "fp8"
+
+
+def test_onetrainer_trains_the_transformer(tmp_path: Path) -> None:
+    part = {"train": True, "weight_dtype": "FLOAT_8", "learning_rate": 2e-4, "stop_training_after": 3,
+            "stop_training_after_unit": "EPOCH"}  # fmt: skip
+    result = onetrainer(tmp_path, transformer=part)
+    (found,) = result.config.parts
+    assert (found.part, found.train, found.weights, found.learning_rate) == ("transformer", True, "fp8", 2e-4)
+    assert str(found.stop_after) == "3 epochs"
+    assert not [name for name in reasons(result) if name.startswith("transformer")]
+    given = {"training_method": "FINE_TUNE", "transformer": {"weight_dtype": "BFLOAT_16"}}
+    rounded = onetrainer(tmp_path, **given, optimizer={"optimizer": "ADAMW", "stochastic_rounding": True})
+    assert rounded.config.stochastic_rounding
+    offloaded = {"offload_fraction": 0.3, "gradient_checkpointing": "CPU_OFFLOADED"}
+    assert onetrainer(tmp_path, transformer=offloaded).config.block_offload == 0.3
+    assert not onetrainer(tmp_path, transformer={"gradient_checkpointing": False}).config.gradient_checkpointing
+    other = onetrainer(tmp_path, model_type="STABLE_DIFFUSION_15", transformer={"weight_dtype": "FLOAT_8"})
+    assert reasons(other)["transformer.weight_dtype"] == "the model type has no transformer"
+
+
+@pytest.mark.parametrize(("qtype", "weights"), [("qfloat8", "fp8"), ("int8", "int8"), ("uint4", "run")])
+def test_ai_toolkit_quantize(qtype: str, weights: str, tmp_path: Path) -> None:
+    model = {"name_or_path": "black-forest-labs/FLUX.1-dev", "arch": "flux", "quantize": True, "qtype": qtype}
+    process = {"type": "sd_trainer", "network": {"type": "lora", "linear": 4}, "model": model, "datasets": []}
+    text = json.dumps({"job": "extension", "config": {"name": "a", "process": [process]}})
+    result = imported(tmp_path, "t.json", text)
+    assert [part.weights for part in result.config.parts] == [weights]
+    assert any("model.qtype" in source for source in reasons(result)) == (weights == "run")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "weights"),
+    [
+        ("lora", "int8-quanto", "int8"), ("lora", "fp8-torchao", "fp8"), ("lora", "nf4-bnb", "nf4"),
+        ("lora", "int2-quanto", "run"), ("full", "int8-quanto", "run"), ("lora", "no_change", "run"),
+    ],
+)  # fmt: skip
+def test_simple_tuner_base_model_precision(kind: str, name: str, weights: str, tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text("[]")
+    settings = {
+        "--model_type": kind, "--model_family": "flux", "--data_backend_config": "data.json",
+        "--pretrained_model_name_or_path": "black-forest-labs/FLUX.1-dev", "--base_model_precision": name,
+    }  # fmt: skip
+    result = imported(tmp_path, "s.json", json.dumps(settings))
+    assert [part.weights for part in result.config.parts if part.weights != "run"] == [weights] * (weights != "run")
+    assert ("base_model_precision" in " ".join(reasons(result))) == (weights == "run" and name != "no_change")

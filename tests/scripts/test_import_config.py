@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import load_config
+from modules.importers.rules import ANY
 from scripts import import_config, import_reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,6 +103,7 @@ def test_the_committed_page_is_up_to_date() -> None:
 
 def test_the_page_speaks_of_what_can_occur() -> None:
     page = import_reference.render()
+    assert import_reference._default(ANY) == "-"  # and not the object
     assert "`unconditional_transformer.*`" in page
     assert "unconditional_transformer.model_name" not in page
     assert "no family of Tandem has" not in page

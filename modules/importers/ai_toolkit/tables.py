@@ -6,6 +6,7 @@ from modules.config.sections.adapters import MAX_RANK
 from modules.importers import common
 from modules.importers.ai_toolkit.schedule import SCHEDULE_RULES
 from modules.importers.flow_families import AI_TOOLKIT_RULES, flow_family
+from modules.importers.memory import ONE_SCALE, base_weights_rule
 from modules.importers.readers import (
     boolean,
     choice,
@@ -28,6 +29,7 @@ from modules.importers.rules import (
     Rule,
     Table,
     Unsupported,
+    UnsupportedValueError,
     Values,
 )
 
@@ -59,9 +61,12 @@ def _family(values: Values) -> list[Assignment]:
     return [Assignment("family", ARCHITECTURES.get(arch) or "stable_diffusion", keys=keys)]
 
 
+def _has_network(values: Values) -> bool:
+    return any(values[f"network.{name}"] is not None for name in NETWORK_NAMES)
+
+
 def _method(values: Values) -> list[Assignment]:
-    has_network = any(values[f"network.{name}"] is not None for name in NETWORK_NAMES)
-    kind = str(values["network.type"] or ("lora" if has_network else "")).lower()
+    kind = str(values["network.type"] or ("lora" if _has_network(values) else "")).lower()
     if values["embedding.trigger"] not in EMPTY_VALUES:
         return [Assignment("method", "embedding", keys=("embedding.trigger",))]
     if not kind:
@@ -127,10 +132,24 @@ def _submodules(values: Values) -> list[Assignment]:
     return found
 
 
+# toolkit/util/quantize.py, get_qtype: names of optimum.quanto and of torchao.
+_FORMATS = {"qfloat8": "fp8", "float8": "fp8", "qint8": "int8", "int8": "int8"}
+
+
+def _base_weights(values: Values) -> str | None:
+    if not boolean(values["model.quantize"]):
+        return None
+    if not _has_network(values):
+        raise UnsupportedValueError("only frozen weights under a LoRA are quantised")
+    name = str(values["model.qtype"]).lower()
+    return _FORMATS.get(name, name)
+
+
 _LOSSES = choice({"mse": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}, "set family_options.loss")
 _FLAGS = {f"model.is_{name}": False for name in ("flux", "pixart", "auraflow", "lumina2", "v3")}
 _MODEL_KEYS = {"model.arch": None, "model.is_xl": False, "model.is_v2": False, **_FLAGS}
 _UNLOADED = "Tandem does so automatically if no text encoder is trained"
+_TEXT_ENCODERS = "text encoders stay in the run's precision, and leave memory once captions are cached"
 _NOT_HERE = "Tandem has no such objective or memory setting"
 
 PROCESS_TABLE = Table(
@@ -148,6 +167,10 @@ PROCESS_TABLE = Table(
         CombinedRule(_MODEL_KEYS, "family", _family),
         *AI_TOOLKIT_RULES,
         Rule("model.name_or_path", "base_model", None, model_path, optional=True),
+        base_weights_rule(
+            {"model.quantize": False, "model.qtype": "qfloat8"}, _base_weights,
+            {f"network.{name}": None for name in NETWORK_NAMES}, ONE_SCALE,
+        ),
         Rule("model.is_v_pred", "family_options.prediction_type", False, prediction_type, optional=True),
         CombinedRule(
             {"train.train_unet": True, "train.train_text_encoder": False, "train.unet_lr": None,
@@ -205,7 +228,8 @@ PROCESS_TABLE = Table(
         Unsupported("model.dtype", "parts sets the precision of frozen weights", default="float16"),
         Unsupported("model.use_text_encoder_?", "all text encoders are used", default=True),
         Unsupported("model.vae_path", "put the autoencoder into a diffusers folder"),
-        Unsupported("model.qtype model.qtype_te", common.NO_QUANTISATION, default="qfloat8"),
+        Unsupported("model.quantize_te", _TEXT_ENCODERS),
+        Unsupported("model.qtype_te", _TEXT_ENCODERS, default="qfloat8"),
         Unsupported("model.*", "Tandem does not quantise or unload weights this way"),
         Unsupported("adapter.*", "Tandem does not train such adapters"),
         Unsupported("slider.*", "Tandem does not train sliders"),

@@ -30,6 +30,7 @@ from modules.importers.rules import (
 )
 
 SUBMODULES = ("unet", "text_encoder", "text_encoder_2")
+NETWORKS = ("unet", "transformer")  # of which a model has one
 # The settings of each submodule, with the defaults of those that are trained by default.
 SUBMODULE_DEFAULTS: Mapping[str, object] = {
     "model_name": "",
@@ -80,20 +81,21 @@ def _targets(values: Values) -> list[Assignment]:
 
 
 def _submodule(index: int, part: str) -> CombinedRule:
-    """How one submodule is trained; `index` is its position in `parts`."""
+    """How one submodule is trained; `index` is its position in `parts`, where unet and transformer share the first."""
     names = ("train", "learning_rate", "stop_training_after", "stop_training_after_unit", "weight_dtype")
     keys = {f"{part}.{name}": SUBMODULE_DEFAULTS[name] for name in names}
-    if part != "unet":
+    if part not in NETWORKS:
         keys |= {f"{part}.stop_training_after": 30, f"{part}.stop_training_after_unit": "EPOCH"}
         keys |= {f"{part}.train_embedding": True}
 
     def read(values: Values) -> list[Assignment]:
         found = _read_submodule(values, part, f"parts.{index}")
         is_there = part != "text_encoder_2" or "XL" in str(values["model_type"]).upper()
+        is_there = part == network_section(values) if part in NETWORKS else is_there
         return found if is_there else _absent(values, keys, part)
 
     uses = {
-        **ROUNDING_USES, "model_type": "STABLE_DIFFUSION_15", "learning_rate_scaler": "NONE",
+        **ROUNDING_USES, "learning_rate_scaler": "NONE",
         "learning_rate": 3e-6, **RATE_USES,
     }  # fmt: skip
     return CombinedRule(keys, f"parts.{index}", read, "each submodule with its own learning rate and stop", uses)
@@ -102,9 +104,9 @@ def _submodule(index: int, part: str) -> CombinedRule:
 def _read_submodule(values: Values, part: str, prefix: str) -> list[Assignment]:
     method = str(values["training_method"]).upper()
     switch = f"{part}.train"
-    if method == "EMBEDDING" and part != "unet":
+    if method == "EMBEDDING" and part not in NETWORKS:
         switch = f"{part}.train_embedding"
-    trained = boolean(values[switch]) and not (method == "EMBEDDING" and part == "unet")
+    trained = boolean(values[switch]) and not (method == "EMBEDDING" and part in NETWORKS)
     found = [
         Assignment(f"{prefix}.part", part, keys=(switch,), quiet=True),
         Assignment(f"{prefix}.train", trained, keys=(switch,)),
@@ -124,22 +126,28 @@ def _read_submodule(values: Values, part: str, prefix: str) -> list[Assignment]:
 
 _QUANTIZED = {"int_8": "int8", "int_w8a8": "int8", "float_8": "fp8", "float_w8a8": "fp8", "nfloat_4": "nf4"}
 ROUNDING_USES: Mapping[str, object] = {
-    "training_method": "FINE_TUNE", "unet.weight_dtype": "FLOAT_32", "optimizer.stochastic_rounding": False,
+    "training_method": "FINE_TUNE", "model_type": "STABLE_DIFFUSION_15", "optimizer.stochastic_rounding": False,
+    "unet.weight_dtype": "FLOAT_32", "transformer.weight_dtype": "FLOAT_32",
 }  # fmt: skip
 
 
 def rounds_stochastically(values: Values) -> bool:
-    """Whether the trained weights of the UNet are kept in bf16 and rounded at random, from `ROUNDING_USES`."""
-    is_bf16 = PRECISIONS.get(str(values["unet.weight_dtype"]).lower()) == "bf16"
+    """Whether the network's trained weights are kept in bf16 and rounded at random, from `ROUNDING_USES`."""
+    is_bf16 = PRECISIONS.get(str(values[f"{network_section(values)}.weight_dtype"]).lower()) == "bf16"
     is_fine_tune = str(values["training_method"]).upper() == "FINE_TUNE"
     return is_bf16 and is_fine_tune and boolean(values["optimizer.stochastic_rounding"])
+
+
+def network_section(values: Values) -> str:
+    """The section of the network that is trained."""
+    return "transformer" if flow_family(values["model_type"]) else "unet"
 
 
 def _weights(values: Values, part: str, prefix: str, *, frozen: bool) -> Assignment:
     key = f"{part}.weight_dtype"
     name = str(values[key]).lower()
     kept = PRECISIONS.get(name) or _QUANTIZED.get(name)
-    if not frozen and part == "unet" and rounds_stochastically(values):
+    if not frozen and part in NETWORKS and rounds_stochastically(values):
         return Assignment("stochastic_rounding", True, keys=(key,))
     if not frozen and kept != "fp32":
         return Assignment("", why="weights that are trained are kept in fp32", keys=(key,))
@@ -273,6 +281,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         "patterns become regular expressions", {"training_method": "FINE_TUNE"},
     ),
     *(_submodule(index, part) for index, part in enumerate(SUBMODULES)),
+    _submodule(0, "transformer"),
     Rule("embedding.placeholder", "embedding_token", "<embedding>", non_empty_text),
     Rule("embedding.initial_embedding_text", "embedding_init", "*", text),
     Rule("embedding.token_count", "embedding_vectors", 1, integer),

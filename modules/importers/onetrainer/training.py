@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from modules.importers import common
 from modules.importers.memory import SET_OFFLOAD, fused_rule
-from modules.importers.onetrainer.model import ROUNDING_USES, SUBMODULE_DEFAULTS, rounds_stochastically
+from modules.importers.onetrainer.model import (
+    ROUNDING_USES,
+    SUBMODULE_DEFAULTS,
+    network_section,
+    rounds_stochastically,
+)
 from modules.importers.onetrainer.values import (
     ACCUMULATION,
     RATE_USES,
@@ -159,14 +166,28 @@ def _checkpointing(value: object) -> object:
     return word == "ON" or boolean(value if word != "OFF" else False)
 
 
+def _recomputed(values: Values) -> list[Assignment]:
+    found, key = _checkpointing_of(values)
+    value = _checkpointing(found)
+    why = value.why if isinstance(value, ChangedValue) else ""
+    return [
+        Assignment("gradient_checkpointing", value.value if isinstance(value, ChangedValue) else value, why, (key,))
+    ]
+
+
+def _checkpointing_of(values: Values) -> tuple[object, str]:
+    """That of the network that is trained, and its key; older files have one for all, which is the UNet's here."""
+    own = f"{network_section(values)}.gradient_checkpointing"
+    key = "unet.gradient_checkpointing" if values[own] is None else own
+    return values[key], key
+
+
 def _offload(values: Values) -> list[Assignment]:
     """Only with activation checkpointing of the kind CPU_OFFLOADED (LayerOffloadConductor.py)."""
-    fraction = number(values["layer_offload_fraction"])
-    return [Assignment("block_offload", fraction)] if fraction and _is_offloaded(values) else []
-
-
-def _is_offloaded(values: Values) -> bool:
-    return str(values["unet.gradient_checkpointing"]).upper().endswith("CPU_OFFLOADED")
+    keys = ("transformer.offload_fraction", "layer_offload_fraction")
+    key = next((key for key in keys[network_section(values) == "unet" :] if number(values[key])), "")
+    is_offloaded = str(_checkpointing_of(values)[0]).upper().endswith("CPU_OFFLOADED")
+    return [Assignment("block_offload", number(values[key]), keys=(key,))] if key and is_offloaded else []
 
 
 def _rounding(values: Values) -> list[Assignment]:
@@ -178,6 +199,10 @@ def _name(value: object) -> object:
     return ChangedValue(stem[0] or stem[2], "the result is in the run's folder, under model")
 
 
+_CHECKPOINTING: Mapping[str, object] = {
+    "unet.gradient_checkpointing": True, "transformer.gradient_checkpointing": None,
+}  # fmt: skip
+_MODEL_TYPE: Mapping[str, object] = {"model_type": "STABLE_DIFFUSION_15"}
 TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     CombinedRule(
         {"learning_rate": 3e-6, "learning_rate_scaler": "NONE", "embedding_learning_rate": None},
@@ -198,10 +223,10 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     ),
     Rule("train_dtype", "precision", "FLOAT_16", precision),
     Rule("clip_grad_norm", "max_grad_norm", 1.0, optional_number),
-    Rule("unet.gradient_checkpointing", "gradient_checkpointing", True, _checkpointing),
+    CombinedRule(_CHECKPOINTING, "gradient_checkpointing", _recomputed, uses=_MODEL_TYPE),
     CombinedRule(
-        {"layer_offload_fraction": 0.0}, "block_offload", _offload, "with gradient_checkpointing CPU_OFFLOADED",
-        {"unet.gradient_checkpointing": True},
+        {"layer_offload_fraction": 0.0, "transformer.offload_fraction": 0.0}, "block_offload", _offload,
+        "with gradient_checkpointing CPU_OFFLOADED", {**_CHECKPOINTING, **_MODEL_TYPE},
     ),
     fused_rule("optimizer.fused_back_pass"),
     CombinedRule(
@@ -315,7 +340,7 @@ SUBMODULE_REASONS = {
     "dropout_probability": "all text encoders share caption_dropout",
 }
 OTHER_SUBMODULES = (
-    "vae", "prior", "transformer", "unconditional_transformer", "text_encoder_3", "text_encoder_4", "effnet_encoder",
+    "vae", "prior", "unconditional_transformer", "text_encoder_3", "text_encoder_4", "effnet_encoder",
     "decoder", "decoder_text_encoder", "decoder_vqgan",
 )  # fmt: skip
 
@@ -323,7 +348,7 @@ OTHER_SUBMODULES = (
 def unsupported_submodule_settings() -> tuple[Unsupported, ...]:
     """One row for each setting of each submodule without a rule."""
     found = []
-    for part in ("unet", "text_encoder", "text_encoder_2", *OTHER_SUBMODULES):
+    for part in ("unet", "transformer", "text_encoder", "text_encoder_2", *OTHER_SUBMODULES):
         for name, default in SUBMODULE_DEFAULTS.items():
             if part in OTHER_SUBMODULES:
                 why = (

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from modules.importers import common
 from modules.importers.flow_families import SIMPLE_TUNER_RULES, flow_family
+from modules.importers.memory import ONE_SCALE, base_weights_rule
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
     boolean,
@@ -202,6 +203,17 @@ def _sample(values: Values) -> list[Assignment]:
     return found
 
 
+def _base_weights(values: Values) -> str | None:
+    """Such as int8-quanto, fp8-torchao or nf4-bnb: the format, and the library for it."""
+    name = str(values["base_model_precision"] or "no_change").lower()
+    if name == "no_change":
+        return None
+    if str(values["model_type"]).lower() != "lora":
+        raise UnsupportedValueError("only frozen weights under a LoRA are quantised")
+    kept = name.partition("-")[0]
+    return "fp8" if kept == "fp8uz" else kept
+
+
 _PREDICTIONS = choice({"epsilon": "epsilon", "v_prediction": "v_prediction"}, "set family_options.prediction_type")
 
 TABLE = Table(
@@ -249,6 +261,9 @@ TABLE = Table(
         CombinedRule({"optimizer": "adamw", "optimizer_config": None}, "optimizer", _optimizer, common.PLAIN_OPTIMIZER),
         CombinedRule({"max_grad_norm": 2.0, "grad_clip_method": "value"}, "max_grad_norm", _clipping),
         Rule("mixed_precision", "precision", "bf16", precision),
+        base_weights_rule(
+            {"base_model_precision": "no_change"}, _base_weights, {"model_type": "full"}, ONE_SCALE
+        ),
         Rule("use_ema", "ema", False, boolean),
         CombinedRule(
             {"ema_decay": 0.995, "ema_update_interval": None}, "ema_decay", _ema_decay,

@@ -28,7 +28,7 @@ UNSUPPORTED: Final = (
     Unsupported("base_model_default_dtype", common.NO_QUANTISATION, default="bf16"),
     Unsupported("quantize_via", common.NO_QUANTISATION, default="accelerator"),
     Unsupported("gradient_precision", "gradients are kept in fp32"),
-    Unsupported("*_precision", common.NO_QUANTISATION, default="no_change"),
+    Unsupported("*_precision", "text encoders stay in the run's precision", default="no_change"),
     Unsupported("flow_beta_schedule_*", common.FLOW, default=2.0),
     Unsupported("flow_*", common.FLOW),
     Unsupported("flux_lora_target", _OTHER_MODEL, default="all"),
