@@ -8,17 +8,18 @@ from typing import Any, ClassVar
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.flow_pipeline import FlowComponents, TransformerStandIn
 from modules.diffusion.sample_inputs import SampleInputs
 from modules.diffusion.text_states import caption_bytes
-from modules.families._family import Family, SampleRequest
+from modules.families._diffusion_family import DiffusionFamily, on_device
+from modules.families._family import SampleRequest
 
 
-class FlowSampling(Family):
+class FlowSampling(DiffusionFamily):
     """The part of FlowTransformer that encodes prompts and samples."""
 
     caption_tokenizer = "tokenizer"  # the one that decides which captions are too long
@@ -61,7 +62,7 @@ class FlowSampling(Family):
         training needs neither."""
         if self.encodes_captions:
             for prompt in self.known_prompts:
-                self._prompt(prompt, self._sampling_device())
+                self._prompt(prompt, self.sampling_device())
             self._text_pipeline = None
         if self.options.offload_frozen and self.example_transform is None:
             self._vae_on(torch.device("cpu"))
@@ -92,35 +93,25 @@ class FlowSampling(Family):
         """The tokens of a caption with all that the pipeline adds to it."""
         return len(self.components.tokenizers[self.caption_tokenizer](caption, verbose=False).input_ids)
 
-    @torch.no_grad()
-    def sample(self, request: SampleRequest) -> Image.Image:
-        """As the diffusers pipeline generates it, from noise sampled on the CPU: a GPU's generator would differ.
-
-        Raises ConfigError for an image larger than the model has positions for.
-        """
+    def check_request(self, request: SampleRequest) -> None:
+        """Raises ConfigError for an image larger than the model has positions for."""
         if (longest := self.longest_side()) is not None and max(request.width, request.height) > longest:
             raise ConfigError(
                 f"the sample {request.prompt!r} is {request.width}x{request.height}, but the positions of this model "
                 f"end at {longest} pixels; use width and height of at most {longest}."
             )
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            return self._sample(request)
-        finally:
-            self.model.train(was_training)
-            self.offload_frozen()
 
     def sample_metadata(self) -> Mapping[str, str]:
         """The name of the base model's scheduler."""
         return {"sampler": str(self.components.scheduler["_class_name"])}
 
-    def _sample(self, request: SampleRequest) -> Image.Image:
-        device = self._sampling_device()
+    def generate(self, request: SampleRequest) -> Image.Image:
+        """See DiffusionFamily."""
+        device = self.sampling_device()
         texts = [self._prompt(text, device) for text in (request.prompt, request.negative_prompt)]
         if self.encodes_captions:
             self._text_pipeline = None
-        dtype = torch.float64 if self.precision == "fp64" else torch.float32
+        dtype = self.master_dtype()
         prompt, negative = (
             {
                 name: tensor.to(dtype)[None] if tensor.is_floating_point() else tensor[None]
@@ -158,13 +149,5 @@ class FlowSampling(Family):
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             return self.encode_prompt(self._text_pipeline, prompt, device)
 
-    def _sampling_device(self) -> torch.device:
-        # the weights are on the CPU with fsdp_cpu_offload, and before training
-        return next(self.model.parameters()).device if self.device.type == "cpu" else self.device
-
     def _vae_on(self, device: torch.device) -> Any:
-        vae: nn.Module = self.components.vae
-        current = next(vae.parameters()).device
-        if current.type != device.type or device.index not in (None, current.index):
-            vae.to(device)
-        return vae
+        return on_device(self.components.vae, device)

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from modules.config import TrainConfig
 from modules.data.batch import LENGTH, Batch, Example
-from modules.diffusion import losses
 from modules.diffusion.components import weights_fingerprint
 from modules.diffusion.dtypes import HALF_DTYPES
-from modules.diffusion.flow_matching import SigmaShift, sample_sigma, sigma_weights
+from modules.diffusion.flow_matching import SigmaShift, sample_sigma
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import (
     FlowComponents,
@@ -30,6 +29,7 @@ from modules.diffusion.flow_sample_transform import FlowExample, FlowSampleTrans
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.latent_space import LatentSpace
 from modules.diffusion.latents import pad_batch
+from modules.diffusion.objectives import DenoisingLoss, FlowMatching
 from modules.diffusion.pixels import downsample_mask, mask_or_ones
 from modules.diffusion.resolve_options import has_fixed_captions
 from modules.diffusion.text_states import CAPTION, TextBatch, caption_of, pack_captions
@@ -63,7 +63,6 @@ class FlowTransformer(FlowEstimates):
     submodules = ("transformer",)
     # kohya's layout has other names for the layers of these models; ComfyUI reads diffusers' (comfy/lora.py)
     adapter_prefixes = {"transformer": ("transformer", "")}  # noqa: RUF012
-    image_cache = "optional"
     size_step = 16  # the autoencoder divides sides by 8, the transformer's patches by 2
     half_frozen_weights = True
     single_file = True
@@ -80,6 +79,7 @@ class FlowTransformer(FlowEstimates):
 
     def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
         super().__init__(config, options, components)
+        self.denoising_loss = DenoisingLoss(FlowMatching(options.loss_weighting), options.loss, options.huber_delta)
         self.masked = config.masked_training
         self.caption_dropout = config.caption_dropout
         self.mask_weights = (config.unmasked_weight, config.normalize_masked_area_loss)
@@ -92,13 +92,6 @@ class FlowTransformer(FlowEstimates):
             components.vae.enable_tiling()
         if not config.cache_latents:
             self.example_transform = FlowExample(self.masked, self.space.pixels)
-
-    @classmethod
-    def load(cls, config: TrainConfig) -> Self:
-        """From `base_model`, a diffusers folder or a model on the hub."""
-        family = cls.load_for_training(config)
-        family.model.float()
-        return family
 
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
@@ -166,14 +159,12 @@ class FlowTransformer(FlowEstimates):
         vae = weights_fingerprint(self.components.vae)
         return f"{self.spec.pipelines[0]} 1 {vae} {options.latents} masked={self.masked} {options.vae_tiling} {text}"
 
-    def encode(self, example: Example) -> dict[str, Tensor]:
-        """mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked training; for N captions the output of
-        `pack_captions`."""
-        return self.encode_batch([example], 1)[0]
-
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """See Family. Captions are encoded one by one: encoders round differently in other batches."""
+        """See Family; each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
+        training; for N captions the output of `pack_captions`.
+
+        Captions are encoded one by one: encoders round differently in other batches."""
         pixels = pad_batch(torch.stack([example.pixels for example in examples]), size)
         vae = self._vae_on(self.device)
         latents = self.space.encode(vae, pixels.to(self.device), self.options.latents)
@@ -205,14 +196,14 @@ class FlowTransformer(FlowEstimates):
 
     def loss(self, batch: Batch) -> Tensor:
         """Loss of the predicted velocity for each sample, weighted by its noise level: [B]."""
-        tensors, options = batch.tensors, self.options
-        x_1, sigma = tensors["noise"], tensors["sigma"]
+        tensors = batch.tensors
+        sigma, text = tensors["sigma"], self._text(tensors)
+
+        def predict(x_t: Tensor) -> Tensor:
+            return self.velocity(x_t, sigma, text, self._guidance(x_t))
+
         x_0 = self._latents(tensors)
-        level = sigma.view(-1, 1, 1, 1)
-        x_t = (1 - level) * x_0 + level * x_1
-        prediction = self.velocity(x_t, sigma, self._text(tensors), self._guidance(x_t)).to(x_0.dtype)
-        loss = losses.elementwise_loss(prediction, x_1 - x_0, options.loss, options.huber_delta)
-        return losses.mean_per_sample(loss, tensors.get("weights")) * sigma_weights(sigma, options.loss_weighting)
+        return self.denoising_loss.of(predict, x_0, tensors["noise"], sigma, tensors.get("weights"))
 
     def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
         """A folder for diffusers' pipeline; components that are not trained are copied."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
-from modules.diffusion import losses, noise, placeholder_tokens, samplers
+from modules.diffusion import noise, placeholder_tokens, samplers
 from modules.diffusion.caption_cache import encode_captions, stack_captions
 from modules.diffusion.components import (
     Components,
@@ -27,6 +27,7 @@ from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.latents import Latents, encode_images, pad_batch
+from modules.diffusion.objectives import Ddpm, DenoisingLoss
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
 from modules.diffusion.resolve_options import (
@@ -53,7 +54,6 @@ class LatentDiffusion(LatentEstimates):
 
     Options = DiffusionOptions
     methods = ("fine_tune", "lora", "embedding")
-    image_cache = "optional"
     size_step = 64  # the autoencoder divides sides by 8, the UNet by up to 8 again
     single_file = True
     placeholder_warnings: Sequence[str] = ()
@@ -65,6 +65,8 @@ class LatentDiffusion(LatentEstimates):
         self.sample_inputs = SampleInputs()
         self.encoding = resolve_prompt_encoding(self.layer, options, components.encoders)
         self.prediction = resolve_prediction_type(components.scheduler, options)
+        objective = Ddpm(self.prediction, options.loss_weighting, options.min_snr_gamma)
+        self.denoising_loss = DenoisingLoss(objective, options.loss, options.huber_delta)
         self.zero_terminal_snr = resolve_zero_terminal_snr(components.scheduler, options)
         samplers.check_sampler(options.sample_scheduler, components.scheduler, self._scheduler_overrides())
         trained = trained_submodules(config, self.submodules)
@@ -81,13 +83,6 @@ class LatentDiffusion(LatentEstimates):
                 self.masked, components.is_inpainting, self._pixels_per_latent(), type(self).size_conditioning
             )
         self.sample_transform = self._make_sample_transform(config)
-
-    @classmethod
-    def load(cls, config: TrainConfig) -> Self:
-        """From `base_model`; see `load_components`."""
-        family = cls.load_for_training(config)
-        family.model.float()
-        return family
 
     @classmethod
     def load_for_training(cls, config: TrainConfig) -> Self:
@@ -131,15 +126,12 @@ class LatentDiffusion(LatentEstimates):
         flags = f"masked={self.masked} hole={self.components.is_inpainting} tiles={options.vae_tiling}"
         return f"{self.spec.pipeline} 1 {used} {options.latents} {flags} {text}"
 
-    def encode(self, example: Example) -> dict[str, Tensor]:
-        """mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; `captions` int64 [N] and the embeddings of the N
-        captions, NAME.hidden [N, T, D] and NAME.pooled [N, P]; mask uint8 [1, h, w] with masked training; of inpainting
-        models hole uint8 [1, h, w] and kept fp32 [4, h, w], the latents of the image outside it."""
-        return self.encode_batch([example], 1)[0]
-
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """See Family."""
+        """See Family; each is a dictionary of mean (and spread) fp32 [4, h, w]; sizes fp32 [6] for SDXL; `captions`
+        int64 [N] and the embeddings of the N captions, NAME.hidden [N, T, D] and NAME.pooled [N, P]; mask uint8
+        [1, h, w] with masked training; of inpainting models hole uint8 [1, h, w] and kept fp32 [4, h, w], the latents
+        of the image outside it."""
         pixels = torch.stack([example.pixels for example in examples])
         latents = self._encode_latents(pixels, self.options.latents, size)
         captions = [example.captions or ("",) for example in examples]
@@ -160,20 +152,18 @@ class LatentDiffusion(LatentEstimates):
 
     def loss(self, batch: Batch) -> Tensor:
         """Loss of the predicted epsilon or v for each sample, weighted by its noise level: [B]."""
-        tensors, options = self._with_latents(batch.tensors), self.options
-        x_0, epsilon, alpha_bar = tensors["latents"], tensors["noise"], tensors["alpha_bar"]
-        x_t = noise.add_noise(x_0, epsilon, alpha_bar)
-        if "inpaint_mask" in tensors:
-            x_t = torch.cat([x_t, tensors["inpaint_mask"], tensors["masked_latents"]], dim=1)
+        tensors = self._with_latents(batch.tensors)
         conditioning = self._encode_frozen(
             {n: t for n, t in tensors.items() if n.endswith((HIDDEN, POOLED, TOKENS)) or n == "sizes"}
         )
-        prediction = self.model(x_t, tensors["timestep"], conditioning).to(x_0.dtype)
-        target = epsilon if self.prediction == "epsilon" else noise.velocity(x_0, epsilon, alpha_bar)
-        loss = losses.elementwise_loss(prediction, target, options.loss, options.huber_delta)
-        snr = noise.compute_snr(alpha_bar.to(x_0.dtype))
-        weights = losses.snr_weights(snr, self.prediction, options.loss_weighting, options.min_snr_gamma)
-        return losses.mean_per_sample(loss, tensors.get("weights")) * weights
+
+        def predict(x_t: Tensor) -> Tensor:
+            if "inpaint_mask" in tensors:
+                x_t = torch.cat([x_t, tensors["inpaint_mask"], tensors["masked_latents"]], dim=1)
+            return cast(Tensor, self.model(x_t, tensors["timestep"], conditioning))
+
+        x_0, level = tensors["latents"], tensors["alpha_bar"].to(tensors["latents"].dtype)
+        return self.denoising_loss.of(predict, x_0, tensors["noise"], level, tensors.get("weights"))
 
     def export(self, state: Mapping[str, Tensor], folder: Path) -> None:
         """A folder for diffusers' pipeline; components that are not trained are written as they were loaded."""

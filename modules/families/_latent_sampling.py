@@ -18,13 +18,13 @@ from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.latents import blank_inpainting_input, decode_image
 from modules.diffusion.losses import Prediction
 from modules.diffusion.options import DiffusionOptions
-from modules.diffusion.sample_inputs import SampleInputs
 from modules.diffusion.sample_transform import LatentSampleTransform
 from modules.diffusion.text_encoders import TOKENS, PromptEncoding, encode_tokens
-from modules.families._family import Family, SampleRequest
+from modules.families._diffusion_family import DiffusionFamily, on_device
+from modules.families._family import SampleRequest
 
 
-class LatentSampling(Family):
+class LatentSampling(DiffusionFamily):
     """The part of LatentDiffusion that samples; its attributes are set there."""
 
     model: DiffusionModel
@@ -32,8 +32,6 @@ class LatentSampling(Family):
     options: DiffusionOptions
     components: Components
     encoding: PromptEncoding
-    sample_inputs: SampleInputs
-    precision: str
     prediction: Prediction
     zero_terminal_snr: bool
 
@@ -42,25 +40,14 @@ class LatentSampling(Family):
     def size_conditioning(example: Example) -> dict[str, Tensor]:
         """The UNet's size conditioning as `sizes` fp32 [6]; empty if it has none."""
 
-    @torch.no_grad()
-    def sample(self, request: SampleRequest) -> Image.Image:
-        """As the diffusers pipeline generates it, from noise sampled on the CPU: a GPU's generator would differ."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            return self._sample(request)
-        finally:
-            self.model.train(was_training)
-            self.offload_frozen()
-
     def sample_metadata(self) -> Mapping[str, str]:
         """The sampler; for "model" the name of the base model's scheduler."""
         name = self.options.sample_scheduler
         return {"sampler": str(self.components.scheduler["_class_name"]) if name == "model" else name}
 
-    def _sample(self, request: SampleRequest) -> Image.Image:
-        weights_device = next(self.model.parameters()).device  # the CPU with fsdp_cpu_offload
-        device = weights_device if self.device.type == "cpu" else self.device
+    def generate(self, request: SampleRequest) -> Image.Image:
+        """See DiffusionFamily."""
+        device = self.sampling_device()
         guided = request.guidance_scale > 1.0
         prompts = [request.negative_prompt, request.prompt] if guided else [request.prompt]
         each = [self._encode_prompt(prompt, request, device) for prompt in prompts]
@@ -68,7 +55,7 @@ class LatentSampling(Family):
         conditioning = {name: torch.cat([one[name] for one in each]) for name in each[0]}
         generator = torch.Generator().manual_seed(request.seed)
         shape = self.components.latent_shape(request.height, request.width)
-        x_1 = torch.randn(shape, generator=generator, dtype=self._master_dtype()).to(device)
+        x_1 = torch.randn(shape, generator=generator, dtype=self.master_dtype()).to(device)
         extra = self._blank_inpainting_input(request, device) if self.components.is_inpainting else None
 
         def predict(x_t: Tensor, timestep: Tensor) -> Tensor:
@@ -96,7 +83,7 @@ class LatentSampling(Family):
             else:
                 conditioning[key] = input_ids.to(device)
         example = Example(torch.empty(3, *size, dtype=torch.uint8), None, (), size, (0, 0), flipped=False)
-        sizes = {n: t[None].to(device, self._master_dtype()) for n, t in self.size_conditioning(example).items()}
+        sizes = {n: t[None].to(device, self.master_dtype()) for n, t in self.size_conditioning(example).items()}
         return cast(dict[str, Tensor], self.model(None, None, conditioning | sizes))
 
     def _encode_frozen_one(self, key: str, input_ids: Tensor) -> dict[str, Tensor]:
@@ -117,7 +104,7 @@ class LatentSampling(Family):
         names = [name for name in self.encoders if name + TOKENS in conditioning]
         encoders = {name: self._encoder_on(name, conditioning[name + TOKENS].device) for name in names}
         with torch.no_grad():
-            return encode_tokens(conditioning, encoders, self.encoding, self._master_dtype())
+            return encode_tokens(conditioning, encoders, self.encoding, self.master_dtype())
 
     def _scheduler_overrides(self) -> dict[str, object]:
         """The options' changes to the config of the base model's scheduler."""
@@ -128,13 +115,6 @@ class LatentSampling(Family):
             overrides["timestep_spacing"] = "trailing"
         return overrides
 
-    def _master_dtype(self) -> torch.dtype:
-        return torch.float64 if self.precision == "fp64" else torch.float32
-
     def _encoder_on(self, name: str, device: torch.device) -> nn.Module:
         """The encoder, moved to `device` if it is elsewhere."""
-        encoder = self.encoders[name]
-        current = next(encoder.parameters()).device
-        if current.type != device.type or device.index not in (None, current.index):  # `to` alone would take 1 ms
-            encoder.to(device)
-        return encoder
+        return on_device(self.encoders[name], device)
