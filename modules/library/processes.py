@@ -22,7 +22,7 @@ from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.commands import STOP_INTERRUPTED, clear_commands, request_command
 from modules.run.folder.event_summary import EventSummary, follow_from_end
 from modules.run.folder.failures import read_failures
-from modules.run.launch.environment import set_network_interfaces
+from modules.run.launch.environment import quieten_torch, set_network_interfaces
 from modules.run.supervise.launcher_log import LauncherReport, WorkerExit
 from modules.run.supervise.outcome import RunEvidence, decide_outcome
 from modules.training.run_location import shared_run_folder
@@ -59,6 +59,7 @@ def train_in_processes(
     reader = follow_from_end(folder.events_file)
     exits: tuple[WorkerExit, ...] = ()
     with _environment(plan.environment()), _interrupts_sent_to(folder):
+        quieten_torch(os.environ)  # of the new processes
         try:
             spawn(_train_as_rank, len(ranks), plan.port, (task.on_cpu(), config, folder, resume))
         except RankExited as error:

@@ -99,6 +99,15 @@ def set_network_interfaces(environment: MutableMapping[str, str], master_addr: s
         environment.setdefault(name, value)
 
 
+def quieten_torch(environment: MutableMapping[str, str]) -> None:
+    """For ranks whose error output a user reads, before torch is imported: its C++ code prints errors only.
+
+    As warnings it prints a stack of each lost connection, whose cause Tandem reports. Under a supervisor they are in
+    log/launcher.txt.
+    """
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def _group_variables(processes: int, cores: int) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(max(1, cores // processes)),
