@@ -150,6 +150,10 @@ class Family(ABC):
         """
         return None
 
+    def longest_side(self) -> int | None:
+        """The side in pixels of the largest image that the model takes; None: of any."""
+        return None
+
     @classmethod
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """What is found in the base model and matters for training, for `--dry_run` and the start; reads no weights.

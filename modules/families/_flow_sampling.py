@@ -49,7 +49,12 @@ class FlowSampling(DiffusionFamily):
         """In which text encoders are kept."""
 
     def longest_side(self) -> int | None:
-        """The pixels that the transformer's table of positions covers; None without a table."""
+        """See Family."""
+        return self.covered_side(self.components.transformer.config)
+
+    @classmethod
+    def covered_side(cls, config: Mapping[str, Any]) -> int | None:
+        """The pixels that the table of positions of a transformer with this config covers; None without a table."""
         return None
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from modules.config import TrainConfig
+from modules.config import ConfigError, TrainConfig
 from modules.data.batch import LENGTH, Batch, Example
 from modules.diffusion.components import weights_fingerprint
 from modules.diffusion.dtypes import HALF_DTYPES
@@ -113,7 +113,14 @@ class FlowTransformer(FlowEstimates):
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """Nothing; see Family for the errors."""
         check_family(config, cls.spec.class_names)
-        cls.meta_model(config)
+        model: Any = cls.meta_model(config)
+        longest = None if model is None else cls.covered_side(model.transformer.config)
+        if longest is not None and config.resolution > longest:
+            raise ConfigError(
+                f"resolution is {config.resolution}, but the positions of {config.base_model!r} cover {longest} pixels "
+                "along a side.",
+                f"Use at most {longest}, and less for images that are not square.",
+            )
         return []
 
     @classmethod

@@ -50,9 +50,10 @@ class StableDiffusion3(FlowTransformer):
         # those of CLIP come first
         return {PROMPT: (77 + tokens, config["joint_attention_dim"]), POOLED: (config["pooled_projection_dim"],)}
 
-    def longest_side(self) -> int:
+    @classmethod
+    def covered_side(cls, config: Mapping[str, Any]) -> int:
         """See FlowSampling."""
-        return self.size_step * int(self.components.transformer.config["pos_embed_max_size"])
+        return cls.size_step * int(config["pos_embed_max_size"])
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""

@@ -34,10 +34,11 @@ class ZImage(FlowTransformer):
         """See FlowEstimates."""
         return {PROMPT: (tokens, config["cap_feat_dim"])}
 
-    def longest_side(self) -> int:
+    @classmethod
+    def covered_side(cls, config: Mapping[str, Any]) -> int:
         """See FlowSampling."""
-        _, *sides = self.components.transformer.config["axes_lens"]
-        return self.size_step * int(min(sides))
+        _, *sides = config["axes_lens"]
+        return cls.size_step * int(min(sides))
 
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""

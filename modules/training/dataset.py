@@ -78,6 +78,7 @@ def prepare_dataset(
     report_unshared_cache(groups, ranks, report)
 
     index = update_index(config, type(family), groups, ranks, progress)
+    check_sizes(config, family.longest_side(), index)
     precision.benchmark_convolutions(len(index.buckets))
     examples: Examples
     if caches_images(type(family), config):
@@ -121,6 +122,23 @@ def check_validation(config: TrainConfig, data: Dataset) -> None:
                 f"{name} is {str(value).lower()}, but there is no validation data.",
                 "Set validation_split above 0, or add data for validation.",
             )
+
+
+def check_sizes(config: TrainConfig, longest: int | None, index: Index) -> None:
+    """Raises ConfigError if images are in a bucket with a side of more than `longest` pixels."""
+    if longest is None:
+        return
+    too_long = [max(bucket.height, bucket.width) > longest for bucket in index.buckets]
+    beyond = index.bucket[np.array(too_long)[index.bucket]]
+    if len(beyond):
+        bucket = index.buckets[int(beyond[0])]
+        raise ConfigError(
+            f"resolution is {config.resolution}: with aspect_ratio_bucketing {len(beyond)} of {len(index)} images are "
+            f"trained at sizes such as {bucket} pixels, and the positions of {config.base_model!r} cover {longest} "
+            "along a side.",
+            f"Use a resolution of at most {config.resolution * longest // max(bucket.height, bucket.width)}, or set "
+            "aspect_ratio_bucketing to false.",
+        )
 
 
 def cache_fingerprint(family: Family, precision: Precision) -> str:

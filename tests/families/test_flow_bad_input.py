@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 from modules.checkpoint.formats import read_lora
-from modules.config import ConfigError
+from modules.config import ConfigError, TrainConfig
+from modules.data.index.build import build_index
+from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._find_family import find_family
+from modules.training.dataset import check_sizes
 from modules.training.methods.lora import adapter_names
 from tests.families.flow_checks import CAPTIONS, batch, example, load
 from tests.families.tiny_flow_pipelines import TINY
@@ -71,6 +75,30 @@ def test_text_encoders_leave_memory_once_captions_are_cached(z_image: Path) -> N
     half = load("z_image", z_image, precision="bf16")
     assert half.encode(example(0))["prompt.states"].dtype == torch.bfloat16
     assert batch(half).tensors["prompt.states"].dtype == torch.bfloat16
+
+
+def test_training_images_beyond_the_positions_of_the_model_are_refused(tmp_path: Path) -> None:
+    """Before anything is loaded, and of wide images before they are encoded."""
+    base = TINY["stable_diffusion_3"](tmp_path / "model")
+    Image.new("RGB", (400, 100)).save(tmp_path / "wide.png")
+    Image.new("RGB", (100, 100)).save(tmp_path / "square.png")
+    config = TrainConfig.model_validate(
+        {
+            "family": "stable_diffusion_3",
+            "base_model": str(base),
+            "resolution": 272,
+            "concepts": [{"path": str(tmp_path)}],
+        }
+    )
+    kind = family_class("stable_diffusion_3")
+    with pytest.raises(ConfigError, match=r"resolution is 272, but the positions of .* cover 256 pixels"):
+        kind.base_model_notes(config)
+    config = config.model_copy(update={"resolution": 192})
+    assert kind.base_model_notes(config) == []
+    index = build_index(config, 0, 16, tmp_path / "cache")
+    with pytest.raises(ConfigError, match=r"1 of 2 images .* such as 384x96 pixels.*\s*.*at most 128"):
+        check_sizes(config, 256, index)
+    check_sizes(config, 384, index)
 
 
 @pytest.mark.parametrize("name", ["z_image", "stable_diffusion_3"])
