@@ -1,7 +1,7 @@
 """Models on the hub that people train, known without a network: their families, and how large their networks are.
 
 Configurations are those of the models' own config.json, as far as they differ from the defaults of their diffusers and
-transformers classes. Parameters of networks that are not trained are in billions, rounded to 10 million.
+transformers classes. Parameters of networks that may stay frozen are in billions, rounded to 10 million.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class KnownModel:
 
     family: str
     networks: Mapping[str, Config]  # those that can be trained, by component
-    frozen: Mapping[str, float]  # billions of parameters of the other networks, by component
+    frozen: Mapping[str, float]  # billions of parameters of the networks that may stay frozen, by component
 
 
 _CLIP_L: Final = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "projection_dim": 768}
@@ -46,7 +46,7 @@ _SD1: Final = KnownModel(
         "unet": {"block_out_channels": _CHANNELS, "cross_attention_dim": 768, "attention_head_dim": 8},
         "text_encoder": _CLIP_L,
     },
-    {"vae": 0.08},
+    {"vae": 0.08, "text_encoder": 0.12},
 )
 _SD2: Final = KnownModel(
     "stable_diffusion",
@@ -59,7 +59,7 @@ _SD2: Final = KnownModel(
         },
         "text_encoder": _CLIP_H,
     },
-    {"vae": 0.08},
+    {"vae": 0.08, "text_encoder": 0.34},
 )
 _SDXL: Final = KnownModel(
     "stable_diffusion_xl",
@@ -79,7 +79,7 @@ _SDXL: Final = KnownModel(
         "text_encoder": _CLIP_L,
         "text_encoder_2": _CLIP_G,
     },
-    {"vae": 0.08},
+    {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69},
 )
 _CLIP_T5: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 4.76}
 _SD3_TEXT: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69, "text_encoder_3": 4.76}

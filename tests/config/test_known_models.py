@@ -16,6 +16,8 @@ def test_names_are_found_whatever_their_case_and_revision() -> None:
     assert found.family == "flux"
     assert known_model("someone/else") is None
     assert {model.family for model in KNOWN_MODELS.values()} <= set(family_names())
+    for model in KNOWN_MODELS.values():  # also text encoders that can be trained take memory while they are frozen
+        assert {name for name in model.networks if name.startswith("text_encoder")} <= set(model.frozen)
 
 
 @pytest.mark.parametrize("family", ["stable_diffusion_xl", "z_image"])
