@@ -16,6 +16,7 @@ from modules.monitoring.device_log import Reading
 from modules.monitoring.step_times import RankStepTimes
 
 MIN_WAIT_S: Final = 0.01  # shorter waits are never reported: logging itself takes some of that
+OFTEN_LATE: Final = 2 / 3  # of the steps; processes that share cores with others are late in turns
 LATE_FRACTION: Final = 0.1  # of a step, that the others wait for a straggler
 SLOWDOWN: Final = 1.25  # times the median of the other ranks
 STARVED_FRACTION: Final = 0.2  # of a step, waiting for the loader
@@ -43,12 +44,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Observation:
-    """What was typical of each rank; `readings` are its latest ones, `devices` the name of its device."""
+    """What was typical of each rank; `readings` are its latest ones, `devices` the name of its device.
+
+    `late`: in which share of the steps a rank was the last; None: always the one that typically is. `exchange`: which
+    share of a step the rank that waits least waits for the sum of the gradients; the others also wait for that rank.
+    """
 
     ranks: Sequence[RankStepTimes]
     loader_workers: int = 0
     readings: Mapping[int, Sequence[Reading]] = field(default_factory=dict)
     devices: Sequence[str] = ()
+    late: Mapping[int, float] | None = None
+    exchange: float = 1.0
 
     def mean(self, rank: int, name: str) -> float | None:
         """The mean of a metric over a rank's readings; None if they are too few."""
@@ -71,7 +78,7 @@ class Observation:
 
 def straggler(seen: Observation) -> Finding | None:
     """One rank that all others wait for, and why."""
-    slowest, late_s, others, excess = _slowest(seen.ranks)
+    slowest, late_s, others, excess = _slowest(seen)
     if slowest is None:
         return None
     host, rank = slowest.host, slowest.rank
@@ -101,7 +108,7 @@ def straggler(seen: Observation) -> Finding | None:
 
 def mixed_gpus(seen: Observation) -> Finding | None:
     """A straggler whose GPU is another model: the faster ones are idle."""
-    slowest, late_s, others, excess = _slowest(seen.ranks)
+    slowest, late_s, others, excess = _slowest(seen)
     if slowest is None or not _is_mixed(seen, slowest):
         return None
     if _is_late_by_data(slowest, late_s, others) or _slowness(slowest, others) < SLOWDOWN:
@@ -141,11 +148,11 @@ def slow_disk(seen: Observation) -> Finding | None:
 
 
 def communication(seen: Observation) -> Finding | None:
-    """All ranks wait for the gradients to arrive, none of them for one rank."""
+    """All ranks wait for the gradients to arrive, not in turns for each other."""
     shares = [each.sync_s / each.step_s for each in seen.ranks if each.step_s > 0]
-    if len(shares) < 2 or median(each.sync_s for each in seen.ranks) < MIN_WAIT_S or _slowest(seen.ranks)[0]:
+    if len(shares) < 2 or median(each.sync_s for each in seen.ranks) < MIN_WAIT_S or _slowest(seen)[0]:
         return None
-    if median(shares) < COMMUNICATION_FRACTION or min(shares) < COMMUNICATION_FRACTION / 2:
+    if median(shares) < COMMUNICATION_FRACTION or min(*shares, seen.exchange) < COMMUNICATION_FRACTION / 2:
         return None
     return Finding(
         f"Training is limited by communication: {median(shares):.0%} of each step is spent waiting for gradients to be "
@@ -225,10 +232,9 @@ RULES: Final[Mapping[str, Callable[[Observation], Finding | None]]] = {
 }
 
 
-def _slowest(
-    ranks: Sequence[RankStepTimes],
-) -> tuple[RankStepTimes | None, float, Sequence[RankStepTimes], float]:
+def _slowest(seen: Observation) -> tuple[RankStepTimes | None, float, Sequence[RankStepTimes], float]:
     """The rank that all others wait for, for how long, the others, and the excess; None if they do not wait."""
+    ranks = seen.ranks
     if len(ranks) < 2:
         return None, 0.0, (), 0.0
     slowest = max(ranks, key=lambda each: each.own_s)
@@ -237,7 +243,8 @@ def _slowest(
     late_s = slowest.own_s - usual_s
     limits = (LATE_FRACTION * slowest.step_s, MIN_WAIT_S, (SLOWDOWN - 1) * usual_s)
     excess = late_s / max(*limits, 1e-9)
-    return (slowest if excess >= 1 else None), late_s, others, excess
+    often = seen.late is None or seen.late.get(slowest.rank, 0.0) >= OFTEN_LATE
+    return (slowest if excess >= 1 and often else None), late_s, others, excess
 
 
 def _is_late_by_data(slowest: RankStepTimes, late_s: float, others: Sequence[RankStepTimes]) -> bool:

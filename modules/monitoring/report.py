@@ -52,6 +52,7 @@ class RunReport:
         self._final = FinalMetrics()
         self._total_samples = 0
         self._monitor = monitor
+        self._is_backing_up = False
         self._ranks_written_at = 0.0
         self._devices = DeviceLog()
         self._drawings = BackgroundThread("drawings")
@@ -75,6 +76,8 @@ class RunReport:
 
     def phase(self, name: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
         """What the run is doing now; `done` of `total` if it can be counted, in bytes if `unit` is BYTES."""
+        if self._monitor is not None:
+            self._monitor.interrupt()
         counted = {} if total is None else {"done": done, "total": total, **({"unit": unit} if unit else {})}
         self._events.write("phase", phase=name, **counted)
         self._terminal.phase(name, done, total, unit)
@@ -114,8 +117,9 @@ class RunReport:
     def ranks(self, times: Sequence[RankStepTimes], readings: Callable[[], Mapping[int, Reading]], steps: int) -> None:
         """Step times of each rank (medians over the last `steps`), and the latest `readings` of its device by rank."""
         latest = readings()
-        for text in self._monitor.update(times, steps, latest) if self._monitor else []:
-            self.warning(text)
+        if self._monitor is not None and not self._is_backing_up:  # whose thread takes CPUs and disk from the loader
+            for text in self._monitor.update(times, steps, latest):
+                self.warning(text)
         now = time.monotonic()
         if now - self._ranks_written_at < RANKS_EVERY_S:
             return
@@ -157,6 +161,7 @@ class RunReport:
 
     def backing_up(self, step: int | None) -> None:
         """A backup of `step` is being written; None: no longer any. May be called from any thread."""
+        self._is_backing_up = step is not None
         self._events.write("backing_up", step=step)
 
     def backup(self, folder: Path, step: int) -> None:

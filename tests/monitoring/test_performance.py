@@ -102,6 +102,47 @@ def test_each_warning_comes_once_after_many_steps() -> None:
     assert [text.split(" ")[0] for text in warnings[when[0]]] == ["Rank", "Training"]
 
 
+def test_fast_steps_are_judged_by_seconds() -> None:
+    """Of steps of 20 ms, a stall of a second is other programs' doing; what lasts is warned of."""
+    healthy = [rank(0, 0.018, step_s=0.02), rank(1, 0.018, step_s=0.02)]
+    stalled = [rank(0, 0.07, data_s=0.06, step_s=0.08), rank(1, 0.07, data_s=0.06, step_s=0.08)]
+    monitor = PerformanceMonitor(loader_workers=2)
+    for _ in range(5):
+        for step in [healthy] * 300 + [stalled] * 12:
+            assert monitor.update(step) == []
+    syncs = [monitor.update(stalled, steps=2) for _ in range(40)]
+    (when,) = (number for number, texts in enumerate(syncs) if texts)
+    assert 3.0 <= when * 2 * 0.08 <= 5.0
+    assert "limited by data loading" in syncs[when][0]
+
+
+def test_what_a_gpu_did_between_the_steps_is_not_held_against_them() -> None:
+    """Its load while images are sampled on rank 0, or cached before the first step."""
+    busy = {**H100, "utilization_percent": 60, "memory_used_mib": 9000, "slowdown": ""}
+    monitor, step = PerformanceMonitor(loader_workers=2), [rank(0, 0.9)]
+    idle = {**busy, "utilization_percent": 0}
+    for _ in range(4):
+        for readings in ({0: idle}, {0: idle}, *({0: busy} for _ in range(8))):
+            for _ in range(2):
+                assert monitor.update(step, readings=readings) == []
+        monitor.interrupt()
+    small = [{0: {**busy, "utilization_percent": 30}} for _ in range(12)]
+    texts = [text for readings in small for _ in range(2) for text in monitor.update(step, readings=readings)]
+    assert len(texts) == 1
+    assert texts[0].startswith("The batch is too small")
+
+
+def test_ranks_that_wait_for_each_other_in_turns_have_no_slow_network() -> None:
+    """As processes do that share their cores with others."""
+    monitor = PerformanceMonitor(loader_workers=2)
+    for number in range(10 * WINDOW):
+        late = number % 2
+        step = [rank(n, 0.9 if n == late else 0.2, sync_s=0.05 if n == late else 0.75) for n in range(2)]
+        assert monitor.update(step) == []
+    slow_link = [rank(n, 0.3, sync_s=0.65) for n in range(2)]
+    assert [text.split(" ")[4] for _ in range(2 * WINDOW) for text in monitor.update(slow_link)] == ["communication:"]
+
+
 def test_medians_count_as_the_steps_they_cover() -> None:
     monitor = PerformanceMonitor(loader_workers=2)
     step = [rank(0, 0.3, data_s=0.41), rank(1, 0.9, data_s=0.41)]
