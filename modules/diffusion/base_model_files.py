@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,14 +209,20 @@ def dtype_of(files: list[Path], prefixes: tuple[str, ...] = ("",)) -> torch.dtyp
 
     Only tensors with a dimension and with one of the `prefixes` count.
     """
-    found = set()
+    found = {kind for name, kind in stored_formats(files).items() if name.startswith(prefixes)}
+    return SAFETENSORS_HALF.get(found.pop(), torch.float32) if len(found) == 1 else torch.float32
+
+
+def stored_formats(files: Sequence[Path]) -> dict[str, str]:
+    """The number format of each floating point tensor with a dimension, as safetensors calls it: F32, BF16, ..."""
+    found = {}
     for file in files:
         with open_safetensors(file) as weights:
             for name in weights.keys():  # noqa: SIM118 - not a dict
                 entry = weights.get_slice(name)
-                if name.startswith(prefixes) and entry.get_shape() and entry.get_dtype().startswith(("F", "BF")):
-                    found.add(entry.get_dtype())
-    return SAFETENSORS_HALF.get(found.pop(), torch.float32) if len(found) == 1 else torch.float32
+                if entry.get_shape() and entry.get_dtype().startswith(("F", "BF")):
+                    found[name] = entry.get_dtype()
+    return found
 
 
 def open_safetensors(file: Path) -> Any:

@@ -132,14 +132,13 @@ def load_flow_components(base_model: str | None, spec: FlowPipelineSpec, dtype: 
         folder = folder.ensure_cached()
     base_model_files.check_folder(folder, spec.class_names, spec.components)
     pipeline_class, classes, index = _component_classes(folder, spec)
-    files = base_model_files.weight_files(folder, "transformer")
     with quiet_libraries():
         return FlowComponents(
             folder=folder,
             spec=spec,
             pipeline_class=pipeline_class,
             classes=classes,
-            transformer=_load_network(folder, "transformer", classes["transformer"], base_model_files.dtype_of(files)),
+            transformer=_load_transformer(folder, classes["transformer"]),
             vae=_load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval(),
             scheduler=scheduler_config(folder, "base_model"),
             tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in spec.encoders.values()},
@@ -254,6 +253,23 @@ def _is_acceptable(kind: object, name: str, expected: tuple[Any, ...]) -> bool:
 
 def _is_component(entry: object) -> bool:
     return isinstance(entry, list) and len(entry) == 2 and all(isinstance(each, str) for each in entry)
+
+
+def _load_transformer(folder: Path, kind: Any) -> Any:
+    """With each tensor as it is in its file, also if those of norms are in fp32 and all others in half precision."""
+    files = base_model_files.weight_files(folder, "transformer")
+    stored = base_model_files.stored_formats(files)
+    halves = [half for name, half in base_model_files.SAFETENSORS_HALF.items() if name in stored.values()]
+    if len(halves) == 1 and "F32" in stored.values() and len(set(stored.values())) == 2:
+        transformer = _load_network(folder, "transformer", kind, halves[0])
+        wide = {}
+        for file in files:
+            with base_model_files.open_safetensors(file) as weights:
+                names = weights.keys()
+                wide.update({name: weights.get_tensor(name) for name in names if stored.get(name) == "F32"})
+        if not transformer.load_state_dict(wide, strict=False, assign=True).unexpected_keys:
+            return transformer  # with others the class has renamed weights of older files
+    return _load_network(folder, "transformer", kind, base_model_files.dtype_of(files))
 
 
 def _load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from modules.checkpoint.formats import write_single_file
@@ -21,6 +22,7 @@ from modules.training.move_model import move_model
 from modules.training.plan import InitialModel
 from modules.training.precision import Precision
 from modules.training.resume import check_initial_model
+from tests.families.tiny_flow_pipelines import TINY
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 LORA: dict[str, Any] = {"method": "lora", "lora_rank": 2, "lora_targets": "all", "precision": "bf16"}
@@ -117,6 +119,23 @@ def test_for_a_gpu_weights_stay_in_the_file_until_they_are_moved(bases: dict[str
     base_weights = {w.dtype for n, w in family.model.named_parameters() if ".lora_" not in n}
     assert base_weights == {torch.float16}
     move_model(family, config, CPU)
+    same(family.model.state_dict(), expected.model.state_dict())
+
+
+def test_a_transformer_in_two_formats_stays_as_it_is_in_its_file(tmp_path: Path) -> None:
+    """Such as published ones whose norms are in fp32."""
+    folder = TINY["z_image"](tmp_path / "z_image")
+    file = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    mixed = {name: one if "norm" in name else one.bfloat16() for name, one in load_file(file).items()}
+    save_file(mixed, file, {"format": "pt"})
+    settings = {"family": "z_image", "base_model": str(folder), "method": "lora", "precision": "bf16"}
+    config = TrainConfig.model_validate(settings)
+    family = load_family(config)
+    same({name.removeprefix("transformer."): one for name, one in family.model.state_dict().items()}, mixed)
+    expected = family_class("z_image").load(config)  # in fp32
+    prepare(expected, config)
+    prepare_model(family, config, Precision("bf16", CPU))
+    move_model(expected, config, CPU)
     same(family.model.state_dict(), expected.model.state_dict())
 
 
