@@ -117,9 +117,9 @@ class MainWindow(ctk.CTk):
         if percent == self.preferences.scale:
             return
         self.preferences.scale = percent
-        theme.set_scale(percent)
         for child in self.winfo_children():
             child.destroy()
+        theme.set_scale(percent)  # now: customtkinter would scale every widget that exists
         self.sections.clear()
         name, self.section, self._width = self.section, "", 0
         self._build()

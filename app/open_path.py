@@ -25,9 +25,9 @@ def show_folder(background: Background, path: Path, failed: Callable[[str], obje
 
 def open_folder(path: Path) -> None:
     """Open a folder. Waits a few seconds; raises ConfigError if there is none, or nothing that shows folders."""
-    shown = f"{printable(path)} cannot be shown"
+    shown = printable(path)
     if not path.is_dir():
-        raise ConfigError(f"{shown}: there is no such folder")
+        raise ConfigError(f"There is no folder {shown}")
     try:
         if sys.platform == "win32":
             os.startfile(path)
@@ -41,13 +41,15 @@ def open_folder(path: Path) -> None:
             start_new_session=True,
         )
     except FileNotFoundError as error:
-        raise ConfigError(f"{shown}: there is no program {error.filename}", "Install the package xdg-utils") from error
+        raise ConfigError(
+            f"There is no program {error.filename}, which shows folders; open {shown} yourself"
+        ) from error
     except OSError as error:
-        raise ConfigError(f"{shown}: {error.strerror or error}") from error
+        raise ConfigError(f"The folder cannot be shown: {error.strerror or error}; open {shown} yourself") from error
     try:
         code = process.wait(_WAIT_S)
     except subprocess.TimeoutExpired:
         threading.Thread(target=process.wait, name="file manager", daemon=True).start()  # reaps it
         return
     if code != 0:
-        raise ConfigError(f"{shown}: {program} found no file manager (exit code {code})", "Open the folder yourself")
+        raise ConfigError(f"{program} found no file manager (exit code {code}); open {shown} yourself")

@@ -84,6 +84,8 @@ class Section(ctk.CTkFrame):
             return
         self.form.show(found.fields)
         self.form.show_faults({})
+        if not self.form.values()["prompt"]:
+            self.form.fields["prompt"].control.focus_set()
         todo = "Press Generate." if self.form.values()["prompt"] else "Write a prompt and press Generate."
         self._say(JobStatus(f"The model of {found.name} is filled in. {todo}"))
 

@@ -88,6 +88,8 @@ class _Chooser:
         self._path_entry.pack(side="left", padx=(theme.px(8), 0), fill="x", expand=True)
         self._path_entry.line.bind("<Return>", handler(self._open_typed))
         self._build_list(body)
+        if hint := _hint(purpose, endings):
+            text(body, hint, "small", colour=theme.MUTED, wrap=560).pack(anchor="w", pady=(theme.px(6), 0))
         self._name = Entry(body, width=560)
         if purpose in ("open", "save"):
             self._name.pack(fill="x", pady=(theme.px(8), 0))
@@ -279,6 +281,15 @@ class _Chooser:
             if self._items[number].name.lower().startswith(self._prefix.lower()):
                 self._select(number)
                 return
+
+
+def _hint(purpose: Purpose, endings: Sequence[str]) -> str:
+    """What can be chosen, where the list may not show it."""
+    kinds = f"files with {' or '.join(endings)}" if endings else "files"
+    return {
+        "any": f"Folders and {kinds} can be chosen.",
+        "open": f"{kinds.capitalize()} are listed." * bool(endings),
+    }.get(purpose, "")
 
 
 def _existing(start: Path) -> Path:

@@ -27,6 +27,7 @@ from app.monitor.tiles import read_settings
 from app.widgets.inputs import Menu
 from modules.config.family_files import family_names
 from modules.families._by_name import family_class
+from modules.run.view.event_records import SampleFile
 from tests.app.driver import Driver, write
 from tests.families.tiny_pipelines import tiny_sd
 
@@ -162,13 +163,39 @@ def test_the_page_opens_as_it_was_left(home: Path, display: str) -> None:
         driver.window.show_section("model")
     with Driver.open() as driver:
         driver.window.show_section("generate")
-        values = driver.window.sections["generate"].form.values()
+        page = driver.window.sections["generate"]
+        values = page.form.values()
+        driver.settle()
+        rows_of_strengths(page, home)
     assert (values["model"], values["prompt"], values["lora_scale"], values["random_seed"]) == (
         "owner/name", "犬", ["0.5"], False,
     )  # fmt: skip
     former = json.loads(history_file().read_text())
     history_file().write_text(json.dumps({"last": {**former["last"], "lora_scale": 0.25}}))
     assert History.load().last.lora_scale == (0.25,), "the file of version 0.1"
+
+
+def rows_of_strengths(page: Any, home: Path) -> None:
+    """The images of a list of strengths stay in their order, those of each side by side; others come after them."""
+    files = [home / f"sample-{number:02d}.png" for number in range(5)]
+    for number, file in enumerate(files):
+        info = PngInfo()
+        info.add_text(
+            "tandem", json.dumps({"prompt": "a", "seed": number % 2, "lora": f"cats.safetensors:{number // 2}"})
+        )
+        Image.new("RGB", (8, 8)).save(file, pnginfo=info)
+    former, *files = files
+    page.results.show([(SampleFile(str(former), "a", 0, 1), "former")])
+    page.results.begin(2)
+    for file in files:
+        page.results.add(file)
+    assert [Path(sample.file) for sample, _ in page.results.items] == [*files, former]
+    assert page.results.items[1][1] == "strength 1   seed 0   a"
+    assert page.results.grid_view.columns == 2
+    page.results.show(list(reversed(page.results.items)))
+    assert [Path(sample.file) for sample, _ in page.results.items] == [*files, former], "also when the folder is read"
+    page.results.begin(0)
+    page.results.add(former)
 
 
 DAMAGED = (
