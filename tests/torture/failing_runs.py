@@ -1,7 +1,8 @@
 """Runs whose disk fails at some call: `failing_runs.py FOLDER SEED FIRST LAST`, with the shim; prints a line for each.
 
 Where a run goes on, it ends in the weights of one without a fault; where it ends, it says why in a sentence, every
-backup is undamaged, and with a disk that is well again it is resumed to the same weights.
+backup is undamaged, and with a disk that is well again it is resumed to the same weights. Every tenth run has a slow
+disk instead, as a network share: it goes on to the same weights, and no warning is given.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tests.torture.shim import Faults
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE)
 INSIDE = ("backup", "log", "samples", "tensorboard", "model")
 PLACES = ("runs", "runs", "cache", *(f"runs/x/{name}" for name in INSIDE))
+SLOW = (5, 50, 1000)  # ms for each call, and for every 50th
 IMAGES = 9
 SETTINGS: dict[str, object] = {
     "max_steps": 5,
@@ -65,8 +67,28 @@ class Cases:
     def config(self, place: Path) -> TrainConfig:
         return tiny_config(self.images, place, **SETTINGS)
 
+    def run_slowly(self, number: int) -> tuple[bool, str]:
+        """As `run`, on a share that takes some milliseconds for each call, and for some of them a second."""
+        place = Random(f"{self.seed} {number}").choice(PLACES)
+        case = self.folder / "case"
+        shutil.rmtree(case, ignore_errors=True)
+        (case / "runs").mkdir(parents=True)
+        self.faults.place(case / place)
+        self.faults.delay(*SLOW)
+        try:
+            code, run = train_alone(self.config(case))
+        finally:
+            self.faults.disarm()
+        what = f"a slow share below {place}"
+        assert code == 0, f"{what}: {run.failure(0)}"
+        assert same_state(run.state, self.whole), f"{what}: other weights"
+        assert not run.warnings, f"{what}: {run.warnings}"
+        return True, what
+
     def run(self, number: int) -> tuple[bool, str]:
         """Returns whether the run went on to its end, and what failed."""
+        if number % 10 == 9:
+            return self.run_slowly(number)
         draw = Random(f"{self.seed} {number}")
         error, place, lasts = draw.choice(ERRORS), draw.choice(PLACES), draw.random() < 0.7
         call = 1 + int(self.calls * draw.random() ** 2)

@@ -1,14 +1,17 @@
-/* Loaded with LD_PRELOAD: makes calls that change files below a folder fail, file locks missing, and the clock jump.
+/* Loaded with LD_PRELOAD: makes calls that change files below a folder fail or slow, file locks missing, and the clock
+   jump.
 
    FAULTS_BELOW   real path; only calls on paths below it, and on files opened there, count
    FAULTS_ERRNO   number of the error
    FAULTS_LASTS   1: once a call has failed, so do all later ones that make files grow (or, for EROFS, change anything),
                   until faults_arm is called or a folder of the name FAULTS_RESTART is created
    FAULTS_RESTART part of a name: creating a folder of that name starts counting; the n-th time, call n fails
+   FAULTS_SLOW    "MS N LONG_MS": each of these calls, and opening and reading, takes MS longer, and every N-th LONG_MS
    FAULTS_NO_LOCKS  1: flock and fcntl locks fail with ENOLCK
    FAULTS_CLOCK   "SECONDS FILE": once FILE exists, the wall clock is SECONDS later (negative: earlier)
 
-   A test may also call faults_place(FAULTS_BELOW, FAULTS_RESTART), faults_arm(n, errno, lasts) and faults_count().  */
+   A test may also call faults_place(FAULTS_BELOW, FAULTS_RESTART), faults_arm(n, errno, lasts),
+   faults_slow(MS, N, LONG_MS) and faults_count().  */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,6 +35,7 @@
 static char below[PATH_MAX];
 static char restart_name[256];
 static atomic_int at, number, lasts, counted, has_failed, rounds;
+static atomic_int slow_ms, slow_every, slow_long_ms, slowed;
 static int no_locks;
 static int clock_by;
 static char clock_file[PATH_MAX];
@@ -43,6 +47,12 @@ __attribute__((constructor)) static void start(void) {
   if ((text = getenv("FAULTS_ERRNO"))) number = atoi(text);
   if ((text = getenv("FAULTS_LASTS"))) lasts = atoi(text);
   if ((text = getenv("FAULTS_NO_LOCKS"))) no_locks = atoi(text);
+  int ms = 0, every = 0, long_ms = 0;
+  if ((text = getenv("FAULTS_SLOW")) && sscanf(text, "%d %d %d", &ms, &every, &long_ms) == 3) {
+    slow_ms = ms;
+    slow_every = every;
+    slow_long_ms = long_ms;
+  }
   if ((text = getenv("FAULTS_CLOCK"))) sscanf(text, "%d %4095s", &clock_by, clock_file);
   if ((text = getenv("FAULTS_RESTART"))) snprintf(restart_name, sizeof restart_name, "%s", text);
 }
@@ -55,6 +65,12 @@ void faults_arm(int call, int error, int last) {
   has_failed = 0;
 }
 
+void faults_slow(int ms, int every, int long_ms) {
+  slow_ms = ms;
+  slow_every = every;
+  slow_long_ms = long_ms;
+}
+
 void faults_place(const char *path, const char *restart) {
   snprintf(below, sizeof below, "%s", path);
   snprintf(restart_name, sizeof restart_name, "%s", restart);
@@ -65,9 +81,19 @@ int faults_count(void) { return counted; }
 
 enum { CHANGES, REMOVES, OPENS };
 
+static void delay(void) {
+  if (!slow_every) return;
+  int ms = ++slowed % slow_every ? slow_ms : slow_long_ms;
+  struct timespec left = {ms / 1000, ms % 1000 * 1000000L};
+  int before = errno;
+  while (nanosleep(&left, &left) && errno == EINTR) {}
+  errno = before;
+}
+
 /* Whether this call fails: from call `at` on the first one that can have this error. */
 static int fails(int kind) {
   int now = ++counted;
+  delay();
   if (at == 0 || number == 0 || now < at || (has_failed && !lasts)) return 0;
   if (kind == REMOVES && (number == ENOSPC || number == EDQUOT)) return 0; /* it frees space */
   if (kind != OPENS && number == EMFILE) return 0;
@@ -97,7 +123,10 @@ static int concerns(int folder, const char *path) {
 static int open_flags_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC)); }
 
 static int opened(int folder, const char *path, int flags, int file) {
-  if (file >= 0 && file < FILES) is_below[file] = concerns(folder, path);
+  if (file >= 0 && file < FILES) {
+    is_below[file] = concerns(folder, path);
+    if (is_below[file] && !open_flags_write(flags)) delay();
+  }
   return file;
 }
 
@@ -155,6 +184,18 @@ ON_FILE(int, fsync, (int file), (file))
 ON_FILE(int, fdatasync, (int file), (file))
 ON_FILE(int, ftruncate, (int file, off_t size), (file, size))
 ON_FILE(int, ftruncate64, (int file, off64_t size), (file, size))
+
+#define ON_READING(name, parameters, arguments) \
+  ssize_t name parameters {                      \
+    if (of_file(file)) delay();                  \
+    return REAL(name) arguments;                 \
+  }
+
+ON_READING(read, (int file, void *data, size_t size), (file, data, size))
+ON_READING(pread, (int file, void *data, size_t size, off_t from), (file, data, size, from))
+ON_READING(pread64, (int file, void *data, size_t size, off64_t from), (file, data, size, from))
+ON_READING(preadv, (int file, const struct iovec *parts, int count, off_t from), (file, parts, count, from))
+ON_READING(preadv64, (int file, const struct iovec *parts, int count, off64_t from), (file, parts, count, from))
 
 #define ON_PATH(name, parameters, folder, path, arguments, kind) \
   int name parameters {                                             \

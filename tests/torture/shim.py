@@ -1,4 +1,4 @@
-"""faults.c, compiled: the environment in which a program has failing writes, no file locks, or a clock that jumps."""
+"""faults.c, compiled: a program gets failing or slow files, no file locks, or a clock that jumps."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Faults:
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
         self._place, self._arm, self._count = library.faults_place, library.faults_arm, library.faults_count
+        self._slow = library.faults_slow
 
     def place(self, folder: Path, restart: str = "") -> None:
         """Only calls below `folder` count; creating a folder whose name has `restart` in it starts a round: in the
@@ -42,9 +43,14 @@ class Faults:
         """Let the call of this number, counted from now on from 1, fail with `error`, and if it `lasts` those after."""
         self._arm(call, error, int(lasts))
 
+    def delay(self, ms: int, every: int, long_ms: int) -> None:
+        """Let each call, and opening and reading, take `ms` longer, and every n-th `long_ms`."""
+        self._slow(ms, every, long_ms)
+
     def disarm(self) -> None:
         """All is well again."""
         self._arm(ALL, 0, 0)
+        self._slow(0, 0, 0)
 
     @property
     def count(self) -> int:
