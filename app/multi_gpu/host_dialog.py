@@ -36,9 +36,9 @@ class HostDialog:
         body.grid_columnconfigure(1, weight=1)
         self.entries: dict[str, Entry] = {}
         for row, (name, title, example, explanation) in enumerate(_FIELDS):
-            text(body, title).grid(row=row, column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(6))
+            text(body, title).grid(row=row, column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(10))
             place = frame(body)
-            place.grid(row=row, column=1, sticky="ew", pady=theme.px(2))
+            place.grid(row=row, column=1, sticky="ew", pady=theme.px(4))
             self.entries[name] = Entry(place, width=WIDTH - 120, placeholder=example)
             self.entries[name].pack(fill="x")
             if explanation:
@@ -66,27 +66,33 @@ class HostDialog:
             if self._former is not None and self._former.name.lower() != host.name.lower():
                 remove_host(self._former.name)
         except ConfigError as error:
-            message = str(error).removeprefix("host: ")
-            self.message.configure(text=f"{message[:1].upper()}{message[1:]}")
+            self._show_fault(str(error))
             return
         self.dialog.close()
         self._saved(host)
+
+    def _show_fault(self, message: str) -> None:
+        for name, title, *_ in _FIELDS:
+            if message.startswith(f"host: {name} is "):
+                message = f"“{title}” {message.removeprefix(f'host: {name} ')}"
+                self.entries[name].focus_set()
+        self.message.configure(text=message)
 
     def _check_name(self, name: str) -> None:
         """Another machine's entry is not replaced without a word."""
         own = "" if self._former is None else self._former.name.lower()
         if name.lower() != own and any(name.lower() == host.name.lower() for host in read_hosts()):
-            raise ConfigError(f"name is {name!r}, which another machine has; use another one")
+            raise ConfigError(f"host: name is {name!r}, which another machine has; use another one")
 
     def _host(self) -> Host:
         given = {name: entry.get().strip() for name, entry in self.entries.items()}
         port = given["port"]
         if port and not (port.isascii() and port.isdecimal() and len(port) < 6):
-            raise ConfigError(f"port is {port!r}; use a number from 1 to 65535, or leave it empty")
+            raise ConfigError(f"host: port is {port!r}; use a number from 1 to 65535, or leave it empty")
         try:
             settings = shlex.split(given["settings"])
         except ValueError as error:
-            raise ConfigError(f"settings: {error}") from None
+            raise ConfigError(f"host: settings is {given['settings']!r}: {error}") from None
         return Host.make(
             given["name"],
             given["target"],

@@ -22,6 +22,8 @@ from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
 from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
+from modules.run.hosts.host_list import add_host
+from tests import ssh_server
 from tests.app.driver import Driver
 from tests.ports import free_port
 from tests.runs import ROOT, environment, tiny_config
@@ -361,6 +363,44 @@ def test_stop_ends_the_wait_for_other_machines(
     window.run_bar.stop.invoke()
     driver.wait(lambda: not window.state_.run.is_alive, "the end")
     assert window.state_.run.status().kind == "interrupted"
+
+
+@pytest.mark.skipif(bool(ssh_server.skip_reason()), reason=ssh_server.skip_reason() or "possible")
+def test_a_machine_is_added_tested_and_started_by_train(
+    section: Section, shared_driver: Driver, shared_home: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By real clicks and keys; what sshd refuses ends the run with that reason."""
+    driver, window, card = shared_driver, shared_driver.window, section.hosts
+    config = tiny_config(images, shared_home, run_name="by-ssh", training_mode="distributed")
+    driver.draft.open_config(with_free_port(config))
+    window.show_section("multi_gpu")
+    with ssh_server.ssh_server(shared_home / "ssh") as server:
+        monkeypatch.setenv("PATH", server.path)
+        driver.click_button("Add…")
+        driver.type("beta\troot@127.0.0.1\t70000\t")
+        driver.type(f"{ROOT}")
+        driver.press("Return")
+        (dialog,) = driver.dialogs()
+        assert "“Port” is '70000'; use a number from 1 to 65535" in driver.text(dialog)
+        driver.press("ctrl+a")
+        driver.type(str(server.port))
+        driver.press("Return")
+        assert driver.dialogs() == []
+        driver.wait(lambda: "Connecting" not in card.results["beta"][0], "the result of the test")
+        assert card.results["beta"][0].startswith("Ready: Tandem ")
+        driver.click_really(card.switches["beta"])
+        assert driver.draft.get("num_nodes") == 2
+        assert driver.draft.get("enable_multi_gpu") is True
+        assert "Train starts beta, 2 machines in all." in driver.text(section)
+        add_host(card.hosts[0].model_copy(update={"folder": "~/nowhere"}))
+        window.run_bar.actions.train()
+        driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "failed", "the refusal")
+        problem = window.state_.run.status().problem
+        assert "beta (root@127.0.0.1) has no folder ~/nowhere" in problem.text
+    card.remove(card.hosts[0])
+    assert driver.draft.get("num_nodes") == 1
+    assert window.preferences.hosts == []
+    assert "beta" not in driver.text(card.frame)
 
 
 def test_machine_other_than_0_is_asked_to_join(section: Section, shared_driver: Driver, images: Path) -> None:
