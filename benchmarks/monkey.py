@@ -247,7 +247,7 @@ def _open_window(home: Path) -> int:
         note(traceback="".join(traceback.format_exception(kind, error, trace)))
         usual(kind, error, trace)
 
-    window.report_callback_exception = fault  # type: ignore[method-assign]
+    window.report_callback_exception = fault
     Watch(window, note)
     window.after(1, lambda: _write_boxes(window, home / "boxes.json"))
     window.mainloop()

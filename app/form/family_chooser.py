@@ -39,11 +39,12 @@ class FamilyChooser:
         for key in ("<Return>", "<KP_Enter>"):
             self.search.line.bind(key, handler(self._choose_first))
         self.search.line.bind("<Down>", handler(lambda: self.tiles.focus_set()))
-        self.search.line.bind("<Escape>", handler(self._clear))
         self._body = frame(self.frame)
         self.nothing = text(self._body, "", "small", colour=theme.MUTED)
         self.tiles = FamilyTiles(self._body, self._choose, self._type, self._see)
         self.tiles.pack(fill="x")
+        for widget in (self.search.line, self.tiles):
+            widget.bind("<Escape>", handler(self._clear))
         self.is_open = False
         self._show_fold()
 
