@@ -169,7 +169,7 @@ def load(options: argparse.Namespace, events: SampleEvents, device_type: str) ->
     from modules.training.methods.method import apply_adapter
     from modules.training.sample_requests import sample_requests
     from scripts.sample_images import Loaded
-    from scripts.sample_lora import model_config, read_loras, with_parts_of
+    from scripts.sample_lora import merged_dtype, model_config, read_loras, with_parts_of
 
     scales = lora_scales(options.lora, options.lora_scale, "--lora")
     saved_model, config = model_config(options)
@@ -188,11 +188,11 @@ def load(options: argparse.Namespace, events: SampleEvents, device_type: str) ->
     try:
         if (hub_model := family_type.hub_model(config)) is not None:
             hub_model.ensure_cached(partial(show_download, events))
-        family = family_type.load(config)
+        family = family_type.load_for_training(config)
     except ConfigError as error:
         raise base_model_error(error, config, options) from error
     if saved_model is not None:
-        apply_adapter(family, config, saved_model)
+        apply_adapter(family, config, saved_model, merged_dtype(family, config, 1 + len(loras)))
     return Loaded(family, loras, config, requests, {"model": options.model})
 
 

@@ -18,12 +18,12 @@ from modules.training.memory_guard import OutOfMemory, is_out_of_memory
 from modules.training.move_model import move_model
 from modules.training.precision import Precision
 from scripts.sample_events import SampleEvents
-from scripts.sample_lora import LoraFile, LoraLayers
+from scripts.sample_lora import LoraFile, LoraLayers, merged_dtype
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model on the CPU, the LoRAs to merge into it, its config, the images to generate, and what is noted in them."""
+    """A model, its weights still in its files, the LoRAs to merge into it, its config, the images, and their notes."""
 
     family: Family
     loras: Sequence[LoraFile]
@@ -60,12 +60,14 @@ def write_rows(
 
     Raises TandemError, or OSError if an image cannot be written.
     """
+    adapters = len(loaded.loras) + (loaded.config.method == "lora")
+    dtype = merged_dtype(loaded.family, loaded.config, adapters)
     if not strengths:
         for lora in loaded.loras:
-            lora.merge_into(loaded.family)
+            lora.merge_into(loaded.family, dtype)
         precision = move_to(device, loaded.family, loaded.config)
         return write_images(loaded, loaded.loras, precision, folder, events)
-    layers = LoraLayers(loaded.family, loaded.loras)
+    layers = LoraLayers(loaded.family, loaded.loras, dtype)
     images: list[tuple[Image.Image, str]] = []
     for row, strength in enumerate(strengths):
         if events.is_stopped:

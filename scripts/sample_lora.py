@@ -19,6 +19,7 @@ from modules.config.known_models import known_model
 from modules.families._family import Family, trained_submodules
 from modules.families._find_family import find_family
 from modules.training.methods.lora import adapter_names, layer_name, merge_lora
+from modules.training.move_model import frozen_dtype
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SIDES = {"stable_diffusion": 512, "stable_diffusion_xl": 1024}  # pixels, of the published models
@@ -36,11 +37,19 @@ class LoraFile:
         """The name and the strength, without the folder."""
         return f"{self.file.name}:{self.scale:g}"
 
-    def merge_into(self, family: Family) -> None:
-        """Change the weights of `family.model`. Raises ConfigError if the LoRA is for another model."""
-        merge_lora(
-            family, self.adapters, f"--lora {str(self.file)!r}", self.scale, lora_of_family(adapter_file(self.file))
-        )
+    def merge_into(self, family: Family, dtype: torch.dtype) -> None:
+        """Change the weights of `family.model`; for `dtype` see `merge_lora`.
+
+        Raises ConfigError if the LoRA is for another model.
+        """
+        origin = lora_of_family(adapter_file(self.file))
+        merge_lora(family, self.adapters, f"--lora {str(self.file)!r}", self.scale, origin, dtype)
+
+
+def merged_dtype(family: Family, config: TrainConfig, adapters: int) -> torch.dtype:
+    """In which weights are kept between merging and moving: if one of `adapters` is merged, rounded once, as moved."""
+    is_kept = all(part.weights == "run" for part in config.parts)
+    return frozen_dtype(family, config) if adapters == 1 and is_kept else torch.float32
 
 
 class LoraLayers:
@@ -49,8 +58,9 @@ class LoraLayers:
     Make it before the model is moved and before anything is merged: the layers' weights stay in host memory.
     """
 
-    def __init__(self, family: Family, loras: Sequence[LoraFile]) -> None:
-        self._family, self._loras = family, loras
+    def __init__(self, family: Family, loras: Sequence[LoraFile], dtype: torch.dtype) -> None:
+        """For `dtype` see `merge_lora`."""
+        self._family, self._loras, self._dtype = family, loras, dtype
         layers = dict(family.model.named_modules())
         names = {layer_name(adapter) for lora in loras for adapter in lora.adapters}
         found = {name: getattr(layers.get(name), "weight", None) for name in names}
@@ -71,7 +81,7 @@ class LoraLayers:
             layer.weight.data = weight.clone()
         loras = [replace(lora, scale=scale) for lora in self._loras]
         for lora in loras:
-            lora.merge_into(self._family)
+            lora.merge_into(self._family, self._dtype)
         return loras
 
 

@@ -35,7 +35,7 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
     file take no memory before, and none twice.
     """
     trained = weights_dtype(config.precision)
-    usual = HALF_DTYPES.get(config.precision, trained) if family.half_frozen_weights else trained
+    usual = frozen_dtype(family, config)
     trained_layers = torch.bfloat16 if config.stochastic_rounding else trained
     given = {entry.part: entry.weights for entry in config.parts if entry.weights != "run"}
     # what is not quantised in a part is kept as the run computes
@@ -77,6 +77,12 @@ def move_model(family: Family, config: TrainConfig, device: torch.device, within
     if any(cast(QuantizedLinear, layer).lender is None for layer in in_host_memory):
         BlockOffload(cast(list[list[QuantizedLinear]], offloaded), device)
     make_contiguous(family.model if within is None else within)
+
+
+def frozen_dtype(family: Family, config: TrainConfig) -> torch.dtype:
+    """In which frozen linear and convolution layers are kept, unless `parts` says otherwise."""
+    trained = weights_dtype(config.precision)
+    return HALF_DTYPES.get(config.precision, trained) if family.half_frozen_weights else trained
 
 
 def _nothing_to_offload(config: TrainConfig) -> ConfigError:

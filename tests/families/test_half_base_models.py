@@ -22,6 +22,10 @@ from modules.training.move_model import move_model
 from modules.training.plan import InitialModel
 from modules.training.precision import Precision
 from modules.training.resume import check_initial_model
+from scripts import sample
+from scripts.sample_events import SampleEvents
+from scripts.sample_images import move_to
+from scripts.sample_lora import merged_dtype
 from tests.families.tiny_flow_pipelines import TINY
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -137,6 +141,31 @@ def test_a_transformer_in_two_formats_stays_as_it_is_in_its_file(tmp_path: Path)
     prepare_model(family, config, Precision("bf16", CPU))
     move_model(expected, config, CPU)
     same(family.model.state_dict(), expected.model.state_dict())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_sample_loads_the_model_in_the_format_of_its_file(count: int, tmp_path: Path) -> None:
+    """scripts/sample.py: to the bits of a load in fp32 that LoRAs are merged into before it is cast."""
+    folder = TINY["z_image"](tmp_path / "z_image")
+    file = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    save_file({name: one.bfloat16() for name, one in load_file(file).items()}, file, {"format": "pt"})
+    lora = tmp_path / "cats.safetensors"
+    matrices = {"lora_A": torch.randn(2, 16), "lora_B": torch.randn(16, 2)}
+    names = ("layers.0.attention.to_q", "noise_refiner.0.attention.to_k")
+    save_file({f"transformer.{name}.{side}.weight": m.clone() for name in names for side, m in matrices.items()}, lora)
+    given = ["--model", str(folder), *(["--lora", str(lora)] * count), "--precision", "bf16", "--out", str(tmp_path)]
+    options = sample.parser().parse_args([*given, "--prompt", "a red disc"])
+    loaded = sample.load(options, SampleEvents(None), "cpu")
+    assert {weight.dtype for weight in loaded.family.model.parameters()} == {torch.bfloat16}
+    dtype = merged_dtype(loaded.family, loaded.config, count)
+    assert dtype == (torch.bfloat16 if count == 1 else torch.float32)
+    expected = family_class("z_image").load(loaded.config)
+    for one in loaded.loras:
+        one.merge_into(loaded.family, dtype)
+        one.merge_into(expected, torch.float32)
+    for family in (loaded.family, expected):
+        move_to(CPU, family, loaded.config)
+    same(loaded.family.model.state_dict(), expected.model.state_dict())
 
 
 def test_backups_of_runs_that_loaded_in_fp32_find_their_base_model(bases: dict[str, Path]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from modules.checkpoint.formats import AdapterWeights, LoraSize, fits, merged_weight
 from modules.config import TARGET_PRESETS, ConfigError, TrainConfig, target_patterns
 from modules.config.sections.adapters import parse_alpha_pattern, parse_rank_pattern
+from modules.diffusion.dtypes import HALF_DTYPES
 from modules.distributed import is_sharded
 from modules.families._family import Family
 from modules.training.methods.adapter_layers import (
@@ -186,12 +187,18 @@ def layer_name(adapter: AdapterWeights) -> str:
 
 @torch.no_grad()
 def merge_lora(
-    family: Family, weights: Iterable[AdapterWeights], source: str = "model", scale: float = 1.0, origin: str = ""
+    family: Family,
+    weights: Iterable[AdapterWeights],
+    source: str = "model",
+    scale: float = 1.0,
+    origin: str = "",
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Merge adapters into the weights of `family.model`, for inference. Raises ConfigError if they do not fit.
 
     `source` is what messages call the adapters' file, `origin` what they say of its model;
-    for `scale` see `merged_weight`.
+    for `scale` see `merged_weight`. Weights that are still in half precision, as in their files, become `dtype`: fp32
+    if more is merged into them.
     """
     layers = dict(family.model.named_modules())
     for one in weights:
@@ -204,13 +211,14 @@ def merge_lora(
                 f"base model has {has}.",
                 "Use the base model that it was trained on.",
             )
-        merged = merged_weight(weight, one, scale).to(weight.dtype)
+        kept = dtype if weight.dtype in HALF_DTYPES.values() else weight.dtype
+        merged = merged_weight(weight, one, scale).to(kept)
         if not bool(merged.isfinite().all()):
             raise ConfigError(
-                f"{source}: with the LoRA, numbers of {name!r} are not finite in {str(weight.dtype).split('.')[1]}.",
+                f"{source}: with the LoRA, numbers of {name!r} are not finite in {str(kept).split('.')[1]}.",
                 "Use a smaller --lora_scale, or a model in fp32.",
             )
-        weight.copy_(merged)
+        weight.data = merged
 
 
 def _patterns(targets: str) -> tuple[Sequence[str], tuple[type[nn.Module], ...]]:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from modules.checkpoint import to_cpu
@@ -115,16 +116,16 @@ def export_of(
     return partial(write, family, config, trained, metadata)
 
 
-def apply_adapter(family: Family, config: TrainConfig, folder: Path) -> None:
+def apply_adapter(family: Family, config: TrainConfig, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Add a trained adapter or embedding from a run's model folder to its base model, for inference.
 
-    Raises ConfigError if the file is missing or belongs to another base model.
+    For `dtype` see `merge_lora`. Raises ConfigError if the file is missing or belongs to another base model.
     """
     if config.method == "lora":
         present = [folder / name for name in LORA_FILES.values() if (folder / name).is_file()]
         if not present:
             raise _missing_file(folder, LORA_FILES["diffusers"])
-        merge_lora(family, read_adapter(present[0], adapter_names(family)))
+        merge_lora(family, read_adapter(present[0], adapter_names(family)), dtype=dtype)
     elif config.method == "embedding":
         file = folder / embedding_file(config)
         if not file.is_file():
