@@ -80,6 +80,8 @@ class MachinesStart:
             return self._run(server, plan)
         finally:
             self._remote.finish(_AFTER_TRAINING_S if self._has_started else _AFTER_WAITING_S)
+            if self._has_started:
+                self._remote.report_unexpected_ends()
 
     def _run(self, server: JoinServer, plan: LaunchPlan) -> int:
         """Wait for all machines, then train."""
@@ -141,9 +143,6 @@ class MachinesStart:
                 may_restart=any_failure if left > 0 else None,
             )
             code = self._supervisor.run()
-            if code == FAILED:
-                for sentence in self._remote.early_ends():
-                    self._echo(sentence)
             if not self._supervisor.can_restart:
                 break
             self._supervisor.report_restart(number, allowed)
@@ -159,7 +158,7 @@ class MachinesStart:
         self._echo(f"Waiting up to {self._config.startup_timeout_s} s for all machines ({server.summary()}).")
         try:
             with raise_on_stop_signals():
-                self._remote.start_ended()
+                self._remote.allow_restart()
                 server.wait(self._config.startup_timeout_s, self._check_while_waiting)
         except TandemError as error:
             self._echo(f"No restart: {error}")

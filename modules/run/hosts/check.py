@@ -12,7 +12,7 @@ from typing import Final
 from modules.files import FileFault, printable
 from modules.run.hosts.description import Description, describe_this_machine, find_description
 from modules.run.hosts.host import Host
-from modules.run.hosts.ssh_command import HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
+from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
 from modules.run.join.fingerprint import compare_packages
 
 _TIMEOUT_S: Final = 60.0  # a first import of Python's packages from a slow disk
@@ -92,6 +92,8 @@ def _ask(host: Host) -> Description:
         raise HostError(f"{host} answers in a way that Tandem does not understand: its answer {error}") from None
     if found is None:
         said = last_lines(output) or "nothing"
+        if code == SSH_FAILED:
+            raise HostError(f"ssh to {host} has failed; it printed: {said}")
         raise HostError(f"Tandem on {host} could not describe its machine (exit code {code}); it printed: {said}")
     return found
 

@@ -12,14 +12,15 @@ from typing import Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.files import FileFault, open_for_writing, open_regular, printable
-from modules.run.exit_codes import BAD_CONFIG, NO_DATA
+from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
 from modules.run.hosts.host import Host
-from modules.run.hosts.ssh_command import HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
+from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
 from modules.run.hosts.stop_from_stdin import STOP_LINE
 from modules.run.join.allowed_paths import path_settings
 
+_JOINS: Final = "Joining the run at"  # train.py's first line, after which ssh has done its work
 _TAIL_BYTES: Final = 8 << 10
 _NOTICE_AFTER_S: Final = 3.0
 _STOPS_WITHIN_S: Final = 20.0  # once asked to
@@ -88,14 +89,19 @@ class RemoteMachine:
     def why_ended(self) -> TandemError:
         """One sentence about a machine that has ended early, with its last lines."""
         output = self.output()
-        if (fault := ssh_fault(self.host, self.exit_code, output)) is not None:
+        fault = ssh_fault(self.host, self.exit_code, output)
+        if fault is not None and _JOINS not in output:
             return fault
         kinds: dict[int, type[TandemError]] = {BAD_CONFIG: ConfigError, NO_DATA: DataError}
         said = last_lines(output) or "nothing"
         return kinds.get(self.exit_code, HostError)(
-            f"{self.host} ended early (exit code {self.exit_code}); its last lines: {said}",
+            f"{self.host} ended early ({self._how()}); its last lines: {said}",
             f"All it printed is in {self._log}",
         )
+
+    def _how(self) -> str:
+        """What its exit code means: that of ssh says nothing more."""
+        return "killed, or cut off" if self.exit_code == SSH_FAILED else f"exit code {self.exit_code}"
 
     def output(self) -> str:
         """The end of what it has printed."""
@@ -136,6 +142,7 @@ class RemoteMachines:
     def __init__(self, hosts: Sequence[Host], folder: RunFolder, echo: Echo) -> None:
         self._hosts, self._folder, self._echo = hosts, folder, echo
         self._machines: list[RemoteMachine] = []
+        self._may_start: list[RemoteMachine] = []
         self._token = ""
 
     def start(self, config: TrainConfig, address: str, token: str, resume: str = "") -> None:
@@ -148,23 +155,27 @@ class RemoteMachines:
             self._machines.append(machine)
             machine.start(token)
 
-    def start_ended(self) -> None:
-        """Start those that have ended, for another attempt of the run."""
-        for machine in self._machines:
-            if machine.has_ended:
-                self._echo(f"Starting {machine.host} again over ssh.")
-                machine.close()
-                machine.start(self._token)
+    def allow_restart(self) -> None:
+        """For another attempt of the run: `check` may start each machine once more."""
+        self._may_start = list(self._machines)
 
     def check(self) -> None:
-        """Raise TandemError if one has ended, before the run has."""
+        """Start those that have ended and may start again. Raise TandemError if another has ended before the run."""
         for machine in self._machines:
-            if machine.has_ended:
+            if not machine.has_ended:
+                continue
+            if machine not in self._may_start:
                 raise machine.why_ended()
+            self._may_start.remove(machine)
+            self._echo(f"Starting {machine.host} again over ssh.")
+            machine.close()
+            machine.start(self._token)
 
-    def early_ends(self) -> list[str]:
-        """A sentence for each that has ended by now although it had no reason to."""
-        return [str(each.why_ended()) for each in self._machines if each.has_ended and each.exit_code != 0]
+    def report_unexpected_ends(self) -> None:
+        """Print the last lines of those that have not ended by themselves; the others have reported to machine 0."""
+        for machine in self._machines:
+            if machine.exit_code not in EXIT_CODES:
+                self._echo(str(machine.why_ended()))
 
     def finish(self, patience_s: float) -> None:
         """Wait until all have ended; after `patience_s` they are asked to stop, and in the end left alone."""

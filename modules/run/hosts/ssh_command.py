@@ -73,7 +73,7 @@ def ssh_environment() -> dict[str, str]:
 
 
 def ssh_fault(host: Host, exit_code: int, output: str) -> HostError | None:
-    """What went wrong before Tandem's program ran there; None if it has run."""
+    """What went wrong before Tandem's program ran there; None if it has run, or if ssh has not said why it failed."""
     folder, python = printable(host.folder), printable(host.python or DEFAULT_PYTHON)
     own = {
         _NO_FOLDER: HostError(
@@ -92,7 +92,7 @@ def ssh_fault(host: Host, exit_code: int, output: str) -> HostError | None:
     return _connection_fault(host, output)
 
 
-def _connection_fault(host: Host, output: str) -> HostError:
+def _connection_fault(host: Host, output: str) -> HostError | None:
     port = "" if host.port is None else f"-p {host.port} "
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in output:
         return HostError(
@@ -109,14 +109,14 @@ def _connection_fault(host: Host, output: str) -> HostError:
             f"{host} does not accept your key",
             f"Copy it there: ssh-copy-id {port}{host.target}; a key with a passphrase must be in ssh-agent (ssh-add)",
         )
-    said = last_lines(output, 1)
     if "Could not resolve hostname" in output:
         return HostError(f"{host} is not reachable: no machine and no entry of ~/.ssh/config has this name")
     if re.search(r"connect to host|timed out|Connection (closed|reset|refused)|Network is unreachable", output):
         return HostError(
-            f"{host} is not reachable: {said.rstrip('.')}", "Check that it is on, its address, and that sshd runs there"
+            f"{host} is not reachable: {last_lines(output, 1).rstrip('.')}",
+            "Check that it is on, its address, and that sshd runs there",
         )
-    return HostError(f"ssh to {host} has failed: {said.rstrip('.') or 'without a message'}")
+    return None
 
 
 def last_lines(output: str, count: int = _LAST_LINES) -> str:
