@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -26,6 +26,7 @@ from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
 from modules.monitoring import Report
+from modules.training.cache_lock import cache_lock
 from modules.training.class_labels import label_concepts, with_classes
 from modules.training.dataset_consistency import (
     check_same_images,
@@ -35,10 +36,10 @@ from modules.training.dataset_consistency import (
 )
 from modules.training.model_setup import caches_images
 from modules.training.precision import Precision
+from modules.training.progress_report import ProgressReport
 from modules.training.unreadable_images import UnreadableImages
 
 RowSelection: TypeAlias = Callable[[Index], NDArray[np.int64]]  # int64 [selected]: rows of the index
-_REPORT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def _fill_cache(
     def find_missing() -> None:
         missing = cache.missing()
         wanted = missing if select_rows is None else np.intersect1d(missing, select_rows(index))
-        batches.append(cache.batches(wanted, size))
+        batches[:] = [cache.batches(wanted, size)]
 
     # Before any rank writes, so that all see the same batches missing and take different ones.
     ranks.run_on_all("cache", find_missing)
@@ -231,7 +232,18 @@ def _fill_cache(
                 on_progress(0, len(part))  # reported before the first image, which may fail
             cache.encode(part, family.encode_batch, ranks.rank, on_progress, report.warning)
 
-    ranks.run_on_all("caching", encode_part)
+    has_waited: list[bool] = []
+    with ExitStack() as held:
+
+        def lock() -> None:
+            if groups.is_first_in_group and len(batches[0]):
+                lock = cache_lock(Path(config.cache_dir), report, progress.check_stop)
+                has_waited.append(held.enter_context(lock))
+
+        ranks.run_on_all("cache lock", lock)
+        if any(ranks.gather("waited for another run's cache", "waited" if any(has_waited) else "")):
+            ranks.run_on_all("cache", find_missing)
+        ranks.run_on_all("caching", encode_part)
     cached = cache.load()
     if groups.is_shared_by_all:
         check_same_view(index, cached.usable, ranks)
@@ -278,25 +290,3 @@ def _report_dataset(
     if problems:
         count = f"{len(problems)} files have problems" if len(problems) > 1 else "1 file has a problem"
         report.warning(f"{count}, for example {problems[0].line()}. All are listed in {problems_file}.")
-
-
-class ProgressReport:
-    """Reports counted progress at most twice a second, and checks whether the run should stop."""
-
-    def __init__(self, report: Report, check_stop: Callable[[], None]) -> None:
-        self._report = report
-        self._check_stop = check_stop
-        self._reported_at = 0.0
-        self._phase = ""
-
-    def callback(self, phase: str, workers: int) -> Callable[[int, int], None]:
-        """A callback (done, total) for this rank's part of work that `workers` ranks share about equally."""
-
-        def on_progress(done: int, total: int) -> None:
-            now = time.monotonic()
-            if now - self._reported_at >= _REPORT_EVERY_S or done >= total or phase != self._phase:
-                self._reported_at, self._phase = now, phase
-                self._check_stop()
-                self._report.phase(phase, done * workers, total * workers)
-
-        return on_progress

@@ -1,0 +1,36 @@
+"""One run at a time fills a cache folder; another one waits for it, and then uses what it has cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from modules.monitoring import Report
+from modules.run.folder.run_lock import file_lock
+
+LOCK: Final = "caching.lock"
+_LOOK_EVERY_S: Final = 1.0
+
+
+@contextmanager
+def cache_lock(cache_dir: Path, report: Report, check_stop: Callable[[], None]) -> Iterator[bool]:
+    """Hold the lock of a cache folder for the block; yields whether another run was waited for.
+
+    Raises what `check_stop` raises, which is called while it waits. Does nothing on a file system without locks.
+    """
+    has_waited = False
+    while True:
+        with ExitStack() as held:
+            try:
+                is_held = held.enter_context(file_lock(cache_dir / LOCK, _LOOK_EVERY_S if has_waited else 0.0))
+            except OSError:  # whoever writes to the folder reports it
+                is_held = True
+            if is_held:
+                yield has_waited
+                return
+        if not has_waited:
+            report.note(f"Another run is caching images in {cache_dir}: this one waits, then uses what is cached.")
+        has_waited = True
+        check_stop()
