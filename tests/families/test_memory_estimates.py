@@ -13,8 +13,9 @@ from modules.config import TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.families._by_name import family_class
 from modules.families._family import Family
+from modules.training.memory_table.fake_model import fake_family
 from modules.training.memory_table.live_bytes import LiveBytes
-from modules.training.memory_table.table import MemoryTable, memory_table
+from modules.training.memory_table.table import MemoryTable, _activations, _peak, memory_table
 from modules.training.model_setup import load_family, prepare_model
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision
@@ -122,6 +123,18 @@ def test_activations_are_near_those_of_a_real_step(flow: tuple[str, Path], check
 @pytest.mark.parametrize("parts", [[], [{"part": "unet"}, {"part": "text_encoder"}, {"part": "text_encoder_2"}]])
 def test_activations_of_stable_diffusion_xl(parts: list[object], sdxl_folder: Path) -> None:
     near_real(settings("stable_diffusion_xl", sdxl_folder, parts=parts, precision="fp32"))
+
+
+def test_activations_of_large_batches_are_extrapolated(tmp_path: Path) -> None:
+    base = TINY["z_image"](tmp_path / "base")
+    kind = family_class("z_image")
+    config = settings("z_image", base, method="lora", batch_size=50_000)
+    with fake_family(kind, config) as family:
+        assert family is not None
+        computed = _peak(kind, family, config, samples=10)
+        estimated = _activations(kind, family, config)
+    assert computed is not None
+    assert estimated == pytest.approx(5_000 * computed, rel=0.02)
 
 
 def near_real(config: TrainConfig) -> None:

@@ -28,6 +28,7 @@ _FORMATS: Final = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16:
 _BITS: Final = {torch.int8: "int8", torch.uint8: "nf4"}
 # of optimizers whose step needs real memory: bytes of state for a weight, without the scales of its blocks
 _STATE_OF_8BIT: Final = {"adamw_8bit": 2, "lion_8bit": 1}
+_MEASURED: Final = (2, 4)  # samples in a micro-batch, from which larger ones are extrapolated
 _SLOTS: Final = 2  # of block_offload
 _GATHERED_BLOCKS: Final = 2  # FSDP gathers the next one while it computes one
 
@@ -202,15 +203,30 @@ def _tensors(values: Iterable[object]) -> list[Tensor]:
 
 
 def _activations(kind: type[Family], family: Family, config: TrainConfig) -> int | None:
-    """The peak of what forward and backward of a micro-batch take besides weights and gradients."""
+    """The peak of what forward and backward of a micro-batch take besides weights and gradients.
+
+    Computed for up to four samples. More are extrapolated from two and four: what a sample adds does not depend on
+    the others, while families that take samples one by one need minutes for ten thousand of them.
+    """
+    for weight in family.model.parameters():
+        if weight.requires_grad and config.fused_backward:
+            weight.register_post_accumulate_grad_hook(_drop_gradient)
+    if config.batch_size <= _MEASURED[1]:
+        return _peak(kind, family, config, config.batch_size)
+    peaks = [_peak(kind, family, config, samples) for samples in _MEASURED]
+    if peaks[0] is None or peaks[1] is None:
+        return None
+    more = config.batch_size - _MEASURED[1]
+    return peaks[1] + max(peaks[1] - peaks[0], 0) * more // (_MEASURED[1] - _MEASURED[0])
+
+
+def _peak(kind: type[Family], family: Family, config: TrainConfig, samples: int) -> int | None:
     for weight in family.model.parameters():
         if weight.requires_grad:
             weight.grad = torch.zeros_like(weight)
-            if config.fused_backward:
-                weight.register_post_accumulate_grad_hook(_drop_gradient)
     with LiveBytes() as live, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's of kernels that only the CPU lacks
-        loss = _forward(kind, family, config)
+        loss = _forward(kind, family, config, samples)
         if loss is not None:
             loss.sum().backward()
     return None if loss is None else live.peak
@@ -220,10 +236,10 @@ def _drop_gradient(weight: Tensor) -> None:
     weight.grad = None
 
 
-def _forward(kind: type[Family], family: Family, config: TrainConfig) -> Tensor | None:
+def _forward(kind: type[Family], family: Family, config: TrainConfig, samples: int) -> Tensor | None:
     with Precision(config.precision, torch.device("cpu")).autocast():
         size = (config.resolution, config.resolution)
-        return kind.meta_loss(config, family.model, size, config.batch_size)
+        return kind.meta_loss(config, family.model, size, samples)
 
 
 def _frozen(kind: type[Family], config: TrainConfig) -> list[MemoryRow]:
