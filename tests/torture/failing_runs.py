@@ -2,7 +2,8 @@
 
 Where a run goes on, it ends in the weights of one without a fault; where it ends, it says why in a sentence, every
 backup is undamaged, and with a disk that is well again it is resumed to the same weights. Every tenth run has a slow
-disk instead, as a network share: it goes on to the same weights, and no warning is given.
+disk without locks instead, as a network share, and the clock goes back by an hour: it goes on to the same weights, and
+the only warning is that there are no locks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import shutil
 import sys
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -68,13 +70,16 @@ class Cases:
         return tiny_config(self.images, place, **SETTINGS)
 
     def run_slowly(self, number: int) -> tuple[bool, str]:
-        """As `run`, on a share that takes some milliseconds for each call, and for some of them a second."""
+        """As `run`, on a share that takes some milliseconds for each call, and for some of them a second; the clock
+        goes back once there is a backup."""
         place = Random(f"{self.seed} {number}").choice(PLACES)
         case = self.folder / "case"
         shutil.rmtree(case, ignore_errors=True)
         (case / "runs").mkdir(parents=True)
         self.faults.place(case / place)
         self.faults.delay(*SLOW)
+        self.faults.without_locks()
+        self.faults.turn_clock(-3600, case / "runs/x/backup/step-000002/manifest.json")
         try:
             code, run = train_alone(self.config(case))
         finally:
@@ -82,7 +87,9 @@ class Cases:
         what = f"a slow share below {place}"
         assert code == 0, f"{what}: {run.failure(0)}"
         assert same_state(run.state, self.whole), f"{what}: other weights"
-        assert not run.warnings, f"{what}: {run.warnings}"
+        assert all("has no locks" in line for line in run.warnings.splitlines()), f"{what}: {run.warnings}"
+        times = [float(str(event["t"])) for event in run.events()]
+        assert min(right - left for left, right in pairwise(times)) < -3500, f"{what}: the clock did not go back"
         return True, what
 
     def run(self, number: int) -> tuple[bool, str]:

@@ -11,7 +11,7 @@
    FAULTS_CLOCK   "SECONDS FILE": once FILE exists, the wall clock is SECONDS later (negative: earlier)
 
    A test may also call faults_place(FAULTS_BELOW, FAULTS_RESTART), faults_arm(n, errno, lasts),
-   faults_slow(MS, N, LONG_MS) and faults_count().  */
+   faults_slow(MS, N, LONG_MS), faults_locks(FAULTS_NO_LOCKS), faults_clock(SECONDS, FILE) and faults_count().  */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -69,6 +69,13 @@ void faults_slow(int ms, int every, int long_ms) {
   slow_ms = ms;
   slow_every = every;
   slow_long_ms = long_ms;
+}
+
+void faults_locks(int are_missing) { no_locks = are_missing; }
+
+void faults_clock(int seconds, const char *file) {
+  snprintf(clock_file, sizeof clock_file, "%s", file);
+  clock_by = seconds;
 }
 
 void faults_place(const char *path, const char *restart) {

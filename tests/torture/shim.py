@@ -32,7 +32,7 @@ class Faults:
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
         self._place, self._arm, self._count = library.faults_place, library.faults_arm, library.faults_count
-        self._slow = library.faults_slow
+        self._slow, self._locks, self._clock = library.faults_slow, library.faults_locks, library.faults_clock
 
     def place(self, folder: Path, restart: str = "") -> None:
         """Only calls below `folder` count; creating a folder whose name has `restart` in it starts a round: in the
@@ -47,10 +47,20 @@ class Faults:
         """Let each call, and opening and reading, take `ms` longer, and every n-th `long_ms`."""
         self._slow(ms, every, long_ms)
 
+    def without_locks(self) -> None:
+        """Let file locks be missing, as on a share without a lock service."""
+        self._locks(1)
+
+    def turn_clock(self, seconds: int, once: Path) -> None:
+        """Turn the wall clock by `seconds` as soon as the file `once` exists."""
+        self._clock(seconds, os.fsencode(once))
+
     def disarm(self) -> None:
         """All is well again."""
         self._arm(ALL, 0, 0)
         self._slow(0, 0, 0)
+        self._locks(0)
+        self._clock(0, b"")
 
     @property
     def count(self) -> int:

@@ -42,9 +42,6 @@ class NoFaults(Faults):
     def arm(self, call: int, error: int, *, lasts: bool) -> None:
         self.armed = call
 
-    def delay(self, ms: int, every: int, long_ms: int) -> None:
-        pass
-
     def disarm(self) -> None:
         self.armed = 0
 
