@@ -1,8 +1,9 @@
-"""The first command of the README: from nothing to a model whose samples match their captions."""
+"""The first command of the README: from nothing to a model whose samples have the colours of their captions."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +20,13 @@ pytestmark = pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.end_to_end
 @pytest.mark.timeout(1500)  # a guard against hanging; the training itself takes minutes on two cores
-def test_the_demo_learns_colours_and_shapes(tmp_path: Path) -> None:
+def test_the_demo_learns_colours(tmp_path: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     del variables["PYTEST_CURRENT_TEST"]
     variables.pop("OMP_NUM_THREADS", None)
     done = subprocess.run(
-        # 14 of its 25 epochs: from 12 on the samples pass with a margin
-        [str(ROOT / "train_distributed.sh"), "all", "demo", "--run_name", "demo", "--set", "epochs=14"],
+        # 5 of its 25 epochs; the shapes follow from 12 on
+        [str(ROOT / "train_distributed.sh"), "all", "demo", "--run_name", "demo", "--set", "epochs=5"],
         cwd=tmp_path,
         env=variables,
         capture_output=True,
@@ -43,6 +44,8 @@ def test_the_demo_learns_colours_and_shapes(tmp_path: Path) -> None:
             sys.executable,
             str(ROOT / "scripts" / "check_demo.py"),
             str(run.model_dir),
+            "--samples",
+            "24",
             "--grid",
             str(tmp_path / "g.png"),
         ],
@@ -50,4 +53,9 @@ def test_the_demo_learns_colours_and_shapes(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    accuracies = checked.stdout.splitlines()[-1]
+    colours, backgrounds = (
+        float(re.search(rf"([0-9.]+)% right {what}", accuracies)[1])  # type: ignore[index]  # or it fails here
+        for what in ("colours", "backgrounds")
+    )
+    assert min(colours, backgrounds) >= 90.0, checked.stdout + checked.stderr
