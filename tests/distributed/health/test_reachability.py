@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,3 +115,19 @@ def test_a_host_that_has_joined_and_is_cut_off_while_others_are_missing(monkeypa
     found = hosts.cut_off()
     assert found is not None, "gamma has never answered, which a firewall may cause"
     assert found[0] == [2, 3]
+
+
+def test_time_in_which_this_machine_slept_is_no_silence_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, limit in (("SILENT_AFTER_S", 3.0), ("DEAD_AFTER_UNREACHABLE_S", 10.0)):
+        monkeypatch.setattr(heartbeat_monitor, name, limit)
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(heartbeat_monitor, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monitor = HeartbeatMonitor((member(0, "alpha"), member(1, "beta")), 0, {})
+    monitor.expect([1])
+    clock.now += 46.0
+    monitor.discount(45.0)
+    assert monitor.find_lost_rank(connection_broken=False) is None
+    clock.now += 25.0
+    lost = monitor.find_lost_rank(connection_broken=False)
+    assert lost is not None
+    assert "Host beta (rank 1) sent no heartbeat for 26 s" in lost.message
