@@ -31,12 +31,14 @@ sys.path.insert(0, str(ROOT))
 import torch
 from torch import nn
 
+from benchmarks.targets import Targets
 from modules.checkpoint import Backups, OptimizerState, Position, TrainingState, pack_optimizer
 from modules.checkpoint.verified_write import drop_from_cache
 from modules.monitoring import SilentReport
 from modules.training.backup_writer import BackupWriter
 from modules.training.state_copy import StateCopy, size_of
 
+PLAIN, LOST = 0.8, 1.0  # the targets
 ROUNDS = 5
 WARM_UP_STEPS, STEPS = 3, 16
 WIDTH = 2048
@@ -60,15 +62,17 @@ def main() -> None:
     top.add_argument("--folder", help="on the disk to measure; default: the temporary folder")
     top.add_argument("--training_threads", type=int, default=0, help="of part stall on the CPU; default: cores - 1")
     options = top.parse_args()
+    targets = Targets()
     with tempfile.TemporaryDirectory(prefix="tandem-backup-", dir=options.folder) as place:
         if options.part != "stall":
-            disk(Path(place), options.size)
+            disk(Path(place), options.size, targets)
         if options.part != "disk":
             torch.set_num_threads(options.training_threads or max(1, (os.cpu_count() or 1) - 1))
-            stall(Path(place), options.size)
+            stall(Path(place), options.size, targets)
+    targets.end()
 
 
-def disk(place: Path, size_mb: int) -> None:
+def disk(place: Path, size_mb: int, targets: Targets) -> None:
     """Print MB/s of plain writes, of writes that are read back, and of backups."""
     count = size_mb * 10**6 // (3 * 4 * WIDTH * WIDTH) + 1
     tensors = [{f"layer.{n}": torch.randn(WIDTH, WIDTH) for n in range(count)} for _ in range(3)]
@@ -95,6 +99,7 @@ def disk(place: Path, size_mb: int) -> None:
     print(f"  backup, with reading back    {backed_up:7.0f} MB/s  ({_range(speeds[2])})")
     print(f"  ratio to plain writing       {backed_up / written:7.2f}")
     print(f"  ratio to the same traffic    {backed_up / both:7.2f}")
+    targets.at_least("speed of a backup / of a plain write and fsync", backed_up / written, PLAIN)
 
 
 def plain(place: Path, size: int, data: bytes, *, reads: bool = False) -> None:
@@ -126,7 +131,7 @@ def _range(speeds: list[float]) -> str:
     return f"{min(speeds):.0f} to {max(speeds):.0f}"
 
 
-def stall(place: Path, size_mb: int) -> None:
+def stall(place: Path, size_mb: int, targets: Targets) -> None:
     """Print what a backup in the background costs training."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     layers = size_mb * 10**6 // (3 * 4 * WIDTH * WIDTH) + 1
@@ -189,6 +194,7 @@ def stall(place: Path, size_mb: int) -> None:
         f"  a backup in the background   {median(seconds) * 1e3:7.0f} ms, in the foreground {foreground * 1e3:.0f} ms"
     )
     print(f"  processor time of a backup   {used * 1e3:7.0f} ms: hashing, copying, comparing, reading and writing")
+    targets.at_most("training loses per backup / (copy and one step)", cost / (copied + one), LOST)
 
 
 def position(step: int) -> Position:

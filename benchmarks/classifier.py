@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from benchmarks.side_by_side import Screen
+from benchmarks.targets import Targets
 from modules.config import TrainConfig, load_preset
 from modules.data.loading.loader import Loader, make_loader
 from modules.families.classifier import Classifier
@@ -214,16 +215,12 @@ def show(found: Found) -> None:
     ratios = [bare / own for own, bare in zip(found.epochs["trainer"], found.epochs["bare"], strict=True)]
     noise = [bare / again for bare, again in zip(found.epochs["bare"], found.epochs["bare again"], strict=True)]
     validation = statistics.median(all_of_it / forward for all_of_it, forward in found.validations)
-    verdict("speed of the bare loop's", statistics.median(ratios), SPEED, at_least=True)
-    print(f"{'  noise':<32} {statistics.median(noise):7.3f}")
-    verdict("part of the time spent waiting", waiting["trainer"], WAITING, at_least=False)
-    verdict("validation / its forwards", validation, VALIDATION, at_least=False)
-
-
-def verdict(name: str, value: float, target: float, *, at_least: bool) -> None:
-    is_met = value >= target if at_least else value <= target
-    bound = f"at {'least' if at_least else 'most'} {target:g}"
-    print(f"{name:<32} {value:7.3f}   target {bound}: {'met' if is_met else 'MISSED'}")
+    print(f"noise of the speed: {statistics.median(noise):.3f}")
+    targets = Targets()
+    targets.at_least("an epoch: bare / trainer", statistics.median(ratios), SPEED)
+    targets.at_most("part of an epoch spent waiting for the loader", waiting["trainer"], WAITING)
+    targets.at_most("a validation / its forwards", validation, VALIDATION)
+    targets.end()
 
 
 def parser() -> argparse.ArgumentParser:

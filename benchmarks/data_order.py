@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from benchmarks.targets import Targets
 from modules.config import TrainConfig
 from modules.data.batch import Example
 from modules.data.cache.cache import Cache
@@ -39,21 +40,25 @@ def main() -> None:
     parser.add_argument("--txt", action="store_true", help="a caption file for each image")
     parser.add_argument("--folder", type=Path, help="folder for the images (default: temporary)")
     arguments = parser.parse_args()
+    targets = Targets()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        measure_index(Path(folder), arguments.rows, arguments.txt)
+        measure_index(Path(folder), arguments.rows, arguments.txt, targets)
         measure_loader(Path(folder))
+    targets.end()
 
 
-def measure_index(folder: Path, rows: int, txt: bool) -> None:
+def measure_index(folder: Path, rows: int, txt: bool, targets: Targets) -> None:
     """The index of `rows` tiny images in 100 folders."""
     timed(f"make {rows} files", lambda: make_images(folder / "images", rows, txt))
     config = TrainConfig.model_validate({"concepts": [{"path": str(folder / "images")}], "resolution": 32})
     index = timed("index, first start", lambda: build_index(config, config.seed, 8, folder / "cache"))
-    timed("index, next start, folder checked", lambda: build_index(config, config.seed, 8, folder / "cache"), limit_s=2)
+    timed(
+        "index, next start, folder checked", lambda: build_index(config, config.seed, 8, folder / "cache"), targets, 2
+    )
     timed("index, other ranks", lambda: load_index(index.path))
     usable = index.width > 0
     order = timed("order made", lambda: make_order(index, config, config.seed, usable, 256))
-    timed("order of an epoch", lambda: order.epoch(1), limit_s=1)
+    timed("order of an epoch", lambda: order.epoch(1), targets, 1)
     timed("500 steps of it", lambda: [order.step(1, step % order.steps_per_epoch) for step in range(500)])
     print(f"{'index file':<40} {index.path.stat().st_size / 2**20:8.1f} MiB")
     print(f"{'peak memory of the process':<40} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:8.1f} MiB")
@@ -113,12 +118,15 @@ def make_images(folder: Path, count: int, txt: bool) -> None:
             (path / f"image_{n:07}.txt").write_text(f"image number {n}")
 
 
-def timed(name: str, work: Callable[[], Result], limit_s: float | None = None) -> Result:
+def timed(
+    name: str, work: Callable[[], Result], targets: Targets | None = None, limit_s: float = float("inf")
+) -> Result:
     start, cpu = time.perf_counter(), time.process_time()
     result = work()
     wall, used = time.perf_counter() - start, time.process_time() - cpu
-    verdict = "" if limit_s is None else f"   (limit {limit_s:g} s: {'ok' if wall < limit_s else 'MISSED'})"
-    print(f"{name:<40} {wall:8.3f} s   cpu {used:8.3f} s{verdict}", flush=True)
+    print(f"{name:<40} {wall:8.3f} s   cpu {used:8.3f} s", flush=True)
+    if targets is not None:
+        targets.at_most(f"{name}, s", wall, limit_s)
     return result
 
 

@@ -47,6 +47,7 @@ def main() -> None:
         bench = Bench(Path(folder), arguments.steps, arguments.images)
         for part in arguments.part or list(PARTS):
             PARTS[part](bench)
+    bench.targets.end()
 
 
 class BareLoop:
@@ -79,7 +80,8 @@ def steps_of(method: str) -> Callable[[Bench], None]:
     def part(bench: Bench) -> None:
         config = bench.config("cache", run_name=method, **METHODS[method])
         print(f"Steps, {method} (target {STEPS})")
-        print_medians(run_in_turns(config), "trainer", ("bare", "bare again"))
+        ratio = print_medians(run_in_turns(config), "trainer", ("bare", "bare again"))
+        bench.targets.at_least(f"{method}: bare / trainer", ratio, STEPS)
 
     return part
 

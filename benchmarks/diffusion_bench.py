@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from benchmarks.side_by_side import Clock
+from benchmarks.targets import Targets
 from modules.config import TrainConfig
 
 RESOLUTION = 256
@@ -21,7 +22,7 @@ class Bench:
     """A folder with a base model and images, in which runs are made."""
 
     def __init__(self, folder: Path, steps: int, images: int) -> None:
-        self.folder, self.steps, self.images = folder, steps, images
+        self.folder, self.steps, self.images, self.targets = folder, steps, images, Targets()
         make_model(folder / "base")
         (folder / "images").mkdir()
         random = np.random.default_rng(0)
@@ -54,13 +55,19 @@ class Bench:
         )
 
 
-def print_medians(clock: Clock, name: str, bare: tuple[str, str]) -> None:
-    """Medians of wall and CPU time; `ratio` is bare / Tandem, `noise` that of two equal bare loops."""
+def print_medians(clock: Clock, name: str, bare: tuple[str, str]) -> float:
+    """Medians of wall and CPU time; `ratio` is bare / Tandem, `noise` that of two equal bare loops.
+
+    Returns the ratio of the wall times.
+    """
+    ratios = []
     for kind in ("wall", "cpu"):
         own, bare_s, again = (statistics.median(clock.times[which][kind]) for which in (name, *bare))
+        ratios.append(bare_s / own)
         times = f"{own * 1e3:>9.1f} ms, bare {bare_s * 1e3:>8.1f} ms"
         print(f"  {kind:<5}{times}, ratio {bare_s / own:.3f}, noise {bare_s / again:.3f}", flush=True)
     print()
+    return ratios[0]
 
 
 def make_model(folder: Path) -> None:

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
+from benchmarks.targets import Targets
 from modules.checkpoint.formats import write_single_file
 from modules.config import TrainConfig, save_config
 from modules.machine import find_free_port
@@ -39,17 +40,26 @@ KINDS: dict[str, dict[str, object]] = {
     "fine-tune": {"precision": "bf16", "optimizer": {"name": "sgd"}},
 }
 
+COPIES = {
+    "LoRA, frozen weights fp16": 0.05,
+    "LoRA, frozen weights bf16": 1.05,
+    "LoRA, frozen weights fp32": 2.05,
+    "fine-tune": 2.05,
+}  # the targets: of the files' fp16, which is mapped; a CPU trains in the memory that it loads to
+
 
 def main() -> None:
     top = argparse.ArgumentParser(description="Host memory of the ranks of a run.", allow_abbrev=False)
     top.add_argument("--width", type=int, default=512, help="of the UNet's first block; 512 makes 190 million weights")
     top.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="numbers of processes")
     arguments = top.parse_args()
+    targets = Targets()
     with tempfile.TemporaryDirectory(prefix="tandem-memory-") as place:
-        measure(Path(place), arguments.width, arguments.ranks)
+        measure(Path(place), arguments.width, arguments.ranks, targets)
+    targets.end()
 
 
-def measure(place: Path, width: int, counts: Sequence[int]) -> None:
+def measure(place: Path, width: int, counts: Sequence[int], targets: Targets) -> None:
     """Print a row for each kind of run, less what the same run takes with a model of a few kilobytes."""
     small = tiny_sd(place / "small")
     folder = fat_sd(place / "folder", width)
@@ -64,8 +74,10 @@ def measure(place: Path, width: int, counts: Sequence[int]) -> None:
             for where, model in {"folder": folder, "single file": file}.items():
                 layout = {"family_options": {"layout": str(folder)}} if model is file else {}
                 found = peaks(place, model, ranks, {**settings, **layout})
-                rows = (found[name] - base[name] for name in ("Anonymous", "Pss"))
-                print(f"{f'{kind}, {where}':<36}{ranks:>6}{next(rows):>9.0f}{next(rows):>12.0f}", flush=True)
+                private, with_files = (found[name] - base[name] for name in ("Anonymous", "Pss"))
+                print(f"{f'{kind}, {where}':<36}{ranks:>6}{private:>9.0f}{with_files:>12.0f}", flush=True)
+                name = f"{kind}, {where}, {ranks} ranks: private / ranks / files"
+                targets.at_most(name, private / ranks / size, COPIES[kind])
 
 
 def peaks(place: Path, model: Path, ranks: int, settings: Mapping[str, object]) -> dict[str, float]:

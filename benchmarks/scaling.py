@@ -22,13 +22,14 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from benchmarks import traffic
+from benchmarks.targets import Targets
 from benchmarks.trainer_overhead import Bench, distributed
 from modules.distributed import spawn
 from modules.machine import find_free_port
 from tests.hosts import skip_reason, two_hosts
 
 RATE = "100mbit"
-BUCKET_SPEEDUP, SYNC_SHARE = 20, 0.005  # the targets
+BUCKET_SPEEDUP, SYNC_SHARE, SENT_BYTES, HALVED, EFFICIENCY = 20, 0.005, 1.1, 1.5, 0.9  # the targets
 ADAPTER_SIZES = (64, 320, 640, 1280)
 MIB = 2**20
 
@@ -37,18 +38,22 @@ def main() -> None:
     arguments = parser().parse_args()
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {_devices()}\n")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    targets = Targets()
     with tempfile.TemporaryDirectory(prefix="tandem-scaling-") as folder:
         for part in arguments.part or list(PARTS):
-            PARTS[part](Path(folder), arguments.steps)
+            PARTS[part](Path(folder), arguments.steps, targets)
             print(flush=True)
+    targets.end()
 
 
-def ddp(folder: Path, steps: int) -> None:
+def ddp(folder: Path, steps: int, targets: Targets) -> None:
     """DistributedTrainer against a bare DDP loop (benchmarks/trainer_overhead.py --part distributed)."""
-    distributed(Bench(folder / "ddp", steps, threads=1))
+    bench = Bench(folder / "ddp", steps, threads=1)
+    bench.targets = targets
+    distributed(bench)
 
 
-def adapters(folder: Path, steps: int) -> None:
+def adapters(folder: Path, steps: int, targets: Targets) -> None:
     """720 gradients of rank 4, one by one and in one bucket."""
     ranks = max(2, torch.cuda.device_count())
     backend = "nccl" if torch.cuda.device_count() > 1 else "gloo"
@@ -60,9 +65,12 @@ def adapters(folder: Path, steps: int) -> None:
         size, separate, bucketed = row["size"], row["one by one"], row["one bucket"]
         mib = 2 * traffic.LAYERS * traffic.RANK * size * 4 / MIB
         print(f"{size:<12}{mib:>8.1f}{separate * 1e3:>16.2f}{bucketed * 1e3:>14.2f}{separate / bucketed:>8.1f}")
+        targets.at_least(
+            f"adapters of layers of {size}: times faster in one bucket", separate / bucketed, BUCKET_SPEEDUP
+        )
 
 
-def sync(folder: Path, steps: int) -> None:
+def sync(folder: Path, steps: int, targets: Targets) -> None:
     """What metric syncs take from steps of 50 ms."""
     step_ms = traffic.STEP_S * 1e3
     print(f"Metric syncs of 2 processes, as a share of steps of {step_ms:.0f} ms (target {SYNC_SHARE:.1%})")
@@ -76,9 +84,10 @@ def sync(folder: Path, steps: int) -> None:
         ("CPU time, all threads", found["with"]["cpu"] - found["without"]["cpu"]),
     ):
         print(f"{label:<24}{seconds * 1e3:>9.3f} ms{seconds / traffic.STEP_S:>9.2%}")
+    targets.at_most("metric syncs: share of a step", one * per_step / traffic.STEP_S, SYNC_SHARE)
 
 
-def link(folder: Path, steps: int) -> None:
+def link(folder: Path, steps: int, targets: Targets) -> None:
     """Steps and bytes over a slow cable between two hosts; bytes as counted by the network card."""
     print(f"Two hosts, a cable of {RATE}/s each way; a network of 360 layers of 256 (23.7 M weights), batch 4")
     if reason := skip_reason():
@@ -102,9 +111,15 @@ def link(folder: Path, steps: int) -> None:
         plain = next(r for r in rows if r["method"] == row["method"])
         line = f"{row['method']:<22}{row['compression']:<14}{row['gradients'] / MIB:>15.2f}{row['bytes'] / MIB:>18.2f}"
         print(f"{line}{1 / row['seconds']:>9.2f}{plain['seconds'] / row['seconds']:>7.1f}x")
+        if row is plain:
+            name = f"{row['method']} over {RATE}/s: bytes sent / bytes of the gradients"
+            targets.at_most(name, row["bytes"] / row["gradients"], SENT_BYTES)
+        elif row["compression"] in ("fp16", "bf16"):
+            name = f"{row['method']} over {RATE}/s, {row['compression']}: times faster than uncompressed"
+            targets.at_least(name, plain["seconds"] / row["seconds"], HALVED)
 
 
-def processes(folder: Path, steps: int) -> None:
+def processes(folder: Path, steps: int, targets: Targets) -> None:
     """The same work for each of 1, 2, 4 ... processes."""
     most = max(2, torch.cuda.device_count())
     backend = "nccl" if torch.cuda.device_count() > 1 else "gloo"
@@ -117,9 +132,11 @@ def processes(folder: Path, steps: int) -> None:
         seconds = json.loads(result.read_text())["seconds"]
         alone = alone or seconds
         print(f"{ranks:<12}{seconds * 1e3:>9.1f}{alone / seconds:>12.1%}", flush=True)
+        if backend == "nccl":  # processes that share one memory and its CPUs are no measure
+            targets.at_least(f"{ranks} processes: efficiency", alone / seconds, EFFICIENCY)
 
 
-PARTS: dict[str, Callable[[Path, int], None]] = {
+PARTS: dict[str, Callable[[Path, int, Targets], None]] = {
     "ddp": ddp,
     "adapters": adapters,
     "sync": sync,

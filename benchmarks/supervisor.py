@@ -18,9 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.targets import Targets
 from modules.run import RunFolder
 from modules.run.supervise.supervisor import Supervisor
 
+CORE, MEMORY_MIB = 0.01, 60  # the targets
 STEPS_PER_S = 5
 STEPS_PER_RANKS_EVENT = 10
 WRITER = f"""
@@ -47,9 +49,9 @@ def main() -> None:
     parser.add_argument("--part", choices=["replay", "idle"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part is None:
-        for part in ("replay", "idle"):
-            subprocess.run([sys.executable, __file__, *sys.argv[1:], f"--part={part}"], check=True)
-        return
+        parts = [[sys.executable, __file__, *sys.argv[1:], f"--part={part}"] for part in ("replay", "idle")]
+        sys.exit(max([subprocess.run(command, check=False).returncode for command in parts]))
+    targets = Targets()
     with tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name) / "run")
         folder.log_dir.mkdir(parents=True)
@@ -62,11 +64,15 @@ def main() -> None:
         cpu_s, wall_s = time.process_time() - cpu_from, time.perf_counter() - started
         if options.part == "idle":
             print(f"idle: {cpu_s / wall_s:.2%} of a core for {options.ranks} ranks")
-            return
+            targets.at_most("idle: share of a core", cpu_s / wall_s, CORE)
+            targets.end()
         size_mib = folder.events_file.stat().st_size / 2**20
         share = cpu_s / (options.hours * 3600)
         print(f"replay of {options.hours:g} h: {size_mib:.0f} MiB of events, {share:.3%} of a core")
         print(f"  resident memory {_peak_mib():.0f} MiB, {_peak_mib() - before_mib:.1f} MiB of it since the start")
+        targets.at_most("replay: share of a core", share, CORE)
+        targets.at_most("replay: resident memory, MiB", _peak_mib(), MEMORY_MIB)
+        targets.end()
 
 
 def _peak_mib() -> float:

@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.targets import Targets
 from modules.config import TrainConfig, save_config
 from modules.machine import find_free_port
 from modules.run import RunFolder, read_events
@@ -42,13 +43,14 @@ def main() -> None:
         bench = Bench(Path(folder), arguments.steps, arguments.threads)
         for part in parts:
             PARTS[part](bench)
+    bench.targets.end()
 
 
 class Bench:
     """A folder with images and a warm cache, in which runs are made."""
 
     def __init__(self, folder: Path, steps: int, threads: int) -> None:
-        self.folder, self.steps, self.threads = folder, steps, threads
+        self.folder, self.steps, self.threads, self.targets = folder, steps, threads, Targets()
         self.environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
         make_demo_data(folder / "images", count=400)
 
@@ -97,11 +99,12 @@ def steps(bench: Bench) -> None:
     print(f"Steps of GenericTrainer (target {SPEED})\n{HEADING}")
     for name, width in MODELS.items():
         count = bench.steps if width < WIDE else max(30, bench.steps // 4)
-        row(f"{name}, data in memory", bench.child("turns", bench.config(width, count)))
+        row(bench, f"{name}, data in memory", bench.child("turns", bench.config(width, count)))
         if width < WIDE:
             workers = bench.config(width, count, loader_workers=2)
-            row(f"{name}, its own loader, 2 workers", bench.child("turns", workers, "--real_loader"))
-            row(f"{name}, its own loader, no worker", bench.child("turns", bench.config(width, count), "--real_loader"))
+            row(bench, f"{name}, its own loader, 2 workers", bench.child("turns", workers, "--real_loader"))
+            alone = bench.child("turns", bench.config(width, count), "--real_loader")
+            row(bench, f"{name}, its own loader, no worker", alone)
     print()
 
 
@@ -112,11 +115,11 @@ def distributed(bench: Bench) -> None:
         count = bench.steps if width < WIDE else max(30, bench.steps // 4)
         for static in (True, False):
             config = bench.config(width, count, enable_multi_gpu=True, world_size=2, static_graph=static)
-            row(f"{name}, static_graph={str(static).lower()}", bench.child("turns", config, ranks=2))
+            row(bench, f"{name}, 2 processes, static_graph={static}", bench.child("turns", config, ranks=2))
     print()
 
 
-def row(label: str, result: dict[str, object]) -> None:
+def row(bench: Bench, label: str, result: dict[str, object]) -> None:
     """Medians of one comparison, wall time and then CPU time; `noise` is the ratio of two equal bare loops.
 
     `mean` is the ratio of the means.
@@ -130,6 +133,8 @@ def row(label: str, result: dict[str, object]) -> None:
         noise = bare_ms / statistics.median(again) / 1e3
         mean = statistics.mean(bare) / statistics.mean(own)
         line += f"{middle:>9.2f}{bare_ms:>9.2f}{bare_ms / middle:>7.3f}{noise:>7.3f}{mean:>7.3f}"
+        if kind == "wall":
+            bench.targets.at_least(f"{label}: bare / trainer", bare_ms / middle, SPEED)
     print(line, flush=True)
 
 
@@ -147,6 +152,7 @@ def memory(bench: Bench) -> None:
             peak, bare_peak, saved = (float(str(peak)) for peak in peaks)
             line = f"{peak:>9.0f}{bare_peak:>9.0f}{peak / bare_peak:>7.3f}{saved / bare_peak:>9.3f}"
             print(f"{f'{name}, {label}':<34}{line}", flush=True)
+            bench.targets.at_most(f"{name}, {label}: peak memory / bare", peak / bare_peak, MEMORY)
     print()
 
 
@@ -164,6 +170,7 @@ def start(bench: Bench) -> None:
     for label, seconds in (("import torch, diffusers", imports), ("scripts/train.py, first step", starts)):
         print(f"{label:<34}{statistics.median(seconds):>9.2f}   of {', '.join(f'{s:.2f}' for s in sorted(seconds))}")
     print(f"{'more':<34}{more:>9.2f}\n")
+    bench.targets.at_most("start to the first step, s more than the imports", more, START_S)
 
 
 def first_step_s(bench: Bench) -> float:
@@ -180,7 +187,9 @@ def first_step_s(bench: Bench) -> float:
 
 def rows(bench: Bench) -> None:
     """The index and the order of an epoch at 100,000 rows."""
-    subprocess.run([sys.executable, str(ROOT / "benchmarks" / "data_order.py")], env=bench.environment, check=True)
+    command = [sys.executable, str(ROOT / "benchmarks" / "data_order.py")]
+    missed = subprocess.run(command, env=bench.environment, check=False).returncode
+    bench.targets.at_most("data_order.py: exit code", missed, 0)
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {

@@ -1,17 +1,18 @@
 #!/bin/sh
 # Runs every benchmark of benchmarks/ on an idle machine, one after the other: ./scripts/bench_all.sh [NAME ...]
-# Each compares Tandem with a bare counterpart in turns and prints the ratio of the medians; docs/benchmarks.md explains them.
+# Each prints its figures beside their targets, such as ratios to a bare counterpart that takes turns with it.
+# docs/benchmarks.md explains them.
 # Names choose some, e.g. trainer_overhead diffusion.
 set -u
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
 python=$root/.venv/bin/python
-all='trainer_overhead classifier diffusion scaling backup supervisor monitoring data_order host_memory window window_under_load'
+all='trainer_overhead classifier diffusion scaling backup supervisor monitoring healthy_run data_order host_memory window window_under_load'
 failed=
 
 case "${1:-}" in -h | --help)
-    sed -n '2,4s/^# //p' "$0"
+    sed -n '2,5s/^# //p' "$0"
     echo "Benchmarks: $all"
     exit 0
     ;;

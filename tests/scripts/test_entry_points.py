@@ -139,6 +139,16 @@ def test_ctrl_c_during_the_imports_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(skip_reason()), reason=skip_reason())
+def test_bench_all_runs_every_benchmark() -> None:
+    children = {"side_by_side", "traffic"}  # processes of trainer_overhead and scaling
+    no_figures = {"monkey"}  # clicks at random for as long as one likes
+    programs = {file.stem for file in (ROOT / "benchmarks").glob("*.py") if '"__main__"' in file.read_text()}
+    script = (ROOT / "scripts/bench_all.sh").read_text()
+    listed = script.partition("\nall='")[2].partition("'")[0].split()
+    assert set(listed) == programs - children - no_figures
+    assert len(listed) == len(set(listed))
+
+
 def test_a_missing_proc_is_said_at_once() -> None:
     hidden = 'mount -t tmpfs tmpfs /proc && exec "$0" scripts/train.py --version'
     argv = ["unshare", "--mount", "sh", "-c", hidden, sys.executable]
