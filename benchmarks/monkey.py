@@ -1,8 +1,9 @@
 """Clicks, keys and turns of the wheel at random on the real window: python benchmarks/monkey.py --minutes 10 --seed 1.
 
 Prints every traceback, and every moment in which the window did not answer for more than 0.5 s, with the line it was
-at and the processor time that it took then; exit code 1 if there was any. The window has a display and a home of its
-own, and neither it nor what it starts can write elsewhere, so nothing can be lost. Needs Xvfb and xdotool.
+at and the processor time that it took then (little on a busy machine, whose fault it is); exit code 1 if there was
+any. The window has a display and a home of its own, and neither it nor what it starts can write elsewhere, so nothing
+can be lost. Needs Xvfb and xdotool.
 """
 
 from __future__ import annotations

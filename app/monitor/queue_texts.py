@@ -39,7 +39,7 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
 
 def settings_text(differences: Iterable[tuple[Option, object]]) -> str:
     """The settings in which an entry differs from others, on one line."""
-    return "  ·  ".join(f"{option.title}: {_value(option, value)}" for option, value in differences)
+    return "  ·  ".join(f"{option.title.partition(' (')[0]}: {_value(option, value)}" for option, value in differences)
 
 
 def _value(option: Option, value: object) -> str:

@@ -43,7 +43,7 @@ class QueuePage(Page):
         self.settings: dict[int, str] = {}  # of each entry, as far as they differ
         self._followed: tuple[int, float | None] | None = None  # the start of an entry
         self._build_head()
-        upper = card(self)
+        self._upper = upper = card(self)
         upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
         holder = frame(upper)
         holder.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
@@ -53,8 +53,8 @@ class QueuePage(Page):
             "state": ("State", 80),
             "devices": ("GPUs", 60),
             "time": ("Time", 160),
-            "settings": ("Settings", 280),
-            "result": ("Result", 220),
+            "settings": ("Settings", 330),
+            "result": ("Result", 170),
         }
         self.table = table(holder, columns, ("place",))
         self.table.bind("<<TreeviewSelect>>", lambda event: self._selected())
@@ -201,7 +201,8 @@ class QueuePage(Page):
 
     def _build_bar(self) -> None:
         bar = frame(self, theme.WINDOW)
-        bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(6)))
+        # before the table, which gets the room that is left
+        bar.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=self._upper)
         self.open_button = Button(
             bar, "Open", self.open_run, icon="monitor", tooltip="Show its run in the monitor and the run bar."
         )

@@ -55,7 +55,8 @@ class RunsPage(Page):
         self.table.bind("<Control-f>", handler(self.search.focus_set))
         self.table.bind("<Button-3>", self._right_click)
         self.bar = frame(self, theme.WINDOW)
-        self.bar.pack(fill="x", padx=theme.px(6), pady=(0, theme.px(6)))
+        # at the lower edge whatever is above it, which gets the room that is left
+        self.bar.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=upper)
         self._build_buttons()
         self.message = text(self.bar, _HINT, "small", colour=theme.MUTED, bg=theme.WINDOW)
         self.message.pack(side="left", fill="x", expand=True, padx=theme.px(8))
