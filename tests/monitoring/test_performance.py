@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from modules.monitoring import PerformanceMonitor, RankStepTimes
+from modules.monitoring import PerformanceMonitor, RankStepTimes, RunReport
 from modules.monitoring.device_log import Reading
 from modules.monitoring.performance_monitor import WARM_UP, WINDOW
 from modules.monitoring.performance_rules import RULES, Observation
+from modules.run import EventLog
 from tests.runs import tiny_config, train_alone
 
 H100: Reading = {
@@ -130,6 +131,21 @@ def test_what_a_gpu_did_between_the_steps_is_not_held_against_them() -> None:
     texts = [text for readings in small for _ in range(2) for text in monitor.update(step, readings=readings)]
     assert len(texts) == 1
     assert texts[0].startswith("The batch is too small")
+
+
+def test_steps_beside_a_backup_are_not_judged(tmp_path: Path) -> None:
+    """Its thread takes CPUs and the disk from the loader."""
+    report = RunReport(EventLog(tmp_path / "events.jsonl"), None, PerformanceMonitor(loader_workers=2))
+    step = [rank(0, 0.9, data_s=0.8)]
+    report.backing_up(5)
+    for _ in range(3 * WINDOW):
+        report.ranks(step, dict, 1)
+    assert "data loading" not in (tmp_path / "events.jsonl").read_text()
+    report.backing_up(None)
+    for _ in range(3 * WINDOW):
+        report.ranks(step, dict, 1)
+    report.close()
+    assert "data loading" in (tmp_path / "events.jsonl").read_text()
 
 
 def test_ranks_that_wait_for_each_other_in_turns_have_no_slow_network() -> None:
