@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from modules.distributed.formatting import error_summary
 from modules.distributed.run_store import RunStore
-from modules.distributed.startup.rendezvous import GroupError, Member, members, ranks_by_host
+from modules.distributed.startup.member import Member, ranks_by_host
+from modules.distributed.startup.rendezvous import GroupError, members
 from modules.distributed.startup.store import open_store
 from modules.machine import hostname
 from modules.run.launch.environment import network_interfaces, set_network_interfaces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 
 
 def format_rate(mb_s: float) -> str:

@@ -15,7 +15,7 @@ from modules.distributed.formatting import error_summary
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
 from modules.distributed.process_group import Group
 from modules.distributed.run_store import parse_value
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 from modules.files import Record
 
 _POLL_EVERY_S = 0.005

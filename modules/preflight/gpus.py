@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from modules.distributed.startup.cluster_report import gib
+from modules.distributed.startup.member import Member
 from modules.distributed.startup.rank_info import device_name
-from modules.distributed.startup.rendezvous import Member
 from modules.machine import GpuHealth, Link, gpu_health, gpu_links, link_table, visible_gpus, without_peer_access
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from modules.distributed.startup.cluster_report import SLOW_LINK_MB_S, align_columns
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 from modules.preflight.all_reduce import test_pattern
 from modules.preflight.cells import format_rate
 from modules.preflight.coordinator import Answer, Context, Coordinator

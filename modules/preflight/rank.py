@@ -11,7 +11,8 @@ from modules.distributed.formatting import error_summary
 from modules.distributed.health.timed_store import StoreClosed, StoreTimeout, TimedStore
 from modules.distributed.process_group import Group, cleanup_distributed, device_of, join_group, resolve_backend
 from modules.distributed.run_store import RunStore, StoreFault
-from modules.distributed.startup.rendezvous import GroupError, Log, Member, members, ranks_by_host
+from modules.distributed.startup.member import Member, ranks_by_host
+from modules.distributed.startup.rendezvous import GroupError, Log, members
 from modules.distributed.startup.store import open_store
 from modules.files import printable
 from modules.machine import hostname

@@ -20,8 +20,9 @@ from modules.distributed.health.heartbeat import Heartbeat
 from modules.distributed.health.timed_store import TimedStore
 from modules.distributed.run_store import RunStore, StoreFault, parse_value
 from modules.distributed.startup.loopback import host_store
+from modules.distributed.startup.member import Member
 from modules.distributed.startup.rank_info import RankInfo
-from modules.distributed.startup.rendezvous import GroupError, Member, rendezvous
+from modules.distributed.startup.rendezvous import GroupError, rendezvous
 from modules.run import Failure
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.store_secret import new_secret, store_secret

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from modules.config import TrainConfig
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports
 from modules.preflight.coordinator import Context, Coordinator, run_task
 from modules.run.preflight_report.report import Cell, PreflightReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 
 # Of all ranks together: groups of more ranks send theirs less often.
 HEARTBEATS_PER_SECOND = 1024

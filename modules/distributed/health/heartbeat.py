@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from modules.distributed.health import flight_recorder
 from modules.distributed.health.diagnosis import IDLE_AFTER_S, RankSnapshot
 from modules.distributed.health.main_thread import main_thread_cpu_s, main_thread_fingerprint, main_thread_stack
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import psutil
 
 from modules.distributed.health.rank_processes import rank_processes
 from modules.distributed.startup.host_probe import HostProbe
-from modules.distributed.startup.rendezvous import Member, ranks_by_host
+from modules.distributed.startup.member import Member, ranks_by_host
 from modules.run.folder.error_help import advice_for_kind
 from modules.run.folder.failures import Failure
 

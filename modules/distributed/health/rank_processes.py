@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 from modules.run.join.keys import STORE_SECRET
 from modules.run.supervise.process_tree import START_TOKEN
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modules.distributed.startup.host_probe import HostProbe
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 from modules.run.launch.rank_env import RankEnv
 
 

@@ -17,8 +17,8 @@ from modules.distributed.formatting import first_names
 from modules.distributed.process_group import Group
 from modules.distributed.run_store import parse_value
 from modules.distributed.shared_folders import Gather
+from modules.distributed.startup.member import Member
 from modules.distributed.startup.rank_info import Differences, RankInfo, measure_speed, source_hashes
-from modules.distributed.startup.rendezvous import Member
 from modules.run.join.fingerprint import differing_names
 from modules.run.join.local_settings import ALLOW_DIFFERENCES, shared_settings
 from modules.run.launch.rank_env import RankEnv

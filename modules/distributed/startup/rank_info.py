@@ -12,7 +12,7 @@ import torch
 
 from modules.config import TrainConfig
 from modules.distributed.run_store import StoreFault, parse_value
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 from modules.files import printable
 from modules.machine import Link, driver_version, gpu_links, memory_mib, visible_gpus
 from modules.run.join.fingerprint import Listing, code_listing, digest, family_listing, package_listing

@@ -7,22 +7,21 @@ keys of the previous processes, so rank 0 sends every process that joins now a p
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from typing import Annotated
 
 from pydantic import Field
 
 from modules.config import TrainingError
-from modules.distributed.formatting import format_ranks, join_with_and
+from modules.distributed.formatting import format_ranks
 from modules.distributed.run_store import RunStore, StoreFault, parse_value
 from modules.distributed.startup.joined_hosts import SIGN_EVERY_S, JoinedHosts
+from modules.distributed.startup.member import Member, MissingRanks, disambiguate_hosts, find_missing_ranks
 from modules.files import printable
-from modules.machine import hostname, machine_id, route_to_master
+from modules.machine import hostname, machine_id
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import SECRET_ADVICE
 
@@ -53,37 +52,6 @@ class _GaveUp:
 
     message: str
     advice: str
-
-
-@dataclass(frozen=True)
-class Member:
-    """One process of the group; None for what its launcher does not provide."""
-
-    rank: Annotated[int, Field(ge=0, lt=1 << 20)]
-    local_rank: Annotated[int, Field(ge=0, lt=1 << 20)]
-    host: str
-    process_id: Annotated[int, Field(ge=1, lt=1 << 31)]
-    node_rank: int | None  # from torchrun or Slurm
-    local_world_size: int | None
-    machine_id: str = ""  # ranks with the same one see each other's processes; host names may be ambiguous
-    address: str = ""  # of the interface that leads to the others
-
-    @classmethod
-    def of_this_process(cls, rank_env: RankEnv, environ: Mapping[str, str] = os.environ) -> Member:
-        """This process."""
-        node_rank = environ.get("GROUP_RANK", environ.get("SLURM_NODEID", ""))
-        local_world_size = environ.get("LOCAL_WORLD_SIZE", "")
-        route = route_to_master(rank_env.master_addr)
-        return cls(
-            rank_env.rank,
-            rank_env.local_rank,
-            hostname(),
-            os.getpid(),
-            int(node_rank) if node_rank.isdecimal() else None,
-            int(local_world_size) if local_world_size.isdecimal() else None,
-            machine_id(),
-            "" if route is None else route.address,
-        )
 
 
 def rendezvous(store: RunStore, rank_env: RankEnv, timeout_s: float, log: Log) -> RunStore:
@@ -146,47 +114,6 @@ class _Hello:
         what = f"the hello of rank {rank}"
         hello = parse_value(cls, text, what)
         return replace(hello, member=_checked(hello.member, rank, what))
-
-
-def disambiguate_hosts(everyone: Sequence[Member]) -> list[Member]:
-    """The same, with hosts like "localhost (10.0.0.2)" if several machines are called localhost."""
-    machines: dict[str, dict[str, str]] = {}
-    for member in everyone:
-        machines.setdefault(member.host, {})[member.machine_id] = member.address
-    names = {}
-    for host, addresses in machines.items():
-        are_distinct = len({*addresses.values()} - {""}) == len(addresses)
-        for number, (machine, address) in enumerate(addresses.items()):
-            suffix = address if are_distinct else f"machine {number}"
-            names[host, machine] = f"{host} ({suffix})" if len(addresses) > 1 else host
-    return [replace(member, host=names[member.host, member.machine_id]) for member in everyone]
-
-
-@dataclass(frozen=True)
-class MissingRanks:
-    """The ranks that are missing and those that are present, as text."""
-
-    missing: str
-    present: str
-
-    def __str__(self) -> str:
-        return f"{self.missing} did not join; present: {self.present or 'none'}"
-
-
-def find_missing_ranks(joined: Sequence[Member], world_size: int) -> MissingRanks:
-    """For example "ranks 2 and 3 (machine 1) did not join; present: ranks 0 and 1 on alpha"."""
-    joined = disambiguate_hosts(joined)
-    present = {member.rank for member in joined}
-    missing = [rank for rank in range(world_size) if rank not in present]
-    absent = _grouped((_machine_of(rank, joined), rank) for rank in missing)
-    text = join_with_and(f"{format_ranks(ranks)}{machine}" for machine, ranks in absent)
-    return MissingRanks(text, ranks_by_host(joined))
-
-
-def ranks_by_host(group: Sequence[Member]) -> str:
-    """For example "ranks 0 and 1 on alpha and rank 2 on beta"."""
-    hosts = _grouped((member.host, member.rank) for member in group)
-    return join_with_and(f"{format_ranks(ranks)} on {host}" for host, ranks in hosts)
 
 
 class _Deadline:
@@ -329,22 +256,3 @@ def _registered(store: RunStore, rank_env: RankEnv) -> list[Member]:
     """The ranks other than 0 that have sent a hello."""
     others = range(1, rank_env.world_size)
     return [_Hello.parse(store.get(f"hello/{r}"), r).member for r in others if store.check([f"hello/{r}"])]
-
-
-def _machine_of(rank: int, joined: Sequence[Member]) -> str:
-    """Where a missing rank should be, as far as the others reveal it."""
-    for member in joined:
-        first = member.rank - member.local_rank
-        if member.local_world_size is not None and first <= rank < first + member.local_world_size:
-            return f" on {member.host}"
-    sizes = {member.local_world_size for member in joined}
-    size = sizes.pop() if len(sizes) == 1 else None
-    are_even = size is not None and all(
-        member.node_rank is not None and member.rank // size == member.node_rank for member in joined
-    )
-    return f" (machine {rank // size})" if size and are_even else ""
-
-
-def _grouped(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, list[int]]]:
-    """Runs of consecutive pairs with the same text."""
-    return [(text, [rank for _, rank in group]) for text, group in groupby(pairs, key=lambda pair: pair[0])]

@@ -14,7 +14,7 @@ from modules.distributed.health.reachability import host_probes
 from modules.distributed.startup import host_probe, joined_hosts
 from modules.distributed.startup.host_probe import HostProbe
 from modules.distributed.startup.joined_hosts import JoinedHosts
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 from modules.run.launch.rank_env import RankEnv
 from tests.ports import free_port
 

@@ -24,7 +24,7 @@ from modules.distributed.health.timed_store import TimedStore
 from modules.distributed.health.watchdog import Watchdog
 from modules.distributed.process_group import Group
 from modules.distributed.run_store import RunStore
-from modules.distributed.startup.rendezvous import Member
+from modules.distributed.startup.member import Member
 from modules.distributed.store_barrier import StoreBarrier
 from modules.run import Failure
 from modules.run.launch.rank_env import RankEnv

@@ -16,7 +16,13 @@ import pytest
 from modules.distributed import GroupError, RankEnv, spawn
 from modules.distributed.health.heartbeat_monitor import HeartbeatMonitor
 from modules.distributed.startup import rendezvous
-from modules.distributed.startup.rendezvous import Member, disambiguate_hosts, find_missing_ranks, ranks_by_host
+from modules.distributed.startup.member import (
+    Member,
+    MissingRanks,
+    disambiguate_hosts,
+    find_missing_ranks,
+    ranks_by_host,
+)
 from modules.distributed.startup.store import open_store
 from modules.machine import hostname
 from tests.distributed.startup import rendezvous_programs
@@ -200,9 +206,9 @@ def test_who_has_joined_is_reported_within_seconds(monkeypatch: pytest.MonkeyPat
     deadline = rendezvous._Deadline(300.0, lambda text: said.append((clock.now, text)))
     looks: list[float] = []
 
-    def find_missing() -> rendezvous.MissingRanks:
+    def find_missing() -> MissingRanks:
         looks.append(clock.now)
-        return rendezvous.MissingRanks("ranks 1 and 2" if clock.now < 20 else "rank 2", "rank 0")
+        return MissingRanks("ranks 1 and 2" if clock.now < 20 else "rank 2", "rank 0")
 
     while clock.now < 58:
         deadline.tick(find_missing, silent=False)

@@ -32,8 +32,9 @@ from modules.distributed.run_store import RunStore
 from modules.distributed.shared_folders import SharedFolderGroups, find_shared_folder_groups
 from modules.distributed.startup.cluster_info import ClusterInfo
 from modules.distributed.startup.cluster_report import cluster_lines, cluster_warnings
+from modules.distributed.startup.member import Member, find_missing_ranks
 from modules.distributed.startup.rank_info import RankInfo
-from modules.distributed.startup.rendezvous import Member, find_missing_ranks, members
+from modules.distributed.startup.rendezvous import members
 from modules.run.folder.failures import Failure
 from modules.training.checkpoint_sync import _offer
 from modules.training.dataset_consistency import check_same_images, check_same_index_file
