@@ -18,7 +18,6 @@ class WaitingCard:
         self._before = before
         self._shown: JoinPrompt | None = None
         self.line = CopyLine(self.frame, "Run this on each of the other machines, in Tandem's folder:")
-        self.line.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), 0))
         self.messages = text(self.frame, "", colour=theme.MUTED)
         wrap_within(self.messages, self.frame)
         self.messages.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(12)))
@@ -35,4 +34,8 @@ class WaitingCard:
             # a customtkinter widget, which scales itself
             self.frame.pack(fill="x", padx=24, pady=(0, 10), before=self._before)
         self.line.show(join_prompt.line)
+        if join_prompt.by_hand:
+            self.line.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), 0), before=self.messages)
+        else:
+            self.line.pack_forget()
         self.messages.configure(text="\n".join(join_prompt.messages))

@@ -295,8 +295,12 @@ class RunBar(tk.Frame):
             self._labels[self.stop] = "Force stop" if is_stopping else "Stop"
             self._label(self.stop, shown=self._level != 0)
         self._set_visible(self.resume, self.actions.offers_resume(status))
-        self._set_visible(self.join, status.kind == "waiting")
+        self._set_visible(self.join, status.kind == "waiting" and self._joins_by_hand())
         self._set_visible(self.result, status.has_result and not self.actions.is_starting)
+
+    def _joins_by_hand(self) -> bool:
+        join_prompt = None if self._state.run is None else self._state.run.join_prompt
+        return join_prompt is not None and join_prompt.by_hand
 
     def _set_visible(self, button: Button, visible: bool) -> None:
         """Show a button only while it is useful."""

@@ -113,7 +113,7 @@ class MachinesStart:
         self._show_join_line(plan, server)
         waiting = f"Waiting up to {config.startup_timeout_s} s ({server.summary()})."
         self._echo(f"{waiting} Ctrl-C ends the wait.")
-        self._events.write("joining", message=waiting, missing=server.missing_numbers())
+        self._events.write("joining", message=waiting, missing=server.missing_numbers(), by_hand=self._by_hand)
         self._start_hosts(plan, server)
         counts = server.wait(config.startup_timeout_s, self._remote.check)
         here = {"processes_per_node": (plan.processes_here, *(counts[number] for number in sorted(counts)))}
@@ -197,14 +197,13 @@ class MachinesStart:
         self._printed = plan.reasons
         for reason in plan.reasons:
             echo(f"Note: {reason}.")
-        by_hand = plan.num_nodes - 1 - len(self._hosts)
         join_line = plan.join_line(server.port, server.token)
         write_join_line(self._folder, join_line)
         file = self._folder.join_line_file
-        if not by_hand:
+        if not self._by_hand:
             echo(f"This is machine 0 of {plan.num_nodes}; it starts the others over ssh.")
             return
-        others = "the other machine" if by_hand == 1 else f"each of the {by_hand} other machines"
+        others = "the other machine" if self._by_hand == 1 else f"each of the {self._by_hand} other machines"
         echo(
             f"This is machine 0 of {plan.num_nodes}. Run the line in {file} on {others}, in Tandem's folder. Only you "
             "can read it, because it contains the token."
@@ -213,6 +212,11 @@ class MachinesStart:
 
     def _plan(self, config: TrainConfig) -> LaunchPlan:
         return plan_of(config, self._folder, self._extra_args)
+
+    @property
+    def _by_hand(self) -> int:
+        """How many machines join with the line, and are not started by this one."""
+        return self._config.num_nodes - 1 - len(self._hosts)
 
     @property
     def _resume(self) -> str:
