@@ -54,6 +54,7 @@ def test_console_commands_print_their_version(command: str, capsys: pytest.Captu
     [
         "train.py",
         "run_queue.py",
+        "hosts.py",
         "preflight.py",
         "find_batch_size.py",
         "sample.py",

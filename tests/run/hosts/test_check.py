@@ -14,8 +14,8 @@ from modules.run.hosts.check import check_host, compare, run_there
 from modules.run.hosts.description import Description, HostGpu, describe_this_machine, description_line
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import ssh_argv
+from tests.hosts import ROOT
 from tests.ports import free_port
-from tests.runs import ROOT
 from tests.ssh_server import SshServer, skip_reason, ssh_server
 
 pytestmark = pytest.mark.skipif(bool(skip_reason()), reason=skip_reason() or "possible")
