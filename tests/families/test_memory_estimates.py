@@ -99,7 +99,18 @@ def test_exact_parts_of_a_lora(flow: tuple[str, Path], weights: str) -> None:
         assert any(weights in row.what for row in table.rows)
 
 
-OPTIMIZERS = ["adamw", "adam", "sgd", "adafactor", "lion", "muon", "prodigy", "came", "schedule_free_adamw"]
+OPTIMIZERS = [
+    "adamw",
+    "adam",
+    "sgd",
+    "adafactor",
+    "lion",
+    "muon",
+    "prodigy",
+    "came",
+    "schedule_free_adamw",
+    "flash_adamw",
+]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

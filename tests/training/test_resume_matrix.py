@@ -80,6 +80,7 @@ CASES: dict[str, dict[str, Any]] = {
         "validate_every": "3 steps",
     },
     "muon": {"optimizer": "muon", "family_options": MOST, "ema": True, "concepts": [CAPTIONS]},
+    "flash_adamw": {"optimizer": {"name": "flash_adamw", "weight_decay": 0.1}, "family_options": MOST},
     "lion_8bit": {"optimizer": "lion_8bit"},
     "adamw_8bit": {"optimizer": "adamw_8bit"},
     "lora": {**ADAPTERS["lora"], "precision": "fp16", "ema": True, "max_steps": STEPS, "batch_size": 3},
