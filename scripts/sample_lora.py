@@ -37,7 +37,7 @@ class LoraFile:
         """The name and the strength, without the folder."""
         return f"{self.file.name}:{self.scale:g}"
 
-    def merge_into(self, family: Family, dtype: torch.dtype) -> None:
+    def merge_into(self, family: Family, dtype: torch.dtype = torch.float32) -> None:
         """Change the weights of `family.model`; for `dtype` see `merge_lora`.
 
         Raises ConfigError if the LoRA is for another model.

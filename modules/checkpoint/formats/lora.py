@@ -27,6 +27,7 @@ from modules.checkpoint.formats.lora_other_names import (
     translate_old_names,
     translate_peft_names,
 )
+from modules.checkpoint.formats.lora_transformer import TRANSFORMER, read_transformer_lora
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, AdapterWeights, Layout, LoraWeights
 from modules.checkpoint.formats.lycoris import LYCORIS_KINDS, lycoris_tensors, read_lycoris
 from modules.checkpoint.formats.metadata import SDXL, original_implementation
@@ -170,7 +171,10 @@ def _lycoris_kind(names: Iterable[str]) -> str:
 def _read_lora(
     file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prefixes: AdapterPrefixes
 ) -> list[LoraWeights]:
-    if any(".lora_down." in name for name in tensors):
+    own = read_transformer_lora(file, tensors) if TRANSFORMER in prefixes else None
+    if own is not None:
+        found, used = own
+    elif any(".lora_down." in name for name in tensors):
         found, used = read_kohya(file, tensors, prefixes)
     else:
         names, settings = _present_names(file, tensors, metadata, prefixes)

@@ -117,6 +117,12 @@ def submodule_of_key(file: Path, stem: str, prefixes: AdapterPrefixes, *, kohya:
         if stem.startswith(f"{kohya_prefix}_" if kohya else f"{diffusers_prefix}."):
             return submodule
     expected = ", ".join(filter(None, (pair[kohya] for pair in prefixes.values())))
+    if not expected:
+        raise ConfigError(
+            f"{str(file)!r}: {stem!r} is no layer of the transformer, which a LoRA of this model has to be for"
+            f"{of_family(file)}.",
+            "Use a LoRA of the transformer alone, trained for this architecture.",
+        )
     raise ConfigError(
         f"{str(file)!r} is a LoRA of another model{of_family(file)}: {stem!r} starts with none of {expected}.",
         "Use a LoRA that was trained for this architecture.",

@@ -22,6 +22,7 @@ from modules.checkpoint.formats.oft import OftWeights
 from modules.checkpoint.formats.original_names import ComponentConfig, OriginalName
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
 from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers, transformer_layout_of
+from modules.checkpoint.formats.transformer_names import is_transformer_file
 from modules.config import ConfigError
 from modules.files import remove_tree
 
@@ -132,10 +133,15 @@ def merge_into_file(
     with SafetensorsFile(source) as weights:
         architecture = original_architecture(weights.names)
         if not architecture:
+            if is_transformer_file(weights.names):
+                raise ConfigError(
+                    f"{str(source)!r} is a transformer without the rest of its model; --merge takes a folder.",
+                    "Make one of it first: --to diffusers --layout FOLDER, and --to single_file of what is merged.",
+                )
             what = DESCRIPTIONS[detect_file_type(weights.names)]
             raise ConfigError(
                 f"{str(source)!r} is {what}; --merge takes a whole Stable Diffusion 1, 2 or XL model.",
-                "Give the base model first, and the LoRA after --merge; of other models a diffusers folder.",
+                "Give the base model first, and the LoRA after --merge.",
             )
         mappers = name_mappers(architecture)
         names = prefixes(SDXL if architecture.endswith("XL") else "stable-diffusion")

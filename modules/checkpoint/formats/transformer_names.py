@@ -8,7 +8,7 @@ files. The other direction is in diffusers/loaders/single_file_utils.py, against
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -171,6 +171,28 @@ _KREA2: Final = {
         for name, original in _KREA2_BLOCK.items()
     },
 }
+# Qwen-Image's own code names its layers as diffusers does.
+_QWEN_IMAGE: Final = {
+    name: name
+    for name in (
+        *("img_in", "txt_in", "norm_out.linear", "proj_out"),
+        *(f"time_text_embed.timestep_embedder.linear_{number}" for number in (1, 2)),
+        *(f"transformer_blocks.*.attn.to_{name}" for name in ("q", "k", "v", "out.0", "add_out")),
+        *(f"transformer_blocks.*.attn.add_{letter}_proj" for letter in "qkv"),
+        *(f"transformer_blocks.*.{side}_mod.1" for side in ("img", "txt")),
+        *(f"transformer_blocks.*.{side}_mlp.net.{layer}" for side in ("img", "txt") for layer in ("0.proj", "2")),
+    )
+}
+# By family, diffusers' names -> those of the models' own code.
+TABLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "flux": _FLUX1,
+    "flux2": _FLUX2,
+    "chroma": _CHROMA,
+    "stable_diffusion_3": _SD3,
+    "z_image": _Z_IMAGE,
+    "krea2": _KREA2,
+    "qwen_image": _QWEN_IMAGE,
+}
 _BLOCK_NUMBER: Final = re.compile(r"(blocks|layers|norms|refiner)\.(\d{1,4})\.")
 _FUSED: Final = (".qkv", ".linear1")
 _PARTS: Final = {
@@ -182,6 +204,18 @@ _PARTS: Final = {
 _SWAPPED: Final = "norm_out.linear"
 _SWAPPED_IN_LAST_BLOCK: Final = "transformer_blocks.*.norm1_context.linear"
 _FLAT: Final = "transformer_blocks.*.scale_shift_table"
+
+
+# In every file of FLUX.1, FLUX.2 and Chroma, of SD 3, Z-Image, Krea 2 and Qwen-Image.
+_SIGNATURES: Final = (
+    *("double_blocks.0.img_attn.proj.weight", "joint_blocks.0.x_block.attn.proj.weight", "cap_embedder.1.weight"),
+    *("txtfusion.projector.weight", "txt_norm.weight"),
+)
+
+
+def is_transformer_file(names: Collection[str]) -> bool:
+    """Whether a file with tensors of these names is the transformer of a flow-matching model."""
+    return any(prefix + name in names for name in _SIGNATURES for prefix in ("", PREFIX))
 
 
 @dataclass(frozen=True)
@@ -228,7 +262,7 @@ def _mapper(names: Mapping[str, str], *, swaps: bool = False, is_sd3: bool = Fal
 
 
 def _same_name(name: str, _: ComponentConfig) -> OriginalName:
-    """Qwen-Image's own code names its layers as diffusers does."""
+    """See _QWEN_IMAGE."""
     return OriginalName(name)
 
 

@@ -70,11 +70,46 @@ def test_a_merged_lora_is_what_diffusers_fuses_and_is_extracted_again(family: st
     assert kept
     assert all((out / path.relative_to(folder)).read_bytes() == path.read_bytes() for path in kept)
 
+    if family not in ("z_image", "flux2"):
+        return
     assert convert(folder, tmp_path / "own.safetensors", "--extract", out, "--rank", 2) == 0
     own = {one.module: one.delta() for one in read_lora(tmp_path / "own.safetensors", FLOW)}
     assert own.keys() == {one.module for one in weights}
     for one in weights:
         assert (own[one.module] - 0.7 * one.delta()).abs().max() <= 1e-4 * one.delta().abs().max() + 1e-6, one.module
+
+
+@pytest.mark.parametrize(
+    ("family", "style"),
+    [*((family, "kohya") for family in FAMILIES), ("flux2", "ai-toolkit"), ("z_image", "ai-toolkit")],
+)
+def test_a_lora_with_the_names_of_the_models_own_code_changes_its_weights(
+    family: str, style: str, flow: Any, tmp_path: Path
+) -> None:
+    """Merged into the folder it gives the file in which W + alpha / rank B A takes the place of each W."""
+    folder: Path = flow(family)
+    before, after = tmp_path / "before.safetensors", tmp_path / "after.safetensors"
+    assert convert(folder, before, "--to", "single_file") == 0
+    expected = load_file(before)
+    generator, lora = torch.Generator().manual_seed(0), {}
+    for name, weight in expected.items():
+        module = name.removeprefix("model.diffusion_model.").removesuffix(".weight")
+        if weight.dim() != 2 or not name.endswith(".weight") or "pos_embed" in name:
+            continue
+        down = torch.randn(2, weight.shape[1], generator=generator)
+        up = torch.randn(weight.shape[0], 2, generator=generator) / 10
+        if style == "kohya":
+            stem = "lora_unet_" + module.replace(".", "_")
+            lora |= {f"{stem}.lora_down.weight": down, f"{stem}.lora_up.weight": up, f"{stem}.alpha": torch.tensor(1.0)}
+        else:
+            lora |= {f"diffusion_model.{module}.lora_A.weight": down, f"diffusion_model.{module}.lora_B.weight": up}
+        expected[name] = weight + up @ down * (0.5 if style == "kohya" else 1)
+    save_file(lora, tmp_path / "lora.safetensors")
+    assert convert(folder, tmp_path / "merged", "--merge", tmp_path / "lora.safetensors") == 0
+    assert convert(tmp_path / "merged", after, "--to", "single_file") == 0
+    found = load_file(after)
+    assert found.keys() == expected.keys()
+    assert all((tensor - expected[name]).abs().max() <= 2e-6 for name, tensor in found.items())
 
 
 def test_loras_of_flow_models_keep_diffusers_names(
@@ -89,6 +124,17 @@ def test_loras_of_flow_models_keep_diffusers_names(
     assert load_file(tmp_path / "small.safetensors").keys() == load_file(out).keys() == load_file(lora).keys()
     assert convert(lora, tmp_path / "x.safetensors", "--to", "kohya") == 2
     assert "no names (it belongs to the family flux). ComfyUI reads diffusers' names" in capsys.readouterr().err
+    assert convert(flow("flux"), tmp_path / "flux.safetensors", "--to", "single_file") == 0
+    assert convert(tmp_path / "flux.safetensors", tmp_path / "x.safetensors", "--merge", lora) == 2
+    assert "is a transformer without the rest of its model" in capsys.readouterr().err
+    text_encoder = {f"lora_te1_text_model.lora_{side}.weight": torch.ones(2, 2) for side in ("up", "down")}
+    save_file(text_encoder, tmp_path / "clip.safetensors")
+    assert convert(flow("flux"), tmp_path / "x", "--merge", tmp_path / "clip.safetensors") == 2
+    assert "'lora_te1_text_model' is no layer of the transformer, which a LoRA of this model" in capsys.readouterr().err
+    stem = "lora_transformer_transformer_blocks_0_attn_to_q"  # OneTrainer
+    save_file({f"{stem}.lora_{side}.weight": torch.ones(2, 2) for side in ("up", "down")}, tmp_path / "one.safetensors")
+    (read,) = read_lora(tmp_path / "one.safetensors", FLOW)
+    assert read.module == "transformer_blocks.0.attn.to_q"
     single = {"transformer.single_transformer_blocks.0.attn.to_q": (torch.ones(1, 16), torch.ones(16, 1))}
     either = {f"{name}.lora_{side}.weight": pair[side == "B"] for name, pair in single.items() for side in "AB"}
     save_file(either, tmp_path / "either.safetensors")  # of FLUX.1 or Chroma

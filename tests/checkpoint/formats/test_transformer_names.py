@@ -16,6 +16,7 @@ from torch import Tensor
 
 from modules.checkpoint.formats.diffusers_folder import read_diffusers_folder
 from modules.checkpoint.formats.single_file import architecture_of
+from modules.checkpoint.formats.transformer_names import is_transformer_file
 from modules.families._by_name import family_class
 from scripts.convert import main
 
@@ -49,6 +50,7 @@ def test_a_transformer_becomes_one_file_and_a_folder_again(family: str, flow: An
     with safe_open(file, "pt") as opened:
         architecture = opened.metadata()["modelspec.architecture"]
     assert architecture == family_class(family).architecture == architecture_of(read_diffusers_folder(folder))
+    assert is_transformer_file(load_file(file).keys())
     assert convert(file, again, "--to", "diffusers", "--layout", folder) == 0
     before = load_file(folder / WEIGHTS)
     assert equal(load_file(again / WEIGHTS), before)

@@ -1,0 +1,109 @@
+"""LoRAs of flow-matching transformers with the names of the models' own code.
+
+`lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight` of kohya-ss/sd-scripts (networks/lora_flux.py, lora_sd3.py),
+`diffusion_model.double_blocks.0.img_attn.qkv.lora_A.weight` of ostris/ai-toolkit and ComfyUI, and diffusers' names with
+any of these prefixes, as OneTrainer's `lora_transformer_transformer_blocks_0_attn_to_q` (comfy/lora.py). The LoRA of a
+fused layer becomes one for each of diffusers' layers, with the same `down`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_magnitude
+from modules.checkpoint.formats.lora_weights import LoraWeights, require_tensor
+from modules.checkpoint.formats.transformer_names import TABLES
+
+TRANSFORMER: Final = "transformer"
+_PREFIXES: Final = ("lora_unet_", "lora_transformer_", "diffusion_model.")
+_DOWN: Final = {".lora_down.weight": ".lora_up.weight", ".lora_A.weight": ".lora_B.weight"}
+_NUMBER: Final = re.compile(r"(blocks|layers|norms|refiner)_(\d{1,4})_")
+# What tells FLUX.1 and Chroma from FLUX.2: the rows of an MLP's first layer, in widths of the model.
+_MLP_ROWS: Final = {"flux": 4, "chroma": 4, "flux2": 6}
+
+
+def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[list[LoraWeights], set[str]] | None:
+    """The adapters, and the names of the tensors that they use; None if these are not the names of such a model.
+
+    Raises ConfigError if a tensor is missing or damaged.
+    """
+    downs = {name.removesuffix(end): (name, end) for name in tensors for end in _DOWN if name.endswith(end)}
+    if not downs or not all(stem.startswith(_PREFIXES) for stem in downs):
+        return None
+    ups = {stem: require_tensor(file, tensors, stem + _DOWN[end]) for stem, (_, end) in downs.items()}
+    shapes = {stem: (len(ups[stem]), tensors[name].shape[1:].numel()) for stem, (name, _) in downs.items()}
+    layers = next((found for found in _tables() if _fits(*found, shapes)), None)
+    if layers is None:
+        return None
+    found: list[LoraWeights] = []
+    used: set[str] = set()
+    for stem, (name, end) in downs.items():
+        flat, number = _flat(stem)
+        modules = [module.replace("*", number) for module in layers[1][flat]]
+        down, up = tensors[name], ups[stem]
+        alpha, magnitude = kohya_alpha(file, stem, tensors, len(down)), kohya_magnitude(file, stem, tensors, len(up))
+        if _is_swapped(layers, flat, modules[0], shapes[stem]):
+            up = torch.cat(up.chunk(2)[::-1])
+            magnitude = None if magnitude is None else torch.cat(magnitude.chunk(2)[::-1])
+        rows = _rows(len(modules), *shapes[stem])
+        magnitudes: Sequence[Tensor | None] = [None] * len(modules) if magnitude is None else magnitude.split(rows)
+        for module, part, own in zip(modules, up.split(rows), magnitudes, strict=True):
+            found.append(LoraWeights(TRANSFORMER, module, down, part, alpha, own))
+        used |= {name, stem + _DOWN[end], f"{stem}.alpha", f"{stem}.dora_scale"}
+    return found, used
+
+
+def _flat(stem: str) -> tuple[str, str]:
+    """The layer as in the tables, but with underscores, and the number of its block."""
+    plain = next(stem.removeprefix(prefix) for prefix in _PREFIXES if stem.startswith(prefix)).replace(".", "_")
+    number = _NUMBER.search(plain)
+    return _NUMBER.sub(r"\1_*_", plain, count=1), number[2] if number else ""
+
+
+def _tables() -> Iterator[tuple[str, Mapping[str, Sequence[str]]]]:
+    """A family, and by the name in its own code diffusers' layers; then, for an empty name, by diffusers' names."""
+    for family, names in TABLES.items():
+        layers: dict[str, list[str]] = {}
+        for ours, theirs in names.items():
+            layers.setdefault(theirs.replace(".", "_"), []).append(ours)
+        yield family, layers
+    for names in TABLES.values():
+        yield "", {ours.replace(".", "_"): [ours] for ours in names}
+
+
+def _fits(family: str, layers: Mapping[str, Collection[str]], shapes: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether all layers with these rows and columns are of the family."""
+    widths = _MLP_ROWS.get(family, 0)
+    for stem, (rows, columns) in shapes.items():
+        flat, _ = _flat(stem)
+        if flat not in layers:
+            return False
+        if flat == "single_blocks_*_linear1" and rows != (3 + widths) * columns:
+            return False
+        if flat in ("double_blocks_*_img_mlp_0", "double_blocks_*_txt_mlp_0") and rows != widths * columns:
+            return False
+        if len(layers[flat]) == 3 and rows % 3:
+            return False
+    return True
+
+
+def _rows(count: int, rows: int, columns: int) -> list[int]:
+    """Of each part of a fused layer: query, key and value are equal, and in FLUX.1 as wide as the model."""
+    return [rows // count] * count if count < 4 else [columns] * 3 + [rows - 3 * columns]
+
+
+def _is_swapped(
+    layers: tuple[str, Mapping[str, Collection[str]]], flat: str, module: str, shape: tuple[int, int]
+) -> bool:
+    """Whether the layer gives scale and shift in the other order than diffusers' (see transformer_names)."""
+    family = layers[0]
+    if family in ("flux", "flux2", "stable_diffusion_3") and module == "norm_out.linear":
+        return True
+    is_last = family == "stable_diffusion_3" and flat.endswith("context_block_adaLN_modulation_1")
+    return is_last and shape[0] == 2 * shape[1]  # six times in all blocks but the last
