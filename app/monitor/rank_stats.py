@@ -111,6 +111,7 @@ def _gauges(row: Row, rank_summaries: Mapping[str, MetricSummary]) -> dict[str, 
         "process_ram_mib": None,
         "disk_read_mb_s": None,
         "network_sent_mb_s": None,
+        "memory_efficiency_percent": 100.0,
     }
     found = {}
     for name, limit in limits.items():

@@ -44,6 +44,7 @@ _GAUGES: Final = {
     "process_ram_mib": ("RAM of process", "{:.1f}", " GiB", 1 / 1024),
     "disk_read_mb_s": ("Disk read", "{:.1f}", " MB/s", 1.0),
     "network_sent_mb_s": ("Network sent", "{:.1f}", " MB/s", 1.0),
+    "memory_efficiency_percent": ("Memory efficiency", "{:.0f}", "%", 1.0),
 }
 
 

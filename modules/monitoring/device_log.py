@@ -22,6 +22,7 @@ _OTHERS: Final[Mapping[str, tuple[str, str, float]]] = {
     "peak_percent": ("of the measured peak", "%", 1.0),
     "allocated_mib": ("allocated by torch", "GiB", 1 / 1024),
     "reserved_mib": ("reserved by torch", "GiB", 1 / 1024),
+    "memory_efficiency_percent": ("memory efficiency", "%", 1.0),
     "process_cpu_percent": ("CPU of the process", "% of a core", 1.0),
     "process_ram_mib": ("RAM of the process", "GiB", 1 / 1024),
     "disk_read_mb_s": ("disk read", "MB/s", 1.0),

@@ -29,12 +29,16 @@ class RankStepTimes:
     optimizer_s: float = 0.0
     allocated_mib: float = 0.0  # by torch, on a GPU
     reserved_mib: float = 0.0
+    memory_efficiency: float = 0.0  # peak of the one / peak of the other: the rest is cached and fragmented
     model_flops: float = 0.0  # of a step on this rank; 0 if they were not counted
     peak_flops: float = 0.0  # per second, as measured
 
     def event(self) -> dict[str, float | int | str]:
         """The fields in the `ranks` event: times rounded to microseconds, nothing that is not measured."""
         found = {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        del found["memory_efficiency"]
+        if self.memory_efficiency:
+            found["memory_efficiency_percent"] = round(100 * self.memory_efficiency, 1)
         if not self.reserved_mib:
             del found["allocated_mib"], found["reserved_mib"]
         del found["model_flops"], found["peak_flops"]

@@ -17,9 +17,10 @@ from modules.training.model_flops import ModelFlops
 from modules.training.step_phases import PHASES, Phase, StepPhases, TimePoint
 
 # Per rank and step: seconds in all and of each phase; seconds before the all-reduce of the gradients, which ends at
-# the same time on all ranks; samples; memory that torch has allocated and reserved on a GPU;
+# the same time on all ranks; samples; memory that torch has allocated and reserved on a GPU, and the most that it had
+# allocated as a share of the most that it had reserved;
 # floating-point operations of the step, and the most that the device can do in a second.
-_MEMORY = ("allocated_mib", "reserved_mib")
+_MEMORY = ("allocated_mib", "reserved_mib", "memory_efficiency")
 _FLOPS = ("model_flops", "peak_flops")
 RANK_METRICS = ("step_s", *(f"{phase}_s" for phase in PHASES), "own_s", "samples", *_MEMORY, *_FLOPS)
 SAMPLES_AT_ONCE = "samples_at_once"  # how many samples fit into a rank's memory
@@ -160,7 +161,9 @@ def _memory_mib(device: torch.device) -> dict[str, float]:
         return {}
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     names = ("allocated_bytes", "reserved_bytes")
-    return {metric: stats[name]["all"]["current"] / 2**20 for metric, name in zip(_MEMORY, names, strict=True)}
+    allocated, reserved = (stats[name]["all"] for name in names)
+    values = (allocated["current"] / 2**20, reserved["current"] / 2**20, allocated["peak"] / max(1, reserved["peak"]))
+    return dict(zip(_MEMORY, values, strict=True))
 
 
 def _record(step: _Step, loss: float, *, failed: bool) -> StepRecord:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
+from modules.monitoring import RankStepTimes
 from modules.monitoring.device_log import DeviceLog
+from modules.training.step_metrics import _memory_mib
 
 FULL = {"utilization_percent": 90, "memory_used_mib": 2048, "temperature_c": 60, "power_w": 300.0}
 
@@ -37,6 +42,20 @@ def test_mean_and_maximum_of_each_rank() -> None:
     assert "GPU load 90 (max 90)%" in line
     assert "power 300 (max 600) W" in line
     assert "GPU memory 2 (max 2) GiB" in line
+
+
+def test_memory_efficiency_is_of_the_peaks_of_torchs_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two steps, when a rank is asked, what the step itself needed is free again."""
+    stats = {
+        "allocated_bytes": {"all": {"current": 3 << 20, "peak": 6 << 20}},
+        "reserved_bytes": {"all": {"current": 8 << 20, "peak": 8 << 20}},
+    }
+    monkeypatch.setattr("torch.cuda.memory_stats_as_nested_dict", lambda device: stats)
+    found = _memory_mib(torch.device("cuda"))
+    event = RankStepTimes(0, "alpha", 1.0, 0.1, 0.5, 8, **found).event()
+    assert (event["allocated_mib"], event["reserved_mib"], event["memory_efficiency_percent"]) == (3, 8, 75)
+    on_cpu = RankStepTimes(0, "alpha", 1.0, 0.1, 0.5, 8, **_memory_mib(torch.device("cpu"))).event()
+    assert not [name for name in on_cpu if "mib" in name or "efficiency" in name]
 
 
 def test_a_rank_without_readings_has_no_line() -> None:

@@ -35,6 +35,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "memory_used_mib": "GPU memory",
     "allocated_mib": "Allocated by torch",
     "reserved_mib": "Reserved by torch",
+    "memory_efficiency_percent": "Memory efficiency",
     "sm_clock_mhz": "GPU clock",
     "cpu_percent": "CPU of the machine",
     "ram_used_mib": "RAM of the machine",
