@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -29,17 +30,18 @@ def put_back_replaced(folder: Path) -> None:
                     replaced.rename(final)
 
 
-def remove_partial(folder: Path) -> None:
+def remove_partial(folder: Path, only: str = "*") -> None:
     """Remove what is only partly written in `folder`, and put back what was to be replaced by it.
 
-    For a folder in which nobody writes any more; what belongs to another process that is alive stays.
+    Names that do not match the pattern `only` stay, because another program may be writing them; those with a PID go
+    if that process has ended.
     """
     if is_link(folder):
         return
     with suppress(OSError):
         put_back_replaced(folder)
         for each in folder.glob(f"{PARTIAL}*"):
-            if not (each.name.startswith(REPLACED) or _is_of_living(each.name)):
+            if not each.name.startswith(REPLACED) and _is_abandoned(each.name.removeprefix(PARTIAL), only):
                 remove_tree(each)
         for prefix in (REPLACED, REPLACED_MODEL):
             for replaced in folder.glob(f"{prefix}*"):
@@ -47,6 +49,6 @@ def remove_partial(folder: Path) -> None:
                     remove_tree(replaced)
 
 
-def _is_of_living(name: str) -> bool:
-    pid = name.split("-")[1]
-    return pid.isdecimal() and psutil.pid_exists(int(pid))
+def _is_abandoned(name: str, only: str) -> bool:
+    pid = name.split("-")[0]
+    return not psutil.pid_exists(int(pid)) if pid.isdecimal() else fnmatchcase(name, only)

@@ -26,6 +26,14 @@ def test_only_complete_things_stay(tmp_path: Path) -> None:
     }
 
 
+def test_what_another_program_may_be_writing_stays(tmp_path: Path) -> None:
+    names = [".partial-99999999-report.html", ".partial-model", ".partial-model.safetensors"]
+    for name in names:
+        (tmp_path / name).touch()
+    remove_partial(tmp_path, only="model")
+    assert [each.name for each in tmp_path.iterdir()] == names[2:]
+
+
 def test_nothing_is_touched_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "other" / ".partial-x").mkdir(parents=True)
     (tmp_path / "backup").symlink_to(tmp_path / "other")

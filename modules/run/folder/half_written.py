@@ -8,5 +8,6 @@ from modules.run.folder.run_folder import RunFolder
 
 def remove_half_written(folder: RunFolder) -> None:
     """Leave only complete backups, weights, models and images. Call it only while nobody trains in the folder."""
-    for each in (folder.path, folder.backup_dir, folder.best_dir, folder.samples_dir):
+    remove_partial(folder.path, only=folder.model_dir.name)  # a conversion may be writing beside it
+    for each in (folder.backup_dir, folder.best_dir, folder.samples_dir):
         remove_partial(each)
