@@ -82,8 +82,6 @@ def _against_rounding(config: _Settings) -> list[str]:
             f"method {config.method} trains few weights, which stay in fp32; switch it off, and set parts.N.weights "
             "for the frozen ones"
         )
-    if config.training_mode == "fully_sharded":
-        found.append("training_mode fully_sharded divides weights of one dtype; switch it off: each GPU holds a share")
     name = config.optimizer.name
     if not config.optimizer.steps_alone or name == "schedule_free_adamw":
         reason = (

@@ -10,8 +10,9 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import DTensor
 
 from modules.config import ConfigError, TrainConfig
@@ -50,6 +51,7 @@ def apply_fsdp(
     precision = MixedPrecisionPolicy(compute_dtype, reduce_dtype, cast_forward_inputs=False)
     largest = 0
     mesh = init_device_mesh(group.device.type, (group.world_size,))
+    placement = _apart_in_bf16(mesh) if config.stochastic_rounding else None
     offload = CPUOffloadPolicy(pin_memory=group.device.type == "cuda") if config.fsdp_cpu_offload else OffloadPolicy()
     units = [*fsdp_units(model, blocks), model]
     for unit in units:
@@ -64,10 +66,22 @@ def apply_fsdp(
             reshard_after_forward=config.fsdp_reshard_after_forward,
             mp_policy=precision,
             offload_policy=offload,
+            shard_placement_fn=placement,
         )
     assert isinstance(model, FSDPModule), "fully_shard changes the class"
     model.set_reduce_scatter_unused_params(config.find_unused_parameters)
     return ShardedWeights(model, group, f"{len(units)} units of at most {largest / MIB:.1f} MiB")
+
+
+def _apart_in_bf16(mesh: DeviceMesh) -> Callable[[nn.Parameter], ShardPlacementResult | None]:
+    """Let the weights of a unit that are in bf16 be gathered and reduced apart from those in fp32.
+
+    FSDP2 wants one dtype in whatever it gathers together, and gathers together what has one process group: those in
+    bf16 get a group of their own, of the same ranks.
+    """
+    own = DeviceMesh.from_group(dist.new_group(list(range(mesh.size()))), mesh.device_type)
+    apart = ShardPlacementResult(None, FSDPMeshInfo(own, shard_mesh_dim=0))
+    return lambda weight: apart if weight.dtype == torch.bfloat16 else None
 
 
 def fsdp_units(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ class _Entry:
     name: str
     group: int  # of the optimizer
     held: nn.Parameter  # by the optimizer
+    first: int  # the place of its first value in the whole weight, if this is a shard
 
 
 class SingleSteps:
@@ -38,14 +40,17 @@ class SingleSteps:
         weights: Mapping[str, nn.Parameter],
         held: Mapping[str, nn.Parameter],
         seed: int,
+        rows: Callable[[str, Tensor], tuple[int, int] | None] = lambda name, local: None,
     ) -> None:
-        """`held` as `optimizer_weights` returns them, of which the groups of `optimizer` consist."""
+        """`held` as `optimizer_weights` returns them, of which the groups of `optimizer` consist; `rows` as that of
+        Weights."""
         groups = {id(own): number for number, group in enumerate(optimizer.param_groups) for own in group["params"]}
         self.held = dict(held)
         self._optimizer = optimizer
         self._weights = list(weights.values())
         self._entries = {
-            id(weight): _Entry(name, groups[id(held[name])], held[name]) for name, weight in weights.items()
+            id(weight): _Entry(name, groups[id(held[name])], held[name], _place(weight, rows(name, weight)))
+            for name, weight in weights.items()
         }
         self._seed = seed
         self._after: dict[int, dict[str, Any]] = {}  # settings of groups after the step
@@ -78,7 +83,7 @@ class SingleSteps:
         held.grad = weight.grad.to(torch.float32, memory_format=torch.contiguous_format)
         try:
             self._step_alone(entry)
-            round_stochastically_(weight, held.data, seed_of(self._seed, number, entry.name))
+            round_stochastically_(weight, held.data, seed_of(self._seed, number, entry.name), entry.first)
         finally:
             held.grad, held.data = None, empty
 
@@ -97,3 +102,7 @@ class SingleSteps:
         finally:
             optimizer.param_groups = groups
         self._after[entry.group] = alone
+
+
+def _place(weight: Tensor, rows: tuple[int, int] | None) -> int:
+    return 0 if rows is None else rows[0] * math.prod(weight.shape[1:])

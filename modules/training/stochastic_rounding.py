@@ -28,30 +28,33 @@ def seed_of(seed: int, step: int, name: str) -> int:
 
 
 @torch.no_grad()
-def round_stochastically_(weight: Tensor, values: Tensor, seed: int) -> None:
+def round_stochastically_(weight: Tensor, values: Tensor, seed: int, first: int = 0) -> None:
     """Set a bf16 `weight` to contiguous fp32 `values` of its shape, rounded at random; `values` become the result.
 
-    Random bits are added to the 16 that bf16 does not have, which are then cut off. Values of bf16 stay as they are.
+    Of a shard, `first` is the place of its first value in the whole weight, which is so rounded alike however it is
+    divided. Random bits are added to the 16 that bf16 does not have, which are then cut off. Values of bf16 stay as
+    they are.
     """
     bits = values.view(-1).view(torch.int32)
-    for first in range(0, len(bits), _PIECE):
-        piece = bits[first : first + _PIECE]
-        piece.add_(random_bits(first, len(piece), seed, bits.device)).bitwise_and_(-_CUT_OFF)
+    for start in range(0, len(bits), _PIECE):
+        piece = bits[start : start + _PIECE]
+        piece.add_(random_bits(first + start, len(piece), seed, bits.device)).bitwise_and_(-_CUT_OFF)
     weight.copy_(values)
 
 
 def random_bits(first: int, count: int, seed: int, device: torch.device) -> Tensor:
-    """int32 [count] in [0, 65536): bits `first` (even) and those after it of the stream `seed`, on any device alike.
+    """int32 [count] in [0, 65536): bits `first` and those after it of the stream `seed`, on any device alike.
 
     torch's own generators depend on the model of the GPU: ranks would round differently and drift apart. A hash of the
     place, the finaliser of MurmurHash3 (Appleby 2011), makes the bits of two places.
     """
-    state = torch.arange((count + 1) // 2, dtype=torch.int32, device=device)
+    skipped = first % 2
+    state = torch.arange((skipped + count + 1) // 2, dtype=torch.int32, device=device)
     state.add_(_signed(seed + first // 2))
     _shift_xor(state, 16).mul_(_signed(0x85EBCA6B)).bitwise_xor_(_signed(seed >> 32))
     _shift_xor(state, 13).mul_(_signed(0xC2B2AE35))
     _shift_xor(state, 16)
-    return state.view(torch.int16)[:count].to(torch.int32).bitwise_and_(_CUT_OFF - 1)
+    return state.view(torch.int16)[skipped : skipped + count].to(torch.int32).bitwise_and_(_CUT_OFF - 1)
 
 
 def _shift_xor(state: Tensor, by: int) -> Tensor:

@@ -64,6 +64,37 @@ def test_the_summary_reports_the_memory_held(group: Group) -> None:
     assert "3.0 of 3.0 MiB of weights and 2.0 of 2.0 MiB of gradients" in summary
 
 
+class _Block(nn.Module):
+    """With layers in bf16, and a norm and a weight of its own in fp32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(6), nn.Linear(6, 6).bfloat16()
+        self.shift = nn.Parameter(torch.full((1, 6), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shifted: torch.Tensor = x + self.layer(self.norm(x).bfloat16() + self.shift.bfloat16()).float()
+        return shifted
+
+
+def test_weights_of_two_formats_in_a_unit(group: Group) -> None:
+    torch.manual_seed(0)
+    whole, model = (nn.Sequential(_Block(), _Block(), _Block()) for _ in range(2))
+    model.load_state_dict(whole.state_dict())
+    settings = {"stochastic_rounding": True, "precision": "bf16", "method": "fine_tune"}
+    weights = apply_fsdp(model, [model[0], model[1]], config(**settings), group, None)
+    for each in (whole, model):
+        for _ in range(2):
+            each(torch.linspace(-1, 1, 18).view(3, 6)).square().sum().backward()
+    weights.collect_gradients()
+    for name, weight in whole.named_parameters():
+        gradient = weights.local[name].grad
+        assert weight.grad is not None
+        assert gradient is not None
+        assert weight.dtype == gradient.dtype == weights.local[name].dtype
+        assert torch.equal(weight.grad, gradient)
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_unused_weights_are_found(group: Group, kept: bool) -> None:
     model = net()
