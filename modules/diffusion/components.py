@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import diffusers
 import torch
-from diffusers.configuration_utils import ConfigMixin
 from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
+from modules.diffusion.component_files import first_line, load_network, load_part, scheduler_config
 from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
-from modules.files import FileFault, read_json
 
 CLASSES: Mapping[str, Any] = {
     "unet": UNet2DConditionModel,
@@ -148,45 +146,15 @@ def save_pipeline(components: Components, spec: PipelineSpec, trained: Mapping[s
             _restore_clip_prefix(folder / encoder / "model.safetensors")
 
 
-def copy_with_weights(module: Any, state: Mapping[str, Tensor]) -> nn.Module:
-    """A module of the same configuration with the weights `state`, on the CPU; fp64 becomes fp32."""
-    plain = {n: t.to("cpu", torch.float32 if t.dtype == torch.float64 else None).contiguous() for n, t in state.items()}
-    with torch.device("meta"):  # initialising weights would advance the random state
-        is_of_diffusers = isinstance(module, ConfigMixin)
-        copy: nn.Module = type(module).from_config(module.config) if is_of_diffusers else type(module)(module.config)
-    copy.load_state_dict(plain, assign=True)
-    return copy
-
-
-def weights_fingerprint(module: nn.Module) -> str:
-    """The first 128 bits of the SHA-256 of all parameters, as hex."""
-    hasher = hashlib.sha256()
-    for weight in module.parameters():
-        hasher.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return hasher.hexdigest()[:32]
-
-
 def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
     base_model_files.check_folder(folder, spec.class_names, spec.components)
     scheduler = scheduler_config(folder, "base_model")
     loaded: dict[str, Any] = {}
-    for name in ("unet", "vae", *spec.encoders, *spec.encoders.values()):
-        arguments: dict[str, object] = {}
-        if name not in spec.encoders.values():
-            files = base_model_files.weight_files(folder, name)
-            argument = "torch_dtype" if name in ("unet", "vae") else "dtype"
-            arguments = {
-                "use_safetensors": True,
-                "variant": base_model_files.variant_of(files),
-                argument: base_model_files.dtype_of(files),
-            }
-        try:
-            loaded[name] = CLASSES[name].from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
-        except base_model_files.LIBRARY_ERRORS as error:
-            raise ConfigError(
-                f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {first_line(error)}",
-                "Copy or download the model folder again.",
-            ) from error
+    for name in ("unet", "vae", *spec.encoders):
+        dtype = base_model_files.dtype_of(base_model_files.weight_files(folder, name))
+        loaded[name] = load_network(folder, name, CLASSES[name], dtype)
+    for name in spec.encoders.values():
+        loaded[name] = load_part(folder, name, CLASSES[name])
     return _components(loaded, scheduler, spec)
 
 
@@ -215,25 +183,6 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     scheduler = dict(pipeline.scheduler.config)
     schedule = read_schedule(file, layout)
     return _components(pipeline.components, scheduler if schedule is None else schedule.apply(scheduler), spec)
-
-
-def scheduler_config(folder: Path, option: str) -> dict[str, Any]:
-    """The config of the scheduler of a model folder. Raises ConfigError if diffusers has no such scheduler."""
-    file = folder / "scheduler" / "scheduler_config.json"
-    try:
-        config = dict(cast("dict[str, Any]", read_json(file, only_finite=False)))
-        kind = getattr(diffusers, str(config.get("_class_name")), None)
-        if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
-            raise FileFault(f"names the class {config.get('_class_name')!r}, which is no scheduler of diffusers")
-        with quiet_libraries():
-            kind.from_config(config)
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
-        reason = str(error) if isinstance(error, FileFault) else f"cannot be used: {first_line(error)}"
-        raise ConfigError(
-            f"{option}: in the model {str(folder)!r} scheduler/{file.name} {reason}.",
-            "Copy or download the model folder again.",
-        ) from error
-    return config
 
 
 def _check_layout(folder: str | Path, spec: PipelineSpec) -> None:
@@ -290,8 +239,3 @@ def _restore_clip_prefix(file: Path) -> None:
     known = ("text_model.", "text_projection.")
     if not all(name.startswith(known) for name in state):
         save_file({f"text_model.{name}": tensor for name, tensor in state.items()}, file, metadata={"format": "pt"})
-
-
-def first_line(error: Exception) -> str:
-    """The class of an error of a library and the first line of its text."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"

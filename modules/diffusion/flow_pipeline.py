@@ -18,7 +18,14 @@ from torch import nn
 from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.components import copy_with_weights, first_line, scheduler_config
+from modules.diffusion.component_files import (
+    DAMAGED,
+    copy_with_weights,
+    first_line,
+    load_network,
+    load_part,
+    scheduler_config,
+)
 from modules.diffusion.hub.files import INDEX
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries
@@ -27,7 +34,6 @@ from modules.files import FileFault, open_regular, printable, read_json
 _LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
 # Processors of text and images, of which only the tokenizer is needed here: those of images need torchvision.
 _TOKENIZER_OF_PROCESSOR = {"PixtralProcessor": transformers.AutoTokenizer}
-_DAMAGED = "Copy or download the model folder again."
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class FlowComponents:
     def load_encoders(self, dtype: torch.dtype, device: torch.device) -> dict[str, nn.Module]:
         """The text encoders, frozen. Raises ConfigError if they are damaged."""
         return {
-            name: _load_network(self.folder, name, self.classes[name], dtype).requires_grad_(False).eval().to(device)
+            name: load_network(self.folder, name, self.classes[name], dtype).requires_grad_(False).eval().to(device)
             for name in self.spec.encoders
         }
 
@@ -139,7 +145,7 @@ def load_flow_components(base_model: str | None, spec: FlowPipelineSpec, dtype: 
             pipeline_class=pipeline_class,
             classes=classes,
             transformer=_load_transformer(folder, classes["transformer"]),
-            vae=_load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval(),
+            vae=load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval(),
             scheduler=scheduler_config(folder, "base_model"),
             tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in spec.encoders.values()},
             index=index,
@@ -181,7 +187,7 @@ def meta_transformer(base_model: str | None, spec: FlowPipelineSpec) -> nn.Modul
             return built
     except base_model_files.LIBRARY_ERRORS as error:
         raise ConfigError(
-            f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}", _DAMAGED
+            f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
         ) from error
 
 
@@ -233,7 +239,7 @@ def _component_classes(folder: Path, spec: FlowPipelineSpec) -> tuple[Any, dict[
                     f"names {printable(entry[1], 80)} as its {name}, which {index['_class_name']} cannot use"
                 )
         except FileFault as error:
-            raise ConfigError(f"base_model: in the model {str(folder)!r} {INDEX} {error}.", _DAMAGED) from error
+            raise ConfigError(f"base_model: in the model {str(folder)!r} {INDEX} {error}.", DAMAGED) from error
         classes[name] = kind
     return pipeline_class, classes, index
 
@@ -261,7 +267,7 @@ def _load_transformer(folder: Path, kind: Any) -> Any:
     stored = base_model_files.stored_formats(files)
     halves = [half for name, half in base_model_files.SAFETENSORS_HALF.items() if name in stored.values()]
     if len(halves) == 1 and "F32" in stored.values() and len(set(stored.values())) == 2:
-        transformer = _load_network(folder, "transformer", kind, halves[0])
+        transformer = load_network(folder, "transformer", kind, halves[0])
         wide = {}
         for file in files:
             with base_model_files.open_safetensors(file) as weights:
@@ -269,26 +275,9 @@ def _load_transformer(folder: Path, kind: Any) -> Any:
                 wide.update({name: weights.get_tensor(name) for name in names if stored.get(name) == "F32"})
         if not transformer.load_state_dict(wide, strict=False, assign=True).unexpected_keys:
             return transformer  # with others the class has renamed weights of older files
-    return _load_network(folder, "transformer", kind, base_model_files.dtype_of(files))
-
-
-def _load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
-    files = base_model_files.weight_files(folder, name)
-    argument = "torch_dtype" if issubclass(kind, ModelMixin) else "dtype"
-    variant = base_model_files.variant_of(files)
-    return _load(folder, name, kind, use_safetensors=True, variant=variant, **{argument: dtype})
+    return load_network(folder, "transformer", kind, base_model_files.dtype_of(files))
 
 
 def _load_tokenizer(folder: Path, name: str, kind: Any) -> Any:
     # without the argument AutoTokenizer would ask on the terminal whether to run code of the model's folder
-    return _load(folder, name, kind, **({"trust_remote_code": False} if kind is transformers.AutoTokenizer else {}))
-
-
-def _load(folder: Path, name: str, kind: Any, **arguments: object) -> Any:
-    try:
-        with quiet_libraries():
-            return kind.from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
-    except base_model_files.LIBRARY_ERRORS as error:
-        raise ConfigError(
-            f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {first_line(error)}", _DAMAGED
-        ) from error
+    return load_part(folder, name, kind, **({"trust_remote_code": False} if kind is transformers.AutoTokenizer else {}))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import LENGTH, Batch, Example
-from modules.diffusion.components import weights_fingerprint
+from modules.diffusion.component_files import weights_fingerprint
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.flow_matching import SigmaShift, sample_sigma
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions

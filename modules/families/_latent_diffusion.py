@@ -15,14 +15,8 @@ from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
 from modules.diffusion import noise, placeholder_tokens, samplers
 from modules.diffusion.caption_cache import encode_captions, stack_captions
-from modules.diffusion.components import (
-    Components,
-    copy_with_weights,
-    load_components,
-    required_hub_model,
-    save_pipeline,
-    weights_fingerprint,
-)
+from modules.diffusion.component_files import copy_with_weights, weights_fingerprint
+from modules.diffusion.components import Components, load_components, required_hub_model, save_pipeline
 from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.hub.model import HubModel

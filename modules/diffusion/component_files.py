@@ -1,0 +1,82 @@
+"""The components of a model folder, each by itself: loaded in the dtype that is asked for, copied, identified."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import diffusers
+import torch
+from diffusers.configuration_utils import ConfigMixin
+from diffusers.models.modeling_utils import ModelMixin
+from torch import Tensor, nn
+
+from modules.config import ConfigError
+from modules.diffusion import base_model_files
+from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.files import FileFault, read_json
+
+DAMAGED: Final = "Copy or download the model folder again."
+
+
+def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
+    """A network in `dtype`, from its safetensors. Raises ConfigError if it is damaged."""
+    files = base_model_files.weight_files(folder, name)
+    argument = "torch_dtype" if issubclass(kind, ModelMixin) else "dtype"
+    variant = base_model_files.variant_of(files)
+    return load_part(folder, name, kind, use_safetensors=True, variant=variant, **{argument: dtype})
+
+
+def load_part(folder: Path, name: str, kind: Any, **arguments: object) -> Any:
+    """A component of a model folder by its class's `from_pretrained`. Raises ConfigError if it is damaged."""
+    try:
+        with quiet_libraries():
+            return kind.from_pretrained(folder, subfolder=name, local_files_only=True, **arguments)
+    except base_model_files.LIBRARY_ERRORS as error:
+        raise ConfigError(
+            f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {first_line(error)}", DAMAGED
+        ) from error
+
+
+def scheduler_config(folder: Path, option: str) -> dict[str, Any]:
+    """The config of the scheduler of a model folder. Raises ConfigError if diffusers has no such scheduler."""
+    file = folder / "scheduler" / "scheduler_config.json"
+    try:
+        config = dict(cast("dict[str, Any]", read_json(file, only_finite=False)))
+        kind = getattr(diffusers, str(config.get("_class_name")), None)
+        if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
+            raise FileFault(f"names the class {config.get('_class_name')!r}, which is no scheduler of diffusers")
+        with quiet_libraries():
+            kind.from_config(config)
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
+        reason = str(error) if isinstance(error, FileFault) else f"cannot be used: {first_line(error)}"
+        raise ConfigError(
+            f"{option}: in the model {str(folder)!r} scheduler/{file.name} {reason}.",
+            DAMAGED,
+        ) from error
+    return config
+
+
+def copy_with_weights(module: Any, state: Mapping[str, Tensor]) -> nn.Module:
+    """A module of the same configuration with the weights `state`, on the CPU; fp64 becomes fp32."""
+    plain = {n: t.to("cpu", torch.float32 if t.dtype == torch.float64 else None).contiguous() for n, t in state.items()}
+    with torch.device("meta"):  # initialising weights would advance the random state
+        is_of_diffusers = isinstance(module, ConfigMixin)
+        copy: nn.Module = type(module).from_config(module.config) if is_of_diffusers else type(module)(module.config)
+    copy.load_state_dict(plain, assign=True)
+    return copy
+
+
+def weights_fingerprint(module: nn.Module) -> str:
+    """The first 128 bits of the SHA-256 of all parameters, as hex."""
+    hasher = hashlib.sha256()
+    for weight in module.parameters():
+        hasher.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()[:32]
+
+
+def first_line(error: Exception) -> str:
+    """The class of an error of a library and the first line of its text."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
