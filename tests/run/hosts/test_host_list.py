@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts, hosts_file, read_hosts, remove_host
 from modules.run.hosts.remote_machines import join_arguments
 from modules.run.hosts.ssh_command import ssh_argv
+from modules.run.join.join_token import generate_token
 from scripts import hosts as program
+from tests.hosts import ROOT
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +111,19 @@ def test_every_text_reaches_the_other_shell_as_one_word(tmp_path: Path) -> None:
     assert shlex.split(command)[:3] == ["exec", "sh", "-c"]
     own = TrainConfig.model_validate({"family": "/somewhere/family.py", "concepts": []})
     assert "--trust_code" in join_arguments(own, host, "10.0.0.1:12356")
+
+
+def test_a_line_on_stdin_stops_what_ssh_has_started() -> None:
+    """The token and the request to stop may arrive together, before the program listens."""
+    argv = [sys.executable, "scripts/train.py", "--join", f"127.0.0.1:{free_port()}"]
+    done = subprocess.run(
+        [*argv, "--token_file", "-", "--stop_from_stdin"],
+        input=f"{generate_token()}\nstop\n",
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    assert "Stopped." in done.stdout + done.stderr
