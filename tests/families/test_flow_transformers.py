@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 
 from modules.config import TrainConfig
 from modules.distributed import Weights
@@ -94,3 +95,12 @@ def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path
             weight.mul_(1.1)
     whole.export(whole.model.state_dict(), tmp_path / "whole")
     assert np.array_equal(np.array(whole.sample(request)), drawn(tmp_path / "whole"))
+
+
+def test_tokens_of_flux2_dev_count_its_system_message(folders: dict[str, Path]) -> None:
+    family = load("flux2_dev", folders["flux2_dev"])
+    (plain,) = family.components.tokenizers.values()
+    added = family.count_tokens("") - len(plain("").input_ids)
+    assert added > len(plain(SYSTEM_MESSAGE).input_ids)
+    assert family.count_tokens("a red disc") == added + len(plain("a red disc").input_ids)
+    assert "longer than 512 tokens" in family.prompt_warnings(["a red disc", "red " * 100])[0]
