@@ -16,7 +16,7 @@ from modules.monitoring.device_log import Reading
 from modules.monitoring.step_times import RankStepTimes
 
 MIN_WAIT_S: Final = 0.01  # shorter waits are never reported: logging itself takes some of that
-OFTEN_LATE: Final = 2 / 3  # of the steps; processes that share cores with others are late in turns
+OFTEN_LATE: Final = 0.6  # of the steps; processes that share cores with others are late in turns
 LATE_FRACTION: Final = 0.1  # of a step, that the others wait for a straggler
 SLOWDOWN: Final = 1.25  # times the median of the other ranks
 STARVED_FRACTION: Final = 0.2  # of a step, waiting for the loader
