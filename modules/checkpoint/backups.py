@@ -178,3 +178,13 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_all_to_disk(path: Path) -> None:
+    """Flush a file, or a folder with all that is in it, to disk."""
+    for folder, _, files in os.walk(path):
+        for name in files:
+            sync_to_disk(Path(folder, name))
+        sync_to_disk(Path(folder))
+    if path.is_file():
+        sync_to_disk(path)

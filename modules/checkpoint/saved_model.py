@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,10 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from modules.checkpoint.backups import sync_all_to_disk, sync_to_disk
 from modules.config import ConfigError, TrainConfig
 from modules.config.explain import explain
 from modules.config.sections.adapters import AdapterSettings
-from modules.files import PARTIAL, REPLACED_MODEL, FileFault, read_json, remove_tree
+from modules.files import PARTIAL, REPLACED_MODEL, FileFault, put_back_replaced, read_json, remove_tree
 
 INFO_FILE = "tandem.json"
 
@@ -28,7 +30,8 @@ def save_model(
     """Let `export` write the model to a temporary folder, then move it to `folder`.
 
     tandem.json, with what `read_model_config` needs, also contains `metadata` (title, author and so on).
-    Raises OSError if the disk is full or the folder is not writable; the old model then stays.
+    Raises OSError if the disk is full or the folder is not writable; the old model then stays. It is removed only once
+    the new one is on the disk.
     """
     partial, replaced = folder.with_name(f"{PARTIAL}{folder.name}"), folder.with_name(f"{REPLACED_MODEL}{folder.name}")
     remove_tree(partial)
@@ -46,13 +49,16 @@ def save_model(
             "metadata": dict(metadata),
         }
         (partial / INFO_FILE).write_text(json.dumps(info, indent=2), "utf-8")
+        sync_all_to_disk(partial)
+        if os.path.lexists(folder):
+            remove_tree(replaced)
+            folder.rename(replaced)
+        partial.rename(folder)
+        sync_to_disk(folder.parent)
     except BaseException:
+        put_back_replaced(folder.parent, folder.name)
         remove_tree(partial)
         raise
-    remove_tree(replaced)
-    if folder.exists():
-        folder.rename(replaced)
-    partial.rename(folder)
     remove_tree(replaced)
 
 

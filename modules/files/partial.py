@@ -18,13 +18,13 @@ REPLACED: Final = f"{PARTIAL}former-"  # before the name of what is being replac
 REPLACED_MODEL: Final = ".former-"
 
 
-def put_back_replaced(folder: Path) -> None:
-    """Rename what was being replaced in `folder` to its own name, unless the new one has that already."""
-    if is_link(folder):
-        return
-    for prefix in (REPLACED, REPLACED_MODEL):
-        for replaced in folder.glob(f"{prefix}*"):
-            final = folder / replaced.name.removeprefix(prefix)
+def put_back_replaced(folder: Path, only: str = "*") -> None:
+    """Rename what was being replaced in `folder` to its own name, unless the new one has that already.
+
+    Names that do not match the pattern `only` stay: they may be somebody's own.
+    """
+    with suppress(OSError):
+        for replaced, final in _replaced(folder, only):
             if not os.path.lexists(final):
                 with suppress(OSError):  # another rank was faster, or the folder is read-only
                     replaced.rename(final)
@@ -36,17 +36,25 @@ def remove_partial(folder: Path, only: str = "*") -> None:
     Names that do not match the pattern `only` stay, because another program may be writing them; those with a PID go
     if that process has ended.
     """
-    if is_link(folder):
-        return
-    with suppress(OSError):
-        put_back_replaced(folder)
+    put_back_replaced(folder, only)
+    with suppress(OSError):  # a disk that fails or is gone
+        if is_link(folder):
+            return
         for each in folder.glob(f"{PARTIAL}*"):
             if not each.name.startswith(REPLACED) and _is_abandoned(each.name.removeprefix(PARTIAL), only):
                 remove_tree(each)
-        for prefix in (REPLACED, REPLACED_MODEL):
-            for replaced in folder.glob(f"{prefix}*"):
-                if os.path.lexists(folder / replaced.name.removeprefix(prefix)):
-                    remove_tree(replaced)
+        for replaced, final in _replaced(folder, only):
+            if os.path.lexists(final):
+                remove_tree(replaced)
+
+
+def _replaced(folder: Path, only: str) -> list[tuple[Path, Path]]:
+    """What is being replaced in `folder`, and the names that these had. Raises OSError."""
+    if is_link(folder):
+        return []
+    found = [(each, prefix) for prefix in (REPLACED, REPLACED_MODEL) for each in folder.glob(f"{prefix}*")]
+    names = [(each, each.name.removeprefix(prefix)) for each, prefix in found]
+    return [(each, folder / name) for each, name in names if fnmatchcase(name, only)]
 
 
 def _is_abandoned(name: str, only: str) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from modules.checkpoint.backups import sync_to_disk
+from modules.checkpoint.backups import sync_all_to_disk, sync_to_disk
 from modules.checkpoint.formats.safetensors_file import lazy_tensor, write_safetensors
 from modules.distributed import main_process_first
 from modules.files import remove_tree
@@ -70,18 +71,16 @@ def _write_with(write: Callable[[Path], object], path: Path) -> None:
             raise FileNotFoundError(
                 f"save_on_rank0: the function wrote nothing to the path that it was given, {partial}"
             )
-        for folder, _, files in os.walk(partial):
-            for name in files:
-                sync_to_disk(Path(folder, name))
-            sync_to_disk(Path(folder))
-        if partial.is_file():
-            sync_to_disk(partial)
+        sync_all_to_disk(partial)
         if path.exists() and (path.is_dir() or partial.is_dir()):  # a folder can neither replace nor be replaced
             remove_tree(former)
             path.rename(former)
         partial.replace(path)
     except BaseException:
         remove_tree(partial)
+        if not os.path.lexists(path):
+            with suppress(OSError):
+                former.rename(path)
         raise
     remove_tree(former)
     sync_to_disk(path.parent)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
-from modules.files import remove_partial
+import pytest
+
+from modules.files import put_back_replaced, remove_partial
 
 
 def test_only_complete_things_stay(tmp_path: Path) -> None:
@@ -27,11 +30,20 @@ def test_only_complete_things_stay(tmp_path: Path) -> None:
 
 
 def test_what_another_program_may_be_writing_stays(tmp_path: Path) -> None:
-    names = [".partial-99999999-report.html", ".partial-model", ".partial-model.safetensors"]
-    for name in names:
+    mine = {".partial-model.safetensors", ".former-config.json", "config.json", ".former-notes.txt"}
+    for name in (".partial-99999999-report.html", ".partial-model", *mine):
         (tmp_path / name).touch()
     remove_partial(tmp_path, only="model")
-    assert [each.name for each in tmp_path.iterdir()] == names[2:]
+    assert {each.name for each in tmp_path.iterdir()} == mine
+
+
+def test_a_disk_that_fails_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> bool:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(Path, "is_symlink", fail)
+    remove_partial(tmp_path)
+    put_back_replaced(tmp_path)
 
 
 def test_nothing_is_touched_through_a_link(tmp_path: Path) -> None:
