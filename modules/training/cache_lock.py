@@ -31,6 +31,9 @@ def cache_lock(cache_dir: Path, report: Report, check_stop: Callable[[], None]) 
                 yield has_waited
                 return
         if not has_waited:
-            report.note(f"Another run is caching images in {cache_dir}: this one waits, then uses what is cached.")
+            report.note(
+                f"Another run is caching images in {cache_dir}: this one waits, then uses what is cached. If there is "
+                f"no other run (a host that is gone may leave its lock), remove {cache_dir / LOCK}."
+            )
         has_waited = True
         check_stop()

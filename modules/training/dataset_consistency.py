@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from modules.config import ConfigError, DataError
+from modules.data.cache.reader import cache_file_gone
 from modules.data.index.index import Index
 from modules.data.rng import UInt64Array
 from modules.distributed import RankGroup, SharedFolderGroups
@@ -57,14 +58,17 @@ def check_same_index_file(file: Path, folders: Sequence[str], groups: SharedFold
 
 
 def check_same_view(index: Index, usable: NDArray[np.bool_], ranks: RankGroup) -> None:
-    """Raise DataError on all ranks if they read different data from the cache folder that they share.
+    """Raise DataError on all ranks if they read different data from the cache folder that they share, or it is gone.
 
     `usable` [rows] are the rows of `index` that can be trained on. Network drives may show a machine old files for a
     while.
     """
     digest = hashlib.sha256(usable.tobytes())
-    with open_regular(index.path) as file:
-        digest.update(hashlib.file_digest(file, "sha256").digest())
+    try:
+        with open_regular(index.path) as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    except FileNotFoundError:
+        raise cache_file_gone(index.path) from None
     gathered = ranks.gather("view", json.dumps([digest.hexdigest(), hostname(), len(index)]))
     seen = [_sent(tuple[str, str, int], text, rank) for rank, text in enumerate(gathered)]
     other = next((rank for rank, each in enumerate(seen) if each[0] != seen[0][0]), None)

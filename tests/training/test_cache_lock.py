@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,11 +57,15 @@ def test_another_runs_caching_is_waited_for(tmp_path: Path, monkeypatch: pytest.
         assert other.stdout.readline() == b"True\n"
         with pytest.raises(KeyboardInterrupt), cache_lock(tmp_path, SilentReport(), stop):
             pytest.fail("the other one still caches")
+        lock, kept = tmp_path / LOCK, tmp_path / "kept"
+        with cache_lock(tmp_path, SilentReport(), lambda: os.rename(lock, kept)) as has_waited:
+            assert has_waited, "who removes the lock, as told, waits no longer"
+        kept.replace(lock)
         with cache_lock(tmp_path, report, look) as has_waited:
             assert has_waited
     assert looks >= 3
     assert len(report.said) == 1
-    assert str(tmp_path) in report.said[0]
+    assert f"remove {tmp_path / LOCK}." in report.said[0]
     with cache_lock(tmp_path, report, look) as has_waited:
         assert not has_waited
     with cache_lock(tmp_path / "missing", report, look) as has_waited:

@@ -11,7 +11,7 @@ import pytest
 
 from modules.config import DataError
 from modules.distributed import SharedFolderGroups
-from modules.training.dataset_consistency import check_same_images, check_same_index_file
+from modules.training.dataset_consistency import check_same_images, check_same_index_file, check_same_view
 
 FORGED = ["", "[]", "{" * 5000, '["a", "b"]', '["a", "b", [1]]', "1e999", "\x1b[2J", '["a", 1, "x"]']
 
@@ -37,3 +37,10 @@ def test_forged_rows(hashes: str, text: str) -> None:
     )
     with pytest.raises(DataError, match="What rank 1 says of its images cannot be read"):
         check_same_images(cast(Any, index), np.arange(1, 4, dtype=np.uint64), ranks("other", hashes, text))
+
+
+def test_a_cache_folder_that_vanishes_while_it_is_filled_is_named(tmp_path: Path) -> None:
+    index = SimpleNamespace(path=tmp_path / "gone" / "index-1.safetensors")
+    with pytest.raises(DataError, match="gone' is gone: it was removed during the run") as caught:
+        check_same_view(cast(Any, index), np.ones(3, dtype=np.bool_), ranks())
+    assert "--resume latest" in str(caught.value)

@@ -79,7 +79,7 @@ class CachedExamples:
         try:
             entry = self._reader.read(path, int(self._slots.position[slot]))
         except FileNotFoundError:
-            raise _gone(path) from None
+            raise cache_file_gone(path) from None
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise _damaged(path, str(error)) from error
         if not self._checked[slot]:
@@ -155,7 +155,8 @@ def _damaged(path: Path, why: str) -> DataError:
     )
 
 
-def _gone(path: Path) -> DataError:
+def cache_file_gone(path: Path) -> DataError:
+    """What to raise if a file of the cache folder that was there is not any more."""
     folder = next((each for each in reversed(path.parents) if not each.exists()), None)
     what = f"file {str(path)!r}" if folder is None else f"folder {str(folder)!r}"
     return DataError(
