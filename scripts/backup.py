@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -139,7 +140,11 @@ def verify(options: argparse.Namespace, run: RunFolder) -> int:
         return FAILED
     checked = []
     for each in chosen:
-        checked.append(replace(each, fault=misplaced(each.folder) or find_damage(each.folder) or ""))
+        fault = misplaced(each.folder) or find_damage(each.folder) or ""
+        if not os.path.lexists(each.folder):
+            echo(f"{each.folder} has been removed meanwhile by the run, which writes newer ones.")
+            continue
+        checked.append(replace(each, fault=fault))
         echo(checked[-1].fault or f"{each.folder} is undamaged.")
     _write_json(checked, options.json)
     return FAILED if any(each.fault for each in checked) else FINISHED
@@ -162,7 +167,7 @@ def prune(options: argparse.Namespace, run: RunFolder) -> int:
     """`prune`."""
     from modules.checkpoint import Backups
     from modules.checkpoint.backup_list import Rotation
-    from modules.files import remove_tree
+    from modules.checkpoint.manage_backups import remove_backups
 
     keep = kept_by_config(run) if options.keep is None else options.keep
     for name, value, least in (("keep", keep, 1), ("every", options.every, 0), ("older_than", options.older_than, 0)):
@@ -184,10 +189,7 @@ def prune(options: argparse.Namespace, run: RunFolder) -> int:
     if not options.yes and not (is_interactive() and _confirmed()):
         warn("Nothing was removed. Answer y, or start it with --yes.")
         return INTERRUPTED
-    for each in removed:
-        remove_tree(each.folder)
-    left = [each.folder.name for each in removed if each.folder.exists()]
-    if left:
+    if left := remove_backups(run.backup_dir, [each.folder.name for each in removed]):
         warn(f"These could not be removed: {', '.join(left)}. May you write to {run.backup_dir}?")
         return FAILED
     echo(f"Removed; {_size(total)} are free again.")

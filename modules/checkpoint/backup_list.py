@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,8 +40,18 @@ class BackupInfo:
 
 
 def list_backups(folder: Path) -> list[BackupInfo]:
-    """The backups in the folder backup/ of a run, the newest first. Damage that only reading finds is not noticed."""
-    return [_describe(each) for each in reversed(complete_backups(folder))]
+    """The backups in the folder backup/ of a run, the newest first. Damage that only reading finds is not noticed.
+
+    A run that trains may remove some meanwhile: those are left out.
+    """
+    found = []
+    for each in reversed(complete_backups(folder)):
+        try:
+            found.append(_describe(each))
+        except FileNotFoundError:
+            if os.path.lexists(each):
+                raise
+    return [each for each in found if not each.fault or os.path.lexists(each.folder)]
 
 
 @dataclass(frozen=True)

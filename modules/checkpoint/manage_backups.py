@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from modules.checkpoint.backup_files import MANIFEST, find_damage, read_manifest, read_progress
 from modules.checkpoint.backup_list import list_backups
 from modules.checkpoint.backups import Backups, sync_to_disk
 from modules.config import ResumeError
-from modules.files import PARTIAL, is_link, open_regular, remove_tree
+from modules.files import PARTIAL, is_link, open_regular, remove_partial, remove_tree
 
 
 def go_back_to(folder: Path, source: Path) -> Path:
     """Make `source` the newest backup in `folder`, so that the run continues there; returns where it is now.
 
-    `source` is one of its own backups, or a copy that was kept elsewhere. Nothing else is removed. Raises ResumeError
-    if it is damaged, OSError if it cannot be copied.
+    `source` is one of its own backups, or a copy that was kept elsewhere, which replaces one of the same step. Nothing
+    else is removed. Raises ResumeError if it is damaged, OSError if it cannot be copied.
     """
     if fault := find_damage(source):
         raise ResumeError(fault, "Use another backup; `list` shows them")
@@ -37,6 +38,26 @@ def go_back_to(folder: Path, source: Path) -> Path:
     finally:
         remove_tree(partial)
     return final
+
+
+def remove_backups(folder: Path, names: Collection[str]) -> list[str]:
+    """Remove those backups in `folder`, and what an earlier removal has left; returns the names that are left.
+
+    Each is renamed first: whoever interrupts this leaves no half of one that looks damaged.
+    """
+    remove_partial(folder)
+    left = []
+    for name in names:
+        removed = folder / f"{PARTIAL}old-{name}"
+        try:
+            (folder / name).rename(removed)
+        except OSError:
+            left.append(name)
+            continue
+        remove_tree(removed)
+        if os.path.lexists(removed):
+            left.append(name)
+    return left
 
 
 def _copy(source: Path, target: Path, number: int) -> None:

@@ -82,6 +82,41 @@ def test_verify_reads_every_file(run: RunFolder, tmp_path: Path, capsys: pytest.
     assert f"{tmp_path} cannot be read or written" in capsys.readouterr().err
 
 
+def test_what_the_run_removes_meanwhile_is_not_damaged(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rotates(folder: Path) -> str | None:
+        shutil.rmtree(run.backup_dir / "step-000500", ignore_errors=True)
+        return find_damage(folder)
+
+    monkeypatch.setattr("modules.checkpoint.find_damage", rotates)
+    assert backup.main(["verify", str(run.path)]) == 0
+    assert "step-000500 has been removed meanwhile by the run" in capsys.readouterr().out
+
+    numbers = iter(range(1, 9))
+
+    def rotates_while_listed(folder: Path) -> int:
+        shutil.rmtree(run.backup_dir / "step-001000", ignore_errors=True)
+        return next(numbers)
+
+    monkeypatch.setattr("modules.checkpoint.backup_list.backup_number", rotates_while_listed)
+    assert backup.main(["list", str(run.path)]) == 0
+    assert "1000" not in capsys.readouterr().out
+
+
+def test_an_interrupted_prune_leaves_no_half_of_a_backup(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_interrupted(folder: Path) -> None:
+        (folder / "weights.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("modules.checkpoint.manage_backups.remove_tree", is_interrupted)
+        assert backup.main(["prune", str(run.path), "--keep", "1", "--yes"]) == 130
+    assert backup.main(["verify", str(run.path)]) == 0
+    assert backup.main(["prune", str(run.path), "--keep", "1", "--yes"]) == 0
+    assert os.listdir(run.backup_dir) == ["step-002000"]
+
+
 def test_restore_goes_back_and_removes_nothing(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert newest(run) == "step-002000"
     assert backup.main(["restore", str(run.path), "1000"]) == 0
