@@ -18,6 +18,7 @@ from modules.run.join.fingerprint import compare_packages
 _TIMEOUT_S: Final = 60.0  # a first import of Python's packages from a slow disk
 _MOST_OUTPUT: Final = 64 << 10  # bytes
 _SCRIPT: Final = "scripts/hosts.py"
+_LOOK_THERE: Final = "Log in there with ssh, and run .venv/bin/python scripts/hosts.py describe in Tandem's folder"
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,10 @@ def _ask(host: Host) -> Description:
     if found is None:
         said = last_lines(output) or "nothing"
         if code == SSH_FAILED:
-            raise HostError(f"ssh to {host} has failed; it printed: {said}")
-        raise HostError(f"Tandem on {host} could not describe its machine (exit code {code}); it printed: {said}")
+            raise HostError(f"ssh to {host} has failed; it printed: {said}", _LOOK_THERE)
+        raise HostError(
+            f"Tandem on {host} could not describe its machine (exit code {code}); it printed: {said}", _LOOK_THERE
+        )
     return found
 
 
@@ -121,10 +124,16 @@ def run_there(host: Host, arguments: Sequence[str]) -> tuple[int, str]:
     with process:
         assert process.stdout is not None
         output = process.stdout.read(_MOST_OUTPUT)  # more is not waited for
-        if len(output) == _MOST_OUTPUT:
+        if is_endless := len(output) == _MOST_OUTPUT:
             process.kill()
         code = process.wait()
         timer.cancel()
+    if is_endless:
+        raise HostError(
+            f"{host} prints more than {_MOST_OUTPUT >> 10} KiB before Tandem answers, the last of it: "
+            f"{last_lines(output.decode(errors='replace'), 1)}",
+            "Look at what its shell runs at a login, such as ~/.bashrc",
+        )
     if is_late.is_set():
         raise HostError(f"{host} has not answered within {_TIMEOUT_S:.0f} s", "Try again, or look at that machine")
     return code, output.decode(errors="replace")

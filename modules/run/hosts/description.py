@@ -12,7 +12,7 @@ from modules.files import FileFault, Record, decode_json, printable, validate_re
 from modules.machine import cpu_count, gpu_obstacle, hostname, visible_gpus
 from modules.run.join.fingerprint import code_listing, digest, package_listing
 
-MARK: Final = "TANDEM-HOST "  # begins the line; what a login shell prints is not it
+MARK: Final = "TANDEM-HOST "  # before it on its line may be what a login shell prints without a line end, as a title
 _Text = Annotated[str, Field(max_length=300)]
 
 
@@ -56,10 +56,10 @@ def description_line(description: Description) -> str:
 
 def find_description(output: str) -> Description | None:
     """The description in what a machine has printed; None if there is none. Raises FileFault if it is damaged."""
-    line = next((line for line in output.splitlines() if line.startswith(MARK)), None)
+    line = next((line for line in output.splitlines() if MARK in line), None)
     if line is None:
         return None
     try:
-        return validate_record(Description, decode_json(line.removeprefix(MARK).encode()))
+        return validate_record(Description, decode_json(line.partition(MARK)[2].encode()))
     except ValueError as error:
         raise FileFault(str(error)) from None

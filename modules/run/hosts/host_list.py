@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,11 +11,13 @@ from pydantic import Field
 
 from modules.config import ConfigError
 from modules.files import FileFault, Record, printable, validate_record
-from modules.files.private import NotPrivate, read_private_json, write_private_json
+from modules.files.private import NotPrivate, make_private_folder, read_private_json, write_private_json
 from modules.files.user_folder import user_config_folder
+from modules.run.folder.run_lock import file_lock
 from modules.run.hosts.host import Host
 
 MOST_HOSTS: Final = 200
+_OTHERS_TAKE_S: Final = 5.0  # to change the list
 _REPAIR: Final = "Correct it, or move it away and add the machines again"
 
 
@@ -44,20 +47,22 @@ def read_hosts() -> list[Host]:
 
 def add_host(host: Host) -> bool:
     """Add a machine, or replace the one of this name; returns whether it replaced one. Raises ConfigError."""
-    hosts = read_hosts()
-    others = [each for each in hosts if each.name.lower() != host.name.lower()]  # a file in log/ has its name
-    if len(others) >= MOST_HOSTS:
-        raise ConfigError(f"the list has {MOST_HOSTS} machines; remove some first")
-    is_known = len(others) < len(hosts)
-    place = next((at for at, each in enumerate(hosts) if each.name.lower() == host.name.lower()), len(others))
-    _write([*others[:place], host, *others[place:]])
+    with _alone():
+        hosts = read_hosts()
+        others = [each for each in hosts if each.name.lower() != host.name.lower()]  # a file in log/ has its name
+        if len(others) >= MOST_HOSTS:
+            raise ConfigError(f"the list has {MOST_HOSTS} machines; remove some first")
+        is_known = len(others) < len(hosts)
+        place = next((at for at, each in enumerate(hosts) if each.name.lower() == host.name.lower()), len(others))
+        _write([*others[:place], host, *others[place:]])
     return is_known
 
 
 def remove_host(name: str) -> None:
     """Take a machine off the list; nothing changes on it. Raises ConfigError."""
-    found = find_hosts([name])[0]
-    _write([each for each in read_hosts() if each.name != found.name])
+    with _alone():
+        found = find_hosts([name])[0]
+        _write([each for each in read_hosts() if each.name != found.name])
 
 
 def find_hosts(names: Sequence[str]) -> list[Host]:
@@ -86,10 +91,26 @@ def split_names(text: str) -> list[str]:
     return names
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other program changes the list between reading and writing it. Raises ConfigError."""
+    lock = hosts_file().with_suffix(".lock")
+    try:
+        make_private_folder(lock.parent)
+        with file_lock(lock, _OTHERS_TAKE_S) as is_alone:
+            if not is_alone:
+                raise ConfigError("another program is changing the list of machines", "Try again")
+            yield
+    except OSError as error:
+        raise _not_writable(error) from error
+
+
 def _write(hosts: Sequence[Host]) -> None:
     try:
         write_private_json(hosts_file(), {"hosts": [host.model_dump() for host in hosts]})
     except OSError as error:
-        raise ConfigError(
-            f"the list of machines {printable(hosts_file())} cannot be written: {error.strerror or error}"
-        ) from error
+        raise _not_writable(error) from error
+
+
+def _not_writable(error: OSError) -> ConfigError:
+    return ConfigError(f"the list of machines {printable(hosts_file())} cannot be written: {error.strerror or error}")

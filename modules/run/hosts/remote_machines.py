@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
-from modules.files import FileFault, open_for_writing, open_regular, printable
+from modules.files import FileFault, open_regular, printable
 from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
 from modules.run.hosts.host import Host
+from modules.run.hosts.output_file import OutputFile
 from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
 from modules.run.hosts.stop_from_stdin import STOP_LINE
-from modules.run.join.allowed_paths import path_settings
+from modules.run.join.allowed_paths import paths_of_machine_0
+from modules.run.join.session import StopRequested, raise_on_stop_signals
 
 _JOINS: Final = "Joining the run at"  # train.py's first line, after which ssh has done its work
+_REFUSED: Final = "Training did not start: "  # of train.py, before why
+_FILES_ELSEWHERE: Final = (
+    "If its files are elsewhere, its entry in the list of machines says where, such as --set concepts.0.path=/data/cats"
+)
 _TAIL_BYTES: Final = 8 << 10
 _NOTICE_AFTER_S: Final = 3.0
 _STOPS_WITHIN_S: Final = 20.0  # once asked to
@@ -35,9 +41,9 @@ def join_arguments(config: TrainConfig, host: Host, address: str, resume: str = 
     The person who starts the run may read the same account's files over ssh anyway, so the paths of the config that
     exist here are allowed there without a question, and so is the family's code, which must be the same as here.
     """
-    named = [*(value for _, value in path_settings(config)), resume]
-    allowed = [value for value in dict.fromkeys(named) if value and _exists(value)]
     own = {assignment.partition("=")[0].strip() for assignment in host.settings}
+    named = [*(value for _, value in paths_of_machine_0(config, own)), resume]
+    allowed = [value for value in dict.fromkeys(named) if value and _exists(value)]
     trust = ["--trust_code"] if config.family.endswith(".py") and "family" not in own else []
     return [
         *("scripts/train.py", "--join", address, "--token_file", "-", "--stop_from_stdin"),
@@ -57,23 +63,27 @@ class RemoteMachine:
     def __init__(self, host: Host, argv: Sequence[str], log: Path) -> None:
         self.host, self._argv, self._log = host, list(argv), log
         self._process: subprocess.Popen[bytes] | None = None
+        self._output: OutputFile | None = None
 
     def start(self, token: str) -> None:
         """Start it. Raises HostError, and OSError if its log cannot be written."""
-        with os.fdopen(open_for_writing(self._log), "wb") as output:
-            try:
-                # a session of its own: Ctrl-C in this terminal is for the run, which stops all its machines together
-                process = subprocess.Popen(
-                    self._argv,
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    env=ssh_environment(),
-                    start_new_session=os.name != "nt",
-                )
-            except OSError as error:
-                raise not_startable(error) from error
-        self._process = process
+        output = OutputFile(self._log)
+        try:
+            # a session of its own: Ctrl-C in this terminal is for the run, which stops all its machines together
+            process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=ssh_environment(),
+                start_new_session=os.name != "nt",
+            )
+        except OSError as error:
+            output.close()
+            raise not_startable(error) from error
+        assert process.stdout is not None
+        output.copy(process.stdout)
+        self._process, self._output = process, output
         self._write(f"{token}\n".encode())
 
     @property
@@ -88,20 +98,25 @@ class RemoteMachine:
 
     def why_ended(self) -> TandemError:
         """One sentence about a machine that has ended early, with its last lines."""
+        if self._output is not None:
+            self._output.close()
         output = self.output()
         fault = ssh_fault(self.host, self.exit_code, output)
         if fault is not None and _JOINS not in output:
             return fault
         kinds: dict[int, type[TandemError]] = {BAD_CONFIG: ConfigError, NO_DATA: DataError}
-        said = last_lines(output) or "nothing"
+        _, was_refused, reason = output.rpartition(_REFUSED)
+        said = "it says" if was_refused else "its last lines"
+        more = f"All it printed is in {self._log}"
         return kinds.get(self.exit_code, HostError)(
-            f"{self.host} ended early ({self._how()}); its last lines: {said}",
-            f"All it printed is in {self._log}",
+            f"{self.host} ended early ({self._how()}); {said}: {last_lines(reason) or 'nothing'}",
+            f"{_FILES_ELSEWHERE}. {more}" if self.exit_code == NO_DATA else more,
         )
 
     def _how(self) -> str:
         """What its exit code means: that of ssh says nothing more."""
-        return "killed, or cut off" if self.exit_code == SSH_FAILED else f"exit code {self.exit_code}"
+        is_cut = self.exit_code == SSH_FAILED or self.exit_code < 0
+        return "killed, or cut off" if is_cut else f"exit code {self.exit_code}"
 
     def output(self) -> str:
         """The end of what it has printed."""
@@ -123,10 +138,12 @@ class RemoteMachine:
             self._process.wait()
 
     def close(self) -> None:
-        """Close its standard input."""
+        """Close its standard input and, once it has ended, its output."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
+        if self._output is not None:
+            self._output.close()
 
     def _write(self, data: bytes) -> None:
         assert self._process is not None
@@ -178,18 +195,34 @@ class RemoteMachines:
                 self._echo(str(machine.why_ended()))
 
     def finish(self, patience_s: float) -> None:
-        """Wait until all have ended; after `patience_s` they are asked to stop, and in the end left alone."""
-        for asked, within_s in enumerate((patience_s, _STOPS_WITHIN_S, _ENDS_WITHIN_S)):
-            if asked:
-                for machine in self._running():
-                    machine.stop()
-            if self._wait(within_s):
-                break
+        """Wait until all have ended; after `patience_s` they are asked to stop, and in the end left alone.
+
+        Ctrl-C asks them to end at once; at the next, they are left alone.
+        """
+        try:
+            with raise_on_stop_signals():
+                self._end_in_steps((patience_s, _STOPS_WITHIN_S, _ENDS_WITHIN_S))
+        except StopRequested:
+            with suppress(StopRequested), raise_on_stop_signals():
+                self._stop_all()  # with the next, at once
+                self._end_in_steps((0, _ENDS_WITHIN_S))
         for machine in self._running():
             machine.disconnect()
             self._echo(f"Note: {machine.host} has not answered the request to stop; look there for train.py.")
         for machine in self._machines:
             machine.close()
+
+    def _end_in_steps(self, patience_s: Sequence[float]) -> None:
+        """Wait, and ask them to stop before each wait but the first."""
+        for asked, within_s in enumerate(patience_s):
+            if asked:
+                self._stop_all()
+            if self._wait(within_s):
+                return
+
+    def _stop_all(self) -> None:
+        for machine in self._running():
+            machine.stop()
 
     def _running(self) -> list[RemoteMachine]:
         return [machine for machine in self._machines if not machine.has_ended]

@@ -52,8 +52,7 @@ def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Seq
     `own` are the names of the settings that this machine has chosen itself; `resume` is a backup to resume from;
     `allow` are folders and files given here; `ask` puts a question to a person.
     """
-    chosen = {*own, *OWN_FOLDERS, *_OF_MACHINE_0}
-    named = [each for each in [*path_settings(config), ("resume", resume)] if each[0] not in chosen]
+    named = [*paths_of_machine_0(config, own), ("resume", resume)]
     allowed = [Path(os.path.realpath(folder)) for folder in _allowed_folders(config, allow)]
     for name, value in named:
         found = _existing(value)
@@ -64,6 +63,12 @@ def check_paths(config: TrainConfig, own: Iterable[str], resume: str, allow: Seq
                 raise _refusal(name, value, found)
             _remember(found)
             allowed.append(found)
+
+
+def paths_of_machine_0(config: TrainConfig, own: Iterable[str]) -> list[tuple[str, str]]:
+    """(name, value) of the paths that a joining machine, which has chosen `own` itself, takes from machine 0."""
+    chosen = {*own, *OWN_FOLDERS, *_OF_MACHINE_0}
+    return [each for each in path_settings(config) if each[0] not in chosen]
 
 
 def path_settings(config: TrainConfig) -> list[tuple[str, str]]:

@@ -11,9 +11,15 @@ import pytest
 
 from modules.files import printable
 from modules.run.hosts.check import check_host, compare, run_there
-from modules.run.hosts.description import Description, HostGpu, describe_this_machine, description_line
+from modules.run.hosts.description import (
+    Description,
+    HostGpu,
+    describe_this_machine,
+    description_line,
+    find_description,
+)
 from modules.run.hosts.host import Host
-from modules.run.hosts.ssh_command import ssh_argv
+from modules.run.hosts.ssh_command import HostError, ssh_argv
 from tests.hosts import ROOT
 from tests.ports import free_port
 from tests.ssh_server import SshServer, skip_reason, ssh_server
@@ -138,8 +144,14 @@ def test_gpus_are_compared() -> None:
 def test_an_endless_answer_is_cut(server: SshServer, tmp_path: Path) -> None:
     talker = stand_in(tmp_path, "")
     (tmp_path / "python").write_text("#!/bin/sh\nexec yes\n")
-    _, output = run_there(changed(talker, port=server.port), [])
-    assert len(output) <= 64 << 10
+    with pytest.raises(HostError, match=r"prints more than 64 KiB before Tandem answers.*~/\.bashrc"):
+        run_there(changed(talker, port=server.port), [])
+
+
+def test_a_title_before_the_answer() -> None:
+    """As a login shell may set one, which ends no line."""
+    here = describe_this_machine()
+    assert find_description(f"Welcome\n\x1b]0;beta\x07{description_line(here)}\n") == here
 
 
 def test_nothing_of_a_host_is_an_option_or_asked_for(host: Host) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig
+from modules.run.folder.run_lock import file_lock
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts, hosts_file, read_hosts, remove_host
 from modules.run.hosts.remote_machines import join_arguments
@@ -72,6 +73,19 @@ def test_what_a_host_may_not_be(field: str, value: object) -> None:
     hosts_file().chmod(0o600)
     with pytest.raises(ConfigError, match=rf"hosts\.json is wrong in 'hosts\.0\.{field}.*move it away"):
         read_hosts()
+
+
+def test_programs_that_change_the_list_at_once_wait_for_each_other() -> None:
+    add_host(Host.make("beta", "me@10.0.0.2", "~/tandem"))
+    script = "import sys; from scripts.hosts import main; sys.exit(main(['add', 'gamma', 'me@10.0.0.3', '/']))"
+    with file_lock(hosts_file().with_suffix(".lock")):
+        other = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.DEVNULL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(1)
+        former = hosts_file().read_text()
+        hosts_file().write_text(former.replace("beta", "delta"))
+    assert other.wait(60) == 0
+    assert [host.name for host in read_hosts()] == ["delta", "gamma"]
 
 
 def test_files_that_are_not_believed() -> None:

@@ -1,0 +1,82 @@
+"""Machines that a run has started over ssh: their output, how they end, and how they are stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from modules.config import TrainConfig
+from modules.run.folder.run_folder import RunFolder
+from modules.run.hosts.host import Host
+from modules.run.hosts.output_file import OutputFile
+from modules.run.hosts.remote_machines import RemoteMachine, RemoteMachines, join_arguments
+
+BETA = Host.make("beta", "beta", "~/tandem", settings=["concepts.0.path=/data/cats"])
+TOKEN = "0" * 32
+
+
+def ended(tmp_path: Path, script: str) -> RemoteMachine:
+    """A machine whose ssh has run a line of sh instead."""
+    machine = RemoteMachine(BETA, ["sh", "-c", f"read token; {script}"], tmp_path / "host-beta.txt")
+    machine.start(TOKEN)
+    while not machine.has_ended:
+        time.sleep(0.01)
+    machine.close()
+    return machine
+
+
+def test_endless_output_does_not_fill_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "printed").write_bytes(b"x" * 100_000 + b"\nthe end\n")
+    output = OutputFile(tmp_path / "kept", most_bytes=70_000)
+    output.copy((tmp_path / "printed").open("rb"))
+    output.close()
+    kept = (tmp_path / "kept").read_bytes()
+    assert len(kept) <= 70_000
+    assert kept.startswith(b"(what was printed before is not kept)\n")
+    assert kept.endswith(b"x\nthe end\n")
+
+
+def test_why_a_machine_ended_is_what_its_program_says(tmp_path: Path) -> None:
+    """Not the lines before it; where the images are is said in its entry."""
+    said = "concepts: there is no folder 'data' on this machine."
+    error = ended(tmp_path, f'echo Joining the run at x; echo "Training did not start: {said}"; exit 4').why_ended()
+    assert error.message == f"beta ended early (exit code 4); it says: {said}"
+    assert error.exit_code == 4
+    assert "--set concepts.0.path=/data/cats" in error.advice
+    cut = ended(tmp_path, "echo Joining the run at x; kill -9 $$").why_ended()
+    assert cut.message == "beta ended early (killed, or cut off); its last lines: Joining the run at x"
+
+
+def test_what_a_machine_chooses_itself_is_not_allowed_to_it(tmp_path: Path) -> None:
+    """Its own paths, and where each machine writes, are not machine 0's."""
+    for name in ("images", "more", "runs", "cache"):
+        (tmp_path / name).mkdir()
+    config = TrainConfig.model_validate(
+        {
+            "concepts": [{"path": str(tmp_path / "images")}, {"path": str(tmp_path / "more")}],
+            "runs_dir": str(tmp_path / "runs"),
+            "cache_dir": str(tmp_path / "cache"),
+        }
+    )
+    arguments = join_arguments(config, BETA, "10.0.0.1:12356")
+    assert [text for text in arguments if text.startswith("--allow")] == [f"--allow={tmp_path / 'more'}"]
+
+
+def test_ctrl_c_while_waiting_for_a_machine_to_end(tmp_path: Path) -> None:
+    """The machine is asked to stop at once, instead of being left running."""
+    folder = RunFolder(tmp_path)
+    machines = RemoteMachines([BETA], folder, lambda _: None)
+    script = "import sys; sys.stdin.readline(); print(sys.stdin.readline(), sys.stdin.readline(), flush=True)"
+    machine = RemoteMachine(BETA, [sys.executable, "-c", script], tmp_path / "host-beta.txt")
+    machines._machines.append(machine)
+    machine.start(TOKEN)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    machines.finish(60.0)
+    timer.join()
+    assert machine.exit_code == 0
+    assert machine.output().split() == ["stop", "stop"]
