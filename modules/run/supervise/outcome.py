@@ -103,6 +103,8 @@ def outcome_message(outcome: RunOutcome, folder: RunFolder) -> str:
         ]
     if failure.advice:
         lines.append(f"  What to try: {failure.advice}")
+    if not at_startup and "--resume" not in failure.advice and any(folder.backup_dir.glob("step-*")):
+        lines.append(f"  To continue from the newest backup: --resume latest --run_name {folder.name}")
     if not at_startup and failure.traceback:
         lines.append(f"  Full traceback: {folder.log_file(failure.rank)}")
     elif not at_startup:

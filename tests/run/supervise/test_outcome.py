@@ -79,6 +79,14 @@ def test_message_names_rank_host_cause_fix_and_log() -> None:
         assert line == "Training stopped: rank 0 on a failed while training."
 
 
+def test_message_says_how_to_go_on_if_there_is_a_backup(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "x")
+    outcome = decide_outcome(RunEvidence(1, events=EventSummary([{"type": "step"}]), failures=[OOM]))
+    assert "--resume" not in outcome_message(outcome, folder)
+    (folder.backup_dir / "step-000020").mkdir(parents=True)
+    assert "  To continue from the newest backup: --resume latest --run_name x" in outcome_message(outcome, folder)
+
+
 def test_joined_machine_reports_failures_as_failures() -> None:
     folder = RunFolder(Path("runs/x"))
     failure = Failure(2, "b", "data", "A picture is gone", "", "Traceback")
