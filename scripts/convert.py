@@ -192,6 +192,8 @@ def check_paths(source: Path, out: Path, options: argparse.Namespace) -> None:
         raise ConfigError(f"{str(out)!r} ends in .safetensors, but --layout writes a folder; name a folder.")
     if out.is_dir():
         raise ConfigError(f"{str(out)!r} is an existing folder; choose another name.")
+    if (options.layout is not None or (options.merge and source.is_dir())) and (out.exists() or out.is_symlink()):
+        raise ConfigError(f"{str(out)!r} exists and is no folder, and the result is one; choose another name.")
     if out.exists() and (not options.overwrite or out.samefile(source)):
         raise ConfigError(f"{str(out)!r} already exists; choose another name, or add --overwrite.")
     if source.is_dir() and source.resolve() in out.resolve().parents:
@@ -231,18 +233,20 @@ def refuse_other_kinds(source: Path, kind: FileType, options: argparse.Namespace
     if options.to == "single_file":
         advice = {
             "model": "Use --to dtype to change its number format.",
+            "transformer": "Use --to dtype to change its number format.",
             "lora": "A LoRA stays a separate file; --to kohya writes what ComfyUI, A1111 and Forge read.",
         }.get(kind, "")
         raise ConfigError(
             f"{str(source)!r} is a file with {DESCRIPTIONS[kind]}; --to single_file takes a diffusers folder.", advice
         )
     takes: FileType = "embedding" if options.to == "embedding" else "model" if options.layout is not None else "lora"
-    if options.to == "dtype" or kind in (takes, "other"):
+    if options.to == "dtype" or kind in (takes, "other") or (kind == "transformer" and takes == "model"):
         return
-    if options.to == "diffusers" and kind == "model":
+    if options.to == "diffusers" and kind in ("model", "transformer"):
+        weights = "its weights are not needed" if kind == "model" else "all but the transformer is copied from it"
         raise ConfigError(
             f"{str(source)!r} holds weights only; a diffusers folder also needs configs and tokenizers.",
-            "Add --layout FOLDER, a diffusers folder of the same architecture; its weights are not needed.",
+            f"Add --layout FOLDER, a diffusers folder of the same architecture; {weights}.",
         )
     needs = f"--to {options.to}{' with --layout' if options.layout is not None else ''}"
     advice = {"lora": "Omit --layout.", "embedding": "diffusers reads it as it is."}.get(kind, "")

@@ -170,7 +170,10 @@ def _require_whole_model(file: Path) -> None:
     with SafetensorsFile(file) as opened:
         kind = detect_file_type(opened.names)
     if kind != "model":
-        advice = "Give it as --lora, and its base model as --model." if kind == "lora" else ""
+        advice = {
+            "lora": "Give it as --lora, and its base model as --model.",
+            "transformer": "Make a folder of it and its base model: scripts/convert.py --to diffusers --layout FOLDER.",
+        }.get(kind, "")
         raise ConfigError(f"--model: {str(file)!r} is {DESCRIPTIONS[kind]}, not a whole model.", advice)
 
 

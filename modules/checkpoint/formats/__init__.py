@@ -12,7 +12,7 @@ from modules.checkpoint.formats.lora import (
     write_lora,
 )
 from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
-from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits, oft_limits
+from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits, name_limits, oft_limits
 from modules.checkpoint.formats.lora_origin import of_family as lora_of_family
 from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
 from modules.checkpoint.formats.lycoris import Factor, LohaWeights, LokrWeights, adapter_tensors
@@ -53,6 +53,7 @@ __all__ = [
     "merge_into_file",
     "merge_into_folder",
     "merged_weight",
+    "name_limits",
     "oft_limits",
     "read_adapter",
     "read_diffusers_folder",

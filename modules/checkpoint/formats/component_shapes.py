@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,6 +36,14 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
         name if name.startswith(("text_model.", "text_projection.")) else f"text_model.{name}": shape
         for name, shape in names.items()
     }
+
+
+def require_all_tensors(component: str, names: Iterable[str], model: DiffusersFolder) -> None:
+    """Raises ConfigError if one of the component's tensors is not among the `names` of those in its files."""
+    if missing := sorted(expected_shapes(component, model).keys() - set(names)):
+        raise ConfigError(
+            f"{str(model.folder)!r}: {component} has no {missing[0]!r}, which its config.json requires.", WHOLE_LAYOUT
+        )
 
 
 def _module(component: str, config: dict[str, Any]) -> torch.nn.Module:

@@ -77,7 +77,7 @@ def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefi
             "ComfyUI reads diffusers' names of these models: use --to diffusers.",
         )
     write_lora(out, weights, layout, prefixes, metadata, dtype or stored)
-    return limits_of_layout(weights, layout, out.name)
+    return limits_of_layout(weights, layout, out.name, prefixes)
 
 
 def lora_metadata(metadata: Mapping[str, str], architecture: str, out: Path, rank: int) -> dict[str, str]:

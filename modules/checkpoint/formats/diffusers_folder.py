@@ -57,6 +57,7 @@ class ComponentWeights:
             if pickles:
                 SafetensorsFile(pickles[0])  # raises and explains why
             raise ConfigError(f"{str(folder)!r} has no weights (no .safetensors file).", _WHOLE_FOLDER)
+        _require_shards(folder)
         with ExitStack() as opening:
             for file in files:
                 opened = opening.enter_context(SafetensorsFile(file))
@@ -85,6 +86,19 @@ class ComponentWeights:
     def stored_dtype(self, name: str) -> torch.dtype:
         """The dtype of one tensor, without reading it."""
         return self._file_of[name].stored_dtype(name)
+
+
+def _require_shards(folder: Path) -> None:
+    """Raises ConfigError if a file that an index names is missing."""
+    for index in folder.glob("*.safetensors.index.json"):
+        if index.with_name(index.name.removesuffix(".index.json")).is_file():
+            continue
+        named = read_json_object(index, f"{str(folder)!r} is incomplete").get("weight_map")
+        for file in sorted({str(name) for name in named.values()} if isinstance(named, dict) else ()):
+            if not (folder / file).is_file():
+                raise ConfigError(
+                    f"{str(folder)!r} is incomplete: there is no {file}, which {index.name} names.", _WHOLE_FOLDER
+                )
 
 
 def convert_folder_dtype(folder: Path, dtype: torch.dtype) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from modules.checkpoint.formats.conversion import detect_architecture, lora_metadata
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
 from modules.checkpoint.formats.lora import adapter_file, read_lora, write_lora
+from modules.checkpoint.formats.lora_limits import limits_of_layout
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, Layout, LoraWeights, has_kohya_names
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
 from modules.checkpoint.formats.single_file import architecture_of
@@ -54,6 +55,12 @@ def extract_lora(base: Path, tuned: Path, out: Path, rank: int, dtype: torch.dty
                         "Give two models of the same architecture.",
                     )
                 change = second.read(other).double() - first.read(name).double()
+                if not bool(change.isfinite().all()):
+                    raise ConfigError(
+                        f"{component}.{name} of {str(base)!r} or of {str(tuned)!r} contains values that are no finite "
+                        "numbers.",
+                        "That model is damaged: copy or download it again, or take an earlier save of the training.",
+                    )
                 if not bool(change.any()):
                     continue
                 if not _is_layer(name, change):
@@ -67,11 +74,14 @@ def extract_lora(base: Path, tuned: Path, out: Path, rank: int, dtype: torch.dty
     metadata = lora_metadata({}, architecture, out, rank)
     layout: Layout = "kohya" if has_kohya_names(found, names) else "diffusers"
     write_lora(out, found, layout, names, metadata, dtype or torch.float32)
-    return f"{left_out} weights of norms, biases and embeddings differ as well; no LoRA holds them." * bool(left_out)
+    lost = f"{left_out} weights of norms, biases and embeddings differ as well; no LoRA holds them." * bool(left_out)
+    return f"{lost} {limits_of_layout(found, layout, out.name, names)}".strip()
 
 
 def resize_lora(source: Path, out: Path, rank: int, dtype: torch.dtype | None, prefixes: Prefixes) -> str:
     """Write the LoRA `source` with at most `rank` in each layer, in its own layout.
+
+    It is in diffusers' if kohya's has no names for the model.
 
     Returns how much of it is kept. Raises ConfigError if it is no LoRA.
     """
@@ -91,8 +101,10 @@ def resize_lora(source: Path, out: Path, rank: int, dtype: torch.dtype | None, p
         resized.append(_adapter(one.submodule, one.module, down.view(-1, *one.down.shape[1:]), up, one.magnitude))
     own = next(iter(stored)) if len(stored) == 1 else torch.float32
     header = lora_metadata(metadata, architecture, out, rank)
-    write_lora(out, resized, "kohya" if is_kohya else "diffusers", names, header, dtype or own)
-    return f"{(kept / whole) ** 0.5 if whole else 1:.1%} of the LoRA's norm is kept at rank {rank}."
+    layout: Layout = "kohya" if is_kohya and has_kohya_names(resized, names) else "diffusers"
+    write_lora(out, resized, layout, names, header, dtype or own)
+    share = f"{(kept / whole) ** 0.5 if whole else 1:.1%} of the LoRA's norm is kept at rank {rank}."
+    return f"{share} {limits_of_layout(resized, layout, out.name, names)}".strip()
 
 
 def _plain(name: str) -> str:

@@ -8,12 +8,14 @@ from typing import Final, Literal
 
 from modules.checkpoint.formats.lora import is_adapter
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
+from modules.checkpoint.formats.transformer_names import is_transformer_file
 from modules.config import ConfigError
 
-FileType = Literal["model", "lora", "embedding", "other"]
+FileType = Literal["model", "transformer", "lora", "embedding", "other"]
 
 DESCRIPTIONS: Final[dict[FileType, str]] = {
     "model": "a whole model",
+    "transformer": "the transformer of a flow-matching model",
     "lora": "a LoRA",
     "embedding": "an embedding",
     "other": "neither a model, a LoRA nor an embedding",
@@ -28,6 +30,8 @@ _ARCHITECTURES: Final = {
 
 def detect_file_type(names: Collection[str]) -> FileType:
     """The type of a file, from the names of its tensors; "model" means the original layout."""
+    if is_transformer_file(names):
+        return "transformer"
     if any(name.startswith("model.diffusion_model.") for name in names):
         return "model"
     if is_adapter(names):
@@ -55,6 +59,11 @@ def require_diffusers_folder(folder: Path) -> None:
         raise ConfigError(
             f"{str(folder)!r} is {'a backup, which only Tandem can read' if is_backup else 'the folder of a run'}.",
             f"Give the model that the run saved: {str(model)!r}.",
+        )
+    if (folder.absolute().parent / "model_index.json").is_file():
+        raise ConfigError(
+            f"{str(folder)!r} is one component of a diffusers folder.",
+            f"Give the whole model: {str(folder.absolute().parent)!r}.",
         )
     files = sorted(folder.glob("*.safetensors"))
     for file in files:

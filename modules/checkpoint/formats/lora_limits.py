@@ -7,22 +7,33 @@ would use rightly depends on its base model and would be wrong everywhere else.
 
 Alpha: in diffusers' layout it is in the header, which ComfyUI (comfy/weight_adapter/lora.py) and Forge do not read:
 without a tensor `alpha` they take 1 for alpha / rank.
+
+Names: ComfyUI (comfy/lora.py, model_lora_keys_unet; comfy/utils.py, flux_to_diffusers) knows diffusers' names of all
+layers of the flow-matching transformers but a few of FLUX.2 and Chroma, whose part of a LoRA it leaves out.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
-from modules.checkpoint.formats.lora_weights import Layout, LoraWeights
+from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, LoraWeights, has_kohya_names
+
+_UNKNOWN_TO_COMFYUI: Final = re.compile(
+    r"(^|\.)((double|single)_stream_modulation\w*|time_guidance_embed|distilled_guidance_layer)\."
+)
 
 
-def limits_of_layout(weights: Iterable[LoraWeights], layout: Layout, file: str) -> str:
-    """A sentence if programs that read `layout` will use these adapters otherwise than Tandem; else empty."""
+def limits_of_layout(weights: Iterable[LoraWeights], layout: Layout, file: str, prefixes: AdapterPrefixes) -> str:
+    """Sentences if programs that read `layout` will use these adapters otherwise than Tandem; else empty."""
     adapters = list(weights)
     if layout == "kohya":
         return dora_limits(file) if any(each.magnitude is not None for each in adapters) else ""
     factors = {each.alpha / each.rank for each in adapters} - {1.0}
-    return alpha_limits(file, min(factors), max(factors)) if factors else ""
+    named = has_kohya_names(adapters, prefixes)
+    alpha = alpha_limits(file, min(factors), max(factors), has_kohya_names=named) if factors else ""
+    return f"{alpha} {name_limits(file, (each.module for each in adapters))}".strip()
 
 
 def dora_limits(file: str) -> str:
@@ -36,11 +47,26 @@ def dora_limits(file: str) -> str:
 
 def alpha_limits(file: str, least: float, most: float, *, has_kohya_names: bool = True) -> str:
     """The sentence on alpha in diffusers' layout; `least` and `most` are alpha / rank of its layers."""
-    instead = "give them the kohya layout" if has_kohya_names else "train with alpha equal to the rank"
+    resized = (
+        "train with alpha equal to the rank, or write it again with scripts/convert.py --resize, which makes it so"
+    )
+    instead = "give them the kohya layout" if has_kohya_names else resized
     factor = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
     return (
         f"{file} has its alpha in the header, which diffusers, peft and Tandem read. ComfyUI and Forge do not: there "
         f"its strength is as if alpha were the rank, so set it to {factor}, or {instead}."
+    )
+
+
+def name_limits(file: str, modules: Iterable[str]) -> str:
+    """The sentence on layers of which ComfyUI does not know diffusers' names; empty if there are none."""
+    found = [module for module in modules if _UNKNOWN_TO_COMFYUI.search(module)]
+    if not found:
+        return ""
+    some = f"{len(found)} layers, such as {found[0]}," if len(found) > 1 else found[0]
+    return (
+        f"ComfyUI leaves out what {file} has for {some} whose names it does not know. Train with lora_targets "
+        "attention_mlp, or merge it into the model (scripts/convert.py --merge)."
     )
 
 

@@ -39,11 +39,11 @@ _LAYERS: Final = (
     ("flux2", re.compile(r"to_qkv_mlp_proj|(double|single)_stream_modulation|_ff_linear_(in|out)")),
     ("chroma", re.compile(r"distilled_guidance_layer")),
     ("flux", re.compile(r"single_transformer_blocks_\d+_norm_linear|img_mod_lin|_\d+_modulation_lin")),
-    ("krea2", re.compile(r"attn_to_gate|text_fusion")),
+    ("krea2", re.compile(r"attn_to_gate|text_fusion|txtfusion|_attn_w[qkvo]_")),
     ("z_image", re.compile(r"(^|_)(layers|noise_refiner|context_refiner)_\d+_(attention_|feed_forward_w\d)")),
     ("flux or chroma", re.compile(r"single_transformer_blocks_")),
     ("qwen_image", re.compile(r"transformer_blocks_\d+_(img|txt)_(mlp|mod)")),
-    ("stable_diffusion_3", re.compile(r"transformer_blocks_\d+_ff_context_net")),
+    ("stable_diffusion_3", re.compile(r"transformer_blocks_\d+_ff_context_net|joint_blocks_\d+_")),
 )
 # Of families that names reveal. FLUX's variants share names; sd-scripts (library/sai_model_spec.py) declares the same.
 _NAMED_ARCHITECTURES: Final = {
@@ -61,7 +61,7 @@ _UNET: Final = re.compile(r"(base_model\.model\.)?(unet\.|lora_unet_)(down|mid|u
 def lora_architecture(file: SafetensorsFile) -> str:
     """The modelspec name of the model that a LoRA is for, declared or seen by its tensors; empty if unknown."""
     declared = file.metadata.get("modelspec.architecture", "").partition("/")[0]
-    if not declared and (family := _named_family(file.names)):
+    if not declared and (family := named_family(file.names)):
         return _NAMED_ARCHITECTURES.get(family, "")
     if declared or any(word in name for name in file.names for word in _SDXL_ONLY):
         return declared or SDXL
@@ -74,7 +74,7 @@ def lora_family(path: Path) -> str:
     with SafetensorsFile(path) as file:
         if declared := family_of_architecture(file.metadata.get("modelspec.architecture", "")):
             return declared
-        if named := _named_family(file.names):
+        if named := named_family(file.names):
             return named
         is_unet = any(_UNET.match(name) for name in file.names)
         return family_of_architecture(lora_architecture(file)) if is_unet else ""
@@ -92,6 +92,7 @@ def family_of_architecture(architecture: str) -> str:
     return next((family for start, family in _DECLARED.items() if name.startswith(start)), "")
 
 
-def _named_family(names: Iterable[str]) -> str:
+def named_family(names: Iterable[str]) -> str:
+    """The family that the layers in a LoRA or a transformer's file show; empty if none is the only one to have them."""
     flat = [name.replace(".", "_") for name in names]
     return next((family for family, layer in _LAYERS if any(layer.search(name) for name in flat)), "")

@@ -19,10 +19,13 @@ from torch import Tensor
 from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_magnitude
 from modules.checkpoint.formats.lora_weights import LoraWeights, require_tensor
 from modules.checkpoint.formats.transformer_names import TABLES
+from modules.config import ConfigError
 
 TRANSFORMER: Final = "transformer"
-_PREFIXES: Final = ("lora_unet_", "lora_transformer_", "diffusion_model.")
-_DOWN: Final = {".lora_down.weight": ".lora_up.weight", ".lora_A.weight": ".lora_B.weight"}
+# The last two, diffusers' names, as Qwen-Image-Lightning and DiffSynth have them: ComfyUI knows them, too.
+_PREFIXES: Final = ("lora_unet_", "lora_transformer_", "diffusion_model.", "transformer.", "")
+_PEFT: Final = ".lora_A.weight"
+_DOWN: Final = {".lora_down.weight": ".lora_up.weight", _PEFT: ".lora_B.weight"}
 _NUMBER: Final = re.compile(r"(blocks|layers|norms|refiner)_(\d{1,4})_")
 # What tells FLUX.1 and Chroma from FLUX.2: the rows of an MLP's first layer, in widths of the model.
 _MLP_ROWS: Final = {"flux": 4, "chroma": 4, "flux2": 6}
@@ -34,12 +37,18 @@ def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[li
     Raises ConfigError if a tensor is missing or damaged.
     """
     downs = {name.removesuffix(end): (name, end) for name in tensors for end in _DOWN if name.endswith(end)}
-    if not downs or not all(stem.startswith(_PREFIXES) for stem in downs):
-        return None
+    if not downs or any(stem.startswith("transformer.") and end == _PEFT for stem, (_, end) in downs.items()):
+        return None  # diffusers' layout, whose header has alpha
     ups = {stem: require_tensor(file, tensors, stem + _DOWN[end]) for stem, (_, end) in downs.items()}
     shapes = {stem: (len(ups[stem]), tensors[name].shape[1:].numel()) for stem, (name, _) in downs.items()}
-    layers = next((found for found in _tables() if _fits(*found, shapes)), None)
+    named = [table for table in _tables() if all(_flat(stem)[0] in table[1] for stem in shapes)]
+    layers = next((table for table in named if _fits(*table, shapes)), None)
     if layers is None:
+        if named:
+            raise ConfigError(
+                f"{str(file)!r} is damaged: a layer has another number of rows than in any model with these names.",
+                "Copy or download it again.",
+            )
         return None
     found: list[LoraWeights] = []
     used: set[str] = set()
@@ -78,12 +87,10 @@ def _tables() -> Iterator[tuple[str, Mapping[str, Sequence[str]]]]:
 
 
 def _fits(family: str, layers: Mapping[str, Collection[str]], shapes: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether all layers with these rows and columns are of the family."""
+    """Whether all layers with these rows and columns, which have names of the family, are of it."""
     widths = _MLP_ROWS.get(family, 0)
     for stem, (rows, columns) in shapes.items():
         flat, _ = _flat(stem)
-        if flat not in layers:
-            return False
         if flat == "single_blocks_*_linear1" and rows != (3 + widths) * columns:
             return False
         if flat in ("double_blocks_*_img_mlp_0", "double_blocks_*_txt_mlp_0") and rows != widths * columns:

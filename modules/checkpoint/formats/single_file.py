@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from modules.checkpoint.formats.component_shapes import expected_shapes
+from modules.checkpoint.formats.component_shapes import expected_shapes, require_all_tensors
 from modules.checkpoint.formats.diffusers_folder import (
     ComponentWeights,
     DiffusersFolder,
@@ -38,6 +38,7 @@ from modules.checkpoint.formats.original_names import (
 from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
 from modules.checkpoint.formats.tensor_forms import is_of_shape, original_shape, to_diffusers, to_original
 from modules.checkpoint.formats.transformer_names import PREFIX, TransformerLayout, transformer_layout
+from modules.checkpoint.formats.whole_transformer import SAME_ARCHITECTURE, of_family, require_whole
 from modules.config import ConfigError
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
 from modules.files import remove_tree
@@ -196,11 +197,13 @@ def _to_original(
                 f"{model.pipeline}.",
                 "Use the diffusers folder.",
             )
+    if component in ("transformer", "unet"):
+        require_all_tensors(component, source.names, model)
     tensors = {}
     for original_name, pieces in sources.items():
         pieces.sort(key=lambda piece: piece[0].part or 0)
         names = [name for _, name in pieces]
-        _require_whole(model, component, original_name, pieces)
+        _require_parts(model, component, original_name, pieces)
         shape = original_shape(pieces[0][0], source.shape(names[0]))
         if pieces[0][0].part is not None:
             shape = (sum(source.shape(name)[0] for name in names), *shape[1:])
@@ -210,7 +213,7 @@ def _to_original(
     return tensors | _missing_last_layer(component, tensors, model)
 
 
-def _require_whole(
+def _require_parts(
     model: DiffusersFolder, component: str, original: str, pieces: Sequence[tuple[OriginalName, str]]
 ) -> None:
     """Raises ConfigError if a part of a concatenated tensor is missing."""
@@ -246,25 +249,32 @@ def _from_original(
 ) -> Iterator[tuple[str, LazyTensor]]:
     """The tensors of one component under diffusers' names, with the shapes that `layout` requires."""
     own = set(source.names)
+    needed: dict[str, tuple[OriginalName, tuple[int, ...]]] = {}
     for name, shape in expected_shapes(component, layout).items():
         original = mapper(name, layout.components[component])
         if original is not None and component == "transformer" and original.name not in own:
             bare = original.name.removeprefix(PREFIX)
-            original = replace(original, name=bare if bare in own else PREFIX + bare)
+            original = replace(original, name=PREFIX + bare if PREFIX + bare in own else bare)
         if original is None or original.name not in own:
             missing = name if original is None else original.name
+            what = "the transformer of a model" if component == "transformer" else "a whole model"
             raise ConfigError(
-                f"{str(source.path)!r} has no {missing!r}, which {component} of a {layout.pipeline} needs.",
-                "Is it a whole model of the same architecture as the layout?",
+                f"{str(source.path)!r} has no {missing!r}, which {component} of a {layout.pipeline} needs"
+                f"{of_family(source)}.",
+                f"Is it {what} of the same architecture as the layout?",
             )
         stored = source.shape(original.name)
         if not is_of_shape(original, shape, stored):
-            needed = [*original_shape(original, shape)] if original.part is None else f"{[*shape]} as a part of it"
+            wanted = [*original_shape(original, shape)] if original.part is None else f"{[*shape]} as a part of it"
             raise ConfigError(
                 f"{str(source.path)!r}: {original.name!r} has the shape {list(stored)}, but {component} of the layout "
-                f"{str(layout.folder)!r} requires {needed}.",
-                "Give the layout of a model of the same architecture.",
+                f"{str(layout.folder)!r} requires {wanted}.",
+                SAME_ARCHITECTURE,
             )
+        needed[name] = (original, shape)
+    if component == "transformer":
+        require_whole(source, needed, f"{component} of the layout {str(layout.folder)!r}")
+    for name, (original, shape) in needed.items():
         chosen = dtype or source.stored_dtype(original.name)
         yield name, LazyTensor(shape, chosen, partial(_read_as_diffusers, source, original, shape))
 

@@ -17,6 +17,7 @@ from modules.checkpoint.formats import (
     alpha_limits,
     dora_limits,
     kohya_key_prefixes,
+    name_limits,
     oft_limits,
     read_adapter,
     read_embedding,
@@ -27,7 +28,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.diffusion.dtypes import DTYPES
 from modules.distributed import Weights
 from modules.families._family import Family
-from modules.training.methods.adapter_layers import NAMES, layer_sizes
+from modules.training.methods.adapter_layers import NAMES, adapted_layers, layer_sizes
 from modules.training.methods.lora import (
     adapter_names,
     add_lora,
@@ -85,10 +86,11 @@ def file_limits(family: Family, config: TrainConfig) -> list[str]:
     """What other programs will not take from the files that the run saves: a sentence for each of them."""
     if config.method != "lora" or not family.adapter_prefixes:
         return []
-    if config.lora_algorithm != "lora":
-        return [oft_limits(LORA_FILES[_layouts(family, config)[0]])] if config.lora_algorithm == "oft" else []
     layouts, sizes = _layouts(family, config), layer_sizes(family.model)
-    found = []
+    unknown = name_limits(LORA_FILES["diffusers"], (name for name, _ in adapted_layers(family.model)))
+    found = [unknown] if "diffusers" in layouts and unknown else []
+    if config.lora_algorithm != "lora":
+        return [oft_limits(LORA_FILES[layouts[0]])] if config.lora_algorithm == "oft" else found
     if "kohya" in layouts and lora_size(family).dora:
         found.append(dora_limits(LORA_FILES["kohya"]))
     factors = {size.alpha / size.rank for size in sizes} - {1.0}

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from modules.checkpoint.formats import LoraWeights, read_lora, write_lora
+from modules.config import ConfigError
 from modules.diffusion.quiet_libraries import quiet_libraries
 from scripts.convert import main
 
@@ -141,3 +142,50 @@ def test_loras_of_flow_models_keep_diffusers_names(
     assert convert(tmp_path / "either.safetensors", tmp_path / "same.safetensors", "--to", "diffusers") == 0
     assert convert(flow("z_image"), tmp_path / "x", "--merge", tmp_path / "either.safetensors") == 2
     assert "it belongs to the family flux or chroma" in capsys.readouterr().err
+
+
+def test_a_lora_in_kohyas_layout_is_resized_and_named_for_comfyui(
+    flow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its header has no alpha that ComfyUI would miss, and its note says which layers ComfyUI does not know."""
+    stems = ("lora_unet_double_blocks_0_img_attn_qkv", "lora_unet_double_stream_modulation_img_lin")
+    rows = {stems[0]: 48, stems[1]: 96}
+    save_file(
+        {
+            **{f"{stem}.lora_down.weight": torch.randn(2, 16) for stem in stems},
+            **{f"{stem}.lora_up.weight": torch.randn(rows[stem], 2) for stem in stems},
+            **{f"{stem}.alpha": torch.tensor(1.0) for stem in stems},
+        },
+        tmp_path / "cats.safetensors",
+    )
+    assert convert(tmp_path / "cats.safetensors", tmp_path / "same.safetensors", "--to", "diffusers") == 0
+    note = capsys.readouterr().err
+    assert "or write it again with scripts/convert.py --resize" in note
+    assert "ComfyUI leaves out what same.safetensors has for double_stream_modulation_img.linear" in note
+    assert convert(tmp_path / "cats.safetensors", tmp_path / "small.safetensors", "--resize", "--rank", 2) == 0
+    assert "header" not in capsys.readouterr().err
+    before = {one.module: one.delta() for one in read_lora(tmp_path / "cats.safetensors", FLOW)}
+    for one in read_lora(tmp_path / "small.safetensors", FLOW):
+        assert one.alpha == one.rank
+        assert torch.allclose(one.delta(), before.pop(one.module), atol=1e-5)
+    assert not before
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_diffusers_names_with_kohyas_matrices_are_read(prefix: str, tmp_path: Path) -> None:
+    """Qwen-Image-Lightning has them without a prefix."""
+    stem = f"{prefix}transformer_blocks.3.attn.to_q"
+    matrices = {f"{stem}.lora_{side}.weight": torch.ones(2, 2) for side in ("up", "down")}
+    save_file(matrices | {f"{stem}.alpha": torch.tensor(1.0)}, tmp_path / "cats.safetensors")
+    (read,) = read_lora(tmp_path / "cats.safetensors", FLOW)
+    assert (read.module, read.alpha) == ("transformer_blocks.3.attn.to_q", 1.0)
+
+
+def test_a_fused_layer_with_wrong_rows_is_damaged(tmp_path: Path) -> None:
+    stem = "lora_unet_double_blocks_0_img_attn_qkv"
+    save_file(
+        {f"{stem}.lora_down.weight": torch.ones(2, 16), f"{stem}.lora_up.weight": torch.ones(47, 2)},
+        tmp_path / "cats.safetensors",
+    )
+    with pytest.raises(ConfigError, match="another number of rows than in any model with these names"):
+        read_lora(tmp_path / "cats.safetensors", FLOW)

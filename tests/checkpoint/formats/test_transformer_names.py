@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,7 +102,7 @@ def test_a_file_keeps_its_number_format_and_needs_a_whole_model(
     assert convert(source, tmp_path / "one.safetensors", "--to", "single_file") == 0
     assert {tensor.dtype for tensor in load_file(tmp_path / "one.safetensors").values()} == {torch.bfloat16}
     key = "layers.0.attention.to_k.weight"
-    for missing, words in (({key}, "not all tensors that make up 'layers.0.attention.qkv.weight'"), (set(), "strange")):
+    for missing, words in (({key}, "transformer has no 'layers.0.attention.to_k.weight'"), (set(), "strange")):
         kept = {name: tensor for name, tensor in tensors.items() if name not in missing}
         save_file(kept if missing else kept | {"strange": torch.ones(1)}, source / WEIGHTS)
         assert convert(source, tmp_path / "two.safetensors", "--to", "single_file") == 2
@@ -109,6 +111,90 @@ def test_a_file_keeps_its_number_format_and_needs_a_whole_model(
     assert "which transformer of a Krea2Pipeline needs" in capsys.readouterr().err
     assert not (tmp_path / "two.safetensors").exists()
     assert not (tmp_path / "x").exists()
+
+
+def with_scale(tensors: dict[str, Tensor]) -> None:
+    tensors["double_blocks.0.img_attn.qkv.scale_weight"] = torch.tensor(0.01)
+
+
+def with_another_block(tensors: dict[str, Tensor]) -> None:
+    tensors["double_blocks.1.img_mlp.0.bias"] = torch.ones(2)
+
+
+def in_whole_numbers(tensors: dict[str, Tensor]) -> None:
+    tensors["img_in.weight"] = tensors["img_in.weight"].to(torch.int8)
+
+
+def with_wide_layer(tensors: dict[str, Tensor]) -> None:
+    tensors["single_blocks.0.linear1.weight"] = tensors["single_blocks.0.linear1.weight"].repeat(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (with_scale, "is quantised: its weights are to be multiplied by 'double_blocks.0.img_attn.qkv.scale_weight'"),
+        (with_another_block, "has no place (the file belongs to the family flux)"),
+        (in_whole_numbers, "'img_in.weight' is of whole numbers, so the file is quantised"),
+        (with_wide_layer, "has 224 rows, but transformer of the layout"),
+    ],
+)
+def test_what_would_be_lost_of_a_transformer_is_refused(
+    change: Callable[[dict[str, Tensor]], None],
+    words: str,
+    flow: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "one.safetensors"
+    assert convert(flow("flux"), file, "--to", "single_file") == 0
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    assert convert(file, tmp_path / "out", "--to", "diffusers", "--layout", flow("flux")) == 2
+    assert words in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["one.safetensors"]
+
+
+def test_other_components_of_a_whole_file_come_from_the_layout(flow: Any, tmp_path: Path) -> None:
+    file = tmp_path / "one.safetensors"
+    assert convert(flow("z_image"), file, "--to", "single_file") == 0
+    tensors = {f"model.diffusion_model.{name}": tensor for name, tensor in load_file(file).items()}
+    save_file(tensors | {"vae.x": torch.ones(1), "model.diffusion_model.norm_final.weight": torch.ones(1)}, file)
+    assert convert(file, tmp_path / "out", "--to", "diffusers", "--layout", flow("z_image")) == 0
+    assert equal(load_file(tmp_path / "out" / WEIGHTS), load_file(flow("z_image") / WEIGHTS))
+
+
+def test_a_folder_with_a_missing_tensor_or_file_becomes_no_single_file(
+    flow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(flow("flux"), folder)
+    tensors = load_file(folder / WEIGHTS)
+    del tensors["x_embedder.weight"]
+    save_file(tensors, folder / WEIGHTS)
+    assert convert(folder, tmp_path / "one.safetensors", "--to", "single_file") == 2
+    assert "transformer has no 'x_embedder.weight'" in capsys.readouterr().err
+    (folder / WEIGHTS).rename(folder / "transformer" / "a-1-of-2.safetensors")
+    index = {"weight_map": {"x_embedder.weight": "a-2-of-2.safetensors"}}
+    (folder / "transformer" / "a.safetensors.index.json").write_text(json.dumps(index))
+    assert convert(folder, tmp_path / "one.safetensors", "--to", "single_file") == 2
+    assert "there is no a-2-of-2.safetensors, which a.safetensors.index.json names" in capsys.readouterr().err
+    assert convert(folder / "transformer", tmp_path / "one.safetensors", "--to", "single_file") == 2
+    assert f"Give the whole model: {str(folder)!r}" in capsys.readouterr().err
+
+
+def test_a_transformer_file_is_called_by_its_name(
+    flow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.safetensors"
+    assert convert(flow("flux"), file, "--to", "single_file") == 0
+    assert convert(file, tmp_path / "x.safetensors", "--to", "diffusers") == 2
+    assert "Add --layout FOLDER" in capsys.readouterr().err
+    assert convert(file, tmp_path / "x.safetensors", "--to", "kohya") == 2
+    assert "is the transformer of a flow-matching model; --to kohya takes a LoRA" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert convert(file, tmp_path / "file", "--to", "diffusers", "--layout", flow("flux"), "--overwrite") == 2
+    assert "exists and is no folder, and the result is one" in capsys.readouterr().err
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
