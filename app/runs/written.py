@@ -56,7 +56,7 @@ def format_size(size: int) -> str:
 
 
 def _models(folder: RunFolder) -> Iterator[Written]:
-    single = folder.path / f"{folder.name}.safetensors"
+    single = folder.model_file
     model = folder.model_dir
     if single.is_file():
         yield Written(single, "Model as a single file", _SINGLE_FILE, _size(single), is_model=True)

@@ -71,6 +71,11 @@ class RunFolder:
         return self.path / "model"
 
     @property
+    def model_file(self) -> Path:
+        """The trained model as a single file, with `save_single_file`."""
+        return self.path / f"{self.name}.safetensors"
+
+    @property
     def tensorboard_dir(self) -> Path:
         """TensorBoard's event files."""
         return self.path / "tensorboard"

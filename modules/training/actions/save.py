@@ -81,7 +81,7 @@ def _save(context: ActionContext, model: ModelExport, folder: RunFolder) -> list
     try:
         save_model(export, folder.model_dir, config, step, file_metadata(config, model.run, "diffusers"))
         if config.save_single_file and config.method == "fine_tune":
-            written.append(folder.path / f"{folder.name}.safetensors")
+            written.append(folder.model_file)
             write_single_file(folder.model_dir, written[-1], dtype, file_metadata(config, model.run, "original"))
     except ConfigError as error:  # numbers that save_dtype cannot hold: as any file that cannot be written
         raise OSError(errno.ERANGE, f"save_dtype is {config.save_dtype!r}: {error}", str(written[-1])) from error

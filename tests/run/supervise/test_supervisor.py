@@ -111,6 +111,7 @@ def leave_half_written(folder: RunFolder) -> None:
         (folder.path / name / "weights.safetensors").write_bytes(b"half")
     folder.samples_dir.mkdir()
     (folder.samples_dir / ".partial-step-000004-00.png").touch()
+    (folder.path / f".partial-{folder.name}.safetensors").touch()
 
 
 def test_successful_run_prints_nothing(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
@@ -267,7 +268,7 @@ def test_node_without_rank_0_signals_its_ranks(folder: RunFolder) -> None:
     process.communicate(timeout=10)
     assert process.returncode == 130
     assert not folder.events_file.exists(), "only node 0 writes events"
-    assert len(list(folder.path.rglob(".partial-*"))) == 4, "rank 0 may still be writing into a shared folder"
+    assert len(list(folder.path.rglob(".partial-*"))) == 5, "rank 0 may still be writing into a shared folder"
 
 
 def test_training_survives_a_killed_supervisor(folder: RunFolder) -> None:
