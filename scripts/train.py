@@ -171,8 +171,7 @@ def dry_run(config: TrainConfig, options: argparse.Namespace) -> int:
         require_multi_gpu=options.require_multi_gpu,
     )
     memory = memory_lines(config, plan.world_size or 1)
-    notes += [f"would start {host} over ssh" for host in hosts_of(options)]
-    echo("\n".join([*(f"Note: {note}" for note in notes), *memory, *preview(config, plan)]))
+    echo("\n".join([*(f"Note: {note}" for note in notes), *memory, *preview(config, plan, hosts_of(options))]))
     return 0
 
 

@@ -21,7 +21,12 @@ _FIELDS: Final = (
     ("port", "Port", "22", "Empty: as in ~/.ssh/config"),
     ("folder", "Tandem's folder there", "~/tandem", ""),
     ("python", "Python there", DEFAULT_PYTHON, "Empty: the one that ./scripts/setup.sh installed"),
-    ("settings", "Settings of that machine", "cache_dir=/scratch/cache", "NAME=VALUE, separated by blanks"),
+    (
+        "settings",
+        "Settings of that machine",
+        "concepts.0.path=/data/cats",
+        "NAME=VALUE, separated by spaces; for other paths there",
+    ),
 )
 
 
@@ -92,7 +97,8 @@ class HostDialog:
         try:
             settings = shlex.split(given["settings"])
         except ValueError as error:
-            raise ConfigError(f"host: settings is {given['settings']!r}: {error}") from None
+            advice = "put a value with spaces between two quotation marks, such as 'cache_dir=/my disk/cache'"
+            raise ConfigError(f"host: settings is {given['settings']!r}; {advice}") from error
         return Host.make(
             given["name"],
             given["target"],

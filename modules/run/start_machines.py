@@ -13,7 +13,7 @@ from modules.run.folder.events import EventLog
 from modules.run.folder.failures import record_failure, root_cause
 from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.hosts.host import Host
-from modules.run.hosts.remote_machines import RemoteMachines
+from modules.run.hosts.remote_machines import RemoteMachines, hosts_of_former_run
 from modules.run.join.join_line import write_join_line
 from modules.run.join.join_token import generate_token
 from modules.run.join.same_run import prove_run
@@ -115,9 +115,14 @@ class MachinesStart:
         self._echo(f"{waiting} Ctrl-C ends the wait.")
         self._events.write("joining", message=waiting, missing=server.missing_numbers(), by_hand=self._by_hand)
         self._start_hosts(plan, server)
-        counts = server.wait(config.startup_timeout_s, self._remote.check)
+        counts = server.wait(config.startup_timeout_s, self._remote.check, if_late=self._advice_if_late())
         here = {"processes_per_node": (plan.processes_here, *(counts[number] for number in sorted(counts)))}
         return self._plan(config.model_copy(update={**here, "world_size": None}))
+
+    def _advice_if_late(self) -> str:
+        by_hand = "Run the line above on the machines that join by hand sooner"
+        by_ssh = f"See in {self._folder.log_dir} what each machine prints (host-NAME.txt)"
+        return "; ".join([by_hand] * (self._by_hand > 0) + [by_ssh] * bool(self._hosts))
 
     def _start_hosts(self, plan: LaunchPlan, server: JoinServer) -> None:
         for host in self._hosts:
@@ -209,6 +214,9 @@ class MachinesStart:
             "can read it, because it contains the token."
         )
         show_secret(f"\n  {join_line}\n")  # a log is no place for it
+        if not self._hosts and (former := hosts_of_former_run(self._folder)):
+            names = " and ".join(former)
+            echo(f"Note: this run has started {names} over ssh before; --hosts {','.join(former)} does so again.")
 
     def _plan(self, config: TrainConfig) -> LaunchPlan:
         return plan_of(config, self._folder, self._extra_args)

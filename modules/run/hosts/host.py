@@ -17,7 +17,7 @@ _MAX_PATH: Final = 1000
 _MAX_SETTINGS: Final = 50
 _WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"
 _IPV6: Final = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]{0,40}(%[A-Za-z0-9_.-]{1,20})?"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _TARGET: Final = re.compile(rf"({_WORD}@)?({_WORD}|{_IPV6})")
 _FOLDER: Final = re.compile(r"~|~/.*|/.*", re.DOTALL)
 _ALLOWED: Final = {
@@ -71,7 +71,7 @@ class Host(Record):
     @field_validator("name")
     @classmethod
     def _is_name(cls, text: str) -> str:
-        return _matching(_NAME, text)
+        return _matching(NAME, text)
 
     @field_validator("target")
     @classmethod

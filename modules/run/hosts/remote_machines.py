@@ -15,7 +15,7 @@ from modules.files import FileFault, open_regular, printable
 from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
-from modules.run.hosts.host import Host
+from modules.run.hosts.host import NAME, Host
 from modules.run.hosts.output_file import OutputFile
 from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
 from modules.run.hosts.stop_from_stdin import STOP_LINE
@@ -25,7 +25,7 @@ from modules.run.join.session import StopRequested, raise_on_stop_signals
 _JOINS: Final = "Joining the run at"  # train.py's first line, after which ssh has done its work
 _REFUSED: Final = "Training did not start: "  # of train.py, before why
 _FILES_ELSEWHERE: Final = (
-    "If its files are elsewhere, its entry in the list of machines says where, such as --set concepts.0.path=/data/cats"
+    "If its files are elsewhere, add that to its settings in the list of machines, such as concepts.0.path=/data/cats"
 )
 _TAIL_BYTES: Final = 8 << 10
 _NOTICE_AFTER_S: Final = 3.0
@@ -55,6 +55,15 @@ def join_arguments(config: TrainConfig, host: Host, address: str, resume: str = 
 
 def _exists(value: str) -> bool:
     return "\0" not in value and os.path.lexists(os.path.expanduser(value))
+
+
+def hosts_of_former_run(folder: RunFolder) -> list[str]:
+    """The names of the machines that a run has started, by their logs in its folder."""
+    return sorted(name for log in folder.log_dir.glob(_log_name("*")) if NAME.fullmatch(name := log.stem[5:]))
+
+
+def _log_name(name: str) -> str:
+    return f"host-{name}.txt"
 
 
 class RemoteMachine:
@@ -168,7 +177,7 @@ class RemoteMachines:
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
         for host in self._hosts:
             argv = ssh_argv(host, join_arguments(config, host, address, resume))
-            machine = RemoteMachine(host, argv, self._folder.log_dir / f"host-{host.name}.txt")
+            machine = RemoteMachine(host, argv, self._folder.log_dir / _log_name(host.name))
             self._machines.append(machine)
             machine.start(token)
 

@@ -64,10 +64,16 @@ class JoinServer:
         # not a pool thread: Python would wait for it before exiting after a stop
         threading.Thread(target=self._list_data, name="listings", daemon=True).start()
 
-    def wait(self, within_s: float, interrupt: Callable[[], None] = lambda: None) -> dict[int, int]:
+    def wait(
+        self,
+        within_s: float,
+        interrupt: Callable[[], None] = lambda: None,
+        *,
+        if_late: str = "Run the line above on the missing machines sooner",
+    ) -> dict[int, int]:
         """Wait until all machines are ready; returns their process counts. Raises JoinError naming the missing ones.
 
-        `interrupt` is called ten times a second and may raise.
+        `interrupt` is called ten times a second and may raise; `if_late` is the advice if machines are missing.
         """
 
         def check() -> None:
@@ -78,7 +84,7 @@ class JoinServer:
         if not self._members.wait_until_complete(self._config.num_nodes, within_s, check):
             raise JoinError(
                 f"not every machine joined within {within_s:.0f} s ({self._members.summary()})",
-                "Run the line above on the missing machines sooner, or raise startup_timeout_s",
+                f"{if_late}, or raise startup_timeout_s",
             )
         return self._members.counts()
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from modules.config import TrainConfig, effective_batch
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.plan import LaunchPlan
 
 
-def preview(config: TrainConfig, plan: LaunchPlan) -> list[str]:
-    """The lines that show a plan: notes, processes, variables, and a command for each machine."""
+def preview(config: TrainConfig, plan: LaunchPlan, hosts: Sequence[object] = ()) -> list[str]:
+    """The lines that show a plan: notes, processes, variables, and a command for each machine.
+
+    `hosts` are those that machine 0 starts over ssh: if it starts all others, no command is needed.
+    """
     lines = [f"Note: {reason}." for reason in plan.reasons]
     lines.append(
         f"Would train {config.family} in {_processes(plan)}, {config.precision}, {_batch(config, plan)}, "
@@ -20,6 +24,10 @@ def preview(config: TrainConfig, plan: LaunchPlan) -> list[str]:
     lines += [f"  (as you set it) {name}={value}" for name, value in plan.variables.user_set.items()]
     if plan.num_nodes == 1:
         return [*lines, "With this command, which sets them:", f"  {plan.command_line()}"]
+    started = f"starts {' and '.join(map(str, hosts))} over ssh"
+    if plan.num_nodes == 1 + len(hosts):
+        return [*lines, f"Without --dry_run, this machine {started}, so no other command is needed."]
+    also = f"{started} and " if hosts else ""
     lines.append(f"One command for each machine, to be run in {os.getcwd()}:")
     for node in range(plan.num_nodes):
         lines += ["", f"Machine {node}:", f"  {plan.command_line(node)}"]
@@ -29,8 +37,8 @@ def preview(config: TrainConfig, plan: LaunchPlan) -> list[str]:
         f"Before, on every machine: export {STORE_SECRET} with the output of one `openssl rand -hex 16`, so that the "
         "processes believe only each other.",
         "",
-        "Or start only machine 0, with the same command but without --dry_run: it shows a line with which the others "
-        "join without a config file, and checks that all have the same code, versions and images.",
+        f"Or start only machine 0, with the same command but without --dry_run: it {also}shows a line with which the "
+        "others join without a config file, and checks that all have the same code, versions and images.",
     ]
 
 

@@ -13,7 +13,7 @@ from modules.config import TrainConfig
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.host import Host
 from modules.run.hosts.output_file import OutputFile
-from modules.run.hosts.remote_machines import RemoteMachine, RemoteMachines, join_arguments
+from modules.run.hosts.remote_machines import RemoteMachine, RemoteMachines, hosts_of_former_run, join_arguments
 
 BETA = Host.make("beta", "beta", "~/tandem", settings=["concepts.0.path=/data/cats"])
 TOKEN = "0" * 32
@@ -46,7 +46,7 @@ def test_why_a_machine_ended_is_what_its_program_says(tmp_path: Path) -> None:
     error = ended(tmp_path, f'echo Joining the run at x; echo "Training did not start: {said}"; exit 4').why_ended()
     assert error.message == f"beta ended early (exit code 4); it says: {said}"
     assert error.exit_code == 4
-    assert "--set concepts.0.path=/data/cats" in error.advice
+    assert "settings in the list of machines, such as concepts.0.path=/data/cats" in error.advice
     cut = ended(tmp_path, "echo Joining the run at x; kill -9 $$").why_ended()
     assert cut.message == "beta ended early (killed, or cut off); its last lines: Joining the run at x"
 
@@ -80,3 +80,12 @@ def test_ctrl_c_while_waiting_for_a_machine_to_end(tmp_path: Path) -> None:
     timer.join()
     assert machine.exit_code == 0
     assert machine.output().split() == ["stop", "stop"]
+
+
+def test_machines_that_a_resumed_run_has_started_before(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert hosts_of_former_run(folder) == []
+    folder.log_dir.mkdir()
+    for name in ("host-gamma.txt", "host-be.ta.txt", "host-it's.txt", "rank-0.txt"):
+        (folder.log_dir / name).touch()
+    assert hosts_of_former_run(folder) == ["be.ta", "gamma"]

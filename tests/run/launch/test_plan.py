@@ -15,6 +15,7 @@ from modules.machine import Gpu, Route
 from modules.run import LaunchPlan
 from modules.run.launch.environment import network_interfaces
 from modules.run.launch.plan import TORCHRUN
+from modules.run.launch.preview import preview
 from tests.hosts import ROOT, skip_reason
 from tests.ports import free_port
 
@@ -39,6 +40,16 @@ def plan(count: int = 0, /, *, environment: dict[str, str] | None = None, **sett
         environment=environment or {},
         cores=8,
     )
+
+
+def test_what_dry_run_shows_of_machines_that_are_started_over_ssh() -> None:
+    two = {"num_nodes": 2, "master_addr": "127.0.0.1", **MULTI}
+    alone = "\n".join(preview(config(**two), plan(2, **two), ["beta"]))
+    assert alone.endswith("Without --dry_run, this machine starts beta over ssh, so no other command is needed.")
+    assert "torchrun" not in alone
+    three = "\n".join(preview(config(**two), plan(2, **{**two, "num_nodes": 3}), ["beta"]))
+    assert "Machine 2:" in three
+    assert "it starts beta over ssh and shows a line with which the others join" in three
 
 
 def test_one_node_command() -> None:
