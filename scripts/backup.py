@@ -40,6 +40,8 @@ EXAMPLES = """examples:
     python scripts/backup.py restore runs/cats /media/usb/cats/backup/step-000500
   remove all but the two newest and those of each 1,000 steps:
     python scripts/backup.py prune runs/cats --keep 2 --every 1000
+  the model of a backup, such as the last one of a run that was stopped:
+    python scripts/train.py --resume runs/cats/backup/step-000500 --run_name cats-500 --set max_steps=500
 
 exit codes: 0 done and undamaged, 2 a mistake in the command or no such run, 3 a backup is damaged or cannot be written
 """
