@@ -16,6 +16,7 @@ from modules.files.writing import remove_tree
 PARTIAL: Final = ".partial-"  # before the final name; programs that may write the same file put their PID in between
 REPLACED: Final = f"{PARTIAL}former-"  # before the name of what is being replaced, until the new one has its name
 REPLACED_MODEL: Final = ".former-"
+_PIDS: Final = 1 << 31  # what is more, such as a date with a time, is none
 
 
 def put_back_replaced(folder: Path, only: str = "*") -> None:
@@ -59,4 +60,5 @@ def _replaced(folder: Path, only: str) -> list[tuple[Path, Path]]:
 
 def _is_abandoned(name: str, only: str) -> bool:
     pid = name.split("-")[0]
-    return not psutil.pid_exists(int(pid)) if pid.isdecimal() else fnmatchcase(name, only)
+    is_pid = pid.isdecimal() and int(pid) < _PIDS
+    return not psutil.pid_exists(int(pid)) if is_pid else fnmatchcase(name, only)

@@ -31,6 +31,7 @@ def test_only_complete_things_stay(tmp_path: Path) -> None:
 
 def test_what_another_program_may_be_writing_stays(tmp_path: Path) -> None:
     mine = {".partial-model.safetensors", ".former-config.json", "config.json", ".former-notes.txt"}
+    mine.add(".partial-20261123093000-notes.txt")  # no PID
     for name in (".partial-99999999-report.html", ".partial-model", *mine):
         (tmp_path / name).touch()
     remove_partial(tmp_path, only="model")
