@@ -82,7 +82,7 @@ class FamilyChooser:
         if shown:
             self.nothing.pack_forget()
         else:
-            self.nothing.configure(text=f"No family has “{self.search.get().strip()[:40]}” in what is said of it.")
+            self.nothing.configure(text=f"No family matches “{self.search.get().strip()[:40]}”.")
             self.nothing.pack(anchor="w", pady=(0, theme.px(8)), before=self.tiles)
 
     def _choose(self, name: str) -> None:

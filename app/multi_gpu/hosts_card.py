@@ -11,6 +11,7 @@ from app.multi_gpu.host_dialog import HostDialog
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Switch, add_tooltip, card, frame, text, wrap_within
+from app.widgets.ellipsis import fit
 from modules.config import ConfigError
 from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import Host
@@ -154,7 +155,9 @@ class HostsCard:
         Button(line, "Test", partial(self.test, host), bg=theme.CARD).pack(side="right", padx=(8, 4))
         text(line, host.name, "strong").pack(side="left")
         where = host.target if host.port is None else f"{host.target}, port {host.port}"
-        text(line, where, "small", colour=theme.MUTED).pack(side="left", padx=theme.px(8))
+        address = text(line, where, "small", colour=theme.MUTED)
+        address.pack(side="left", padx=theme.px(8), fill="x", expand=True)
+        address.bind("<Configure>", partial(_shorten, address, where), add="+")
         result = text(row, "", "small")
         wrap_within(result, row, margin=0)
         result.pack(fill="x", pady=(theme.px(2), 0))
@@ -177,3 +180,8 @@ class HostsCard:
         wrap_within(label, self.frame)
         label.pack(fill="x", padx=theme.px(16))
         return label
+
+
+def _shorten(label: tk.Label, content: str, event: tk.Event[tk.Misc]) -> None:
+    """Show as much of the text as there is room for."""
+    label.configure(text=fit(label, content, theme.tk_font("small"), event.width))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
 from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
+from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host
 from tests import ssh_server
 from tests.app.driver import Driver
@@ -393,6 +395,11 @@ def test_a_machine_is_added_tested_and_started_by_train(
         assert driver.draft.get("enable_multi_gpu") is True
         assert "Train starts beta, 2 machines in all." in driver.text(section)
         add_host(card.hosts[0].model_copy(update={"folder": "~/nowhere"}))
+        add_host(Host.make("long", f"me@{'a-long-name.' * 9}org", "~/tandem"))
+        card.read()
+        driver.wait(lambda: "me@a-long-name.a-long" in driver.text(card.frame), "the address")
+        assert re.search(r"me@a-long-[^\n]*…", driver.text(card.frame)), "cut visibly"
+        card.remove(card.hosts[1])
         window.run_bar.actions.train()
         driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "failed", "the refusal")
         problem = window.state_.run.status().problem

@@ -110,7 +110,10 @@ def _connection_fault(host: Host, output: str) -> HostError | None:
             f"Copy it there: ssh-copy-id {port}{host.target}; a key with a passphrase must be in ssh-agent (ssh-add)",
         )
     if "Could not resolve hostname" in output:
-        return HostError(f"{host} is not reachable: no machine and no entry of ~/.ssh/config has this name")
+        return HostError(
+            f"{host} is not reachable: no machine and no entry of ~/.ssh/config has this name",
+            "Correct it, or give the address in numbers",
+        )
     if re.search(r"connect to host|timed out|Connection (closed|reset|refused)|Network is unreachable", output):
         return HostError(
             f"{host} is not reachable: {last_lines(output, 1).rstrip('.')}",
