@@ -200,8 +200,12 @@ class QueuePage(Page):
         )
 
     def _build_bar(self) -> None:
+        # before the table, which gets the room that is left; the message below the buttons, so that it is whole
+        self.message = text(self, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
+        self.message.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=self._upper)
+        self.message.bind("<Configure>", lambda event: self._fit_message())
+        add_tooltip(self.message, lambda: self._said)
         bar = frame(self, theme.WINDOW)
-        # before the table, which gets the room that is left
         bar.pack(side="bottom", fill="x", padx=theme.px(6), pady=(0, theme.px(6)), before=self._upper)
         self.open_button = Button(
             bar, "Open", self.open_run, icon="monitor", tooltip="Show its run in the monitor and the run bar."
@@ -223,10 +227,6 @@ class QueuePage(Page):
             button.pack(side="left", padx=(0, theme.px(8)))
         self.devices = DevicesField(bar, self.set_devices, self._complain)
         self.devices.pack(side="left", padx=(0, theme.px(8)))
-        self.message = text(bar, "", "small", colour=theme.MUTED, bg=theme.WINDOW)
-        self.message.pack(side="left", fill="x", expand=True, padx=theme.px(8))
-        self.message.bind("<Configure>", lambda event: self._fit_message())
-        add_tooltip(self.message, lambda: self._said)
 
     def _change(self, change: object) -> None:
         """Make a change in a thread, and show what came of it."""

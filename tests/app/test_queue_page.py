@@ -129,7 +129,7 @@ def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
     section = driver.window.sections["monitor"]
     section.open_page("queue")
     page = section.pages["queue"]
-    driver.wait(lambda: "queue.json" in driver.text(page.message.master), "the message")
+    driver.wait(lambda: "queue.json" in page.message.cget("text"), "the message")
     driver.click_really(page.start_button)
     driver.settle()
     assert (queue.path / "queue.json").read_text() == '{"entries": [{"name": "../x"}]}'
