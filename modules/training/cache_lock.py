@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -37,3 +37,11 @@ def cache_lock(cache_dir: Path, report: Report, check_stop: Callable[[], None]) 
             )
         has_waited = True
         check_stop()
+
+
+def lock_order(folders: Sequence[str]) -> list[int]:
+    """The ranks that lock a cache folder, one after the other, from the folder of each rank ("" if it locks none).
+
+    Every run has the same order, so that two runs on the same machines never wait for each other.
+    """
+    return sorted((rank for rank, folder in enumerate(folders) if folder), key=folders.__getitem__)

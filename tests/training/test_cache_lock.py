@@ -11,7 +11,7 @@ import pytest
 
 from modules.monitoring import SilentReport
 from modules.training import cache_lock as module
-from modules.training.cache_lock import LOCK, cache_lock
+from modules.training.cache_lock import LOCK, cache_lock, lock_order
 
 CACHES = """
 import sys
@@ -70,3 +70,9 @@ def test_another_runs_caching_is_waited_for(tmp_path: Path, monkeypatch: pytest.
         assert not has_waited
     with cache_lock(tmp_path / "missing", report, look) as has_waited:
         assert not has_waited, "the writer says what is wrong with the folder"
+
+
+def test_two_runs_on_the_same_machines_lock_in_the_same_order() -> None:
+    one, other = ["a /cache", "", "b /cache", ""], ["b /cache", "a /cache"]
+    assert [one[rank] for rank in lock_order(one)] == [other[rank] for rank in lock_order(other)] == one[::2]
+    assert lock_order(["", ""]) == []
