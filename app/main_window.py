@@ -108,6 +108,7 @@ class MainWindow(ctk.CTk):
         self._stop_following()
         self._stop_following = follow_system(self, self.preferences, self._mode_changed)
         self._label_bottom()
+        self.preferences.save()
 
     def next_mode(self) -> None:
         self.set_mode(MODES[(MODES.index(self.preferences.mode) + 1) % len(MODES)])

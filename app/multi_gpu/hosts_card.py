@@ -134,6 +134,7 @@ class HostsCard:
     def _build(self) -> None:
         for child in self._rows.winfo_children():
             child.destroy()
+        self._rows.configure(height=1)  # Tk keeps the height of a frame that has become empty
         self.switches.clear()
         self._labels.clear()
         for host in self.hosts:

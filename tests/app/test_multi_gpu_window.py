@@ -376,6 +376,8 @@ def test_a_machine_is_added_tested_and_started_by_train(
     config = tiny_config(images, shared_home, run_name="by-ssh", training_mode="distributed")
     driver.draft.open_config(with_free_port(config))
     window.show_section("multi_gpu")
+    driver.settle()
+    height = card.frame.winfo_height()
     with ssh_server.ssh_server(shared_home / "ssh") as server:
         monkeypatch.setenv("PATH", server.path)
         driver.click_button("Add…")
@@ -408,6 +410,8 @@ def test_a_machine_is_added_tested_and_started_by_train(
     assert driver.draft.get("num_nodes") == 1
     assert window.preferences.hosts == []
     assert "beta" not in driver.text(card.frame)
+    driver.settle()
+    assert card.frame.winfo_height() == height
 
 
 def test_machine_other_than_0_is_asked_to_join(section: Section, shared_driver: Driver, images: Path) -> None:

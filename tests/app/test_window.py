@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.form.family_fields import SubmoduleField
+from app.preferences import Preferences
 from app.sections import SECTIONS
 from app.sections.sampling import NO_SAMPLES
 from app.widgets import theme
@@ -401,6 +402,7 @@ def test_theme_and_scale_change_and_draft_stays(driver: Driver) -> None:
     driver.window.set_mode("dark")
     driver.settle()
     assert field.title.cget("bg") == theme.CARD[1]
+    assert Preferences.load().mode == "dark", "also after a kill"
     height = field.control.winfo_height()  # type: ignore[attr-defined]
 
     for scale in (150, 200, 100):
