@@ -225,7 +225,8 @@ def _component_classes(folder: Path, spec: FlowPipelineSpec) -> tuple[Any, dict[
     """
     index = read_json(folder / INDEX)
     assert isinstance(index, dict), "check_pipeline_class has read it"
-    pipeline_class = getattr(diffusers, index["_class_name"])
+    with quiet_libraries():  # the import of its file warns of torchvision
+        pipeline_class = getattr(diffusers, index["_class_name"])
     expected = pipeline_class._get_signature_types()
     classes = {}
     for name in spec.components:

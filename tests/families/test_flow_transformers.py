@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
+from transformers.utils import logging as transformers_logging
 
 from modules.config import TrainConfig
+from modules.diffusion import flow_pipeline
+from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.distributed import Weights
 from modules.families._by_name import family_class
 from modules.training.methods.method import export_of
@@ -104,3 +110,17 @@ def test_tokens_of_flux2_dev_count_its_system_message(folders: dict[str, Path]) 
     assert added > len(plain(SYSTEM_MESSAGE).input_ids)
     assert family.count_tokens("a red disc") == added + len(plain("a red disc").input_ids)
     assert "longer than 512 tokens" in family.prompt_warnings(["a red disc", "red " * 100])[0]
+
+
+def test_the_import_of_a_pipeline_prints_no_warning(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers warns of torchvision when diffusers imports the file of a pipeline."""
+    levels: list[int] = []
+
+    class Spy:
+        def __getattr__(self, name: str) -> Any:
+            levels.append(transformers_logging.get_verbosity())
+            return getattr(diffusers, name)
+
+    monkeypatch.setattr(flow_pipeline, "diffusers", Spy())
+    flow_pipeline._component_classes(folders["flux"], FlowPipelineSpec(("FluxPipeline",), {}))
+    assert levels[0] == logging.ERROR
