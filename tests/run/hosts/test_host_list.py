@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from modules.config import ConfigError, TrainConfig
-from modules.run.folder.run_lock import file_lock
+from modules.run.hosts import host_list
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts, hosts_file, read_hosts, remove_host
 from modules.run.hosts.remote_machines import join_arguments
@@ -75,17 +75,24 @@ def test_what_a_host_may_not_be(field: str, value: object) -> None:
         read_hosts()
 
 
-def test_programs_that_change_the_list_at_once_wait_for_each_other() -> None:
+def test_programs_that_change_the_list_at_once_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     add_host(Host.make("beta", "me@10.0.0.2", "~/tandem"))
-    script = "import sys; from scripts.hosts import main; sys.exit(main(['add', 'gamma', 'me@10.0.0.3', '/']))"
-    with file_lock(hosts_file().with_suffix(".lock")):
-        other = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.DEVNULL)
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(1)
-        former = hosts_file().read_text()
-        hosts_file().write_text(former.replace("beta", "delta"))
-    assert other.wait(60) == 0
-    assert [host.name for host in read_hosts()] == ["delta", "gamma"]
+    lock = hosts_file().with_suffix(".lock")
+    script = (
+        "import sys; from pathlib import Path; from modules.run.folder.run_lock import file_lock\n"
+        "with file_lock(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+    )
+    argv = [sys.executable, "-c", script, str(lock)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        monkeypatch.setattr(host_list, "_OTHERS_TAKE_S", 0.0)
+        for change in (lambda: add_host(Host.make("gamma", "gamma", "/")), lambda: remove_host("beta")):
+            with pytest.raises(ConfigError, match="another program is changing the list"):
+                change()
+    add_host(Host.make("gamma", "gamma", "/"))
+    assert [host.name for host in read_hosts()] == ["beta", "gamma"]
 
 
 def test_files_that_are_not_believed() -> None:
