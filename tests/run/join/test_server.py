@@ -458,7 +458,8 @@ def test_stopped_server_does_not_wait_for_listings(
 def test_rendezvous_port_differs_from_join_port(monkeypatch: pytest.MonkeyPatch, images: Path, tmp_path: Path) -> None:
     """The port after the one in use is free when the run is planned, and the join server takes it."""
 
-    def stopped(self: JoinServer, within_s: float, interrupt: object) -> dict[int, int]:
+    def stopped(self: JoinServer, within_s: float, interrupt: object, *, if_late: str) -> dict[int, int]:
+        assert if_late == "Run the line above on the machines that join by hand sooner"
         raise session_module.StopRequested(130)
 
     monkeypatch.setattr(JoinServer, "wait", stopped)
@@ -496,7 +497,7 @@ def test_every_start_of_a_run_is_joined_in_the_same_folder(
         except TandemError as error:
             said.append(str(error))
 
-    def joined(self: JoinServer, within_s: float, interrupt: object) -> dict[int, int]:
+    def joined(self: JoinServer, within_s: float, interrupt: object, *, if_late: str) -> dict[int, int]:
         def check() -> None:
             if not joining.is_alive():
                 raise session_module.StopRequested(130)
