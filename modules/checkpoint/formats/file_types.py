@@ -62,7 +62,7 @@ def require_diffusers_folder(folder: Path) -> None:
         )
     if (folder.absolute().parent / "model_index.json").is_file():
         raise ConfigError(
-            f"{str(folder)!r} is one component of a diffusers folder.",
+            f"{str(folder)!r} is not a diffusers folder but one component of it: it has no model_index.json.",
             f"Give the whole model: {str(folder.absolute().parent)!r}.",
         )
     files = sorted(folder.glob("*.safetensors"))
