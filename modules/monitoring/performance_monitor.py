@@ -12,7 +12,7 @@ from modules.monitoring.performance_rules import RULES, Finding, Observation
 from modules.monitoring.step_times import RankStepTimes, typical_step
 
 WINDOW: Final = 15  # steps between two checks
-WINDOW_S: Final = 0.8  # at least: steps of 5 ms, 15 of which a passing hiccup would fill
+WINDOW_S: Final = 0.6  # at least: steps of 5 ms, 15 of which a passing hiccup would fill
 MIN_SYNCS: Final = 5  # in a window: fast steps come several at a time, and one hiccup must not make the median
 WARM_UP: Final = 5  # steps at the start that are not counted
 SURE_EXCESS: Final = 2.0  # over a rule's threshold: warned of after one window

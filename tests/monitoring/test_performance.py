@@ -109,7 +109,7 @@ def test_fast_steps_are_judged_by_seconds() -> None:
     stalled = [rank(0, 0.07, data_s=0.06, step_s=0.08), rank(1, 0.07, data_s=0.06, step_s=0.08)]
     monitor = PerformanceMonitor(loader_workers=2)
     for _ in range(5):
-        for step in [healthy] * 300 + [stalled] * 12:
+        for step in [stalled] * 12 + [healthy] * 300:
             assert monitor.update(step) == []
     syncs = [monitor.update(stalled, steps=2) for _ in range(40)]
     (when,) = (number for number, texts in enumerate(syncs) if texts)
