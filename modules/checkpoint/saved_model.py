@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from glob import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,7 +57,7 @@ def save_model(
         partial.rename(folder)
         sync_to_disk(folder.parent)
     except BaseException:
-        put_back_replaced(folder.parent, folder.name)
+        put_back_replaced(folder.parent, only=escape(folder.name))
         remove_tree(partial)
         raise
     remove_tree(replaced)

@@ -49,20 +49,20 @@ def test_where_saving_fails_the_old_model_stays(tmp_path: Path) -> None:
 def test_a_model_that_cannot_get_its_name_does_not_cost_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_model(write, tmp_path / "model", CONFIG, step=7)
+    save_model(write, tmp_path / "model[1]", CONFIG, step=7)
     rename = Path.rename
 
     def fail(path: Path, target: Path) -> Path:
-        if path.name == ".partial-model":
+        if path.name == ".partial-model[1]":
             raise OSError(errno.EIO, "Input/output error", str(path))
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", fail)
     for step in (8, 9):
         with pytest.raises(OSError, match="Input/output"):
-            save_model(lambda folder: (folder / "weights").write_text("newer"), tmp_path / "model", CONFIG, step)
-        assert (tmp_path / "model" / "weights").read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+            save_model(lambda folder: (folder / "weights").write_text("newer"), tmp_path / "model[1]", CONFIG, step)
+        assert (tmp_path / "model[1]" / "weights").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["model[1]"]
 
 
 def test_what_is_no_model_of_ours_is_refused(tmp_path: Path) -> None:
