@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from modules.distributed import RankGroup
+from modules.machine import hostname
 from modules.monitoring import Report
 from modules.run.folder.run_lock import file_lock
 
 LOCK: Final = "caching.lock"
 _LOOK_EVERY_S: Final = 1.0
+
+
+@contextmanager
+def locked_caches(
+    cache_dir: Path, ranks: RankGroup, report: Report, check_stop: Callable[[], None], *, locks: bool
+) -> Iterator[bool]:
+    """Hold the locks of a run's cache folders for the block: those of the ranks with `locks`. All ranks call it.
+
+    Yields on each rank whether any of them has waited for another run.
+    """
+    has_waited: list[bool] = []
+    with ExitStack() as held:
+
+        def hold(rank: int) -> None:
+            if ranks.rank == rank:
+                has_waited.append(held.enter_context(cache_lock(cache_dir, report, check_stop)))
+
+        folder = f"{hostname()} {cache_dir.absolute()}" if locks else ""
+        for rank in lock_order(ranks.gather("cache folders to lock", folder)):
+            ranks.run_on_all("cache lock", partial(hold, rank))
+        yield any(ranks.gather("waited for another run's cache", "waited" if any(has_waited) else ""))
 
 
 @contextmanager

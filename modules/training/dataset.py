@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,9 +24,8 @@ from modules.data.loading.order import Order, StepSamples, make_order, validatio
 from modules.data.summary import summarize_dataset
 from modules.distributed import RankGroup, SharedFolderGroups
 from modules.families._family import Family
-from modules.machine import hostname
 from modules.monitoring import Report
-from modules.training.cache_lock import cache_lock, lock_order
+from modules.training.cache_lock import locked_caches
 from modules.training.class_labels import label_concepts, with_classes
 from modules.training.dataset_consistency import (
     check_same_images,
@@ -234,19 +231,9 @@ def _fill_cache(
                 on_progress(0, len(part))  # reported before the first image, which may fail
             cache.encode(part, family.encode_batch, ranks.rank, on_progress, report.warning)
 
-    has_waited: list[bool] = []
-    with ExitStack() as held:
-
-        def lock(rank: int) -> None:
-            if ranks.rank == rank:
-                lock = cache_lock(Path(config.cache_dir), report, progress.check_stop)
-                has_waited.append(held.enter_context(lock))
-
-        is_locking = groups.is_first_in_group and len(batches[0])
-        folder = f"{hostname()} {Path(config.cache_dir).absolute()}" if is_locking else ""
-        for rank in lock_order(ranks.gather("cache folders to lock", folder)):
-            ranks.run_on_all("cache lock", partial(lock, rank))
-        if any(ranks.gather("waited for another run's cache", "waited" if any(has_waited) else "")):
+    locks = groups.is_first_in_group and len(batches[0]) > 0
+    with locked_caches(Path(config.cache_dir), ranks, report, progress.check_stop, locks=locks) as has_waited:
+        if has_waited:
             ranks.run_on_all("cache", find_missing)
         ranks.run_on_all("caching", encode_part)
     cached = cache.load()
