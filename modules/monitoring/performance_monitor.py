@@ -55,11 +55,9 @@ class PerformanceMonitor:
             return []
         self._collected.append(times)
         self._seconds += steps * max(each.step_s for each in times)
-        # the next ones would be read after the 20th step
-        ends_first = self._is_first and self._steps + steps > WINDOW
-        if not (self._steps >= WINDOW or ends_first):
-            return []
-        if self._seconds < WINDOW_S or len(self._collected) < MIN_SYNCS:
+        is_last_in_time = self._is_first and self._steps + steps > WINDOW  # the next times come after the 20th step
+        is_full = self._steps >= WINDOW or is_last_in_time
+        if not is_full or self._seconds < WINDOW_S or len(self._collected) < MIN_SYNCS:
             return []
         typical = [typical_step(rank) for rank in zip(*self._collected, strict=True)]
         exchange = median(min(_sync_share(rank) for rank in sync) for sync in self._collected)
