@@ -139,7 +139,6 @@ def test_ctrl_c_during_the_imports_is_one_line(tmp_path: Path) -> None:
     assert (it.returncode, output, error) == (130, "", "Stopped.\n")
 
 
-@pytest.mark.skipif(bool(skip_reason()), reason=skip_reason())
 def test_bench_all_runs_every_benchmark() -> None:
     children = {"side_by_side", "traffic"}  # processes of trainer_overhead and scaling
     no_figures = {"monkey"}  # clicks at random for as long as one likes
@@ -150,6 +149,7 @@ def test_bench_all_runs_every_benchmark() -> None:
     assert len(listed) == len(set(listed))
 
 
+@pytest.mark.skipif(bool(skip_reason()), reason=skip_reason())
 def test_a_missing_proc_is_said_at_once() -> None:
     hidden = 'mount -t tmpfs tmpfs /proc && exec "$0" scripts/train.py --version'
     argv = ["unshare", "--mount", "sh", "-c", hidden, sys.executable]
