@@ -240,15 +240,7 @@ def tiny_flux2_dev(folder: Path) -> Path:
 
 def flux2_vae() -> AutoencoderKLFlux2:
     """Four latent channels, sides divided by 8, with the statistics of a batch norm."""
-    autoencoder = AutoencoderKLFlux2(
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        block_out_channels=(4, 4, 8, 8),
-        layers_per_block=1,
-        latent_channels=4,
-        norm_num_groups=4,
-        sample_size=64,
-    )
+    autoencoder = AutoencoderKLFlux2(**tiny_pipelines.TINY_VAE)
     autoencoder.bn.running_mean.uniform_(-0.2, 0.2)
     autoencoder.bn.running_var.uniform_(0.5, 2.0)
     return autoencoder
@@ -312,20 +304,9 @@ def save(pipeline: Any, folder: Path) -> Path:
     return folder
 
 
-def vae(**settings: Any) -> AutoencoderKL:
+def vae() -> AutoencoderKL:
     """Four latent channels, sides divided by 8."""
-    return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        block_out_channels=(4, 4, 8, 8),
-        layers_per_block=1,
-        latent_channels=4,
-        norm_num_groups=4,
-        sample_size=64,
-        scaling_factor=0.36,
-        shift_factor=0.11,
-        **settings,
-    )
+    return AutoencoderKL(**tiny_pipelines.TINY_VAE, scaling_factor=0.36, shift_factor=0.11)
 
 
 def qwen_tokenizer() -> Qwen2Tokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, EulerDiscreteScheduler, UNet2DConditionModel
@@ -23,6 +24,15 @@ NOISE: dict[str, object] = {
     "num_train_timesteps": 1000,
     "steps_offset": 1,
 }
+TINY_VAE: dict[str, Any] = {  # four latent channels, sides divided by 8
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "block_out_channels": (4, 4, 8, 8),
+    "layers_per_block": 1,
+    "latent_channels": 4,
+    "norm_num_groups": 4,
+    "sample_size": 64,
+}
 WORDS = ("red", "green", "blue", "disc", "square", "circle", "number", "cat", "dog", "photo")
 
 
@@ -35,7 +45,7 @@ def tiny_sd(
         torch.manual_seed(seed)
         kind = StableDiffusionPipeline if channels == 4 else StableDiffusionInpaintPipeline
         pipeline = kind(
-            vae=_vae(0.18215),
+            vae=AutoencoderKL(**TINY_VAE, scaling_factor=0.18215),
             text_encoder=CLIPTextModel(clip_config(clip_tokenizer(), hidden_act=hidden_act)),
             tokenizer=clip_tokenizer(),
             unet=_unet(in_channels=channels, cross_attention_dim=WIDTH, use_linear_projection=version == 2),
@@ -55,7 +65,7 @@ def tiny_sdxl(folder: Path, *, seed: int = 0, prediction_type: str = "epsilon") 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pipeline = StableDiffusionXLPipeline(
-            vae=_vae(0.13025),
+            vae=AutoencoderKL(**TINY_VAE, scaling_factor=0.13025),
             text_encoder=CLIPTextModel(clip_config(clip_tokenizer())),
             text_encoder_2=CLIPTextModelWithProjection(clip_config(clip_tokenizer(pad="!"), WIDE, "gelu")),
             tokenizer=clip_tokenizer(),
@@ -102,19 +112,6 @@ def _unet(**settings: object) -> UNet2DConditionModel:
         "norm_num_groups": 4,
     }
     return UNet2DConditionModel(**(given | settings))
-
-
-def _vae(scaling_factor: float) -> AutoencoderKL:
-    return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        block_out_channels=(4, 4, 8, 8),
-        layers_per_block=1,
-        latent_channels=4,
-        norm_num_groups=4,
-        sample_size=64,
-        scaling_factor=scaling_factor,
-    )
 
 
 def clip_config(tokenizer: CLIPTokenizer, width: int = WIDTH, hidden_act: str = "quick_gelu") -> CLIPTextConfig:
