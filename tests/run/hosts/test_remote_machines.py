@@ -14,6 +14,7 @@ from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.host import Host
 from modules.run.hosts.output_file import OutputFile
 from modules.run.hosts.remote_machines import RemoteMachine, RemoteMachines, hosts_of_former_run, join_arguments
+from modules.run.supervise.signals import termination_signals
 
 BETA = Host.make("beta", "beta", "~/tandem", settings=["concepts.0.path=/data/cats"])
 TOKEN = "0" * 32
@@ -74,10 +75,18 @@ def test_ctrl_c_while_waiting_for_a_machine_to_end(tmp_path: Path) -> None:
     machine = RemoteMachine(BETA, [sys.executable, "-c", script], tmp_path / "host-beta.txt")
     machines._machines.append(machine)
     machine.start(TOKEN)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    last = termination_signals()[-1]
+    before = signal.getsignal(last)
+
+    def interrupt() -> None:
+        while signal.getsignal(last) == before:  # finish() does not wait yet
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
     machines.finish(60.0)
-    timer.join()
+    thread.join()
     assert machine.exit_code == 0
     assert machine.output().split() == ["stop", "stop"]
 
