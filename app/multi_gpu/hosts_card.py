@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tkinter as tk
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -74,8 +73,10 @@ class HostsCard:
     def remove(self, host: Host) -> None:
         """Take it off the list."""
         self._switch(host.name, False)
-        with suppress(ConfigError):  # somebody else has removed it, or `read` says what is wrong
+        try:
             remove_host(host.name)
+        except ConfigError as error:  # seen only if it is still there: somebody else may have removed it
+            self._show_result(host.name, str(error), theme.BAD)
         self.read()
 
     def test(self, host: Host) -> None:
@@ -126,7 +127,8 @@ class HostsCard:
         started, left, by_hand = names[: machines - 1], names[machines - 1 :], machines - 1 - len(names)
         sentence = f"Train starts {' and '.join(started)}, {machines} machines in all."
         if left:
-            return f"{sentence} {' and '.join(left)} stays out: raise “Number of machines”.", theme.WARN
+            stays = "stays" if len(left) == 1 else "stay"
+            return f"{sentence} {' and '.join(left)} {stays} out: raise “Number of machines”.", theme.WARN
         if by_hand > 0:
             sentence += f" {by_hand} more {'joins' if by_hand == 1 else 'join'} with the line that the run shows."
         return sentence, theme.MUTED

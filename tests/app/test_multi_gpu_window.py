@@ -24,7 +24,7 @@ from app.windows.preflight import PreflightWindow
 from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import add_host
+from modules.run.hosts.host_list import add_host, hosts_file
 from tests import ssh_server
 from tests.app.driver import Driver
 from tests.ports import free_port
@@ -401,7 +401,14 @@ def test_a_machine_is_added_tested_and_started_by_train(
         card.read()
         driver.wait(lambda: "me@a-long-name.a-long" in driver.text(card.frame), "the address")
         assert re.search(r"me@a-long-[^\n]*…", driver.text(card.frame)), "cut visibly"
+        lock = hosts_file().with_suffix(".lock")
+        lock.unlink()
+        lock.mkdir()
         card.remove(card.hosts[1])
+        assert "cannot be written" in driver.text(card.frame)
+        lock.rmdir()
+        card.remove(card.hosts[1])
+        assert [host.name for host in card.hosts] == ["beta"]
         window.run_bar.actions.train()
         driver.wait(lambda: window.state_.run and window.state_.run.status().kind == "failed", "the refusal")
         problem = window.state_.run.status().problem
