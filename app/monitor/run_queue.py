@@ -165,7 +165,7 @@ class QueuePage(Page):
             self.state.actions.follow(folder.path.resolve())
             self.open_page("curves")
         else:
-            self._say(f"{entry.name} has no run folder yet.")
+            self._complain(f"{entry.name} has no run folder yet.")
 
     def _build_head(self) -> None:
         head = frame(self, theme.WINDOW)
@@ -270,10 +270,8 @@ class QueuePage(Page):
             self.table.delete(*gone)
         places = {entry.number: place for place, entry in enumerate(self.queue.waiting, 1)}
         for index, entry in enumerate(entries):
-            item, values = (
-                str(entry.number),
-                row_of(entry, places.get(entry.number), self.settings.get(entry.number, "")),
-            )
+            item = str(entry.number)
+            values = row_of(entry, places.get(entry.number), self.settings.get(entry.number, ""))
             if not self.table.exists(item):
                 self.table.insert("", index, iid=item, values=values, tags=(entry.state,))
             elif tuple(self.table.item(item, "values")) != values:

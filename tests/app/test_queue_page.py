@@ -97,6 +97,10 @@ def test_order_by_mouse_and_keys(driver: Driver, home: Path, images: Path) -> No
     assert page.repeat_button.cget("state") == "normal"
     driver.click_really(page.repeat_button)
     until_order("three", "four", "two", "one")
+    page.open_run()
+    page._read_now()
+    driver.wait(lambda: page._read_at > 0, "the queue as it was read again")
+    assert page.message.cget("text") == "one has no run folder yet.", "it is not overwritten"
     choose_devices(driver, page, queue)
     assert not queue.has_runner(), "nothing was started"
 
