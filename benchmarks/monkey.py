@@ -18,8 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 import psutil
 
 from modules.files import read_bytes, read_text
+from scripts.screenshots import display
 
 WIDTH, HEIGHT = 1280, 800
 STALL_S: Final = 0.5
@@ -78,10 +78,10 @@ def main() -> int:
     given = parser.parse_args()
     if given.window is not None:
         return _open_window(given.window)
-    with tempfile.TemporaryDirectory(prefix="tandem-monkey-") as place, _display() as display:
+    with tempfile.TemporaryDirectory(prefix="tandem-monkey-") as place, display(own=True, size=f"{WIDTH}x{HEIGHT}"):
         home = Path(place).resolve()
         _prepare(home)
-        monkey = Monkey(home, display, random.Random(given.seed))
+        monkey = Monkey(home, random.Random(given.seed))
         try:
             monkey.play(time.monotonic() + given.minutes * 60)
         finally:
@@ -92,11 +92,10 @@ def main() -> int:
 class Monkey:
     """Plays with one window after the other: a window that it closes is opened again."""
 
-    def __init__(self, home: Path, display: str, chance: random.Random) -> None:
+    def __init__(self, home: Path, chance: random.Random) -> None:
         self._home, self._chance = home, chance
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "TANDEM_"))},
-            "DISPLAY": display,
             "HOME": str(home),
             "TMPDIR": str(home),
             "MONKEY_HOME": str(home),
@@ -283,7 +282,7 @@ class Watch:
 
 def _write_boxes(window: Any, file: Path) -> None:
     """The places of all widgets in sight: those of an open dialog, or else of the window."""
-    places, left = [], [window]
+    places = []
     dialogs = [each for each in window.winfo_children() if each.winfo_class() == "Toplevel" and each.winfo_viewable()]
     left = [dialogs[-1]] if dialogs else [window]
     while left:
@@ -298,20 +297,6 @@ def _write_boxes(window: Any, file: Path) -> None:
     partial.write_text(json.dumps(places))
     partial.replace(file)
     window.after(700, lambda: _write_boxes(window, file))
-
-
-@contextmanager
-def _display() -> Iterator[str]:
-    read_end, write_end = os.pipe()
-    argv = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", f"{WIDTH}x{HEIGHT}x24", "-nolisten", "tcp"]
-    server = subprocess.Popen(argv, pass_fds=[write_end], stderr=subprocess.DEVNULL)
-    os.close(write_end)
-    try:
-        with os.fdopen(read_end) as output:
-            yield f":{output.readline().strip()}"
-    finally:
-        server.terminate()
-        server.wait()
 
 
 if __name__ == "__main__":

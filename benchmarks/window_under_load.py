@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
 
+from scripts.screenshots import display
 from tests.app.fake_runs import PROMPTS, line, make_fake_run, rank_rows, step_event
 
 EVENTS_A_SECOND = 50
@@ -55,16 +55,13 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=6.0, help="on each page")
     given = parser.parse_args()
-    server = _start_display()
-    with tempfile.TemporaryDirectory() as place:
+    with display(own=False, size="1280x800"), tempfile.TemporaryDirectory() as place:
         os.environ["TANDEM_CONFIG_DIR"] = place
         Path(place, "window.json").write_text('{"welcomed": true, "section": "monitor"}')
         rounds = max(1, given.samples // len(PROMPTS))
         every = given.steps // rounds
         folder = make_fake_run(Path(place) / "runs" / "huge", steps=given.steps, samples_every=every, ended=None)
         rows = _measure(folder, given.seconds)
-    if server is not None:
-        server.terminate()
     print(f"{'':32} {'longest stall':>14} {'memory':>10}")
     for title, stall_s, megabytes in rows:
         print(f"{title:32} {stall_s * 1000:>11.0f} ms {megabytes:>7.0f} MB")
@@ -137,18 +134,6 @@ def _live(window: Any, until: Any) -> None:
 def _live_for(window: Any, seconds: float) -> None:
     end = time.monotonic() + seconds
     _live(window, lambda: time.monotonic() > end)
-
-
-def _start_display() -> subprocess.Popen[bytes] | None:
-    if os.environ.get("DISPLAY"):
-        return None
-    read_end, write_end = os.pipe()
-    argv = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", "1280x800x24", "-nolisten", "tcp"]
-    server = subprocess.Popen(argv, pass_fds=[write_end], stderr=subprocess.DEVNULL)
-    os.close(write_end)
-    with os.fdopen(read_end) as output:
-        os.environ["DISPLAY"] = f":{output.readline().strip()}"
-    return server
 
 
 if __name__ == "__main__":

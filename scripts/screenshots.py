@@ -50,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def display(own: bool) -> Iterator[None]:
-    """The present display, or one of our own while this lasts."""
+def display(own: bool, size: str = SIZES[-1]) -> Iterator[None]:
+    """The present display, or one of our own while this lasts. Raises TandemError if there can be none."""
     if os.environ.get("DISPLAY") and not own:
         yield
         return
     read, write = os.pipe()
-    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1920x1080x24", "-nolisten", "tcp"]
+    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", f"{size}x24", "-nolisten", "tcp"]
     try:
         server = subprocess.Popen(command, pass_fds=[write], stderr=subprocess.DEVNULL)
     except OSError:
