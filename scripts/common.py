@@ -117,9 +117,10 @@ def lora_strengths(text: str, files: Sequence[str], scales: Sequence[float] | No
 
     if not text:
         return []
-    if not files or scales:
-        reason = "--lora_scale is given, too" if scales else "no --lora is given"
-        raise ConfigError(f"--lora_scales is {text!r}, but {reason}; omit one of them, or give a --lora.")
+    if not files:
+        raise ConfigError(f"--lora_scales is {text!r}, but no --lora is given; give one, or omit it.")
+    if scales:
+        raise ConfigError(f"--lora_scales is {text!r}, but --lora_scale is given, too; omit one of them.")
     try:
         found = [float(word) for word in text.split(",")]
     except ValueError:

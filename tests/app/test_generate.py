@@ -16,6 +16,7 @@ from app.generate.job import GenerateJob
 from app.generate.results import read_folder, reusable
 from app.generate.settings import (
     GENERATES_NOTHING,
+    MOST_STRENGTHS,
     GenerateSettings,
     arguments,
     check,
@@ -28,6 +29,7 @@ from app.widgets.inputs import Menu
 from modules.config.family_files import family_names
 from modules.families._by_name import family_class
 from modules.run.view.event_records import SampleFile
+from scripts.common import MOST_LORA_SCALES
 from tests.app.driver import Driver, write
 from tests.families.tiny_pipelines import tiny_sd
 
@@ -275,6 +277,7 @@ def test_values_that_begin_with_a_dash_are_values() -> None:
 )  # fmt: skip
 def test_strengths_are_numbers_with_commas_between(typed: str, strengths: tuple[float, ...] | None) -> None:
     settings, faults = check({"model": "m", "prompt": "p", "lora": "l", "lora_scale": parse_strengths(typed)})
+    assert MOST_STRENGTHS == MOST_LORA_SCALES
     if strengths is None:
         assert set(faults) == {"lora_scale"}
         return
