@@ -82,7 +82,7 @@ TASKS: Final[tuple[ModelTask, ...]] = (
         "Merge a LoRA",
         "Makes one or two LoRAs part of a model.",
         (
-            ToolField("source", "Model", "any", f"{_MODEL} Of flow-matching models a folder.", is_required=True),
+            ToolField("source", "Model", "any", f"{_MODEL} A flow-matching model must be a folder.", is_required=True),
             ToolField("lora", "LoRA", "file", _LORA, is_required=True),
             ToolField("scale", "Strength", "number", "1 as trained, 0 none.", "1", is_required=True),
             ToolField("lora2", "Second LoRA", "file", f"{_LORA} May stay empty."),

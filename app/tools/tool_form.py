@@ -10,7 +10,7 @@ from typing import Final
 
 from app.tools.model_tasks import ModelTask, ToolField, applies
 from app.widgets import theme
-from app.widgets.buttons import Button, Entry, Menu, Switch, add_tooltip, frame, text
+from app.widgets.buttons import Button, Entry, Menu, Switch, frame, text
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
 
@@ -101,8 +101,8 @@ class ToolForm(tk.Frame):
         entry = Entry(area, lambda value: self._edited(field.name), width=120)
         entry.show(field.default)
         if is_path:
-            browse = Button(area, icon="folder", bg=theme.CARD, command=partial(self._browse, field))
-            add_tooltip(browse, f"Choose {_TOOLTIPS[field.kind]}")
+            tooltip = f"Choose {_TOOLTIPS[field.kind]}"
+            browse = Button(area, icon="folder", bg=theme.CARD, tooltip=tooltip, command=partial(self._browse, field))
             browse.pack(side="right", padx=(4, 0))
             entry.pack(side="left", fill="x", expand=True)
         else:

@@ -286,10 +286,9 @@ class _Chooser:
 def _hint(purpose: Purpose, endings: Sequence[str]) -> str:
     """What can be chosen, where the list may not show it."""
     kinds = f"files with {' or '.join(endings)}" if endings else "files"
-    return {
-        "any": f"Folders and {kinds} can be chosen.",
-        "open": f"{kinds.capitalize()} are listed." * bool(endings),
-    }.get(purpose, "")
+    if purpose == "any":
+        return f"Folders and {kinds} can be chosen."
+    return f"{kinds.capitalize()} are listed." if purpose == "open" and endings else ""
 
 
 def _existing(start: Path) -> Path:
