@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.importers.onetrainer.data import CONCEPT_TABLE, SAMPLE_TABLE, SAMPLERS
-from modules.importers.onetrainer.model import MODEL_RULES, MODEL_UNSUPPORTED, SUBMODULES
-from modules.importers.onetrainer.training import TRAINING_RULES, TRAINING_UNSUPPORTED, unsupported_submodule_settings
+from modules.importers.onetrainer.model import MODEL_RULES, MODEL_UNSUPPORTED
+from modules.importers.onetrainer.submodules import SUBMODULES, unsupported_submodule_settings
+from modules.importers.onetrainer.training import TRAINING_RULES, TRAINING_UNSUPPORTED
 from modules.importers.readers import is_path, is_text
 from modules.importers.report import ImportEntry
 from modules.importers.rules import Table, Unsupported

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from modules.importers import common
 from modules.importers.flow_families import ONETRAINER_RULES, distribution, flow_family
-from modules.importers.onetrainer.values import RATE_USES, interval, interval_change, rate_factor
+from modules.importers.onetrainer.submodules import SUBMODULES, submodule_rule
 from modules.importers.readers import (
-    PRECISIONS,
     boolean,
     choice,
     integer,
@@ -29,25 +27,6 @@ from modules.importers.rules import (
     Values,
 )
 
-SUBMODULES = ("unet", "text_encoder", "text_encoder_2")
-NETWORKS = ("unet", "transformer")  # of which a model has one
-# The settings of each submodule, with the defaults of those that are trained by default.
-SUBMODULE_DEFAULTS: Mapping[str, object] = {
-    "model_name": "",
-    "include": True,
-    "train": True,
-    "stop_training_after": None,
-    "stop_training_after_unit": "NEVER",
-    "learning_rate": None,
-    "weight_dtype": "FLOAT_32",
-    "dropout_probability": 0.0,
-    "train_embedding": True,
-    "attention_mask": False,
-    "guidance_scale": 1.0,
-    "gradient_checkpointing": True,
-    "offload_fraction": 0.0,
-    "activation_offloading": False,
-}
 # OneTrainer filters the layers of the UNet; those of text encoders are all adapted.
 TARGETS = {"full": "all", "attn-mlp": "onetrainer", "attn-only": r"attn|^text_encoder", "attn": r"attn|^text_encoder"}
 
@@ -78,87 +57,6 @@ def _targets(values: Values) -> list[Assignment]:
     patterns = parts if boolean(values["layer_filter_regex"]) else [re.escape(part) for part in parts]
     why = "written as regular expressions on the names of diffusers' modules; check that they match"
     return [Assignment("lora_targets", ",".join(f".*{item}.*" for item in patterns), why, keys)]
-
-
-def _submodule(index: int, part: str) -> CombinedRule:
-    """How one submodule is trained; `index` is its position in `parts`, where unet and transformer share the first."""
-    names = ("train", "learning_rate", "stop_training_after", "stop_training_after_unit", "weight_dtype")
-    keys = {f"{part}.{name}": SUBMODULE_DEFAULTS[name] for name in names}
-    if part not in NETWORKS:
-        keys |= {f"{part}.stop_training_after": 30, f"{part}.stop_training_after_unit": "EPOCH"}
-        keys |= {f"{part}.train_embedding": True}
-
-    def read(values: Values) -> list[Assignment]:
-        found = _read_submodule(values, part, f"parts.{index}")
-        is_there = part != "text_encoder_2" or "XL" in str(values["model_type"]).upper()
-        is_there = part == network_section(values) if part in NETWORKS else is_there
-        return found if is_there else _absent(values, keys, part)
-
-    uses = {
-        **ROUNDING_USES, "learning_rate_scaler": "NONE",
-        "learning_rate": 3e-6, **RATE_USES,
-    }  # fmt: skip
-    return CombinedRule(keys, f"parts.{index}", read, "each submodule with its own learning rate and stop", uses)
-
-
-def _read_submodule(values: Values, part: str, prefix: str) -> list[Assignment]:
-    method = str(values["training_method"]).upper()
-    switch = f"{part}.train"
-    if method == "EMBEDDING" and part not in NETWORKS:
-        switch = f"{part}.train_embedding"
-    trained = boolean(values[switch]) and not (method == "EMBEDDING" and part in NETWORKS)
-    found = [
-        Assignment(f"{prefix}.part", part, keys=(switch,), quiet=True),
-        Assignment(f"{prefix}.train", trained, keys=(switch,)),
-    ]
-    rate = values[f"{part}.learning_rate"]
-    if rate is not None and trained:
-        factor = rate_factor(values)
-        why = "" if factor == 1 else f"multiplied by {factor:.4g}, as learning_rate_scaler does"
-        found.append(Assignment(f"{prefix}.learning_rate", number(rate) * factor, why, (f"{part}.learning_rate",)))
-    ends = (f"{part}.stop_training_after", f"{part}.stop_training_after_unit")
-    stop = interval(values[ends[0]], values[ends[1]], values)
-    if stop != "never" and trained:
-        why = interval_change(values[ends[1]], values)
-        found.append(Assignment(f"{prefix}.stop_after", stop, why, ends))
-    return [*found, _weights(values, part, prefix, frozen=method != "FINE_TUNE" or not trained)]
-
-
-_QUANTIZED = {"int_8": "int8", "int_w8a8": "int8", "float_8": "fp8", "float_w8a8": "fp8", "nfloat_4": "nf4"}
-ROUNDING_USES: Mapping[str, object] = {
-    "training_method": "FINE_TUNE", "model_type": "STABLE_DIFFUSION_15", "optimizer.stochastic_rounding": False,
-    "unet.weight_dtype": "FLOAT_32", "transformer.weight_dtype": "FLOAT_32",
-}  # fmt: skip
-
-
-def rounds_stochastically(values: Values) -> bool:
-    """Whether the network's trained weights are kept in bf16 and rounded at random, from `ROUNDING_USES`."""
-    is_bf16 = PRECISIONS.get(str(values[f"{network_section(values)}.weight_dtype"]).lower()) == "bf16"
-    is_fine_tune = str(values["training_method"]).upper() == "FINE_TUNE"
-    return is_bf16 and is_fine_tune and boolean(values["optimizer.stochastic_rounding"])
-
-
-def network_section(values: Values) -> str:
-    """The section of the network that is trained."""
-    return "transformer" if flow_family(values["model_type"]) else "unet"
-
-
-def _weights(values: Values, part: str, prefix: str, *, frozen: bool) -> Assignment:
-    key = f"{part}.weight_dtype"
-    name = str(values[key]).lower()
-    kept = PRECISIONS.get(name) or _QUANTIZED.get(name)
-    if not frozen and part in NETWORKS and rounds_stochastically(values):
-        return Assignment("stochastic_rounding", True, keys=(key,))
-    if not frozen and kept != "fp32":
-        return Assignment("", why="weights that are trained are kept in fp32", keys=(key,))
-    if kept is None:
-        return Assignment("", why="Tandem has no such format; they keep the run's precision", keys=(key,))
-    return Assignment(f"{prefix}.weights", "run" if kept == "tf32" else kept, keys=(key,))
-
-
-def _absent(values: Values, keys: Mapping[str, object], part: str) -> list[Assignment]:
-    why = f"the model type has no {part}"
-    return [Assignment("", why=why, keys=(key,)) for key, default in keys.items() if values[key] != default]
 
 
 def _prediction(values: Values) -> list[Assignment]:
@@ -280,8 +178,8 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"layer_filter_preset": "full", "layer_filter": "", "layer_filter_regex": False}, "lora_targets", _targets,
         "patterns become regular expressions", {"training_method": "FINE_TUNE"},
     ),
-    *(_submodule(index, part) for index, part in enumerate(SUBMODULES)),
-    _submodule(0, "transformer"),
+    *(submodule_rule(index, part) for index, part in enumerate(SUBMODULES)),
+    submodule_rule(0, "transformer"),
     Rule("embedding.placeholder", "embedding_token", "<embedding>", non_empty_text),
     Rule("embedding.initial_embedding_text", "embedding_init", "*", text),
     Rule("embedding.token_count", "embedding_vectors", 1, integer),

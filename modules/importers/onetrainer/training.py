@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.importers import common
-from modules.importers.memory import SET_OFFLOAD, fused_rule
-from modules.importers.onetrainer.model import (
+from modules.importers.memory import fused_rule
+from modules.importers.onetrainer.optimizer import OPTIMIZER_RULE, OPTIMIZER_UNSUPPORTED, SCHEDULE_RULE
+from modules.importers.onetrainer.submodules import (
+    OTHER_MEMORY,
     ROUNDING_USES,
-    SUBMODULE_DEFAULTS,
     network_section,
     rounds_stochastically,
 )
@@ -20,7 +21,6 @@ from modules.importers.onetrainer.values import (
     learning_rates,
     warmup,
 )
-from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
     boolean,
     device_ids,
@@ -38,58 +38,8 @@ from modules.importers.rules import (
     CombinedRule,
     Rule,
     Unsupported,
-    UnsupportedValueError,
     Values,
 )
-
-# Its schedules -> Tandem's and how they differ.
-SCHEDULES = {
-    **{name: (name, "") for name in ("constant", "linear", "cosine")},
-    "cosine_with_restarts": (
-        "cosine_with_restarts",
-        "OneTrainer's rises as smoothly as it falls, Tandem's jumps",
-    ),
-    "cosine_with_hard_restarts": ("cosine_with_restarts", ""),
-    "rex": ("linear", "Tandem has no REX schedule; linear also decays to the end"),
-    "adafactor": ("constant", "it follows Adafactor's own learning rate, which is constant without relative_step"),
-}
-# Optimizer settings that an optimizer of Tandem also has; None means the optimizer's default.
-OPTIMIZER_KEYS = {
-    "beta1": None, "beta2": None, "beta3": None, "eps": None, "weight_decay": None, "momentum": None,
-    "nesterov": False, "fused": False, "clip_threshold": None, "decay_rate": None, "scale_parameter": False,
-    "relative_step": False, "warmup_init": False, "d0": None, "d_coef": None, "use_bias_correction": False,
-    "bias_correction": False, "safeguard_warmup": False, "decouple": False,
-}  # fmt: skip
-# The rest of its ~100 fields belong to optimizers that Tandem does not have; these are on by default.
-OPTIMIZER_ON = (
-    "weight_decay_by_lr", "split_groups", "split_groups_mean", "factored", "factored_fp32",
-    "use_stableadamw", "d_limiter", "use_schedulefree", "rms_rescaling",
-)  # fmt: skip
-_OTHER_OPTIMIZER = "for an optimizer that Tandem does not have"
-
-
-def _optimizer(values: Values) -> list[Assignment]:
-    given = {name: values[f"optimizer.{name}"] for name in OPTIMIZER_KEYS}
-    switched_off = [name for name, default in OPTIMIZER_KEYS.items() if default is False and given[name] is False]
-    name = str(values["optimizer.optimizer"])
-    if "adafactor" not in name.lower():
-        given |= dict.fromkeys(switched_off)
-    return optimizer_assignments(name, given, "optimizer.optimizer", "optimizer.")
-
-
-def _schedule(values: Values) -> list[Assignment]:
-    name = str(values["learning_rate_scheduler"]).lower()
-    if name not in SCHEDULES:
-        raise UnsupportedValueError("Tandem has no custom schedules; set scheduler")
-    target, why = SCHEDULES[name]
-    found = [Assignment("scheduler", target, why, ("learning_rate_scheduler",))]
-    if target == "cosine_with_restarts":
-        key = "learning_rate_cycles"
-        found.append(Assignment("scheduler_cycles", integer(values[key]), keys=(key,)))
-    if target != "constant":
-        key = "learning_rate_min_factor"
-        found.append(Assignment("min_learning_rate_factor", number(values[key]), keys=(key,)))
-    return found
 
 
 def _ema(values: Values) -> list[Assignment]:
@@ -159,20 +109,14 @@ def _backups(values: Values) -> list[Assignment]:
     ]
 
 
-def _checkpointing(value: object) -> object:
-    word = str(value).upper().removeprefix("GRADIENTCHECKPOINTINGMETHOD.")
-    if word == "CPU_OFFLOADED":
-        return ChangedValue(True, "activations are recomputed, not offloaded to RAM")
-    return word == "ON" or boolean(value if word != "OFF" else False)
-
-
 def _recomputed(values: Values) -> list[Assignment]:
     found, key = _checkpointing_of(values)
-    value = _checkpointing(found)
-    why = value.why if isinstance(value, ChangedValue) else ""
-    return [
-        Assignment("gradient_checkpointing", value.value if isinstance(value, ChangedValue) else value, why, (key,))
-    ]
+    word = str(found).upper().removeprefix("GRADIENTCHECKPOINTINGMETHOD.")
+    if word == "CPU_OFFLOADED":
+        why = "activations are recomputed, not offloaded to RAM"
+        return [Assignment("gradient_checkpointing", True, why, (key,))]
+    is_on = word == "ON" or boolean(found if word != "OFF" else False)
+    return [Assignment("gradient_checkpointing", is_on, keys=(key,))]
 
 
 def _checkpointing_of(values: Values) -> tuple[object, str]:
@@ -184,8 +128,10 @@ def _checkpointing_of(values: Values) -> tuple[object, str]:
 
 def _offload(values: Values) -> list[Assignment]:
     """Only with activation checkpointing of the kind CPU_OFFLOADED (LayerOffloadConductor.py)."""
-    keys = ("transformer.offload_fraction", "layer_offload_fraction")
-    key = next((key for key in keys[network_section(values) == "unet" :] if number(values[key])), "")
+    keys = ["layer_offload_fraction"]
+    if network_section(values) == "transformer":
+        keys.insert(0, "transformer.offload_fraction")
+    key = next((key for key in keys if number(values[key])), "")
     is_offloaded = str(_checkpointing_of(values)[0]).upper().endswith("CPU_OFFLOADED")
     return [Assignment("block_offload", number(values[key]), keys=(key,))] if key and is_offloaded else []
 
@@ -209,10 +155,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
         "learning_rate, lr_scaling", learning_rates, "multiplied by the square root set by learning_rate_scaler",
         {"training_method": "FINE_TUNE", **RATE_USES},
     ),
-    CombinedRule(
-        {"learning_rate_scheduler": "CONSTANT", "learning_rate_cycles": 1.0, "learning_rate_min_factor": 0.0},
-        "scheduler, scheduler_cycles, min_learning_rate_factor", _schedule,
-    ),
+    SCHEDULE_RULE,
     CombinedRule({"learning_rate_warmup_steps": 200.0}, "warmup_steps, warmup_fraction", warmup, _STEPS, ACCUMULATION),
     Rule("epochs", "epochs", 100, integer),
     Rule("batch_size", "batch_size", 1, integer),
@@ -261,27 +204,15 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("tensorboard", "tensorboard", True, boolean),
     Rule("multi_gpu", "enable_multi_gpu", False, boolean),
     Rule("device_indexes", "device_ids", "", device_ids),
-    CombinedRule(
-        {"optimizer.optimizer": "ADAMW", **{f"optimizer.{name}": value for name, value in OPTIMIZER_KEYS.items()}},
-        "optimizer", _optimizer, common.PLAIN_OPTIMIZER,
-    ),
+    OPTIMIZER_RULE,
 )  # fmt: skip
 
 _LAUNCH = "Tandem reduces gradients differently; see the Multi-GPU settings"
-_MEMORY = "Tandem has other ways to save memory: gradient_checkpointing, and parts with weights in bf16"
 _SAVE = "Tandem writes the model at the end, and when you press Save or put a file named save into commands"
 
 TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("__version optimizer.__version", "the version of OneTrainer's file format", default=ANY),
-    Unsupported("custom_learning_rate_scheduler", "Tandem has no custom schedules"),
-    Unsupported("scheduler_params", "Tandem has no custom schedules", is_group=True),
-    Unsupported("optimizer_defaults", "settings of optimizers that are not in use", is_group=True),
-    Unsupported(" ".join(f"optimizer.{name}" for name in OPTIMIZER_ON), _OTHER_OPTIMIZER, default=True),
-    Unsupported("optimizer.muon_adam_config", _OTHER_OPTIMIZER, is_group=True),
-    Unsupported("optimizer.orthogonal_gradient", _OTHER_OPTIMIZER, default="disabled"),
-    Unsupported("optimizer.state_precision", _OTHER_OPTIMIZER, default="auto"),
-    Unsupported("optimizer.centered_wd_mode", _OTHER_OPTIMIZER, default="full"),
-    Unsupported("optimizer.*", _OTHER_OPTIMIZER),
+    *OPTIMIZER_UNSUPPORTED,
     Unsupported("workspace_dir", "all files of a run are in its folder in runs_dir", default="workspace/run"),
     Unsupported("cache_dir", "Tandem has its own cache: set cache_dir for another disk", default="workspace-cache/run"),
     Unsupported("debug_mode", "see the run's log"),
@@ -295,7 +226,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("gradient_reduce_precision", _LAUNCH, default="FLOAT_32_STOCHASTIC"),
     Unsupported("fused_gradient_reduce async_gradient_reduce", _LAUNCH, default=True),
     Unsupported("async_gradient_reduce_buffer", _LAUNCH, default=100),
-    Unsupported("async_offloading enable_activation_offloading", _MEMORY, default=True),
+    Unsupported("async_offloading enable_activation_offloading", OTHER_MEMORY, default=True),
     Unsupported("text_caching", "Tandem always caches captions if possible", default=True),
     Unsupported("latent_caching_epochs", "set image_variations of the concepts", default=1),
     Unsupported("clear_cache_before_training", "Tandem's cache is updated automatically", default=True),
@@ -326,40 +257,3 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
         "cloud", "rent the machine yourself and start Tandem there; docs/multi_node.md", is_group=True, secret=True,
     ),
 )  # fmt: skip
-
-# The other settings of submodules: offloading, separate files, and submodules that no family of Tandem has.
-SUBMODULE_REASONS = {
-    "model_name": "put the submodule into the base model's folder",
-    "include": "all submodules are loaded",
-    "train_embedding": "only text encoders have embeddings of tokens",
-    "attention_mask": "for models with a T5 or LLM text encoder",
-    "guidance_scale": "for guidance-distilled models",
-    "gradient_checkpointing": "all submodules share gradient_checkpointing",
-    "offload_fraction": SET_OFFLOAD,
-    "activation_offloading": _MEMORY,
-    "dropout_probability": "all text encoders share caption_dropout",
-}
-OTHER_SUBMODULES = (
-    "vae", "prior", "unconditional_transformer", "text_encoder_3", "text_encoder_4", "effnet_encoder",
-    "decoder", "decoder_text_encoder", "decoder_vqgan",
-)  # fmt: skip
-
-
-def unsupported_submodule_settings() -> tuple[Unsupported, ...]:
-    """One row for each setting of each submodule without a rule."""
-    found = []
-    for part in ("unet", "transformer", "text_encoder", "text_encoder_2", *OTHER_SUBMODULES):
-        for name, default in SUBMODULE_DEFAULTS.items():
-            if part in OTHER_SUBMODULES:
-                why = (
-                    "Tandem does not train the VAE" if part == "vae" else "of model families that Tandem does not have"
-                )
-            else:
-                why = SUBMODULE_REASONS.get(name, "")  # without one it has a rule
-            default_there = default
-            if part.startswith("text_encoder_") and name.startswith("stop_training_after"):
-                default_there = 30 if name == "stop_training_after" else "EPOCH"
-            elif part == "unconditional_transformer" and name in ("train", "gradient_checkpointing"):
-                default_there = False
-            found.append(Unsupported(f"{part}.{name}", why, default_there))
-    return tuple(found)
