@@ -43,6 +43,13 @@ def convert(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
+def copy_configs(folder: Path, target: Path) -> None:
+    """What of a pipeline is read for a single file, but for the weights."""
+    for path in ("model_index.json", "transformer/config.json", "vae/config.json", "text_encoder/config.json"):
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_bytes((folder / path).read_bytes())
+
+
 @pytest.mark.parametrize("family", EXPECTED)
 def test_a_transformer_becomes_one_file_and_a_folder_again(family: str, flow: Any, tmp_path: Path) -> None:
     folder: Path = flow(family)
@@ -76,11 +83,8 @@ def test_diffusers_splits_the_fused_layers_of_real_width_as_they_were(family: st
         if name.startswith("single_transformer_blocks.") and (".attn.to_" in name or ".proj_mlp." in name):
             rows = 4 * 3072 if ".proj_mlp." in name else 3072
             tensors[name] = torch.randn(rows, *[1] * (tensors[name].dim() - 1), generator=generator)
-    (wide / "transformer").mkdir(parents=True)
+    copy_configs(folder, wide)
     save_file(tensors, wide / WEIGHTS)
-    for path in ("model_index.json", "transformer/config.json", "vae/config.json", "text_encoder/config.json"):
-        (wide / path).parent.mkdir(exist_ok=True)
-        (wide / path).write_bytes((folder / path).read_bytes())
     index = json.loads((folder / "model_index.json").read_text())
     (wide / "model_index.json").write_text(json.dumps({**index, "text_encoder_2": [None, None]}))
     assert convert(wide, file, "--to", "single_file") == 0
@@ -91,12 +95,8 @@ def test_diffusers_splits_the_fused_layers_of_real_width_as_they_were(family: st
 def test_a_file_keeps_its_number_format_and_needs_a_whole_model(
     flow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = tmp_path / "model"
-    (source / "transformer").mkdir(parents=True)
-    folder = flow("z_image")
-    for path in ("model_index.json", "transformer/config.json", "vae/config.json", "text_encoder/config.json"):
-        (source / path).parent.mkdir(exist_ok=True)
-        (source / path).write_bytes((folder / path).read_bytes())
+    source, folder = tmp_path / "model", flow("z_image")
+    copy_configs(folder, source)
     tensors = {name: tensor.bfloat16() for name, tensor in load_file(folder / WEIGHTS).items()}
     save_file(tensors, source / WEIGHTS)
     assert convert(source, tmp_path / "one.safetensors", "--to", "single_file") == 0
