@@ -2,61 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, Union
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Tag, model_validator
 
 from modules.config.section import Section, broken_rules, setting
-
-Beta = Annotated[float, Field(ge=0, lt=1)]
-PositiveBeta = Annotated[float, Field(gt=0, lt=1)]
-
-_BETAS: Final = (
-    "Decay rates of the running averages: first of the gradient (momentum), then of its square. Closer to 1 is "
-    "smoother and slower to react."
-)
-_betas = partial(setting, title="Betas", advanced=True, resume="warn")
-_eps = partial(
-    setting,
-    title="Epsilon",
-    help="A small number that keeps the optimizer from dividing by zero. Rarely worth changing.",
-    advanced=True,
-    gt=0,
-    le=1,
-    resume="warn",
-)
-_weight_decay = partial(
-    setting,
-    title="Weight decay",
-    help="Pulls all weights slightly towards zero at every step, which reduces overfitting. 0 switches it off.",
-    ge=0,
-    le=10,
-    resume="warn",
-)
-_fused = partial(
-    setting,
-    title="Fused optimizer step",
-    help="Runs the whole update in one kernel: slightly faster, same result. It also skips a non-finite step without "
-    "waiting for the GPU.",
-    advanced=True,
-)
-_foreach = partial(
-    setting,
-    title="Foreach optimizer step",
-    help="Without the fused step, GPUs update all weights at once instead of one after the other: faster, with memory "
-    "for one more copy of what is trained. Same result.",
-    advanced=True,
-    depends_on="!fused",
-)
-_clip_threshold = partial(
-    setting,
-    title="Clip threshold",
-    help="Scales down a step that would change the weights by more than this on average. Smaller is more careful.",
-    advanced=True,
-    gt=0,
-    le=1000,
-    resume="warn",
+from modules.config.sections.optimizer_fields import (
+    BETAS,
+    Beta,
+    PositiveBeta,
+    betas_setting,
+    clip_threshold_setting,
+    eps_setting,
+    foreach_setting,
+    fused_setting,
+    weight_decay_setting,
 )
 
 
@@ -92,11 +52,11 @@ class AdamW(Optimizer):
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["adamw"] = "adamw"
-    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
-    eps: float = _eps(1e-8)
-    weight_decay: float = _weight_decay(0.01)
-    fused: bool = _fused(True)
-    foreach: bool = _foreach(True)
+    betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))
+    eps: float = eps_setting(1e-8)
+    weight_decay: float = weight_decay_setting(0.01)
+    fused: bool = fused_setting(True)
+    foreach: bool = foreach_setting(True)
 
 
 class AdamW8bit(Optimizer):
@@ -106,9 +66,9 @@ class AdamW8bit(Optimizer):
     target: ClassVar[str] = "bitsandbytes.optim:AdamW8bit"
 
     name: Literal["adamw_8bit"] = "adamw_8bit"
-    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
-    eps: float = _eps(1e-8)
-    weight_decay: float = _weight_decay(0.01)
+    betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))
+    eps: float = eps_setting(1e-8)
+    weight_decay: float = weight_decay_setting(0.01)
 
 
 class FlashAdamW(Optimizer):
@@ -118,9 +78,9 @@ class FlashAdamW(Optimizer):
     target: ClassVar[str] = "pytorch_optimizer:FlashAdamW"
 
     name: Literal["flash_adamw"] = "flash_adamw"
-    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
-    eps: float = _eps(1e-8)
-    weight_decay: float = _weight_decay(0.01)
+    betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))
+    eps: float = eps_setting(1e-8)
+    weight_decay: float = weight_decay_setting(0.01)
 
 
 class ScheduleFreeAdamW(Optimizer):
@@ -131,13 +91,13 @@ class ScheduleFreeAdamW(Optimizer):
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["schedule_free_adamw"] = "schedule_free_adamw"
-    betas: tuple[PositiveBeta, PositiveBeta] = _betas(
+    betas: tuple[PositiveBeta, PositiveBeta] = betas_setting(
         (0.9, 0.999),
         help="How much of the weights at which gradients are taken is the average, and the decay rate of the squared "
         "gradient. 0.95 to 0.98 for the first suits long runs.",
     )
-    eps: float = _eps(1e-8)
-    weight_decay: float = _weight_decay(0.01)
+    eps: float = eps_setting(1e-8)
+    weight_decay: float = weight_decay_setting(0.01)
 
 
 class Adam(Optimizer):
@@ -148,11 +108,11 @@ class Adam(Optimizer):
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["adam"] = "adam"
-    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
-    eps: float = _eps(1e-8)
-    weight_decay: float = _weight_decay(0.0)
-    fused: bool = _fused(True)
-    foreach: bool = _foreach(True)
+    betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))
+    eps: float = eps_setting(1e-8)
+    weight_decay: float = weight_decay_setting(0.0)
+    fused: bool = fused_setting(True)
+    foreach: bool = foreach_setting(True)
 
 
 class SGD(Optimizer):
@@ -181,9 +141,9 @@ class SGD(Optimizer):
         depends_on="momentum",
         resume="warn",
     )
-    weight_decay: float = _weight_decay(0.0)
-    fused: bool = _fused(True)
-    foreach: bool = _foreach(True)
+    weight_decay: float = weight_decay_setting(0.0)
+    fused: bool = fused_setting(True)
+    foreach: bool = foreach_setting(True)
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -218,7 +178,7 @@ class Adafactor(Optimizer):
         lt=0,
         resume="warn",
     )
-    clip_threshold: float = _clip_threshold(1.0)
+    clip_threshold: float = clip_threshold_setting(1.0)
     scale_parameter: bool = setting(
         False,
         title="Scale parameter (step relative to the weights)",
@@ -226,7 +186,7 @@ class Adafactor(Optimizer):
         "learning rate should then be higher, about 1e-3. Off: the learning rate is used as it is.",
         resume="warn",
     )
-    weight_decay: float = _weight_decay(0.0)
+    weight_decay: float = weight_decay_setting(0.0)
 
     def arguments(self) -> dict[str, object]:
         """As in the base class; the built-in schedule stays off, because Tandem sets the learning rate."""
@@ -243,8 +203,8 @@ class Lion(Optimizer):
     is_elementwise: ClassVar[bool] = True
 
     name: Literal["lion"] = "lion"
-    betas: tuple[Beta, Beta] = _betas((0.9, 0.99), help=_BETAS)
-    weight_decay: float = _weight_decay(0.0)
+    betas: tuple[Beta, Beta] = betas_setting((0.9, 0.99))
+    weight_decay: float = weight_decay_setting(0.0)
 
 
 class Lion8bit(Optimizer):
@@ -254,8 +214,8 @@ class Lion8bit(Optimizer):
     target: ClassVar[str] = "bitsandbytes.optim:Lion8bit"
 
     name: Literal["lion_8bit"] = "lion_8bit"
-    betas: tuple[Beta, Beta] = _betas((0.9, 0.99), help=_BETAS)
-    weight_decay: float = _weight_decay(0.0)
+    betas: tuple[Beta, Beta] = betas_setting((0.9, 0.99))
+    weight_decay: float = weight_decay_setting(0.0)
 
 
 class Muon(Optimizer):
@@ -273,8 +233,8 @@ class Muon(Optimizer):
         lt=1,
         resume="warn",
     )
-    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help="Of AdamW, which trains biases and norms. " + _BETAS)
-    weight_decay: float = _weight_decay(0.1)
+    betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999), help="Of AdamW, which trains biases and norms. " + BETAS)
+    weight_decay: float = weight_decay_setting(0.1)
 
 
 class Prodigy(Optimizer):
@@ -286,9 +246,9 @@ class Prodigy(Optimizer):
     steps_alone: ClassVar[bool] = False
 
     name: Literal["prodigy"] = "prodigy"
-    betas: tuple[Beta, Beta] = _betas((0.9, 0.999), help=_BETAS)
-    eps: float = _eps(1e-8)
-    weight_decay: float = _weight_decay(0.0)
+    betas: tuple[Beta, Beta] = betas_setting((0.9, 0.999))
+    eps: float = eps_setting(1e-8)
+    weight_decay: float = weight_decay_setting(0.0)
     d0: float = setting(
         1e-6,
         title="Initial step size (d0)",
@@ -330,11 +290,11 @@ class CAME(Optimizer):
     target: ClassVar[str] = "pytorch_optimizer:CAME"
 
     name: Literal["came"] = "came"
-    betas: tuple[Beta, Beta, Beta] = _betas(
-        (0.9, 0.999, 0.9999), help=_BETAS + " The third is for how reliable the updates have been."
+    betas: tuple[Beta, Beta, Beta] = betas_setting(
+        (0.9, 0.999, 0.9999), help=BETAS + " The third is for how reliable the updates have been."
     )
-    clip_threshold: float = _clip_threshold(1.0)
-    weight_decay: float = _weight_decay(0.0)
+    clip_threshold: float = clip_threshold_setting(1.0)
+    weight_decay: float = weight_decay_setting(0.0)
 
 
 def _name(value: object) -> object:
