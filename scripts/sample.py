@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 def failed(events: SampleEvents, message: str, advice: str, exit_code: int) -> int:
     """Report why it ends; returns the exit code."""
     events.report("failed", message=message, advice=advice)
-    print(f"No image was generated: {message}{f' {advice}' if advice else ''}", file=sys.stderr)
+    print(f"No image was generated: {TandemError(message, advice)}", file=sys.stderr)
     return exit_code
 
 
