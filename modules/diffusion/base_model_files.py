@@ -27,6 +27,7 @@ LIBRARY_ERRORS = (
     *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError),
     StrictDataclassError,
 )
+DAMAGED = "Copy or download the model folder again."
 ACCEPTED = "Give a diffusers folder, a .safetensors file, or the name of a model on the hub (owner/model)."
 
 
@@ -126,8 +127,13 @@ def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -
         except (OSError, FileFault) as error:
             raise ConfigError(
                 f"{option}: in the model {str(folder)!r} {file.relative_to(folder)} {_reason(error)}.",
-                "Copy or download the model folder again.",
+                DAMAGED,
             ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The class of an error of a library and the first line of its text."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
 
 
 def check_layer_counts(config: Mapping[str, object]) -> None:

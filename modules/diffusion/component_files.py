@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import diffusers
 import torch
@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
+from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.files import FileFault, read_json
-
-DAMAGED: Final = "Copy or download the model folder again."
 
 
 def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
@@ -75,8 +74,3 @@ def weights_fingerprint(module: nn.Module) -> str:
     for weight in module.parameters():
         hasher.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest()[:32]
-
-
-def first_line(error: Exception) -> str:
-    """The class of an error of a library and the first line of its text."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"

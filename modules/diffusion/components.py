@@ -18,7 +18,8 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
-from modules.diffusion.component_files import first_line, load_network, load_part, scheduler_config
+from modules.diffusion.base_model_files import first_line
+from modules.diffusion.component_files import load_network, load_part, scheduler_config
 from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries

@@ -18,14 +18,8 @@ from torch import nn
 from modules.config import ConfigError
 from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
-from modules.diffusion.component_files import (
-    DAMAGED,
-    copy_with_weights,
-    first_line,
-    load_network,
-    load_part,
-    scheduler_config,
-)
+from modules.diffusion.base_model_files import DAMAGED, first_line
+from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
 from modules.diffusion.hub.files import INDEX
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries

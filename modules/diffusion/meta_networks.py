@@ -13,6 +13,7 @@ from transformers import CLIPTextConfig
 from modules.config import ConfigError
 from modules.config.known_models import KnownModel, known_model
 from modules.diffusion import base_model_files
+from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.components import CLASSES, PipelineSpec, required_hub_model
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries
@@ -46,10 +47,9 @@ def meta_networks(base_model: str | None, layout: str, spec: PipelineSpec) -> Me
             configs = {name: CLIPTextConfig.from_pretrained(folder, subfolder=name) for name in spec.encoders}
             return MetaNetworks(unet, {name: CLASSES[name](config) for name, config in configs.items()})
     except base_model_files.LIBRARY_ERRORS as error:
-        reason = (str(error).splitlines() or [""])[0][:300]
         raise ConfigError(
-            f"base_model: the model that {str(folder)!r} describes cannot be built: {type(error).__name__}: {reason}",
-            "Copy or download the model folder again.",
+            f"base_model: the model that {str(folder)!r} describes cannot be built: {first_line(error)}",
+            DAMAGED,
         ) from error
 
 

@@ -11,7 +11,7 @@ from modules.checkpoint.formats.diffusers_folder import DiffusersFolder
 from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT
 from modules.checkpoint.formats.transformer_names import transformer_layout
 from modules.config import ConfigError
-from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts
+from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts, first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
 
 
@@ -23,9 +23,8 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
         with torch.device("meta"), quiet_libraries():
             module = _module(component, config)
     except LIBRARY_ERRORS as error:
-        reason = (str(error).splitlines() or [""])[0][:300]
         raise ConfigError(
-            f"{component}/config.json in {str(layout.folder)!r} describes no network: {type(error).__name__}: {reason}",
+            f"{component}/config.json in {str(layout.folder)!r} describes no network: {first_line(error)}",
             WHOLE_LAYOUT,
         ) from error
     names = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
