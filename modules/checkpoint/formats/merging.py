@@ -24,7 +24,7 @@ from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, Sa
 from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers, transformer_layout_of
 from modules.checkpoint.formats.transformer_names import is_transformer_file
 from modules.config import ConfigError
-from modules.files import remove_tree
+from modules.files import PARTIAL, remove_tree
 
 _ADVICE: Final = "Use the base model that it was trained on, or one of the same architecture."
 _MERGED_FROM: Final = "modelspec.merged_from"
@@ -91,7 +91,7 @@ def merge_into_folder(
             "FLUX.2, Chroma, Z-Image, Qwen-Image and Krea 2."
         )
     found = [(merge, read_adapter(merge.file, prefixes(architecture))) for merge in merges]
-    partial_folder = out.with_name(f".partial-{out.name}")
+    partial_folder = out.with_name(f"{PARTIAL}{out.name}")
     remove_tree(partial_folder)
     try:
         copy_without_weights(source, partial_folder)

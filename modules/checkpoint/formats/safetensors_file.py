@@ -22,7 +22,7 @@ from torch import Tensor
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
 from modules.diffusion.hub.files import PICKLES
-from modules.files import open_regular
+from modules.files import PARTIAL, open_regular
 
 HASH_KEY: Final = "modelspec.hash_sha256"
 
@@ -125,7 +125,7 @@ def write_safetensors(file: Path, tensors: Mapping[str, LazyTensor], metadata: M
     names = ordered_names(tensors)
     hashed = {name: empty for name, empty in _NO_HASHES.items() if name in metadata}
     header = safetensors_header(names, tensors, {"format": "pt", **metadata, **hashed})
-    partial = file.with_name(f".partial-{file.name}")
+    partial = file.with_name(f"{PARTIAL}{file.name}")
     digest = hashlib.sha256()
     legacy = _LegacyHash(_kohya_header_length(names, tensors, metadata))
     try:

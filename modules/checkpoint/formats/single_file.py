@@ -41,7 +41,7 @@ from modules.checkpoint.formats.transformer_names import PREFIX, TransformerLayo
 from modules.checkpoint.formats.whole_transformer import SAME_ARCHITECTURE, of_family, require_whole
 from modules.config import ConfigError
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
-from modules.files import remove_tree
+from modules.files import PARTIAL, remove_tree
 
 _PIPELINES: Final = ("Pipeline", "Img2ImgPipeline", "InpaintPipeline")
 _SD: Final = frozenset(f"StableDiffusion{name}" for name in _PIPELINES)
@@ -109,7 +109,7 @@ def write_diffusers_folder(file: Path, layout: Path, folder: Path, dtype: torch.
     """
     model = read_diffusers_folder(layout)
     _require_same_architecture(file, model)
-    partial_folder = folder.with_name(f".partial-{folder.name}")
+    partial_folder = folder.with_name(f"{PARTIAL}{folder.name}")
     remove_tree(partial_folder)
     try:
         copy_without_weights(layout, partial_folder)
