@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,7 @@ def copy_without_weights(layout: Path, folder: Path) -> None:
     Raises ConfigError for what is no model, OSError at the first file that fails.
     """
     index = read_json_object(layout / "model_index.json")
-    components = [name for name in index if is_plain_name(name) and name not in _OMITTED and (layout / name).is_dir()]
-    for name in ("", *components):
+    for name in ("", *_components(layout, index)):
         (folder / name).mkdir(parents=True)
         for file in sorted((layout / name).iterdir()):
             if file.suffix in _COPIED and not file.name.endswith(".index.json") and not file.name.startswith("."):
@@ -36,14 +36,16 @@ def copy_without_weights(layout: Path, folder: Path) -> None:
 def copy_components(layout: Path, folder: Path, *, leave_out: str) -> None:
     """All files of the components of the diffusers folder `layout`, as they are, but those of `leave_out`.
 
-    Raises ConfigError for what is no model, OSError if the disk is full.
+    `copy_without_weights` has made `folder`. Raises ConfigError for what is no model, OSError if the disk is full.
     """
-    index = read_json_object(layout / "model_index.json")
-    for name in index:
-        if is_plain_name(name) and name != leave_out and (layout / name).is_dir():
-            for file in sorted((layout / name).iterdir()):
-                if file.is_file() and not file.name.startswith("."):
-                    shutil.copyfile(file, folder / name / file.name)
+    for name in _components(layout, read_json_object(layout / "model_index.json")):
+        for file in sorted((layout / name).iterdir()) if name != leave_out else ():
+            if file.is_file() and not file.name.startswith("."):
+                shutil.copyfile(file, folder / name / file.name)
+
+
+def _components(layout: Path, index: Mapping[str, object]) -> list[str]:
+    return [name for name in index if is_plain_name(name) and name not in _OMITTED and (layout / name).is_dir()]
 
 
 def _copy_small_file(file: Path, target: Path) -> None:

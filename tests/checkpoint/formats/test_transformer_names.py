@@ -160,8 +160,15 @@ def test_other_components_of_a_whole_file_come_from_the_layout(flow: Any, tmp_pa
     assert convert(flow("z_image"), file, "--to", "single_file") == 0
     tensors = {f"model.diffusion_model.{name}": tensor for name, tensor in load_file(file).items()}
     save_file(tensors | {"vae.x": torch.ones(1), "model.diffusion_model.norm_final.weight": torch.ones(1)}, file)
-    assert convert(file, tmp_path / "out", "--to", "diffusers", "--layout", flow("z_image")) == 0
+    layout = tmp_path / "layout"
+    shutil.copytree(flow("z_image"), layout)
+    index = json.loads((layout / "model_index.json").read_text())
+    (layout / "model_index.json").write_text(json.dumps(index | {"image_encoder": ["transformers", "CLIPModel"]}))
+    (layout / "image_encoder").mkdir()  # which training does not use: it is left out
+    (layout / "image_encoder" / "config.json").write_text("{}")
+    assert convert(file, tmp_path / "out", "--to", "diffusers", "--layout", layout) == 0
     assert equal(load_file(tmp_path / "out" / WEIGHTS), load_file(flow("z_image") / WEIGHTS))
+    assert not (tmp_path / "out" / "image_encoder").exists()
 
 
 def test_a_folder_with_a_missing_tensor_or_file_becomes_no_single_file(
