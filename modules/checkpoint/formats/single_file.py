@@ -134,7 +134,7 @@ def _require_same_architecture(file: Path, layout: DiffusersFolder) -> None:
     if found and expected and found != expected:
         raise ConfigError(
             f"{str(file)!r} is a {found} model, but the layout {str(layout.folder)!r} is a {expected} model.",
-            "Give the layout of a model of the same architecture.",
+            SAME_ARCHITECTURE,
         )
 
 
