@@ -72,7 +72,7 @@ class AdamW8bit(Optimizer):
 
 
 class FlashAdamW(Optimizer):
-    """AdamW with a quarter of its memory, on any device and without another package; slower steps than adamw_8bit."""
+    """AdamW with a quarter of its memory, on any device and without another package."""
 
     section_title: ClassVar[str] = "AdamW, 8 bits, portable (FlashAdamW)"
     target: ClassVar[str] = "pytorch_optimizer:FlashAdamW"
