@@ -131,28 +131,37 @@ def _range(speeds: list[float]) -> str:
     return f"{min(speeds):.0f} to {max(speeds):.0f}"
 
 
-def stall(place: Path, size_mb: int, targets: Targets) -> None:
-    """Print what a backup in the background costs training."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    layers = size_mb * 10**6 // (3 * 4 * WIDTH * WIDTH) + 1
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers))).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    batch = torch.randn(1024 if device.type == "cuda" else 96, WIDTH, device=device)
-    names = {id(weight): name for name, weight in model.named_parameters()}
+class _Training:
+    """A model that has a state of `size_mb` MB, on the GPU if there is one."""
 
-    def step() -> float:
+    def __init__(self, size_mb: int) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        layers = size_mb * 10**6 // (3 * 4 * WIDTH * WIDTH) + 1
+        self._model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers))).to(self.device)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-5, fused=True)
+        self._batch = torch.randn(1024 if self.device.type == "cuda" else 96, WIDTH, device=self.device)
+
+    def step(self) -> float:
+        """Train one step; returns its seconds."""
         started = time.perf_counter()
-        model(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if device.type == "cuda":
+        self._model(self._batch).square().mean().backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    def state(number: int) -> TrainingState:
-        weights = {name: weight.detach() for name, weight in model.named_parameters()}
-        return TrainingState(position(number), weights, None, pack_optimizer(optimizer, names), {})
+    def state(self, number: int) -> TrainingState:
+        """What a backup of that step writes."""
+        weights = {name: weight.detach() for name, weight in self._model.named_parameters()}
+        names = {id(weight): name for name, weight in self._model.named_parameters()}
+        return TrainingState(position(number), weights, None, pack_optimizer(self._optimizer, names), {})
 
+
+def stall(place: Path, size_mb: int, targets: Targets) -> None:
+    """Print what a backup in the background costs training."""
+    training = _Training(size_mb)
+    step, state, device = training.step, training.state, training.device.type
     alone = [step() for _ in range(WARM_UP_STEPS + STEPS)][WARM_UP_STEPS:]
     report = LastBackup()
     writer = BackupWriter(Backups(place / "stall", keep=1), report, merges=True)
@@ -182,9 +191,9 @@ def stall(place: Path, size_mb: int, targets: Targets) -> None:
     writer.write(state(ROUNDS + 1), "{}")
     foreground, used = time.perf_counter() - started, time.process_time() - used
     one, copied, cost = median(alone), median(copies), median(lost)
-    threads = "" if device.type == "cuda" else f" ({torch.get_num_threads()} of {os.cpu_count()} cores)"
+    threads = "" if device == "cuda" else f" ({torch.get_num_threads()} of {os.cpu_count()} cores)"
     size = size_of(state(0)) / 1e6
-    print(f"\ntraining on {device.type}{threads}, a state of {size:.0f} MB, medians of {ROUNDS} backups:")
+    print(f"\ntraining on {device}{threads}, a state of {size:.0f} MB, medians of {ROUNDS} backups:")
     print(f"  a step without a backup      {one * 1e3:7.0f} ms")
     print(f"  copy to host memory          {copied * 1e3:7.0f} ms")
     print(f"  training loses per backup    {cost * 1e3:7.0f} ms  ({min(lost) * 1e3:.0f} to {max(lost) * 1e3:.0f})")
