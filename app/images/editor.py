@@ -14,6 +14,7 @@ from app.images.image_index import IndexedImage
 from app.images.thumbnails import Thumbnails
 from app.widgets import theme
 from app.widgets.buttons import Button, TextBox, frame, text
+from app.widgets.later import later
 from modules.config.sections.concept import CaptionLines
 from modules.files import FileFault
 
@@ -204,7 +205,7 @@ class CaptionEditor(tk.Frame):
             self._photo = ImageTk.PhotoImage(small.resize(size, Image.Resampling.BILINEAR), master=self)
             self._canvas.create_image(self._canvas.winfo_reqwidth() // 2, side // 2, image=self._photo)
         if self._thumbnails.get(image.file, side) is None and not self._thumbnails.is_broken(image.file, side):
-            self.after(80, lambda: self._retry_draw(image.file))
+            later(self, 80, lambda: self._retry_draw(image.file))
 
     def _retry_draw(self, file: Path) -> None:
         ready: list[Path] = []

@@ -13,6 +13,7 @@ from app.runs.control import RunControl, active_runs, create_run, existing_run, 
 from app.runs.status import Status
 from app.shell.ask import Choice, ask
 from app.state import AppState
+from app.widgets.later import later
 from app.windows.dialog import Dialog
 from app.windows.faults import show_faults
 from modules.config import TrainConfig
@@ -93,7 +94,7 @@ class RunActions:
 
         dialog.on_cancel = cancel
         dialog.button("Cancel", cancel)
-        dialog.window.after(_WAITING_SHOWN_MS, lambda: dialog.window.winfo_exists() and dialog.show())
+        later(dialog.window, _WAITING_SHOWN_MS, dialog.show)
         return dialog
 
     def _wait_for_family(self, waiting: Dialog, go_on: Callable[[TrainConfig], object]) -> None:
@@ -101,7 +102,7 @@ class RunActions:
         if not waiting.window.winfo_exists():
             return  # cancelled
         if config is not None and family.declaration is None and not family.error:
-            waiting.window.after(_POLL_MS, self._wait_for_family, waiting, go_on)
+            later(waiting.window, _POLL_MS, lambda: self._wait_for_family(waiting, go_on))
             return
 
         def checked(missing: Missing) -> None:

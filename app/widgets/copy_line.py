@@ -7,6 +7,7 @@ from typing import Final
 
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
+from app.widgets.later import later
 
 _COPIED_MS: Final = 1600
 
@@ -47,4 +48,4 @@ class CopyLine(tk.Frame):
         self.clipboard_clear()
         self.clipboard_append(self.entry.get())
         self.copy.configure(text="Copied")
-        self.entry.after(_COPIED_MS, lambda: self.copy.configure(text="Copy"))
+        later(self.copy, _COPIED_MS, lambda: self.copy.configure(text="Copy"))

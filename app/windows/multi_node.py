@@ -13,6 +13,7 @@ from app.sections.form_section import options_at
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text, wrap_within
+from app.widgets.later import later
 from app.widgets.scroll import Scroll
 from app.windows.dialog import Dialog
 from modules.machine import port_is_free, preferred_addresses
@@ -128,12 +129,7 @@ class MultiNodeWindow:
         window.clipboard_clear()
         window.clipboard_append(command.text)
         button.configure(text="Copied")
-
-        def back() -> None:
-            if button.winfo_exists():
-                button.configure(text="Copy")
-
-        window.after(_COPIED_MS, back)
+        later(button, _COPIED_MS, lambda: button.configure(text="Copy"))
 
     def _card(self, parent: tk.Misc, title: str, paths: tuple[str, ...]) -> FieldCard:
         block = FieldCard(parent, title, options_at(paths), self.state)

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import time
 import tkinter as tk
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ class Driven:
         self.window: Any = open_window(config_file, run_folder)
         self.errors: list[str] = []
         self.window.report_callback_exception = lambda kind, error, trace: self.errors.append(
-            f"{kind.__name__}: {error}"
+            "".join(traceback.format_exception(kind, error, trace))
         )
         self.window.geometry("1280x800+0+0")
         try:
@@ -40,7 +41,7 @@ class Driven:
             assert time.monotonic() < deadline, f"no {what} in {within_s} s"
             self.window.update()
             time.sleep(0.005)
-            assert self.errors == []
+            assert self.errors == [], self.errors
 
     def live(self, seconds: float) -> None:
         """Run the window for some seconds."""
@@ -80,7 +81,7 @@ class Driven:
         self.window.destroy()
         self.window = None
         gc.collect()  # here, before another thread collects
-        assert self.errors == []
+        assert self.errors == [], self.errors
 
 
 def click_at(x: int, y: int) -> None:
