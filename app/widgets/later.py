@@ -12,4 +12,5 @@ def later(widget: tk.Misc, ms: int, action: Callable[[], object]) -> str:
     `after` leaves a script to Tcl that outlives the widget while its command does not; a new command may then get that
     name, such as another widget's binding, which would be called without its event.
     """
-    return widget.nametowidget(".").after(ms, lambda: widget.winfo_exists() and action())
+    root: tk.Misc = widget.nametowidget(".")
+    return root.after(ms, lambda: widget.winfo_exists() and action())
