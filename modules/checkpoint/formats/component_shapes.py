@@ -9,10 +9,10 @@ import torch
 
 from modules.checkpoint.formats.diffusers_folder import DiffusersFolder
 from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT
-from modules.checkpoint.formats.transformer_names import transformer_layout
 from modules.config import ConfigError
 from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts, first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.transformer_files.names import transformer_layout
 
 
 def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[int, ...]]:

@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 from modules.checkpoint.formats.lora import is_adapter
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
-from modules.checkpoint.formats.transformer_names import is_transformer_file
 from modules.config import ConfigError
+from modules.diffusion.transformer_files.names import is_transformer_file
 
 FileType = Literal["model", "transformer", "lora", "embedding", "other"]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from modules.checkpoint.formats.original_names import ComponentConfig, unet_name
+from modules.checkpoint.formats.original_names import unet_name
+from modules.diffusion.transformer_files.original_name import ComponentConfig
 
 # Parts of module names that contain underscores themselves.
 _WORDS: Final = (

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_magnitude
 from modules.checkpoint.formats.lora_weights import LoraWeights, require_tensor
-from modules.checkpoint.formats.transformer_names import TABLES
 from modules.config import ConfigError
+from modules.diffusion.transformer_files.names import TABLES
 
 TRANSFORMER: Final = "transformer"
 # The last two, diffusers' names, as Qwen-Image-Lightning and DiffSynth have them: ComfyUI knows them, too.

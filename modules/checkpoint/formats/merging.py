@@ -19,11 +19,11 @@ from modules.checkpoint.formats.lora_origin import of_family
 from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, AdapterWeights, module_in_file
 from modules.checkpoint.formats.metadata import SDXL
 from modules.checkpoint.formats.oft import OftWeights
-from modules.checkpoint.formats.original_names import ComponentConfig, OriginalName
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
 from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers, transformer_layout_of
-from modules.checkpoint.formats.transformer_names import is_transformer_file
 from modules.config import ConfigError
+from modules.diffusion.transformer_files.names import is_transformer_file
+from modules.diffusion.transformer_files.original_name import ComponentConfig, OriginalName
 from modules.files import PARTIAL, remove_tree
 
 _ADVICE: Final = "Use the base model that it was trained on, or one of the same architecture."

@@ -7,31 +7,12 @@ The other direction is in diffusers/loaders/single_file_utils.py, against which 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final
 
 from modules.config import ConfigError
+from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
 from modules.files import printable
-
-Form = Literal["unchanged", "conv", "transposed", "swapped", "flat"]
-ComponentConfig = Mapping[str, object]  # the config.json of one component
-
-
-@dataclass(frozen=True)
-class OriginalName:
-    """The original counterpart of a tensor: `name`, and how its shape differs."""
-
-    name: str
-    # "conv": a 1 × 1 convolution there, a linear layer in diffusers; "swapped": the halves of dimension 0 in the other
-    # order; "flat": a vector there, a table in diffusers
-    form: Form = "unchanged"
-    # Of a tensor that concatenates query (0), key (1) and value (2) along dimension 0, in FLUX.1 also an MLP's layer
-    # (3), which may have another number of rows.
-    part: int | None = None
-
-
-NameMapper = Callable[[str, ComponentConfig], OriginalName | None]  # None: not in the original layout
 
 _RESNET: Final = {
     "norm1": "in_layers.0",

@@ -1,4 +1,4 @@
-"""Reading and writing safetensors files one tensor at a time, so that a model need not fit in memory twice.
+"""Writing safetensors files one tensor at a time, so that a model need not fit in memory twice.
 
 The format: the length of the header in 8 bytes, the header as JSON, then the data of all tensors
 (https://huggingface.co/docs/safetensors, "Format").
@@ -13,37 +13,30 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from modules.config import ConfigError
 from modules.diffusion.dtypes import DTYPES
-from modules.diffusion.hub.files import PICKLES
-from modules.files import PARTIAL, open_regular
+from modules.diffusion.safetensors_reader import DTYPE_NAMES, SafetensorsFile
+from modules.files import PARTIAL
+
+__all__ = [
+    "HASH_KEY",
+    "KOHYA_HASH_KEYS",
+    "LazyTensor",
+    "SafetensorsFile",
+    "lazy_tensor",
+    "ordered_names",
+    "safetensors_header",
+    "tensor_bytes",
+    "write_safetensors",
+]
 
 HASH_KEY: Final = "modelspec.hash_sha256"
 
-_NAMES: Final[Mapping[torch.dtype, str]] = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.complex64: "C64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 # Hashes that sd-webui-additional-networks looks for, as kohya's scripts write them (library/train_util.py,
 # precalculate_safetensors_hashes): SHA-256 of the tensors' data, and the first 8 digits of the SHA-256 of 64 KiB of the
 # file, from 1 MiB on, as if its metadata had only the `ss_` names.
@@ -51,53 +44,6 @@ KOHYA_HASH_KEYS: Final = ("sshs_model_hash", "sshs_legacy_hash")
 _LEGACY_RANGE: Final = (0x100000, 0x110000)
 # Placeholders: the hashes are known once all tensors are written.
 _NO_HASHES: Final = {HASH_KEY: "0x" + "0" * 64, KOHYA_HASH_KEYS[0]: "0" * 64, KOHYA_HASH_KEYS[1]: "0" * 8}
-
-
-class SafetensorsFile:
-    """A safetensors file open for reading, one tensor at a time."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises ConfigError if `path` is missing, truncated or not a safetensors file."""
-        self.path = path
-        _check_file(path)
-        try:
-            self._file = safe_open(path, framework="pt", device="cpu")
-        except (SafetensorError, OSError, ValueError) as error:
-            raise ConfigError(
-                f"{str(path)!r} is damaged or truncated ({error}).", "Copy or download it again."
-            ) from error
-        self.names: list[str] = list(self._file.keys())
-        self.metadata: dict[str, str] = self._file.metadata() or {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.__exit__(None, None, None)
-
-    def read(self, name: str) -> Tensor:
-        """Read one tensor to the CPU, as it is stored."""
-        try:
-            tensor: Tensor = self._file.get_tensor(name)
-        except SafetensorError as error:  # a dtype that safetensors has a name for and torch has not
-            raise ConfigError(
-                f"{str(self.path)!r}: {name!r} has a number format that cannot be read ({error}).",
-                "Use a file in fp32, bf16 or fp16.",
-            ) from error
-        return tensor
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one tensor, without reading it."""
-        return tuple(self._file.get_slice(name).get_shape())
-
-    def stored_dtype(self, name: str) -> torch.dtype:
-        """The dtype of one tensor, without reading it."""
-        stored = self._file.get_slice(name).get_dtype()
-        return next((dtype for dtype, known in _NAMES.items() if known == stored), torch.float32)
 
 
 @dataclass(frozen=True)
@@ -183,7 +129,7 @@ def _header_content(
     for name in names:
         tensor = tensors[name]
         end = start + math.prod(tensor.shape) * tensor.dtype.itemsize
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
     return header
 
@@ -228,23 +174,3 @@ def _check_range(name: str, made: Tensor, written: Tensor) -> None:
         f"{torch.finfo(written.dtype).max:.6g}.",
         "Use bf16 or fp32.",
     )
-
-
-def _check_file(path: Path) -> None:
-    """Raises ConfigError if the name or the first bytes show that it is not a safetensors file."""
-    if path.is_dir():
-        raise ConfigError(f"{str(path)!r} is a folder; give a .safetensors file.")
-    if not path.is_file():
-        raise ConfigError(f"There is no file {str(path)!r}.")
-    with open_regular(path) as file:
-        start = file.read(9)
-    if not start:
-        raise ConfigError(f"{str(path)!r} is empty.", "Copy or download it again.")
-    # a safetensors file starts with a length, which may be any 8 bytes, followed by a brace
-    if path.suffix.lower() in PICKLES or (start[8:] != b"{" and start[:2] in (b"PK", b"\x80\x02", b"\x80\x04")):
-        raise ConfigError(
-            f"{str(path)!r} is a pickle (.ckpt, .pt, .bin), which can run arbitrary code, so Tandem does not open it.",
-            "Use the .safetensors file of the same model; most download pages offer both.",
-        )
-    if len(start) < 9 or start[8:9] != b"{":
-        raise ConfigError(f"{str(path)!r} is not a safetensors file.", "Give a file that ends in .safetensors.")

@@ -27,20 +27,18 @@ from modules.checkpoint.formats.diffusers_folder import (
 from modules.checkpoint.formats.file_types import original_architecture
 from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT, copy_components, copy_without_weights
 from modules.checkpoint.formats.original_names import (
-    ComponentConfig,
-    NameMapper,
-    OriginalName,
     clip_name,
     open_clip_name,
     unet_name,
     vae_name,
 )
 from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
-from modules.checkpoint.formats.tensor_forms import is_of_shape, original_shape, to_diffusers, to_original
-from modules.checkpoint.formats.transformer_names import PREFIX, TransformerLayout, transformer_layout
-from modules.checkpoint.formats.whole_transformer import SAME_ARCHITECTURE, of_family, require_whole
 from modules.config import ConfigError
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
+from modules.diffusion.transformer_files.names import PREFIX, TransformerLayout, transformer_layout
+from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
+from modules.diffusion.transformer_files.tensor_forms import is_of_shape, original_shape, to_diffusers, to_original
+from modules.diffusion.transformer_files.whole import SAME_ARCHITECTURE, of_family, require_whole
 from modules.files import PARTIAL, remove_tree
 
 _PIPELINES: Final = ("Pipeline", "Img2ImgPipeline", "InpaintPipeline")

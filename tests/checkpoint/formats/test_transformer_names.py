@@ -18,7 +18,7 @@ from torch import Tensor
 
 from modules.checkpoint.formats.diffusers_folder import read_diffusers_folder
 from modules.checkpoint.formats.single_file import architecture_of
-from modules.checkpoint.formats.transformer_names import is_transformer_file
+from modules.diffusion.transformer_files.names import is_transformer_file
 from modules.families._by_name import family_class
 from scripts.convert import main
 

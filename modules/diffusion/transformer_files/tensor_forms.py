@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from modules.checkpoint.formats.original_names import OriginalName
+from modules.diffusion.transformer_files.original_name import OriginalName
 
 
 def original_shape(original: OriginalName, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from modules.checkpoint.formats.lora_origin import named_family
-from modules.checkpoint.formats.original_names import OriginalName
-from modules.checkpoint.formats.safetensors_file import SafetensorsFile
-from modules.checkpoint.formats.transformer_names import PREFIX
 from modules.config import ConfigError
+from modules.config.transformer_families import named_family
+from modules.diffusion.safetensors_reader import SafetensorsFile
+from modules.diffusion.transformer_files.names import PREFIX
+from modules.diffusion.transformer_files.original_name import OriginalName
 
 SAME_ARCHITECTURE: Final = "Give the layout of a model of the same architecture."
 # In a file of a whole model: these components come from the layout.

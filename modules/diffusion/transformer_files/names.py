@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from modules.checkpoint.formats.original_names import ComponentConfig, NameMapper, OriginalName
+from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
 
 PREFIX: Final = "model.diffusion_model."
 
