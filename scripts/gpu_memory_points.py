@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from modules.diffusion.quantized import QuantizedLinear, keep_in_host_memory_
 from modules.training.block_offload import BlockOffload, offloaded_blocks
-from modules.training.quantized import QuantizedLinear, keep_in_host_memory_
 from scripts.gpu_check_list import MIB, require
 from scripts.gpu_device_points import seconds_of
 

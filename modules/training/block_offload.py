@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from modules.training.quantized import QuantizedLinear
+from modules.diffusion.quantized import QuantizedLinear
 
 _ALIGNMENT: Final = 256  # bytes, of a layer's place in a buffer
 _SLOTS: Final = 2

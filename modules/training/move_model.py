@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
-from modules.distributed import is_sharded
-from modules.families._family import Family
-from modules.training.block_offload import BlockOffload, offloaded_blocks
-from modules.training.methods.lora import make_contiguous
-from modules.training.precision import weights_dtype
-from modules.training.quantized import (
+from modules.diffusion.quantized import (
     QUANTIZED,
     QuantizedLinear,
     can_be_quantized,
     keep_in_host_memory_,
     quantize_,
 )
+from modules.distributed import is_sharded
+from modules.families._family import Family
+from modules.training.block_offload import BlockOffload, offloaded_blocks
+from modules.training.methods.lora import make_contiguous
+from modules.training.precision import weights_dtype
 from modules.training.submodules import submodule_of
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

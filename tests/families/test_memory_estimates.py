@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from modules.config import TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
+from modules.diffusion.quantized import QuantizedLinear
 from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.training.memory_table.fake_model import fake_family
@@ -19,7 +20,6 @@ from modules.training.memory_table.table import MemoryTable, _activations, _peak
 from modules.training.model_setup import load_family, prepare_model
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision
-from modules.training.quantized import QuantizedLinear
 from tests.families.tiny_flow_pipelines import TINY
 
 pytestmark = [

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from modules.config import TrainConfig, explain
+from modules.diffusion.quantized import QuantizedLinear, keep_in_host_memory_, quantize_
 from modules.training.block_offload import BlockOffload, offloaded_blocks, repeated_blocks
 from modules.training.parity import loss_difference, weight_difference
-from modules.training.quantized import QuantizedLinear, keep_in_host_memory_, quantize_
 from tests.adapted_models import LORA
 from tests.conftest import draw_images
 from tests.families.tiny_flow_pipelines import TINY

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from modules.config import TrainConfig, explain
+from modules.diffusion.quantized import QuantizedLinear, can_be_quantized, quantize_
 from modules.distributed import Weights
-from modules.training.quantized import QuantizedLinear, can_be_quantized, quantize_
 from tests.adapted_models import LORA, PARTS, batch_of, ready, train_a_little
 from tests.runs import same_state, tiny_config, train_alone
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from modules.config import TrainConfig
+from modules.diffusion.quantized import QuantizedLinear
 from modules.families._family import Family
 from modules.training.block_offload import offloaded_blocks
 from modules.training.memory_table.fake_model import call_in_fake, fake_family
 from modules.training.memory_table.live_bytes import LiveBytes
 from modules.training.optimizers import build_optimizer
 from modules.training.precision import Precision
-from modules.training.quantized import QuantizedLinear
 from modules.training.submodules import submodule_of
 
 GIB: Final = 2**30

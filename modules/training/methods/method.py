@@ -26,6 +26,7 @@ from modules.checkpoint.formats import (
 )
 from modules.config import ConfigError, TrainConfig
 from modules.diffusion.dtypes import DTYPES
+from modules.diffusion.quantized import QuantizedLinear
 from modules.distributed import Weights
 from modules.families._family import Family
 from modules.training.methods.adapter_layers import NAMES, adapted_layers, layer_sizes
@@ -38,7 +39,6 @@ from modules.training.methods.lora import (
     merge_lora,
 )
 from modules.training.methods.textual_inversion import add_embedding, load_embedding, trained_vectors
-from modules.training.quantized import QuantizedLinear
 from modules.training.submodules import freeze_others
 
 # By layout; the first is the name that diffusers expects in a folder.
