@@ -15,11 +15,12 @@ from scripts.common import add_trust_code, add_version, allow_code, prepare_prog
 
 prepare_program()
 
-from modules.config import ConfigError, TandemError, resolve_config
+from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
 from modules.files import printable
 from modules.run.console import echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.hosts.host_list import resolve_with_hosts, split_names
 from modules.run.queue.entries import Entry, parse_devices
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.runner import QueueRunner
@@ -33,6 +34,8 @@ EXAMPLES = """examples:
   two at the same time, each on its own GPU:
     python scripts/run_queue.py add cats.yaml --devices 0
     python scripts/run_queue.py add dogs.yaml --devices 1
+  one on this machine and another one, which it starts over ssh:
+    python scripts/run_queue.py add cats.yaml --hosts beta
   what has become of them; entry 3 next; entry 2 not at all:
     python scripts/run_queue.py list
     python scripts/run_queue.py move 3 first
@@ -84,6 +87,11 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
     add.add_argument("--run_name", metavar="NAME", help="name of the run; if it is taken, a number is added")
     add.add_argument("--devices", metavar="0,1", help="the GPUs that it needs (default: device_ids; without it, all)")
+    add.add_argument(
+        "--hosts",
+        metavar="NAME,NAME",
+        help="the machines that its run starts over ssh, and that it waits for as for its GPUs (scripts/hosts.py list)",
+    )
     add.add_argument("--first", action="store_true", help="before all others that wait")
     add_trust_code(add)
     listing = action("list", "list the entries: what runs, what waits in its order, what has ended")
@@ -117,11 +125,12 @@ def queue_of(options: argparse.Namespace) -> RunQueue:
 def add_entry(options: argparse.Namespace) -> int:
     """`add`."""
     named = [] if options.run_name is None else [f"run_name={options.run_name}"]
-    config = resolve_config(options.config, [*options.set, *named])
+    hosts = [] if options.hosts is None else split_names(options.hosts)
+    config = resolve_with_hosts(options.config, [*options.set, *named], len(hosts))
     allow_code(config.family, trust=options.trust_code)  # nobody can be asked at night
     queue = RunQueue(options.runs_dir or config.runs_dir)
     devices = None if options.devices is None else parse_devices(options.devices)
-    entry = queue.add(config, devices, first=options.first)
+    entry = queue.add(config, devices, hosts=hosts, first=options.first)
     if config.run_name not in (None, entry.name):
         echo(f"Note: {config.run_name} is taken, so this run is named {entry.name}.")
     place = next(place for place, each in enumerate(queue.read().waiting, 1) if each.number == entry.number)
@@ -147,7 +156,7 @@ def show_list(options: argparse.Namespace) -> int:
         return FINISHED
     width = max(len(entry.name) for entry in found.entries)
     for entry in found.in_order():
-        devices = "all" if entry.devices is None else ",".join(map(str, entry.devices))
+        devices = " + ".join(["all" if entry.devices is None else ",".join(map(str, entry.devices)), *entry.hosts])
         text = f"{entry.number:>4}  {entry.name:<{width}}  {entry.state:<8}  {devices:<7}  {_about(entry)}"
         echo(printable(text.rstrip(), 2000))
     if found.waiting or any(entry.state == "running" for entry in found.entries):

@@ -13,7 +13,7 @@ from modules.run import RunFolder
 from modules.run.console import warn
 from modules.run.folder.resume import LATEST, backup_at, newest_run
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import find_hosts, split_names
+from modules.run.hosts.host_list import find_hosts, resolve_with_hosts, split_names
 from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
@@ -117,11 +117,7 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
         options.config = own_file(options.set)
     source = options.config or config_of_resumed_run(options)
     assignments = [*options.set, *(assignment for assignment, is_given in flags.items() if is_given)]
-    config = resolve_config(source, assignments)
-    machines = 1 + len(hosts_of(options))
-    if machines > config.num_nodes:
-        return resolve_config(source, [*assignments, f"num_nodes={machines}", "enable_multi_gpu=true"])
-    return config
+    return resolve_with_hosts(source, assignments, len(hosts_of(options)))
 
 
 def own_file(assignments: Sequence[str]) -> str | None:

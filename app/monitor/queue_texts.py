@@ -58,7 +58,7 @@ def row_of(entry: Entry, place: int | None, settings: str = "") -> tuple[str, ..
         "" if place is None else str(place),
         entry.name,
         _STATES[entry.state],
-        "All" if entry.devices is None else ", ".join(map(str, entry.devices)),
+        " + ".join(["All" if entry.devices is None else ", ".join(map(str, entry.devices)), *entry.hosts]),
         _time(entry),
         settings,
         f"{reason}{code}" if reason and reason != _STATES[entry.state] else "",

@@ -51,9 +51,9 @@ class QueuePage(Page):
             "place": ("Next", 50),
             "name": ("Run", 180),
             "state": ("State", 80),
-            "devices": ("GPUs", 60),
+            "devices": ("GPUs", 90),
             "time": ("Time", 160),
-            "settings": ("Settings", 330),
+            "settings": ("Settings", 300),
             "result": ("Result", 170),
         }
         self.table = table(holder, columns, ("place",))

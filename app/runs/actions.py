@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -137,9 +137,11 @@ class RunActions:
             go_on(config)
 
     def _add_to_queue(self, config: TrainConfig) -> None:
-        queue = RunQueue(config.runs_dir)
+        queue, switched_on = RunQueue(config.runs_dir), list(self._state.preferences.hosts)
         self._state.background.run(
-            lambda: enqueued(queue, config), self._show_message, lambda why: self._not_started(why, "Not added")
+            lambda: enqueued(queue, config, known_hosts(switched_on)),
+            self._show_message,
+            lambda why: self._not_started(why, "Not added"),
         )
 
     def _start(self, config: TrainConfig) -> None:
@@ -287,9 +289,9 @@ class RunActions:
         return status.can_resume and status.kind not in _DONE and not self._starting
 
 
-def enqueued(queue: RunQueue, config: TrainConfig) -> str:
-    """Add the config to the queue; what to say of it. Raises TandemError."""
-    entry = queue.add(config)
+def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
+    """Add the config to the queue, with the machines that it starts over ssh; what to say of it. Raises TandemError."""
+    entry = queue.add(config, hosts=hosts)
     waiting = [each.number for each in queue.read().waiting]
     place = f"place {waiting.index(entry.number) + 1}" if entry.number in waiting else "next"
     # The line of the run bar is short: what to do comes first.

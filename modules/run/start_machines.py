@@ -9,6 +9,7 @@ from typing import Final
 from modules.config import TandemError, TrainConfig
 from modules.run.console import show_secret
 from modules.run.exit_codes import FAILED, INTERRUPTED
+from modules.run.folder.commands import clear_commands
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import record_failure, root_cause
 from modules.run.folder.run_folder import RunFolder, not_writable_error
@@ -64,6 +65,10 @@ class MachinesStart:
         """Run to the end; returns the exit code. Raises TandemError if a machine does not join."""
         token = token or generate_token()
         try:
+            clear_commands(self._folder)
+        except OSError as error:
+            raise not_writable_error(self._folder.path, error) from error
+        try:
             server = JoinServer(
                 self._config,
                 self._folder.name,
@@ -115,7 +120,7 @@ class MachinesStart:
         self._echo(f"{waiting} Ctrl-C ends the wait.")
         self._events.write("joining", message=waiting, missing=server.missing_numbers(), by_hand=self._by_hand)
         self._start_hosts(plan, server)
-        counts = server.wait(config.startup_timeout_s, self._remote.check, if_late=self._advice_if_late())
+        counts = server.wait(config.startup_timeout_s, self._check_while_waiting, if_late=self._advice_if_late())
         here = {"processes_per_node": (plan.processes_here, *(counts[number] for number in sorted(counts)))}
         return self._plan(config.model_copy(update={**here, "world_size": None}))
 
@@ -171,7 +176,7 @@ class MachinesStart:
         return True
 
     def _check_while_waiting(self) -> None:
-        """The window's Stop is a file, which nobody else reads between two starts."""
+        """A request to stop may be a file, which nobody else reads before the start and between two."""
         self._remote.check()
         if (self._folder.commands_dir / "stop").exists():
             raise StopRequested(INTERRUPTED)

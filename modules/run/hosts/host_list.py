@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from modules.config import ConfigError
+from modules.config import ConfigError, TrainConfig, resolve_config
 from modules.files import FileFault, Record, printable, validate_record
 from modules.files.private import NotPrivate, make_private_folder, read_private_json, write_private_json
 from modules.files.user_folder import user_config_folder
@@ -81,6 +81,14 @@ def find_hosts(names: Sequence[str]) -> list[Host]:
 def known_hosts(names: Sequence[str]) -> list[str]:
     """Those of the names that are in the list, in its order. Raises ConfigError."""
     return [host.name for host in read_hosts() if host.name in names] if names else []
+
+
+def resolve_with_hosts(source: str | None, assignments: Sequence[str], hosts: int) -> TrainConfig:
+    """The config of this source for at least so many machines beside this one. Raises ConfigError."""
+    config = resolve_config(source, assignments)
+    if hosts < config.num_nodes:
+        return config
+    return resolve_config(source, [*assignments, f"num_nodes={1 + hosts}", "enable_multi_gpu=true"])
 
 
 def split_names(text: str) -> list[str]:

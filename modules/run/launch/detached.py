@@ -51,12 +51,12 @@ def next_free_name(folder: RunFolder, taken: Sequence[str] = ()) -> str:
 
 
 def launch(
-    folder: RunFolder, *, resume: bool = False, token: str = "", hosts: Sequence[str] = ()
+    folder: RunFolder, *, resume: bool = False, token: str = "", hosts: Sequence[str] = (), cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start training in an existing run folder, in a session of its own. Raises ConfigError (full disk, a link in it).
 
     `token` is the secret with which other machines join; without it a multi-machine run generates one. It starts
-    `hosts` over ssh, as many of them as it has other machines.
+    `hosts` over ssh, as many of them as it has other machines. `cwd` is where relative paths of the config begin.
     """
     argv = [sys.executable, str(TRAIN_SCRIPT), "--config", str(folder.config_file), "--start_in", str(folder.path)]
     argv += ["--resume", "latest"] if resume else []
@@ -67,7 +67,7 @@ def launch(
         others = load_config(folder.config_file).num_nodes - 1 if token or hosts else 0
         shared = token if others else ""
         argv += ["--hosts", ",".join(hosts[:others])] if hosts[:others] else []
-        process = start_detached(argv, folder.console_file, token=shared)
+        process = start_detached(argv, folder.console_file, token=shared, cwd=cwd)
     except OSError as error:
         raise not_writable_error(folder.path, error) from error
     write_pidfile(folder, process.pid)
@@ -76,7 +76,9 @@ def launch(
     return process
 
 
-def start_detached(argv: Sequence[str], console_file: Path, *, token: str = "") -> subprocess.Popen[bytes]:
+def start_detached(
+    argv: Sequence[str], console_file: Path, *, token: str = "", cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
     """Start one of Tandem's programs in a session of its own, with its output in `console_file`. Raises OSError."""
     detached = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)) | int(getattr(subprocess, "DETACHED_PROCESS", 0))
     with os.fdopen(open_for_writing(console_file), "wb") as console:
@@ -86,6 +88,7 @@ def start_detached(argv: Sequence[str], console_file: Path, *, token: str = "") 
             stdout=console,
             stderr=console,
             env=_environment(token),
+            cwd=cwd,
             start_new_session=sys.platform != "win32",
             creationflags=detached,
         )

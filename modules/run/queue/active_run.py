@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from modules import ROOT
 from modules.config import save_config
 from modules.config.trusted_code import allow_family
 from modules.files import FileFault, read_json
@@ -23,8 +24,10 @@ from modules.run.folder.failures import read_start_failure, root_cause
 from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.folder.run_lock import is_training
+from modules.run.hosts.host_list import find_hosts
+from modules.run.hosts.remote_machines import hosts_of_former_run
 from modules.run.launch.detached import check_config, create_run, launch
-from modules.run.queue.entries import Entry
+from modules.run.queue.entries import Entry, Resources
 from modules.run.queue.folder import RunQueue
 
 _CHUNK_BYTES = 64 << 10
@@ -55,10 +58,12 @@ class ActiveRun:
     def start(cls, queue: RunQueue, entry: Entry, mark: Entry) -> ActiveRun:
         """Start an entry's run, or continue it if it has started before; `mark` is recorded first.
 
-        Raises TandemError: a config that this computer cannot run, code that nobody has allowed, a name that is taken.
+        Raises TandemError: a config that this computer cannot run, code that nobody has allowed, a name that is taken,
+        a machine that is not in the list any more.
         """
         config = queue.load(entry)
         allow_family(config.family, trust=False, ask=None)
+        find_hosts(entry.hosts)
         folder = queue.run_folder(entry)
         if entry.started is None:
             check_run_name_free(queue.runs_dir, entry.name)
@@ -70,7 +75,8 @@ class ActiveRun:
             save_config(config, folder.config_file)
         else:
             create_run(config)
-        return cls(mark, folder, launch(folder, resume=folder.events_file.exists()))
+        resume, place = folder.events_file.exists(), ROOT if entry.hosts else None
+        return cls(mark, folder, launch(folder, resume=resume, hosts=entry.hosts, cwd=place))
 
     @property
     def is_preparing(self) -> bool:
@@ -140,26 +146,28 @@ def is_alive(folder: RunFolder) -> bool:
     return find_launcher(folder) is not None or is_training(folder)
 
 
-def devices_in_use(runs_dir: Path, own: set[str]) -> dict[str, list[int] | None]:
-    """The runs of a folder that are active but are none of the queue's `own`, with their devices (None: all)."""
-    found: dict[str, list[int] | None] = {}
+def resources_in_use(runs_dir: Path, own: set[str]) -> dict[str, Resources]:
+    """The runs of a folder that are active but are none of the queue's `own`, with what they take."""
+    found: dict[str, Resources] = {}
     try:
         folders = [RunFolder(path) for path in runs_dir.iterdir() if path.name not in own and path.is_dir()]
     except OSError:
         return found
     for folder in folders:
         if folder.log_dir.is_dir() and is_alive(folder):
-            found[folder.name] = _devices(folder.config_file)
+            found[folder.name] = _resources(folder)
     return found
 
 
-def _devices(config_file: Path) -> list[int] | None:
+def _resources(folder: RunFolder) -> Resources:
     try:
-        data = read_json(config_file)
+        data = read_json(folder.config_file)
     except (OSError, FileFault):
-        return None
-    numbers = data.get("device_ids") if isinstance(data, dict) else None
-    return numbers if isinstance(numbers, list) and all(type(each) is int for each in numbers) else None
+        return Resources(None)
+    data = data if isinstance(data, dict) else {}
+    numbers = data.get("device_ids")
+    devices = numbers if isinstance(numbers, list) and all(type(each) is int for each in numbers) else None
+    return Resources(devices, hosts_of_former_run(folder) if data.get("num_nodes") != 1 else ())
 
 
 def _cause(folder: RunFolder, events: EventSummary, code: int | None) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
 from modules.config import ConfigError
 from modules.config.run_names import sanitize_run_name
 from modules.files import FileFault, Record, printable
+from modules.run.hosts.host import NAME
+from modules.run.hosts.host_list import MOST_HOSTS
 
 State = Literal["waiting", "running", "finished", "failed", "removed"]
 Wanted = Literal["run", "pause", "stop"]
@@ -24,12 +26,20 @@ _Seconds = Annotated[float, Field(ge=0, lt=1e11)]
 _Number = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
+class Resources(NamedTuple):
+    """What a run takes: GPU indices of this machine (None: all), and the names of the machines it starts over ssh."""
+
+    devices: Sequence[int] | None
+    hosts: Sequence[str] = ()
+
+
 class Entry(Record):
-    """One config in the queue; times are seconds since 1970. `devices` are GPU indices, None for all."""
+    """One config in the queue; times are seconds since 1970. `devices` and `hosts` are as in `Resources`."""
 
     number: _Number
     name: Annotated[str, Field(max_length=200)]  # of the run, whose folder is beside the queue's
     devices: Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_length=1, max_length=_MOST_DEVICES)] | None
+    hosts: Annotated[list[str], Field(max_length=MOST_HOSTS)] = Field(default_factory=list)
     state: State = "waiting"
     added: _Seconds
     started: _Seconds | None = None  # last; None: its run folder is not its own yet
@@ -44,6 +54,13 @@ class Entry(Record):
             raise ValueError("no valid name of a run")
         return name
 
+    @field_validator("hosts")
+    @classmethod
+    def _are_names_of_hosts(cls, hosts: list[str]) -> list[str]:
+        if not all(NAME.fullmatch(name) for name in hosts):
+            raise ValueError("no valid name of a machine")
+        return hosts
+
     @property
     def is_open(self) -> bool:
         """Whether it waits or runs."""
@@ -54,9 +71,16 @@ class Entry(Record):
         """Number and name, for messages."""
         return f"{self.number} ({self.name})"
 
-    def overlaps(self, devices: Sequence[int] | None) -> bool:
-        """Whether it cannot run beside a run on these devices; None stands for all."""
-        return self.devices is None or devices is None or not set(self.devices).isdisjoint(devices)
+    @property
+    def resources(self) -> Resources:
+        """What its run takes."""
+        return Resources(self.devices, self.hosts)
+
+    def overlaps(self, taken: Resources) -> bool:
+        """Whether it cannot run beside a run that takes these."""
+        if not set(self.hosts).isdisjoint(taken.hosts):
+            return True
+        return self.devices is None or taken.devices is None or not set(self.devices).isdisjoint(taken.devices)
 
     def changed(self, **fields: object) -> Entry:
         """A copy with other values."""

@@ -16,6 +16,7 @@ from modules.run.folder.commands import request_command
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder, check_run_name, not_writable_error
 from modules.run.folder.run_lock import file_lock
+from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import check_config, next_free_name
 from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
 from modules.run.queue.own_copy import on_devices, own_copy
@@ -101,15 +102,24 @@ class RunQueue:
             os.fsync(file.fileno())
         partial.replace(self._file)
 
-    def add(self, config: TrainConfig, devices: Sequence[int] | None = None, *, first: bool = False) -> Entry:
+    def add(
+        self,
+        config: TrainConfig,
+        devices: Sequence[int] | None = None,
+        *,
+        hosts: Sequence[str] = (),
+        first: bool = False,
+    ) -> Entry:
         """Add a copy of the config, at the end or as the first that waits; its run gets a name that is free.
 
-        `devices` are the GPU indices that it needs (default: its `device_ids`; if it has none, all). Raises ConfigError
-        if this computer cannot run it.
+        `devices` are the GPU indices that it needs (default: its `device_ids`; if it has none, all). Its run starts
+        `hosts` over ssh, as many of them as it has other machines. Raises ConfigError if this computer cannot run it,
+        or for a machine that is not in the list.
         """
+        names = [host.name for host in find_hosts(hosts)][: config.num_nodes - 1]
         if config.run_name is not None:
             check_run_name(config.run_name)
-        config = own_copy(config, self.runs_dir, devices)
+        config = own_copy(config, self.runs_dir, devices, has_hosts=bool(names))
         check_config(config)
         used = config.device_ids if devices is None else tuple(devices)
         added: list[Entry] = []
@@ -119,7 +129,11 @@ class RunQueue:
                 raise ConfigError(f"the queue has {MOST_ENTRIES} entries; remove some first")
             name = self._free_name(config, queue)
             entry = Entry(
-                number=queue.next_number, name=name, devices=None if used is None else list(used), added=now()
+                number=queue.next_number,
+                name=name,
+                devices=None if used is None else list(used),
+                hosts=names,
+                added=now(),
             )
             save_config(config.model_copy(update={"run_name": name}), self.config_file(entry.number))
             added.append(entry)

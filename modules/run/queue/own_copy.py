@@ -1,4 +1,4 @@
-"""The copy of a config that a queue keeps: it means the same in any current folder."""
+"""The copy of a config that a queue keeps: it means the same in any current folder, and on other machines."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from modules import ROOT
 from modules.config import TrainConfig, dump, validate
 from modules.run.join.allowed_paths import OWN_FOLDERS, path_settings
 
+_OF_THIS_MACHINE: Final = (*OWN_FOLDERS, "rescue_dir", "family")
 _ALWAYS_FOLDERS: Final = (*OWN_FOLDERS, "concepts", "rescue_dir")  # others may be names on the hub
 
 
-def own_copy(config: TrainConfig, runs_dir: Path, devices: Sequence[int] | None) -> TrainConfig:
+def own_copy(
+    config: TrainConfig, runs_dir: Path, devices: Sequence[int] | None, *, has_hosts: bool = False
+) -> TrainConfig:
     """The config with `runs_dir` and `devices`, and with whole paths instead of those below the current folder.
 
-    Raises ConfigError, such as for devices beside a different number of processes.
+    If it `has_hosts`, which are other machines, paths below Tandem's folder stay as they are: each machine looks them
+    up in its own. Raises ConfigError, such as for devices beside a different number of processes.
     """
     data: dict[str, Any] = dict(dump(config))
+    is_in_tandem = has_hosts and os.path.samefile(os.curdir, ROOT)
     for name, value in path_settings(config):
-        if value and not os.path.isabs(value) and (name.partition(".")[0] in _ALWAYS_FOLDERS or os.path.exists(value)):
+        first = name.partition(".")[0]
+        if not value or os.path.isabs(value) or (is_in_tandem and first not in _OF_THIS_MACHINE):
+            continue
+        if first in _ALWAYS_FOLDERS or os.path.exists(value):
             _set(data, name.split("."), os.path.abspath(value))
     data["runs_dir"] = str(runs_dir)
     copy = validate(data, "the entry")

@@ -13,8 +13,8 @@ from typing import Final
 from modules.config import ConfigError, TandemError
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.run_lock import file_lock
-from modules.run.queue.active_run import ActiveRun, Ended, devices_in_use, is_alive
-from modules.run.queue.entries import Entry, Queue, State, now
+from modules.run.queue.active_run import ActiveRun, Ended, is_alive, resources_in_use
+from modules.run.queue.entries import Entry, Queue, Resources, State, now
 from modules.run.queue.folder import RunQueue
 from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, termination_signals
 
@@ -44,7 +44,7 @@ class QueueRunner:
         self._signal = 0  # that ended the work, if one did
         self._stopped_at = 0.0
         self._others_until = 0.0
-        self._others: dict[str, list[int] | None] = {}
+        self._others: dict[str, Resources] = {}
         self._said = ""
 
     def run(self) -> int:
@@ -142,21 +142,22 @@ class QueueRunner:
         self._queue.edit(change)
 
     def _start_possible(self, queue: Queue) -> None:
-        """Start the entries whose devices are free; none overtakes an earlier one that needs the same devices."""
+        """Start the entries whose devices and machines are free; none overtakes an earlier one that needs the same."""
         waiting = queue.waiting
         if not waiting:
             self._say("Waiting for new entries." if self._keep_waiting and not self._active else "")
             return
-        used = [run.entry.devices for run in self._active.values()]
+        used = [run.entry.resources for run in self._active.values()]
         if any(not any(entry.overlaps(each) for each in used) for entry in waiting):
             self._look_at_others()
         for entry in waiting:
-            in_the_way = next((name for name, devices in self._others.items() if entry.overlaps(devices)), "")
+            in_the_way = next((name for name, taken in self._others.items() if entry.overlaps(taken)), "")
             if in_the_way and not self._active:
-                self._say(f"Entry {entry.title} waits for the run {in_the_way}, which trains on the same devices.")
+                what = "machines" if entry.hosts else "devices"
+                self._say(f"Entry {entry.title} waits for the run {in_the_way}, which trains on the same {what}.")
             if not in_the_way and not any(entry.overlaps(each) for each in used) and not self._waits_for_cache(entry):
                 self._start(entry)
-            used.append(entry.devices)
+            used.append(entry.resources)
 
     def _waits_for_cache(self, entry: Entry) -> bool:
         """Whether another run may be writing to the entry's cache_dir; it uses what that one has encoded."""
@@ -174,7 +175,7 @@ class QueueRunner:
         if time.monotonic() >= self._others_until:
             self._others_until = time.monotonic() + _OTHERS_EVERY_S
             own = {run.entry.name for run in self._active.values()}
-            self._others = devices_in_use(self._queue.runs_dir, own)
+            self._others = resources_in_use(self._queue.runs_dir, own)
         for run in self._active.values():
             self._others.pop(run.entry.name, None)
 
@@ -187,6 +188,7 @@ class QueueRunner:
             return
         self._active[entry.number] = run
         where = "" if entry.devices is None else f" on device {', '.join(map(str, entry.devices))}"
+        where += f" with {' and '.join(entry.hosts)}" if entry.hosts else ""
         verb = "continues" if entry.started else "starts"
         self._said = ""
         self._echo(f"Entry {entry.title} {verb}{where}. Run folder: {run.folder.path}")

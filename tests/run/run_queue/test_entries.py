@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from modules.config import Concept, ConfigError, TrainConfig, load_config, save_config
+from modules.run.folder.pidfile import pidfile_held
+from modules.run.folder.run_lock import supervisor_lock
+from modules.run.hosts.host import Host
+from modules.run.hosts.host_list import add_host, remove_host
+from modules.run.launch.detached import create_run
+from modules.run.queue.active_run import ActiveRun, resources_in_use
 from modules.run.queue.differences import Differences
-from modules.run.queue.entries import MOST_ENDED, Entry, Queue, parse_devices
+from modules.run.queue.entries import MOST_ENDED, Entry, Queue, Resources, parse_devices
 from modules.run.queue.folder import RunQueue
 from scripts import run_queue
 from tests.runs import ROOT, TINY, environment, tiny_config
@@ -170,6 +176,54 @@ def test_devices_of_an_entry_that_waits_are_chosen(tmp_path: Path) -> None:
     assert {option.path for option, _ in found[1]} == {"concepts", "learning_rate"}
 
 
+def test_machines_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An entry remembers them, and none of them trains two runs at once, whatever the GPUs of this machine."""
+    monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "settings"))
+    for name in ("beta", "gamma"):
+        add_host(Host.make(name, name, "~/tandem"))
+    file, queue = tmp_path / "cats.json", RunQueue(tmp_path / "runs")
+    save_config(config_in(tmp_path), file)
+    for devices, hosts in (("0", "beta"), ("1", "beta"), ("1", "gamma"), ("2", "")):
+        more = ["--hosts", hosts] if hosts else []
+        assert run_queue.main(["add", str(file), "--devices", devices, *more]) == 0
+    assert run_queue.main(["add", str(file), "--hosts", "beta,delta"]) == 2
+    assert "no machine is named 'delta'; the list has: beta, gamma" in capsys.readouterr().err
+    first, second, third, alone = queue.read().waiting
+    assert (first.hosts, alone.hosts) == (["beta"], [])
+    assert [queue.load(entry).num_nodes for entry in (first, alone)] == [2, 1]
+    assert first.overlaps(second.resources)
+    assert not first.overlaps(third.resources)
+    assert not first.overlaps(alone.resources)
+    run_queue.main(["list", "--runs_dir", str(queue.runs_dir)])
+    assert "0 + beta" in capsys.readouterr().out.splitlines()[0]
+    two = config_in(tmp_path, num_nodes=2, enable_multi_gpu=True, processes_per_node=[1])
+    assert queue.add(two, hosts=["gamma", "beta"]).hosts == ["gamma"], "as many as the run has other machines"
+    monkeypatch.chdir(ROOT)
+    relative = config_in(Path(), cache_dir="cache")
+    for hosts, place in ((["beta"], Path()), ([], ROOT)):
+        found = queue.load(
+            queue.add(relative.model_copy(update={"num_nodes": 2, "enable_multi_gpu": True}), hosts=hosts)
+        )
+        assert Path(found.concepts[0].path) == place / "images", "in Tandem's folder on each machine"
+        assert Path(found.cache_dir) == ROOT / "cache"
+    remove_host("gamma")
+    with pytest.raises(ConfigError, match="no machine is named 'gamma'"):
+        ActiveRun.start(queue, third, third.changed(state="running"))
+    assert not queue.run_folder(third).path.exists()
+
+
+def test_what_other_runs_take(tmp_path: Path) -> None:
+    """A run of the folder that was started by hand keeps its devices and the machines that it has started."""
+    folder = create_run(config_in(tmp_path, run_name="by-hand"))
+    assert resources_in_use(tmp_path / "runs", set()) == {}
+    (folder.log_dir / "host-beta.txt").touch()
+    with supervisor_lock(folder), pidfile_held(folder):
+        assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources(None, ())}
+        data = json.loads(folder.config_file.read_text())
+        folder.config_file.write_text(json.dumps({**data, "num_nodes": 2, "device_ids": [0]}))
+        assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources([0], ["beta"])}
+
+
 def _entry(**changes: object) -> dict[str, object]:
     return {"number": 1, "name": "x", "devices": None, "state": "waiting", "added": 1.0, **changes}
 
@@ -182,6 +236,7 @@ def _entry(**changes: object) -> dict[str, object]:
         ([_entry(state="executed")], "state"),
         ([_entry(number="1")], "number"),
         ([_entry(devices=[-1])], "devices"),
+        ([_entry(hosts=["-oProxyCommand=x"])], "no valid name of a machine"),
         ([_entry(added=1e300)], "added"),
         ([_entry(), _entry()], "two entries have the same number"),
         ([_entry(number=n) for n in range(1, 2100)], "entries"),
