@@ -29,14 +29,17 @@ class FlowSampling(DiffusionFamily):
         self.options, self.components = options, components
         self.precision = config.precision
         self.sample_inputs = SampleInputs()
-        self.known_prompts = [
-            text for each in config.samples if each.enabled for text in (each.prompt, each.negative_prompt)
-        ]
+        self.known_prompts = [(each.prompt, each.negative_prompt) for each in config.samples if each.enabled]
         self._text_pipeline: Any = None  # the text encoders, while they are needed
 
     @abstractmethod
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """The tensors `text_names` of one prompt, without a batch dimension, by the pipeline's own `encode_prompt`."""
+
+    def encode_negative_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """As `encode_prompt`, for negative prompts and empty captions: override it if the pipeline treats negative
+        prompts in another way."""
+        return self.encode_prompt(pipeline, prompt, device)
 
     @abstractmethod
     def pipeline_arguments(
@@ -60,14 +63,14 @@ class FlowSampling(DiffusionFamily):
     @torch.no_grad()
     def text_states(self, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """The tensors of one prompt, on the CPU, in the dtype of the text encoders."""
-        return {name: tensor.cpu() for name, tensor in self._encode_on(prompt, device).items()}
+        return {name: tensor.cpu() for name, tensor in self._encode_on(prompt, device, negative=not prompt).items()}
 
     def offload_frozen(self) -> None:
         """The prompts of samples are encoded, then text encoders leave memory, and the autoencoder the device, if
         training needs neither."""
         if self.encodes_captions:
-            for prompt in self.known_prompts:
-                self._prompt(prompt, self.sampling_device())
+            for pair in self.known_prompts:
+                self._prompts(*pair, self.sampling_device())
             self._text_pipeline = None
         if self.options.offload_frozen and self.example_transform is None:
             self._vae_on(torch.device("cpu"))
@@ -113,7 +116,7 @@ class FlowSampling(DiffusionFamily):
     def generate(self, request: SampleRequest) -> Image.Image:
         """See DiffusionFamily."""
         device = self.sampling_device()
-        texts = [self._prompt(text, device) for text in (request.prompt, request.negative_prompt)]
+        texts = self._prompts(request.prompt, request.negative_prompt, device)
         if self.encodes_captions:
             self._text_pipeline = None
         dtype = self.master_dtype()
@@ -143,16 +146,25 @@ class FlowSampling(DiffusionFamily):
             self.on_sampling_step(step + 1, pipeline.num_timesteps)
         return tensors
 
-    def _prompt(self, prompt: str, device: torch.device) -> Mapping[str, Tensor]:
-        """The tensors of a prompt of a sample, encoded once in a run."""
-        return self.sample_inputs.get("text", caption_bytes(prompt), device, lambda _: self._encode_on(prompt, device))
+    def _prompts(self, prompt: str, negative: str, device: torch.device) -> list[Mapping[str, Tensor]]:
+        """The tensors of the two prompts of a sample, each encoded once in a run."""
+        return [self._prompt(prompt, device, negative=False), self._prompt(negative, device, negative=True)]
 
-    def _encode_on(self, prompt: str, device: torch.device) -> dict[str, Tensor]:
+    def _prompt(self, prompt: str, device: torch.device, *, negative: bool) -> Mapping[str, Tensor]:
+        return self.sample_inputs.get(
+            "negative prompt" if negative else "prompt",
+            caption_bytes(prompt),
+            device,
+            lambda _: self._encode_on(prompt, device, negative=negative),
+        )
+
+    def _encode_on(self, prompt: str, device: torch.device, *, negative: bool) -> dict[str, Tensor]:
         if self._text_pipeline is None or self._text_pipeline.device.type != device.type:
             encoders = self.components.load_encoders(self.frozen_dtype(), device)
             self._text_pipeline = self.components.pipeline(**encoders)
+        encode = self.encode_negative_prompt if negative else self.encode_prompt
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            return self.encode_prompt(self._text_pipeline, prompt, device)
+            return encode(self._text_pipeline, prompt, device)
 
     def _vae_on(self, device: torch.device) -> Any:
         return on_device(self.components.vae, device)

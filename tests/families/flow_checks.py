@@ -167,6 +167,11 @@ def _krea2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     return _unpack(out, height, width)
 
 
+def _lumina2(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, mask, _, _ = pipe.encode_prompt(caption, do_classifier_free_guidance=False)
+    return cast(Tensor, -pipe.transformer(x_t, 1 - sigma, states, mask).sample)
+
+
 def _pack(pipe: Any, x_t: Tensor) -> Tensor:
     return cast(Tensor, pipe._pack_latents(x_t, *x_t.shape))
 
@@ -185,4 +190,5 @@ VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
     "flux2_dev": _flux2,
     "chroma": _chroma,
     "krea2": _krea2,
+    "lumina2": _lumina2,
 }

@@ -13,6 +13,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
+    Gemma2Config,
+    Gemma2Model,
+    GemmaTokenizer,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
     Qwen2_5_VLConfig,
@@ -42,6 +45,8 @@ with quiet_libraries():
         FluxTransformer2DModel,
         Krea2Pipeline,
         Krea2Transformer2DModel,
+        Lumina2Pipeline,
+        Lumina2Transformer2DModel,
         QwenImagePipeline,
         QwenImageTransformer2DModel,
         SD3Transformer2DModel,
@@ -294,6 +299,33 @@ def tiny_krea2(folder: Path) -> Path:
     return save(pipeline, folder)
 
 
+def tiny_lumina2(folder: Path) -> Path:
+    """A Lumina2Pipeline in `folder`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokenizer = gemma_tokenizer()
+        settings = qwen_settings(tokenizer)  # the names are those of Gemma 2, too
+        pipeline = Lumina2Pipeline(
+            scheduler=FlowMatchEulerDiscreteScheduler(shift=6.0),
+            vae=vae(),
+            text_encoder=Gemma2Model(Gemma2Config(**settings, query_pre_attn_scalar=8)),
+            tokenizer=tokenizer,
+            transformer=Lumina2Transformer2DModel(
+                in_channels=4,
+                hidden_size=16,
+                num_layers=1,
+                num_refiner_layers=1,
+                num_attention_heads=2,
+                num_kv_heads=1,
+                multiple_of=8,
+                axes_dim_rope=(2, 2, 4),
+                axes_lens=(300, 32, 32),
+                cap_feat_dim=WIDTH,
+            ),
+        )
+    return save(pipeline, folder)
+
+
 def save(pipeline: Any, folder: Path) -> Path:
     """Write the pipeline; weights that start as zeros get values, so that all of them matter."""
     generator = torch.Generator().manual_seed(0)
@@ -351,6 +383,14 @@ def t5_config(tokenizer: T5Tokenizer, width: int = WIDTH) -> T5Config:
     return T5Config(vocab_size=len(tokenizer), d_model=width, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
 
 
+def gemma_tokenizer() -> GemmaTokenizer:
+    """A token for each printable character."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    letters = [*special, "\u2581", *(chr(code) for code in range(33, 127))]
+    vocabulary = {letter: number for number, letter in enumerate(letters)}
+    return GemmaTokenizer(vocab=vocabulary, model_max_length=1024, add_bos_token=True)
+
+
 def video_vae() -> AutoencoderKLQwenImage:
     """Four latent channels, sides divided by 8, frames as they are."""
     return AutoencoderKLQwenImage(
@@ -373,4 +413,5 @@ TINY: Mapping[str, Callable[[Path], Path]] = {
     "flux2_dev": tiny_flux2_dev,
     "chroma": tiny_chroma,
     "krea2": tiny_krea2,
+    "lumina2": tiny_lumina2,
 }

@@ -1,0 +1,70 @@
+"""Lumina-Image 2.0 (Qin et al. 2025, arXiv:2503.21758): text and image in one sequence, 2.6 B parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from modules.diffusion.flow_pipeline import FlowPipelineSpec
+from modules.diffusion.text_states import TextBatch
+from modules.families._flow_transformer import FlowTransformer
+
+PROMPT = "prompt.states"
+
+
+class Lumina2(FlowTransformer):
+    """Prompts are encoded by Gemma 2, after a system prompt; the transformer masks their padding."""
+
+    about = "Lumina-Image 2.0 by Alpha-VLLM: 2.6 B parameters, Apache 2.0."
+    spec = FlowPipelineSpec(("Lumina2Pipeline",), {"text_encoder": "tokenizer"})
+    architecture = "lumina-2"
+    text_names = (PROMPT,)
+    max_tokens = 256
+    packed_latents = 1
+    single_file = False
+
+    def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
+        """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""
+        out = self.model(x_t, 1 - sigma, text[PROMPT], text.mask(PROMPT), return_dict=False)[0]
+        return cast(Tensor, -out)
+
+    @classmethod
+    def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
+        """See FlowEstimates."""
+        return {PROMPT: (tokens, config["cap_feat_dim"])}
+
+    @classmethod
+    def covered_side(cls, config: Mapping[str, Any]) -> int:
+        """See FlowSampling."""
+        _, *sides = config["axes_lens"]
+        return cls.size_step * int(min(sides))
+
+    def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """See FlowSampling."""
+        states, mask, _, _ = pipeline.encode_prompt(
+            prompt, do_classifier_free_guidance=False, device=device, max_sequence_length=self.caption_limit
+        )
+        return {PROMPT: states[0, : int(mask.sum())]}
+
+    def encode_negative_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
+        """Without the system prompt, as the pipeline does; the model's training replaces whole prompts by nothing."""
+        states, mask = pipeline._get_gemma_prompt_embeds(prompt, device, self.caption_limit)
+        return {PROMPT: states[0, : int(mask.sum())]}
+
+    def pipeline_arguments(
+        self, prompt: Mapping[str, Tensor], negative: Mapping[str, Tensor], guidance_scale: float
+    ) -> dict[str, Any]:
+        """See FlowSampling. Both are padded to the same length, which the pipeline asks for."""
+        arguments: dict[str, Any] = {"guidance_scale": guidance_scale}
+        for prefix, text in (("", prompt), ("negative_", negative)):
+            states = text[PROMPT]
+            padding = self.caption_limit - states.shape[1]
+            arguments[f"{prefix}prompt_embeds"] = pad(states, (0, 0, 0, padding))
+            arguments[f"{prefix}prompt_attention_mask"] = pad(
+                torch.ones(states.shape[:2], dtype=torch.int64, device=states.device), (0, padding)
+            )
+        return arguments
