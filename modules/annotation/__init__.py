@@ -1,0 +1,37 @@
+"""Captions, tags and masks that models propose, and that a person reviews: kept, written beside the images, undone.
+
+Nothing here needs torch; modules/annotators runs the models.
+"""
+
+from modules.annotation.apply import Applied, apply_proposals
+from modules.annotation.messages import MOST_CHARACTERS, Message
+from modules.annotation.proposals import (
+    DEFAULT_FOLDER,
+    Header,
+    Mode,
+    Proposal,
+    ProposalSet,
+    Task,
+    check_ending,
+    clean_text,
+    proposal_sets,
+)
+from modules.annotation.undo import Undone, undo_proposals
+
+__all__ = [
+    "DEFAULT_FOLDER",
+    "MOST_CHARACTERS",
+    "Applied",
+    "Header",
+    "Message",
+    "Mode",
+    "Proposal",
+    "ProposalSet",
+    "Task",
+    "Undone",
+    "apply_proposals",
+    "check_ending",
+    "clean_text",
+    "proposal_sets",
+    "undo_proposals",
+]
