@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import diffusers
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,9 +34,12 @@ class FullTexts(TextBatch):
         return list(self.tensors[name].unbind())
 
     def mask(self, name: str) -> Tensor:
-        """bool [B, T], all true."""
+        """bool [B, T], all true; its sum over T is known, since Lumina 2's transformer asks for the lengths."""
         states = self.tensors[name]
-        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        lengths = np.full(len(states), states.shape[1])
+        mask.sum = lambda dim: lengths  # type: ignore[method-assign, assignment]
+        return mask
 
 
 class FlowEstimates(FlowSampling):
