@@ -62,15 +62,25 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
     return HubModel(found["name"], found["revision"] or "", tuple(components), tuple(sorted(pipelines)))
 
 
-def check_folder(folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
-    """Raises ConfigError unless `folder` is a complete diffusers pipeline of one of these classes."""
-    check_pipeline_class(folder, pipelines, str(folder))
-    check_small_files(folder, [folder / component for component in components], "base_model")
+def check_folder(
+    folder: Path,
+    pipelines: Collection[str],
+    components: Collection[str],
+    *,
+    option: str = "base_model",
+    without_weights: Collection[str] = (),
+) -> None:
+    """Raises ConfigError unless `folder` is a complete diffusers pipeline of one of these classes.
+
+    `option` is the setting that names it; of the components `without_weights` only the configuration is needed.
+    """
+    check_pipeline_class(folder, pipelines, str(folder), option)
+    check_small_files(folder, [folder / component for component in components], option)
     for component in components:
-        if component == "scheduler" or component.startswith("tokenizer"):
-            _check_json_files(folder, component, "base_model")
+        if component == "scheduler" or component.startswith("tokenizer") or component in without_weights:
+            _check_json_files(folder, component, option)
         else:
-            read_shapes(weight_files(folder, component))
+            read_shapes(weight_files(folder, component, option))
 
 
 def check_layout(folder: Path, pipelines: Collection[str], components: Collection[str]) -> None:
@@ -175,15 +185,15 @@ def _check_json_files(folder: Path, component: str, option: str) -> None:
         raise _incomplete(folder, component, option)
 
 
-def weight_files(folder: Path, component: str) -> list[Path]:
+def weight_files(folder: Path, component: str, option: str = "base_model") -> list[Path]:
     """The .safetensors files of one component. Raises ConfigError if it has none."""
     found = sorted((folder / component).glob("*.safetensors"))
     plain = [file for file in found if ".fp16" not in file.name and "non_ema" not in file.name]
     if not (folder / component / "config.json").is_file():
-        raise _incomplete(folder, component)
+        raise _incomplete(folder, component, option)
     if not found:
         pickled = next((file for file in sorted((folder / component).iterdir()) if file.suffix in PICKLES), None)
-        raise _incomplete(folder, component) if pickled is None else _pickled(pickled)
+        raise _incomplete(folder, component, option) if pickled is None else _pickled(pickled)
     return plain or found
 
 

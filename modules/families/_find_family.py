@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import cast
 
 from modules.config import ConfigError, TrainConfig
+from modules.config.family_about import family_about
 from modules.config.family_files import family_names
+from modules.config.transformer_families import named_family
 from modules.diffusion import base_model_files
 from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
 from modules.families._by_name import family_class
@@ -37,6 +39,8 @@ def find_family(model: str) -> str:
     if path.suffix.lower() != ".safetensors":
         raise ConfigError(f"{model!r} is not a .safetensors file.", base_model_files.ACCEPTED)
     names = base_model_files.read_shapes([path])
+    if (flow := named_family(names)) in known and not base_model_files.is_lora(names):
+        return flow
     if not any(name.startswith(ORIGINAL_UNET) for name in names):
         return ""
     two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in names)
@@ -44,19 +48,32 @@ def find_family(model: str) -> str:
 
 
 def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
-    """Raises ConfigError if the base model is a folder of another pipeline than these and another family trains it."""
+    """Raises ConfigError if the base model is a folder or file of another pipeline than these, which another family
+    trains."""
     check_known_model(config)
-    folder = Path(config.base_model or "")
-    if config.base_model is None or not folder.is_dir():
+    base = Path(config.base_model or "")
+    if config.base_model is not None and base.is_file() and base.suffix.lower() == ".safetensors":
+        _check_family_of_file(config, config.base_model, pipelines)
+    if config.base_model is None or not base.is_dir():
         return
     try:
-        pipeline = base_model_files.pipeline_class(folder)
+        pipeline = base_model_files.pipeline_class(base)
     except (OSError, FileFault):
         return  # loading the model will say what is wrong with it
     right = "" if pipeline in pipelines else find_family(config.base_model)
     if right:
         raise ConfigError(
             f"base_model: {config.base_model!r} is a {pipeline}, which the family {config.family!r} does not train.",
+            f"Set family to {right}, or choose another model.",
+        )
+
+
+def _check_family_of_file(config: TrainConfig, file: str, pipelines: Collection[str]) -> None:
+    right = find_family(file)
+    if right and not set(_pipelines(family_class(right))) & set(pipelines):
+        raise ConfigError(
+            f"base_model: {file!r} is a model of {family_about(right).title}, which the family {config.family!r} does "
+            "not train.",
             f"Set family to {right}, or choose another model.",
         )
 

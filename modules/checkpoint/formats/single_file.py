@@ -35,10 +35,10 @@ from modules.checkpoint.formats.original_names import (
 from modules.checkpoint.formats.safetensors_file import LazyTensor, SafetensorsFile, write_safetensors
 from modules.config import ConfigError
 from modules.diffusion.declared_schedule import VELOCITY_KEY, ZERO_SNR_KEY, declared_schedule
-from modules.diffusion.transformer_files.names import PREFIX, TransformerLayout, transformer_layout
+from modules.diffusion.transformer_files.names import TransformerLayout, transformer_layout
 from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
-from modules.diffusion.transformer_files.tensor_forms import is_of_shape, original_shape, to_diffusers, to_original
-from modules.diffusion.transformer_files.whole import SAME_ARCHITECTURE, of_family, require_whole
+from modules.diffusion.transformer_files.tensor_forms import original_shape, to_diffusers, to_original
+from modules.diffusion.transformer_files.whole import SAME_ARCHITECTURE, Network, find_originals
 from modules.files import PARTIAL, remove_tree
 
 _PIPELINES: Final = ("Pipeline", "Img2ImgPipeline", "InpaintPipeline")
@@ -246,32 +246,9 @@ def _from_original(
     source: SafetensorsFile, component: str, mapper: NameMapper, layout: DiffusersFolder, dtype: torch.dtype | None
 ) -> Iterator[tuple[str, LazyTensor]]:
     """The tensors of one component under diffusers' names, with the shapes that `layout` requires."""
-    own = set(source.names)
-    needed: dict[str, tuple[OriginalName, tuple[int, ...]]] = {}
-    for name, shape in expected_shapes(component, layout).items():
-        original = mapper(name, layout.components[component])
-        if original is not None and component == "transformer" and original.name not in own:
-            bare = original.name.removeprefix(PREFIX)
-            original = replace(original, name=PREFIX + bare if PREFIX + bare in own else bare)
-        if original is None or original.name not in own:
-            missing = name if original is None else original.name
-            what = "the transformer of a model" if component == "transformer" else "a whole model"
-            raise ConfigError(
-                f"{str(source.path)!r} has no {missing!r}, which {component} of a {layout.pipeline} needs"
-                f"{of_family(source)}.",
-                f"Is it {what} of the same architecture as the layout?",
-            )
-        stored = source.shape(original.name)
-        if not is_of_shape(original, shape, stored):
-            wanted = [*original_shape(original, shape)] if original.part is None else f"{[*shape]} as a part of it"
-            raise ConfigError(
-                f"{str(source.path)!r}: {original.name!r} has the shape {list(stored)}, but {component} of the layout "
-                f"{str(layout.folder)!r} requires {wanted}.",
-                SAME_ARCHITECTURE,
-            )
-        needed[name] = (original, shape)
-    if component == "transformer":
-        require_whole(source, needed, f"{component} of the layout {str(layout.folder)!r}")
+    shapes, config = expected_shapes(component, layout), layout.components[component]
+    network = Network(component, config, shapes, layout.pipeline, str(layout.folder))
+    needed = find_originals(source, network, mapper)
     for name, (original, shape) in needed.items():
         chosen = dtype or source.stored_dtype(original.name)
         yield name, LazyTensor(shape, chosen, partial(_read_as_diffusers, source, original, shape))

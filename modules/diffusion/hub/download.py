@@ -65,7 +65,7 @@ def main() -> None:
         return
     sys.addaudithook(partial_files)
     threading.Thread(target=_exit_with_parent, name="parent", daemon=True).start()
-    for name in ("components", "pipelines"):
+    for name in ("components", "pipelines", "without_weights"):
         request[name] = tuple(request[name])
     _write_line(_result(HubModel(**request)))
     exit_now()
@@ -116,7 +116,9 @@ def _result(model: HubModel) -> dict[str, Any]:
         )
         may_use_cache = False
         files = {file.rfilename: file for file in info.siblings or ()}
-        required = required_files(model.label, files, model.components, weights=model.weights)
+        required = required_files(
+            model.label, files, model.components, weights=model.weights, without_weights=model.without_weights
+        )
         # first, since it also records which commit the revision is, and is small
         index = hf_hub_download(model.name, INDEX, revision=model.revision or None)
         check_pipeline_class(Path(index).parent, model.pipelines, f"{model.label} on the hub")

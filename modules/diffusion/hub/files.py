@@ -18,8 +18,17 @@ _SMALL_FILES = r"{component}/[^/]+\.(json|txt|jinja)"  # jinja: the chat templat
 _SHARD = re.compile(r"-\d+-of-\d+\.safetensors$")
 
 
-def required_files(label: str, files: Collection[str], components: Sequence[str], *, weights: bool) -> list[str]:
+def required_files(
+    label: str,
+    files: Collection[str],
+    components: Sequence[str],
+    *,
+    weights: bool,
+    without_weights: Collection[str] = (),
+) -> list[str]:
     """Of all `files` of a repository those that loading reads: no pickles, no second format or precision.
+
+    Without `weights`, and of the components `without_weights`, these are configurations and tokenizers.
 
     Raises ConfigError if they are not a complete diffusers pipeline with safetensors weights.
     """
@@ -30,7 +39,8 @@ def required_files(label: str, files: Collection[str], components: Sequence[str]
         small = [file for file in files if re.fullmatch(_SMALL_FILES.format(component=re.escape(component)), file)]
         if not small:
             raise ConfigError(f"base_model: {label!r} has no {component}.", "Choose a complete model.")
-        needs_weights = weights and not component.startswith(("scheduler", "tokenizer"))
+        is_network = not component.startswith(("scheduler", "tokenizer"))
+        needs_weights = weights and is_network and component not in without_weights
         weight_files = _weight_files(label, files, component) if needs_weights else []
         required += [file for file in small if ".index." not in file]
         required += weight_files
@@ -39,14 +49,16 @@ def required_files(label: str, files: Collection[str], components: Sequence[str]
     return required
 
 
-def is_complete(folder: Path, components: Sequence[str], *, weights: bool) -> bool:
+def is_complete(
+    folder: Path, components: Sequence[str], *, weights: bool, without_weights: Collection[str] = ()
+) -> bool:
     """Whether a folder of the hub's cache holds everything that `required_files` would choose.
 
     A file appears there only when it is complete, but they appear one after another.
     """
     files = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
     try:
-        required = required_files(str(folder), files, components, weights=weights)
+        required = required_files(str(folder), files, components, weights=weights, without_weights=without_weights)
     except ConfigError:
         return False
     indexes = [file for file in required if ".index." in file]

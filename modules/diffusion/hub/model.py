@@ -36,6 +36,7 @@ class HubModel:
     components: tuple[str, ...]  # the subfolders that are needed
     pipelines: tuple[str, ...]  # the pipeline classes that its model_index.json may name
     weights: bool = True  # False for configuration and tokenizers only
+    without_weights: tuple[str, ...] = ()  # the components of which only the configuration is needed
     needed_by: str = ""  # the single file that they are for
 
     @property
@@ -52,7 +53,9 @@ class HubModel:
         """Its folder in the cache; None if that lacks something."""
         index = try_to_load_from_cache(self.name, INDEX, revision=self.revision or None)
         folder = Path(index).parent if isinstance(index, str) else None
-        complete = folder is not None and is_complete(folder, self.components, weights=self.weights)
+        complete = folder is not None and is_complete(
+            folder, self.components, weights=self.weights, without_weights=self.without_weights
+        )
         return folder if complete else None
 
     def ensure_cached(self, progress: DownloadProgress = lambda done, total: None) -> Path:
@@ -79,9 +82,14 @@ class HubModel:
         except ConfigError as error:
             if not self.needed_by:
                 raise
+            lacks = (
+                "is a transformer alone; the other components come"
+                if self.weights
+                else "contains weights only; their configuration and the tokenizer come"
+            )
             raise ConfigError(
-                f"base_model: {self.needed_by!r} contains weights only; their configuration and the tokenizer come "
-                f"from {self.name!r} on the hub. {error.message.removeprefix('base_model: ')}",
+                f"base_model: {self.needed_by!r} {lacks} from {self.name!r} on the hub. "
+                f"{error.message.removeprefix('base_model: ')}",
                 f"{error.advice} Or set family_options.layout to a diffusers folder of the same architecture.",
             ) from error
 

@@ -38,11 +38,11 @@ def to_original(original: OriginalName, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def to_diffusers(original: OriginalName, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """diffusers' tensor of this `shape`, of the original one."""
+    """diffusers' tensor of this `shape`, of the original one, whose memory it shares where it can."""
     if original.part is not None:
         rows = shape[0]
         start = original.part * rows if original.part < 3 else len(tensor) - rows
-        return tensor[start : start + rows].clone()
+        return tensor[start : start + rows]
     if original.form == "swapped":
         return torch.cat(tensor.chunk(2)[::-1])
     return tensor.T if original.form == "transposed" else tensor.reshape(shape)

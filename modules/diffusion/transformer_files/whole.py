@@ -1,16 +1,18 @@
-"""Whether the file of a transformer holds the network of a diffusers folder, no tensor less and none more."""
+"""Which tensors of a single file are those of a network in diffusers, and whether a transformer's file has them all."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from modules.config import ConfigError
 from modules.config.transformer_families import named_family
 from modules.diffusion.safetensors_reader import SafetensorsFile
 from modules.diffusion.transformer_files.names import PREFIX
-from modules.diffusion.transformer_files.original_name import OriginalName
+from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
+from modules.diffusion.transformer_files.tensor_forms import is_of_shape, original_shape
 
 SAME_ARCHITECTURE: Final = "Give the layout of a model of the same architecture."
 # In a file of a whole model: these components come from the layout.
@@ -21,7 +23,62 @@ _UNUSED: Final = ("norm_final.weight",)
 _SCALE: Final = re.compile(r"scale_weight|weight_scale|scale_input|input_scale|scaled_fp8|comfy_quant|absmax|quant_map")
 
 
-def require_whole(
+@dataclass(frozen=True)
+class Network:
+    """A component of a model folder, whose tensors are looked for in a single file."""
+
+    component: str
+    config: ComponentConfig
+    shapes: Mapping[str, tuple[int, ...]]  # of its tensors, by their names in diffusers
+    pipeline: str  # the class of the folder's pipeline
+    layout: str  # the folder, as in messages
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return f"{self.component} of the layout {self.layout!r}"
+
+
+def find_originals(
+    source: SafetensorsFile, network: Network, mapper: NameMapper
+) -> dict[str, tuple[OriginalName, tuple[int, ...]]]:
+    """By the names in diffusers, the tensors of the file and the shapes in diffusers.
+
+    A transformer's file may have diffusers' own names, too. Raises ConfigError if a tensor is missing or has another
+    shape; of a transformer, also if the file has more, or is quantised.
+    """
+    own = set(source.names)
+    is_transformer = network.component == "transformer"
+    needed: dict[str, tuple[OriginalName, tuple[int, ...]]] = {}
+    has_own_names = is_transformer and network.shapes.keys() <= own
+    for name, shape in network.shapes.items():
+        original = OriginalName(name) if has_own_names else mapper(name, network.config)
+        if original is not None and is_transformer and original.name not in own:
+            bare = original.name.removeprefix(PREFIX)
+            original = replace(original, name=PREFIX + bare if PREFIX + bare in own else bare)
+        if original is None or original.name not in own:
+            missing = name if original is None else original.name
+            what = "the transformer of a model" if is_transformer else "a whole model"
+            raise ConfigError(
+                f"{str(source.path)!r} has no {missing!r}, which {network.component} of a {network.pipeline} needs"
+                f"{of_family(source)}.",
+                f"Is it {what} of the same architecture as the layout?",
+            )
+        stored = source.shape(original.name)
+        if not is_of_shape(original, shape, stored):
+            wanted = [*original_shape(original, shape)] if original.part is None else f"{[*shape]} as a part of it"
+            raise ConfigError(
+                f"{str(source.path)!r}: {original.name!r} has the shape {list(stored)}, but {network.place} requires "
+                f"{wanted}.",
+                SAME_ARCHITECTURE,
+            )
+        needed[name] = (original, shape)
+    if is_transformer:
+        _require_whole(source, needed, network.place)
+    return needed
+
+
+def _require_whole(
     source: SafetensorsFile, needed: Mapping[str, tuple[OriginalName, tuple[int, ...]]], layout: str
 ) -> None:
     """Raises ConfigError for a tensor that would be lost, or that is no plain weight.
