@@ -28,8 +28,8 @@ from huggingface_hub.utils.tqdm import tqdm
 
 from modules.diffusion.base_model_files import check_pipeline_class
 from modules.diffusion.hub.errors import cause_of, disk_full, explain_error
-from modules.diffusion.hub.files import INDEX, required_files
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.hub.one_model import check_model_type
 
 MAX_WORKERS = 8
 REPORT_EVERY_S = 0.5
@@ -116,12 +116,13 @@ def _result(model: HubModel) -> dict[str, Any]:
         )
         may_use_cache = False
         files = {file.rfilename: file for file in info.siblings or ()}
-        required = required_files(
-            model.label, files, model.components, weights=model.weights, without_weights=model.without_weights
-        )
+        required = model.required(files)
         # first, since it also records which commit the revision is, and is small
-        index = hf_hub_download(model.name, INDEX, revision=model.revision or None)
-        check_pipeline_class(Path(index).parent, model.pipelines, f"{model.label} on the hub")
+        index = hf_hub_download(model.name, model.index, revision=model.revision or None)
+        if model.kind == "pipeline":
+            check_pipeline_class(Path(index).parent, model.pipelines, f"{model.label} on the hub")
+        elif model.kind == "transformers":
+            check_model_type(Path(index).parent, model.pipelines, f"{model.label} on the hub")
         _download(model, Path(index).parent.name, [files[name] for name in required])
     except Exception as error:  # noqa: BLE001  # no connection, a full disk: the libraries raise errors of any type
         explained = explain_error(error, model.label)

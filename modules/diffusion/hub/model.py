@@ -8,18 +8,19 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from huggingface_hub import constants, try_to_load_from_cache
 
 from modules import ROOT
 from modules.config import ConfigError, TrainingError
 from modules.config.file_access import umask_of
-from modules.diffusion.hub.files import INDEX, is_complete
+from modules.diffusion.hub.files import INDEX, is_complete, required_files
+from modules.diffusion.hub.one_model import CONFIG, TAGGER_TAGS, is_complete_model, required_model_files
 
 DownloadProgress = Callable[[int, int], None]  # (bytes done, bytes in total); what it raises ends the download
 
@@ -34,10 +35,11 @@ class HubModel:
     name: str  # owner/model
     revision: str  # a branch, tag or commit; empty for the main branch
     components: tuple[str, ...]  # the subfolders that are needed
-    pipelines: tuple[str, ...]  # the pipeline classes that its model_index.json may name
+    pipelines: tuple[str, ...]  # the pipeline classes that its model_index.json may name, or types of models
     weights: bool = True  # False for configuration and tokenizers only
     without_weights: tuple[str, ...] = ()  # the components of which only the configuration is needed
     needed_by: str = ""  # the single file that they are for
+    kind: Literal["pipeline", "transformers", "tagger"] = "pipeline"
 
     @property
     def label(self) -> str:
@@ -49,13 +51,28 @@ class HubModel:
         """The hub's cache, which holds all models."""
         return Path(constants.HF_HUB_CACHE)
 
+    @property
+    def index(self) -> str:
+        """The file that is downloaded first, and says what the model is."""
+        return {"pipeline": INDEX, "transformers": CONFIG, "tagger": TAGGER_TAGS}[self.kind]
+
+    def required(self, files: Collection[str]) -> list[str]:
+        """Of all `files` of the repository those that are needed. Raises ConfigError if some are missing."""
+        if self.kind != "pipeline":
+            return required_model_files(self.label, files, self.kind)
+        return required_files(
+            self.label, files, self.components, weights=self.weights, without_weights=self.without_weights
+        )
+
     def cached_folder(self) -> Path | None:
         """Its folder in the cache; None if that lacks something."""
-        index = try_to_load_from_cache(self.name, INDEX, revision=self.revision or None)
+        index = try_to_load_from_cache(self.name, self.index, revision=self.revision or None)
         folder = Path(index).parent if isinstance(index, str) else None
-        complete = folder is not None and is_complete(
-            folder, self.components, weights=self.weights, without_weights=self.without_weights
-        )
+        if folder is None:
+            return None
+        if self.kind != "pipeline":
+            return folder if is_complete_model(folder, self.kind) else None
+        complete = is_complete(folder, self.components, weights=self.weights, without_weights=self.without_weights)
         return folder if complete else None
 
     def ensure_cached(self, progress: DownloadProgress = lambda done, total: None) -> Path:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from modules.config import ConfigError
-from modules.diffusion.hub.files import PICKLES, VARIANTS, weight_map
+from modules.diffusion.hub.files import PICKLES, weight_map
 from modules.files import FileFault, printable, read_json
 
 OneModelKind = Literal["transformers", "tagger"]
 CONFIG = "config.json"
 TAGGER_MODEL, TAGGER_TAGS = "model.onnx", "selected_tags.csv"
 _SMALL_FILES = re.compile(r"[^/]+\.(json|txt|jinja|model)")  # .model: SentencePiece's vocabulary
-_WEIGHTS = r"model{variant}(-\d+-of-\d+)?\.safetensors"
-_SHARD_INDEX = ".safetensors.index.json"
+_WHOLE, _SHARD_INDEX = "model.safetensors", "model.safetensors.index.json"
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _CONFIG_LIMIT = 8 << 20  # bytes
 
 
@@ -37,20 +37,16 @@ def required_model_files(label: str, files: Collection[str], kind: OneModelKind)
         )
     small = sorted(name for name in files if _SMALL_FILES.fullmatch(name) and not name.endswith(".index.json"))
     weights = model_weights(label, files)
-    indexes = [name for name in files if name == f"model{_variant_of(weights)}{_SHARD_INDEX}"] if weights[1:] else []
-    if weights[1:] and not indexes:
-        raise ConfigError(f"base_model: {label!r} has no file that lists its {len(weights)} weight files.")
+    indexes = [_SHARD_INDEX] if weights != [_WHOLE] else []
+    if indexes and _SHARD_INDEX not in files:
+        raise ConfigError(f"base_model: {label!r} has no {_SHARD_INDEX}, which lists its weight files.")
     return [*small, *indexes, *weights]
 
 
 def model_weights(label: str, files: Collection[str]) -> list[str]:
     """The .safetensors files with the weights. Raises ConfigError if there are none, or only pickled ones."""
-    for variant in VARIANTS:
-        pattern = re.compile(_WEIGHTS.format(variant=re.escape(variant)))
-        found = sorted(name for name in files if pattern.fullmatch(name))
-        whole = [name for name in found if name == f"model{variant}.safetensors"]
-        if found:
-            return whole or found
+    if found := [_WHOLE] if _WHOLE in files else sorted(name for name in files if _SHARD.fullmatch(name)):
+        return found
     pickled = sorted(name for name in files if Path(name).suffix in PICKLES and "/" not in name)
     if pickled:
         raise ConfigError(
@@ -58,7 +54,7 @@ def model_weights(label: str, files: Collection[str]) -> list[str]:
             "code when it is loaded.",
             "Choose a model with .safetensors weights; many have a branch (owner/model@branch) with them.",
         )
-    raise ConfigError(f"base_model: {label!r} has no weights.", "Expected model.safetensors.")
+    raise ConfigError(f"base_model: {label!r} has no weights.", f"Expected {_WHOLE}.")
 
 
 def is_complete_model(folder: Path, kind: OneModelKind) -> bool:
@@ -66,7 +62,7 @@ def is_complete_model(folder: Path, kind: OneModelKind) -> bool:
     files = {file.name for file in folder.iterdir() if file.is_file()}
     try:
         required = required_model_files(str(folder), files, kind)
-        indexes = [name for name in required if name.endswith(_SHARD_INDEX)]
+        indexes = [name for name in required if name == _SHARD_INDEX]
         return all(set(weight_map(folder / name).values()) <= files for name in indexes)
     except (ConfigError, OSError, FileFault):
         return False
@@ -95,7 +91,3 @@ def check_model_type(folder: Path, types: Collection[str], label: str) -> str:
         f"base_model: {label!r} is a model of the type {printable(found, 60)!r}, which cannot be used here.",
         f"Types that can: {', '.join(sorted(types))}." if len(types) <= 12 else "",
     )
-
-
-def _variant_of(weights: list[str]) -> str:
-    return ".fp16" if weights[0].startswith("model.fp16") else ""
