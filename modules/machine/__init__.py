@@ -15,7 +15,7 @@ from modules.machine.host import (
     torch_version,
 )
 from modules.machine.links import Link, gpu_links, link_table, without_peer_access
-from modules.machine.ports import find_free_port, port_is_free
+from modules.machine.ports import PortReservations, find_free_port, port_is_free
 from modules.machine.process_load import NetworkLoad, ProcessLoad
 from modules.machine.routes import (
     Route,
@@ -36,6 +36,7 @@ __all__ = [
     "Link",
     "MetricSummary",
     "NetworkLoad",
+    "PortReservations",
     "ProcessLoad",
     "Route",
     "cpu_count",

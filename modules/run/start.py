@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from modules.config import ConfigError, TrainConfig
+from modules.machine import PortReservations
 from modules.run.folder.error_help import PORT_IN_USE
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import Failure
@@ -42,16 +43,16 @@ def start_run(
     `hosts` itself over ssh.
     Raises TandemError if this machine cannot run the config, or another machine does not join.
     """
-    with pidfile_held(folder):
-        plan = plan_of(config, folder, extra_args, require_multi_gpu=require_multi_gpu)
+    with pidfile_held(folder), PortReservations() as ports:
+        plan = plan_of(config, folder, extra_args, ports, require_multi_gpu=require_multi_gpu)
         if plan.num_nodes > 1:
             events = EventLog(folder.events_file)
             try:
-                return MachinesStart(config, folder, echo, events, extra_args, hosts).run(plan, token)
+                return MachinesStart(config, folder, echo, events, extra_args, ports, hosts).run(plan, token)
             finally:
                 remove_join_line(folder)
                 events.close()
-        return _start_single_machine(config, plan, folder, echo, extra_args, require_multi_gpu=require_multi_gpu)
+        return _start_single_machine(config, plan, folder, echo, extra_args, ports, require_multi_gpu=require_multi_gpu)
 
 
 def check_start(config: TrainConfig, *, require_multi_gpu: bool, token: str | None) -> None:
@@ -69,6 +70,7 @@ def _start_single_machine(
     folder: RunFolder,
     echo: Echo,
     extra_args: Sequence[str],
+    ports: PortReservations,
     *,
     require_multi_gpu: bool,
 ) -> int:
@@ -79,17 +81,17 @@ def _start_single_machine(
         if not supervisor.can_restart:
             break
         echo(f"Note: another program took port {plan.port} at the same moment, so training starts with another one.")
-        plan = plan_of(config, folder, extra_args, require_multi_gpu=require_multi_gpu)
+        plan = plan_of(config, folder, extra_args, ports, require_multi_gpu=require_multi_gpu)
     may_train_alone = plan.world_size != 1 and not require_multi_gpu and not supervisor.is_stopped
     if not may_train_alone or not _failed_to_form_group(supervisor.outcome):
         return code
     echo("Note: the processes could not form a group (see above), so one device trains instead.")
     single = config.model_copy(update={"training_mode": "single", "world_size": None, "processes_per_node": None})
-    return Supervisor.from_plan(plan_of(single, folder, extra_args, require_multi_gpu=False), folder).run()
+    return Supervisor.from_plan(plan_of(single, folder, extra_args, ports), folder).run()
 
 
 def _port_was_taken(failure: Failure) -> bool:
-    """Between the choice of a free port and its use: another run may have been started in the same second."""
+    """Between the choice of a free port and its use, by a program that knows nothing of reservations."""
     return failure.kind == PORT_IN_USE
 
 

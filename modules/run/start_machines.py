@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from modules.config import TandemError, TrainConfig
+from modules.machine import PortReservations
 from modules.run.console import show_secret
 from modules.run.exit_codes import FAILED, INTERRUPTED
 from modules.run.folder.commands import clear_commands
@@ -46,14 +47,16 @@ class MachinesStart:
         echo: Echo,
         events: EventLog,
         extra_args: Sequence[str],
+        ports: PortReservations,
         hosts: Sequence[Host] = (),
     ) -> None:
-        """`hosts` are started over ssh once this machine listens; all others join by hand."""
+        """`hosts` are started over ssh once this machine listens; all others join by hand. `ports` are the run's."""
         self._config = config
         self._folder = folder
         self._echo = echo
         self._events = events
         self._extra_args = list(extra_args)
+        self._ports = ports
         self._started_at = time.time()
         self._supervisor: Supervisor | None = None
         self._hosts = hosts
@@ -113,8 +116,6 @@ class MachinesStart:
     def _wait_for_machines(self, server: JoinServer, plan: LaunchPlan) -> LaunchPlan:
         """Show how the other machines join, and wait for all of them; the plan with their processes."""
         config = self._config
-        if plan.port == server.port:  # the join server has just taken the port that was free
-            plan = self._plan(config)
         self._show_join_line(plan, server)
         waiting = f"Waiting up to {config.startup_timeout_s} s ({server.summary()})."
         self._echo(f"{waiting} Ctrl-C ends the wait.")
@@ -224,7 +225,7 @@ class MachinesStart:
             echo(f"Note: this run has started {names} over ssh before; --hosts {','.join(former)} does so again.")
 
     def _plan(self, config: TrainConfig) -> LaunchPlan:
-        return plan_of(config, self._folder, self._extra_args)
+        return plan_of(config, self._folder, self._extra_args, self._ports)
 
     @property
     def _by_hand(self) -> int:
@@ -255,15 +256,24 @@ class MachinesStart:
 
 
 def plan_of(
-    config: TrainConfig, folder: RunFolder, extra_args: Sequence[str], *, require_multi_gpu: bool = False
+    config: TrainConfig,
+    folder: RunFolder,
+    extra_args: Sequence[str],
+    ports: PortReservations,
+    *,
+    require_multi_gpu: bool = False,
 ) -> LaunchPlan:
-    """The plan of a run in its folder. Raises ConfigError if this machine cannot run it."""
+    """The plan of a run in its folder, with a port that is reserved in `ports`.
+
+    Raises ConfigError if this machine cannot run it.
+    """
     return LaunchPlan.from_config(
         config,
         config_path=folder.config_file,
         run_folder=folder.path,
         extra_args=extra_args,
         require_multi_gpu=require_multi_gpu,
+        is_free=ports.take,
     )
 
 

@@ -15,6 +15,7 @@ from modules.machine import (
     GpuMonitor,
     MetricSummary,
     NetworkLoad,
+    PortReservations,
     cpu_count,
     device_summary,
     find_free_port,
@@ -30,6 +31,7 @@ from modules.machine import (
     visible_gpus,
 )
 from tests.nvml import RTX, fake_nvml
+from tests.ports import free_port
 from tests.runs import ROOT, environment
 
 
@@ -39,6 +41,20 @@ def test_port_in_use_is_skipped() -> None:
         assert not port_is_free(port)
         assert find_free_port(port) > port
     assert port_is_free(port)
+
+
+def test_a_reserved_port_is_left_to_its_run() -> None:
+    port = find_free_port(free_port())
+    with PortReservations() as run, PortReservations() as other:
+        assert run.take(port)
+        assert run.take(port), "its own"
+        assert not other.take(port)
+        assert not port_is_free(port)
+        assert find_free_port(port, other.take) > port
+        with socket.create_server(("127.0.0.1", port)):
+            assert not run.take(port), "somebody listens there"
+    assert port_is_free(port)
+    assert not PortReservations().take(0)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")

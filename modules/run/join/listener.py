@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from modules.machine import PortReservations
 from modules.run.join.channel import ChannelClosed, WrongToken, authenticate_client, listen
 from modules.run.join.members import JoinError
 from modules.run.join.session import Session
@@ -91,8 +92,9 @@ class Listener:
 
 def _open_server(first: int) -> socket.socket:
     for port in range(first, min(first + _PORTS_TRIED, 65_536)):
-        with suppress(OSError):
-            return listen(port)
+        with suppress(OSError), PortReservations() as reservations:
+            if reservations.take(port):  # no run has planned to use it
+                return listen(port)
     raise JoinError(
         f"no port from {first} to {first + _PORTS_TRIED - 1} is free for machines to join",
         "Set initial_port to another number",

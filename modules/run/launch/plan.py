@@ -74,10 +74,12 @@ class LaunchPlan:
         require_multi_gpu: bool = False,
         environment: Mapping[str, str] | None = None,
         cores: int | None = None,
+        is_free: Callable[[int], bool] = port_is_free,
     ) -> LaunchPlan:
         """Plan the launch of `config`. Raises ConfigError if this machine cannot run it.
 
         `gpus`, `environment` and `cores` default to this machine's. Without a `run_folder` rank 0 creates one.
+        `is_free` is asked for each port, and may reserve it.
         """
         environment = os.environ if environment is None else environment
         cores = cpu_count() if cores is None else cores
@@ -87,7 +89,7 @@ class LaunchPlan:
         if is_group:
             _check_loopback()
         backend, backend_reasons = _choose_backend(config, len(usable)) if is_group else ("gloo", ())
-        port, port_reasons = _choose_port(config, port_is_free) if is_group else (config.initial_port, ())
+        port, port_reasons = _choose_port(config, is_free) if is_group else (config.initial_port, ())
         master_addr, address_reasons = _choose_address(config)
         machine_reasons = (
             *address_reasons,
@@ -238,7 +240,7 @@ def _choose_port(config: TrainConfig, is_free: Callable[[int], bool]) -> tuple[i
     if config.node_rank != 0 or is_free(wanted):
         return wanted, ()
     try:
-        port = find_free_port(wanted + 1)
+        port = find_free_port(wanted + 1, is_free)
     except OSError as error:
         raise ConfigError(f"initial_port is {wanted}, which is in use, and there is {error}") from error
     return port, (f"port {port} instead of {wanted}, which is in use",)
