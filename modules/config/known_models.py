@@ -115,6 +115,9 @@ _KREA_2: Final = KnownModel("krea2", {"transformer": {}}, {"vae": 0.13, "text_en
 _QWEN_IMAGE: Final = KnownModel("qwen_image", {"transformer": {}}, {"vae": 0.13, "text_encoder": 8.29})
 _CHROMA: Final = KnownModel("chroma", {"transformer": {}}, {"vae": 0.08, "text_encoder": 4.76})
 
+_LUMINA_2_SIZES: Final = {"vae": 0.08, "text_encoder": 2.61}
+_LUMINA_2: Final = KnownModel("lumina2", {"transformer": {"cap_feat_dim": 2304}}, _LUMINA_2_SIZES)
+
 
 def _sd3(layers: int, **transformer: object) -> KnownModel:
     shape = {"num_layers": layers, "num_attention_heads": layers, "caption_projection_dim": 64 * layers}
@@ -141,6 +144,7 @@ KNOWN_MODELS: Final[Mapping[str, KnownModel]] = {
     "black-forest-labs/FLUX.2-klein-base-9B": _KLEIN_9B,
     "krea/Krea-2-Raw": _KREA_2,
     "krea/Krea-2-Turbo": _KREA_2,
+    "Alpha-VLLM/Lumina-Image-2.0": _LUMINA_2,
     "Qwen/Qwen-Image": _QWEN_IMAGE,
     "Qwen/Qwen-Image-2512": _QWEN_IMAGE,
     "stabilityai/stable-diffusion-3-medium-diffusers": _sd3(24, pos_embed_max_size=192),

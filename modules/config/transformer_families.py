@@ -14,6 +14,7 @@ _LAYERS: Final = (
     ("chroma", re.compile(r"distilled_guidance_layer")),
     ("flux", re.compile(r"single_transformer_blocks_\d+_norm_linear|img_mod_lin|_\d+_modulation_lin")),
     ("krea2", re.compile(r"attn_to_gate|text_fusion|txtfusion|_attn_w[qkvo]_")),
+    ("lumina2", re.compile(r"(layers|_refiner)_\d+_(attn_to_|feed_forward_linear_|adaLN_modulation_1)")),
     ("z_image", re.compile(r"(^|_)(layers|noise_refiner|context_refiner)_\d+_(attention_|feed_forward_w\d)")),
     ("flux or chroma", re.compile(r"single_transformer_blocks_")),
     ("qwen_image", re.compile(r"transformer_blocks_\d+_(img|txt)_(mlp|mod)")),
@@ -55,6 +56,8 @@ def hub_model_of(shapes: Mapping[str, Sequence[int]], file_name: str) -> str:
             return f"stabilityai/stable-diffusion-{version}"
         case "z_image":
             return "Tongyi-MAI/Z-Image-Turbo" if "turbo" in name else "Tongyi-MAI/Z-Image"
+        case "lumina2":
+            return "Alpha-VLLM/Lumina-Image-2.0"
         case "krea2":
             return "krea/Krea-2-Turbo" if "turbo" in name else "krea/Krea-2-Raw"
         case "qwen_image":

@@ -25,7 +25,6 @@ class Lumina2(FlowTransformer):
     text_names = (PROMPT,)
     max_tokens = 256
     packed_latents = 1
-    single_file = False
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""

@@ -26,6 +26,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "QwenImageTransformer2DModel": {"num_layers": 1},
     "SD3Transformer2DModel": {"num_layers": 2},
     "Krea2Transformer2DModel": {"num_layers": 1},
+    "Lumina2Transformer2DModel": {"num_layers": 1, "num_refiner_layers": 1},
 }
 # Attention and feed-forward layers of each class, by what is left of a name without the number of its block.
 BLOCKS = r"(single_)?transformer_blocks|layers|(noise|context)_refiner|text_fusion\.\w+_blocks"
@@ -38,6 +39,7 @@ FEED_FORWARD = {
     "QwenImageTransformer2DModel": {"net.0.proj", "net.2"},
     "SD3Transformer2DModel": {"net.0.proj", "net.2"},
     "Krea2Transformer2DModel": {"ff.gate", "ff.up", "ff.down"},
+    "Lumina2Transformer2DModel": {"feed_forward.linear_1", "feed_forward.linear_2", "feed_forward.linear_3"},
 }
 
 

@@ -31,6 +31,7 @@ _DECLARED: Final = {
     "z-image": "z_image",
     "qwen-image": "qwen_image",
     "krea-2": "krea2",
+    "lumina-2": "lumina2",
 }
 # Of families that names reveal. FLUX's variants share names; sd-scripts (library/sai_model_spec.py) declares the same.
 _NAMED_ARCHITECTURES: Final = {
@@ -38,6 +39,7 @@ _NAMED_ARCHITECTURES: Final = {
     "flux": "flux-1",
     "chroma": "chroma",
     "krea2": "krea-2",
+    "lumina2": "lumina-2",
     "z_image": "z-image",
     "qwen_image": "qwen-image",
     "stable_diffusion_3": "stable-diffusion-v3",

@@ -95,13 +95,30 @@ def _fits(family: str, layers: Mapping[str, Collection[str]], shapes: Mapping[st
             return False
         if flat in ("double_blocks_*_img_mlp_0", "double_blocks_*_txt_mlp_0") and rows != widths * columns:
             return False
-        if len(layers[flat]) == 3 and rows % 3:
+        if family in ("z_image", "lumina2") and _is_lumina2(flat, rows, columns) not in (None, family == "lumina2"):
+            return False
+        key_rows = _rows(3, rows, columns)[1] if len(layers[flat]) == 3 else 1
+        if key_rows < 1 or (len(layers[flat]) == 3 and rows not in (3 * key_rows, columns + 2 * key_rows)):
             return False
     return True
 
 
+def _is_lumina2(flat: str, rows: int, columns: int) -> bool | None:
+    """Which of two models with the same names of layers it is, the other being Z-Image: Lumina 2's keys and values are
+    narrower than its queries, and its MLP has four times the width of the model. None if the layer does not tell.
+    """
+    if flat.endswith("_attention_qkv"):
+        return rows < 3 * columns
+    if flat.endswith("_feed_forward_w2"):
+        return columns == 4 * rows
+    return rows == 4 * columns if "_feed_forward_w" in flat else None
+
+
 def _rows(count: int, rows: int, columns: int) -> list[int]:
-    """Of each part of a fused layer: query, key and value are equal, and in FLUX.1 as wide as the model."""
+    """Of each part of a fused layer: query, key and value are equal, and in FLUX.1 as wide as the model; in Lumina 2
+    only the query is as wide."""
+    if count == 3 and columns < rows < 3 * columns:
+        return [columns] + [(rows - columns) // 2] * 2
     return [rows // count] * count if count < 4 else [columns] * 3 + [rows - 3 * columns]
 
 

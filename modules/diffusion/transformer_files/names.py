@@ -136,6 +136,32 @@ _Z_IMAGE: Final = {
         for ours, theirs in _Z_IMAGE_BLOCK.items()
     },
 }
+_LUMINA2_BLOCK: Final = {
+    **{f"attn.to_{letter}": "attention.qkv" for letter in "qkv"},
+    "attn.to_out.0": "attention.out",
+    "attn.norm_q": "attention.q_norm",
+    "attn.norm_k": "attention.k_norm",
+    **{f"feed_forward.linear_{number}": f"feed_forward.w{number}" for number in (1, 2, 3)},
+    "norm1": "attention_norm1",  # of the context refiner, whose norms are not modulated
+    "norm1.norm": "attention_norm1",
+    "norm1.linear": "adaLN_modulation.1",
+    "norm2": "attention_norm2",
+    **{name: name for name in ("ffn_norm1", "ffn_norm2")},
+}
+_LUMINA2: Final = {
+    "x_embedder": "x_embedder",
+    "time_caption_embed.timestep_embedder.linear_1": "t_embedder.mlp.0",
+    "time_caption_embed.timestep_embedder.linear_2": "t_embedder.mlp.2",
+    "time_caption_embed.caption_embedder.0": "cap_embedder.0",
+    "time_caption_embed.caption_embedder.1": "cap_embedder.1",
+    "norm_out.linear_1": "final_layer.adaLN_modulation.1",
+    "norm_out.linear_2": "final_layer.linear",
+    **{
+        f"{blocks}.*.{ours}": f"{blocks}.*.{theirs}"
+        for blocks in ("layers", "noise_refiner", "context_refiner")
+        for ours, theirs in _LUMINA2_BLOCK.items()
+    },
+}
 _KREA2_BLOCK: Final = {
     "attn.to_q": "attn.wq",
     "attn.to_k": "attn.wk",
@@ -190,6 +216,7 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "chroma": _CHROMA,
     "stable_diffusion_3": _SD3,
     "z_image": _Z_IMAGE,
+    "lumina2": _LUMINA2,
     "krea2": _KREA2,
     "qwen_image": _QWEN_IMAGE,
 }
@@ -206,7 +233,7 @@ _SWAPPED_IN_LAST_BLOCK: Final = "transformer_blocks.*.norm1_context.linear"
 _FLAT: Final = "transformer_blocks.*.scale_shift_table"
 
 
-# In every file of FLUX.1, FLUX.2 and Chroma, of SD 3, Z-Image, Krea 2 and Qwen-Image.
+# In every file of FLUX.1, FLUX.2 and Chroma, of SD 3, Z-Image and Lumina 2, Krea 2, Qwen-Image.
 _SIGNATURES: Final = (
     *("double_blocks.0.img_attn.proj.weight", "joint_blocks.0.x_block.attn.proj.weight", "cap_embedder.1.weight"),
     *("txtfusion.projector.weight", "txt_norm.weight"),
@@ -237,7 +264,9 @@ def transformer_layout(class_name: str, config: ComponentConfig, pipeline: str =
     return layout
 
 
-def _mapper(names: Mapping[str, str], *, swaps: bool = False, is_sd3: bool = False) -> NameMapper:
+def _mapper(
+    names: Mapping[str, str], *, swaps: bool = False, is_sd3: bool = False, is_grouped: bool = False
+) -> NameMapper:
     def original_name(name: str, config: ComponentConfig) -> OriginalName | None:
         found = _BLOCK_NUMBER.search(name)
         number = found[2] if found else ""
@@ -251,7 +280,7 @@ def _mapper(names: Mapping[str, str], *, swaps: bool = False, is_sd3: bool = Fal
             return None
         original = original.replace("*", number)
         if names.get(stem, "").endswith(_FUSED) and (part := _PARTS.get(stem.rpartition(".")[2])) is not None:
-            return OriginalName(original, part=part)
+            return OriginalName(original, part=part, is_grouped=is_grouped)
         layers = config.get("num_layers")
         is_last = is_sd3 and isinstance(layers, int) and number == str(layers - 1)
         if (swaps and stem == _SWAPPED) or (is_last and stem == _SWAPPED_IN_LAST_BLOCK):
@@ -272,6 +301,7 @@ _LAYOUTS: Final = {
     "Flux2Transformer2DModel": TransformerLayout("flux-2-klein", _mapper(_FLUX2, swaps=True)),
     "SD3Transformer2DModel": TransformerLayout("stable-diffusion-v3", _mapper(_SD3, swaps=True, is_sd3=True), PREFIX),
     "ZImageTransformer2DModel": TransformerLayout("z-image", _mapper(_Z_IMAGE)),
+    "Lumina2Transformer2DModel": TransformerLayout("lumina-2", _mapper(_LUMINA2, is_grouped=True)),
     "QwenImageTransformer2DModel": TransformerLayout("qwen-image", _same_name),
     "Krea2Transformer2DModel": TransformerLayout("krea-2", _mapper(_KREA2)),
 }

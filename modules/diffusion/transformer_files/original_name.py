@@ -21,6 +21,8 @@ class OriginalName:
     # Of a tensor that concatenates query (0), key (1) and value (2) along dimension 0, in FLUX.1 also an MLP's layer
     # (3), which may have another number of rows.
     part: int | None = None
+    # Of a part: query has more rows than key and value have (grouped-query attention).
+    is_grouped: bool = False
 
 
 NameMapper = Callable[[str, ComponentConfig], OriginalName | None]  # None: not in the original layout

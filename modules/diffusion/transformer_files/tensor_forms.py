@@ -23,7 +23,8 @@ def original_shape(original: OriginalName, shape: tuple[int, ...]) -> tuple[int,
 def is_of_shape(original: OriginalName, shape: tuple[int, ...], stored: tuple[int, ...]) -> bool:
     """Whether diffusers' tensor of this `shape` can be made of the original one, whose shape is `stored`."""
     if original.part is not None:
-        rows = shape[0] * (3 if original.part < 3 else 1)
+        parts = 3 if original.part < 3 and not original.is_grouped else 1
+        rows = shape[0] * parts
         return len(stored) == len(shape) and stored[1:] == shape[1:] and stored[0] >= rows
     return original_shape(original, shape) == stored or (original.form == "conv" and shape == stored)
 
@@ -41,7 +42,11 @@ def to_diffusers(original: OriginalName, tensor: Tensor, shape: tuple[int, ...])
     """diffusers' tensor of this `shape`, of the original one, whose memory it shares where it can."""
     if original.part is not None:
         rows = shape[0]
-        start = original.part * rows if original.part < 3 else len(tensor) - rows
+        start = original.part * rows
+        if original.part == 3:
+            start = len(tensor) - rows
+        elif original.is_grouped and original.part > 0:
+            start = len(tensor) - (3 - original.part) * rows
         return tensor[start : start + rows]
     if original.form == "swapped":
         return torch.cat(tensor.chunk(2)[::-1])

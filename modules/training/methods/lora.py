@@ -42,7 +42,7 @@ _ATTENTION: Final = (
 )
 _MLP: Final = (
     r"ff(_context)?\.(net\.\d+(\.proj)?|linear_in|linear_out|gate|up|down)|(img|txt)_mlp\.net\.\d+(\.proj)?|"
-    r"feed_forward\.w[123]|proj_mlp|single_transformer_blocks\.\d+\.proj_out|fc1|fc2|(?<!embedder\.)mlp\.\w+|"
+    r"feed_forward\.(w|linear_)[123]|proj_mlp|single_transformer_blocks\.\d+\.proj_out|fc1|fc2|(?<!embedder\.)mlp\.\w+|"
     r"gate_proj|up_proj|down_proj|wi(_\d)?|wo"
 )
 # All that kohya-ss/sd-scripts adapts (networks/lora.py) in Transformer2DModel, CLIPAttention and CLIPMLP; with conv_dim

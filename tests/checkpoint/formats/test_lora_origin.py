@@ -35,6 +35,8 @@ def lora(file: Path, *layers: str, kohya: bool = False, metadata: dict[str, str]
     [
         (["transformer.layers.0.attention.to_q"], False, "z_image"),
         (["diffusion_model.noise_refiner.1.feed_forward.w1"], False, "z_image"),
+        (["transformer.layers.0.attn.to_q"], False, "lumina2"),
+        (["lora_unet_layers_0_adaLN_modulation_1", "lora_unet_layers_0_attention_qkv"], True, "lumina2"),
         (["transformer.single_transformer_blocks.0.norm.linear"], False, "flux"),
         (["lora_unet_double_blocks_0_img_mod_lin"], True, "flux"),
         (["transformer.single_transformer_blocks.0.attn.to_q"], False, "flux or chroma"),

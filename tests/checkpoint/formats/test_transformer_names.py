@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,17 @@ EXPECTED: Final = {
     "qwen_image": ("txt_norm.weight", "img_in.weight", "transformer_blocks.0.img_mod.1.weight"),
     "flux2": ("double_stream_modulation_img.lin.weight", "single_blocks.0.linear1.weight"),
     "chroma": ("distilled_guidance_layer.norms.0.scale", "double_blocks.0.txt_attn.qkv.weight"),
+    "lumina2": ("cap_embedder.1.weight", "noise_refiner.0.attention.k_norm.weight", "layers.0.attention.qkv.weight"),
     "krea2": ("txtfusion.projector.weight", "blocks.0.attn.qknorm.qnorm.scale", "txtmlp.0.scale"),
+}
+
+
+# diffusers' functions that know the rows of each part of a fused layer: 3072 in FLUX.1, and 4 times that in its MLPs.
+_FLUX_ROWS: Final = {r"^single_.*\.attn\.to_": 3072, r"^single_.*\.proj_mlp\.": 4 * 3072}
+READERS: Final[dict[str, tuple[Callable[..., Any], dict[str, int]]]] = {
+    "flux": (single_file_utils.convert_flux_transformer_checkpoint_to_diffusers, _FLUX_ROWS),
+    "chroma": (single_file_utils.convert_chroma_transformer_checkpoint_to_diffusers, _FLUX_ROWS),
+    "lumina2": (single_file_utils.convert_lumina2_to_diffusers, {r"attn\.to_q": 2304, r"attn\.to_[kv]": 768}),
 }
 
 
@@ -67,28 +78,28 @@ def test_a_transformer_becomes_one_file_and_a_folder_again(family: str, flow: An
 
     config = json.loads((folder / "transformer" / "config.json").read_text())
     kind = getattr(diffusers, config["_class_name"])
-    if family not in ("flux", "chroma"):  # of these diffusers reads the real width alone, see the next test
+    if family not in READERS:  # of these diffusers reads the real width alone, see the next test
         read = kind.from_single_file(str(file), config=str(folder), subfolder="transformer", local_files_only=True)
         assert equal(read.state_dict(), kind.from_pretrained(folder, subfolder="transformer").state_dict())
 
 
-@pytest.mark.parametrize("family", ["flux", "chroma"])
+@pytest.mark.parametrize("family", READERS)
 def test_diffusers_splits_the_fused_layers_of_real_width_as_they_were(family: str, flow: Any, tmp_path: Path) -> None:
-    """The width of FLUX.1 is written in diffusers' function: 3072, and 4 times that in MLPs; columns are free."""
+    """The rows of fused layers are written in diffusers' functions; columns are free."""
     folder = flow(family)
     wide, file = tmp_path / "wide", tmp_path / "one.safetensors"
     tensors = load_file(folder / WEIGHTS)
     generator = torch.Generator().manual_seed(1)
     for name in tensors:
-        if name.startswith("single_transformer_blocks.") and (".attn.to_" in name or ".proj_mlp." in name):
-            rows = 4 * 3072 if ".proj_mlp." in name else 3072
+        rows = next((rows for layer, rows in READERS[family][1].items() if re.search(layer, name)), 0)
+        if rows:
             tensors[name] = torch.randn(rows, *[1] * (tensors[name].dim() - 1), generator=generator)
     copy_configs(folder, wide)
     save_file(tensors, wide / WEIGHTS)
     index = json.loads((folder / "model_index.json").read_text())
     (wide / "model_index.json").write_text(json.dumps({**index, "text_encoder_2": [None, None]}))
     assert convert(wide, file, "--to", "single_file") == 0
-    read = getattr(single_file_utils, f"convert_{family}_transformer_checkpoint_to_diffusers")(load_file(file))
+    read = READERS[family][0](load_file(file))
     assert equal(read, tensors)
 
 
