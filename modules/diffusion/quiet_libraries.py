@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from diffusers.utils import logging as diffusers_logging
-from transformers.utils import logging as transformers_logging
-
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Tandem reports what matters itself: also around an import of pipelines, which warns of optional packages."""
+    from diffusers.utils import logging as diffusers_logging  # takes seconds to import, and not every rank needs it
+    from transformers.utils import logging as transformers_logging
+
     libraries: list[Any] = [diffusers_logging, transformers_logging]
     levels = [library.get_verbosity() for library in libraries]
     for library in libraries:

@@ -20,7 +20,7 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
     config = dict(layout.components[component])
     try:
         check_layer_counts(config)
-        with torch.device("meta"), quiet_libraries():
+        with quiet_libraries(), torch.device("meta"):
             module = _module(component, config)
     except LIBRARY_ERRORS as error:
         raise ConfigError(
