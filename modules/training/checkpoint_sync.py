@@ -22,8 +22,6 @@ from modules.files import FileFault, Record, decode_json, remove_tree, validate_
 from modules.run import RunFolder
 from modules.training.find_backup import open_verified
 
-RECEIVED = "received"  # in the run folder, while a backup from another machine is read
-
 
 class Offer(Record):
     """What a rank says of its backup: its number in the run and the hash of the manifest, which holds all checksums."""
@@ -73,7 +71,7 @@ def local_copy(
         yield own
         return
     groups = ranks.shared_folder_groups("runs_dir", folder.path)
-    received = folder.path / RECEIVED / sha256[:16]
+    received = folder.received_dir / sha256[:16]
     receiver = next((rank for rank in groups.group if not has_it[rank]), None)
     target = received if receiver == groups.rank else None
     ranks.broadcast_folder(own, target, list(has_it).index(True), name, names)
@@ -85,7 +83,7 @@ def local_copy(
         ranks.gather(f"{name} read", "")
     finally:
         if target is not None:
-            remove_tree(folder.path / RECEIVED)
+            remove_tree(folder.received_dir)
 
 
 def _own(backup: Path) -> str:

@@ -61,6 +61,11 @@ class RunFolder:
         return self.path / "backup"
 
     @property
+    def received_dir(self) -> Path:
+        """Another machine's backup or best weights, while they are read."""
+        return self.path / "received"
+
+    @property
     def best_dir(self) -> Path:
         """The weights of the best validation."""
         return self.path / "best"

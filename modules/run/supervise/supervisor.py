@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Self
 
-from modules.files import mask_secrets
+from modules.files import mask_secrets, remove_tree
 from modules.run.console import warn
 from modules.run.folder.commands import clear_commands
 from modules.run.folder.event_summary import EventSummary, follow_from_end
@@ -199,6 +199,7 @@ class Supervisor:
     def _clear_last_start(self) -> None:
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
         clear_failures(self._folder, self._watched)
+        remove_tree(self._folder.received_dir)  # of processes that were killed; none receives before all have started
         if 0 in self._ranks:
             clear_commands(self._folder)
 

@@ -115,10 +115,13 @@ def leave_half_written(folder: RunFolder) -> None:
 
 
 def test_successful_run_prints_nothing(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nor is left what an earlier start that was killed has received from another machine."""
+    (folder.received_dir / "0123456789abcdef").mkdir(parents=True)
     request_command(folder, "stop")
     assert supervise(folder, "finish", "wait_for_finish") == 0
     assert capfd.readouterr().err == ""
     assert not (folder.commands_dir / "stop").exists(), "a stop command of an earlier start must not stop this one"
+    assert not folder.received_dir.exists()
 
 
 def test_killed_rank_is_named(folder: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
