@@ -1,13 +1,13 @@
 """Models on the hub that people train, known without a network: their families, and how large their networks are.
 
 Configurations are those of the models' own config.json, as far as they differ from the defaults of their diffusers and
-transformers classes. Parameters of networks that may stay frozen are in billions, rounded to 10 million.
+transformers classes. Parameters of other networks that may stay frozen are in billions, rounded to 10 million.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 Config = Mapping[str, Any]
@@ -20,6 +20,8 @@ class KnownModel:
     family: str
     networks: Mapping[str, Config]  # those that can be trained, by component
     frozen: Mapping[str, float]  # billions of parameters of the networks that may stay frozen, by component
+    # large text encoders, by component: the name of the transformers class, and the configuration
+    encoders: Mapping[str, tuple[str, Config]] = field(default_factory=dict)
 
 
 _CLIP_L: Final = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "projection_dim": 768}
@@ -81,9 +83,89 @@ _SDXL: Final = KnownModel(
     },
     {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69},
 )
-_CLIP_T5: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 4.76}
-_SD3_TEXT: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69, "text_encoder_3": 4.76}
-_Z_IMAGE: Final = KnownModel("z_image", {"transformer": {}}, {"vae": 0.08, "text_encoder": 4.02})
+_VAE: Final = {"vae": 0.08}
+_VIDEO_VAE: Final = {"vae": 0.13}
+_CLIP_TEXT: Final = {"vae": 0.08, "text_encoder": 0.12}
+_SD3_TEXT: Final = {"vae": 0.08, "text_encoder": 0.12, "text_encoder_2": 0.69}
+_T5_XXL: Final = (
+    "T5EncoderModel",
+    {
+        "vocab_size": 32128,
+        "d_model": 4096,
+        "d_kv": 64,
+        "d_ff": 10240,
+        "num_layers": 24,
+        "num_heads": 64,
+        "feed_forward_proj": "gated-gelu",
+    },
+)
+_QWEN3_HEADS: Final = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
+_QWEN3_4B_TEXT: Final = {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, **_QWEN3_HEADS}
+_QWEN3_4B: Final = ("Qwen3ForCausalLM", {**_QWEN3_4B_TEXT, "tie_word_embeddings": True})
+_QWEN3_8B: Final = (
+    "Qwen3ForCausalLM",
+    {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, **_QWEN3_HEADS},
+)
+_QWEN3_VL_4B: Final = (
+    "Qwen3VLModel",
+    {
+        "text_config": _QWEN3_4B_TEXT,
+        "vision_config": {
+            "depth": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_heads": 16,
+            "out_hidden_size": 2560,
+            "deepstack_visual_indexes": [5, 11, 17],
+        },
+    },
+)
+_QWEN25_VL_7B: Final = (
+    "Qwen2_5_VLForConditionalGeneration",
+    {
+        "text_config": {
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+        },
+        "vision_config": {
+            "depth": 32,
+            "hidden_size": 1280,
+            "intermediate_size": 3420,
+            "num_heads": 16,
+            "out_hidden_size": 3584,
+        },
+    },
+)
+_MISTRAL_SMALL_3: Final = (
+    "Mistral3ForConditionalGeneration",
+    {
+        "tie_word_embeddings": False,
+        "text_config": {
+            "model_type": "mistral",
+            "hidden_size": 5120,
+            "intermediate_size": 32768,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 131072,
+        },
+        "vision_config": {
+            "model_type": "pixtral",
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "head_dim": 64,
+            "patch_size": 14,
+        },
+    },
+)
+_Z_IMAGE: Final = KnownModel("z_image", {"transformer": {}}, _VAE, {"text_encoder": _QWEN3_4B})
 _KLEIN_4B: Final = KnownModel(
     "flux2",
     {
@@ -95,7 +177,8 @@ _KLEIN_4B: Final = KnownModel(
             "guidance_embeds": False,
         }
     },
-    {"vae": 0.08, "text_encoder": 4.02},
+    _VAE,
+    {"text_encoder": _QWEN3_4B},
 )
 _KLEIN_9B: Final = KnownModel(
     "flux2",
@@ -108,12 +191,17 @@ _KLEIN_9B: Final = KnownModel(
             "guidance_embeds": False,
         }
     },
-    {"vae": 0.08, "text_encoder": 8.19},
+    _VAE,
+    {"text_encoder": _QWEN3_8B},
 )
-_FLUX2_DEV: Final = KnownModel("flux2", {"transformer": {}}, {"vae": 0.08, "text_encoder": 24.01})
-_KREA_2: Final = KnownModel("krea2", {"transformer": {}}, {"vae": 0.13, "text_encoder": 4.44})
-_QWEN_IMAGE: Final = KnownModel("qwen_image", {"transformer": {}}, {"vae": 0.13, "text_encoder": 8.29})
-_CHROMA: Final = KnownModel("chroma", {"transformer": {}}, {"vae": 0.08, "text_encoder": 4.76})
+_FLUX_DEV: Final = KnownModel(
+    "flux", {"transformer": {"guidance_embeds": True}}, _CLIP_TEXT, {"text_encoder_2": _T5_XXL}
+)
+_FLUX_SCHNELL: Final = KnownModel("flux", {"transformer": {}}, _CLIP_TEXT, {"text_encoder_2": _T5_XXL})
+_FLUX2_DEV: Final = KnownModel("flux2", {"transformer": {}}, _VAE, {"text_encoder": _MISTRAL_SMALL_3})
+_KREA_2: Final = KnownModel("krea2", {"transformer": {}}, _VIDEO_VAE, {"text_encoder": _QWEN3_VL_4B})
+_QWEN_IMAGE: Final = KnownModel("qwen_image", {"transformer": {}}, _VIDEO_VAE, {"text_encoder": _QWEN25_VL_7B})
+_CHROMA: Final = KnownModel("chroma", {"transformer": {}}, _VAE, {"text_encoder": _T5_XXL})
 
 _LUMINA_2_SIZES: Final = {"vae": 0.08, "text_encoder": 2.61}
 _LUMINA_2: Final = KnownModel("lumina2", {"transformer": {"cap_feat_dim": 2304}}, _LUMINA_2_SIZES)
@@ -121,7 +209,9 @@ _LUMINA_2: Final = KnownModel("lumina2", {"transformer": {"cap_feat_dim": 2304}}
 
 def _sd3(layers: int, **transformer: object) -> KnownModel:
     shape = {"num_layers": layers, "num_attention_heads": layers, "caption_projection_dim": 64 * layers}
-    return KnownModel("stable_diffusion_3", {"transformer": {**shape, **transformer}}, _SD3_TEXT)
+    return KnownModel(
+        "stable_diffusion_3", {"transformer": {**shape, **transformer}}, _SD3_TEXT, {"text_encoder_3": _T5_XXL}
+    )
 
 
 KNOWN_MODELS: Final[Mapping[str, KnownModel]] = {
@@ -134,9 +224,9 @@ KNOWN_MODELS: Final[Mapping[str, KnownModel]] = {
     "stabilityai/stable-diffusion-xl-base-1.0": _SDXL,
     "Tongyi-MAI/Z-Image": _Z_IMAGE,
     "Tongyi-MAI/Z-Image-Turbo": _Z_IMAGE,
-    "black-forest-labs/FLUX.1-dev": KnownModel("flux", {"transformer": {"guidance_embeds": True}}, _CLIP_T5),
-    "black-forest-labs/FLUX.1-Krea-dev": KnownModel("flux", {"transformer": {"guidance_embeds": True}}, _CLIP_T5),
-    "black-forest-labs/FLUX.1-schnell": KnownModel("flux", {"transformer": {}}, _CLIP_T5),
+    "black-forest-labs/FLUX.1-dev": _FLUX_DEV,
+    "black-forest-labs/FLUX.1-Krea-dev": _FLUX_DEV,
+    "black-forest-labs/FLUX.1-schnell": _FLUX_SCHNELL,
     "black-forest-labs/FLUX.2-dev": _FLUX2_DEV,
     "black-forest-labs/FLUX.2-klein-4B": _KLEIN_4B,
     "black-forest-labs/FLUX.2-klein-base-4B": _KLEIN_4B,

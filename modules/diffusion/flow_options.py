@@ -12,6 +12,7 @@ from modules.diffusion.losses import LossType
 SigmaDistribution = Literal["uniform", "logit_normal", "mode"]
 Shift = Literal["model", "static"]
 SigmaWeighting = Literal["none", "sigma_sqrt", "cosmap"]
+EncoderWeights = Literal["run", "int8", "fp8", "nf4"]
 
 
 class FlowOptions(Section):
@@ -91,6 +92,24 @@ class FlowOptions(Section):
         ge=32,
         le=1024,
         resume="warn",
+    )
+    text_encoder_weights: EncoderWeights = setting(
+        "run",
+        title="Text encoder precision (dtype)",
+        help="How the weights of a large text encoder (a language model or T5) are kept while captions are encoded. "
+        "run: as the run computes, bf16 with precision bf16. int8, fp8 and nf4 (4 bits) quantise its linear layers to "
+        "about a half and a third of that, at a small loss of precision, for a text encoder that does not fit the GPU. "
+        "Captions that are cached are encoded anew.",
+        advanced=True,
+        resume="warn",
+    )
+    layout: str = setting(
+        "",
+        title="Other components of a transformer file",
+        help="For a base model that is a transformer in one .safetensors file, as ComfyUI uses them: where text "
+        "encoders, autoencoder, tokenizer and scheduler come from, a diffusers folder or a name on the hub "
+        "(owner/model). Empty: the model on the hub that the file is known to be of (docs/models.md).",
+        advanced=True,
     )
     offload_frozen: bool = setting(
         True,

@@ -20,9 +20,11 @@ from modules.config.known_models import known_model
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
 from modules.diffusion.component_files import copy_with_weights, load_network, load_part, scheduler_config
+from modules.diffusion.encoder_weights import quantize_encoder_
 from modules.diffusion.hub.files import INDEX
-from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.transformer_files.base import FlowBase, base_of_file
+from modules.diffusion.transformer_files.loading import load_transformer_file
 from modules.files import FileFault, open_regular, printable, read_json
 
 _LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
@@ -62,12 +64,17 @@ class FlowComponents:
     tokenizers: Mapping[str, Any]  # by their own names
     index: Mapping[str, Any]  # model_index.json
 
-    def load_encoders(self, dtype: torch.dtype, device: torch.device) -> dict[str, nn.Module]:
-        """The text encoders, frozen. Raises ConfigError if they are damaged."""
-        return {
-            name: load_network(self.folder, name, self.classes[name], dtype).requires_grad_(False).eval().to(device)
-            for name in self.spec.encoders
-        }
+    def load_encoders(self, dtype: torch.dtype, device: torch.device, weights: str = "run") -> dict[str, nn.Module]:
+        """The text encoders, frozen, large ones quantised as `weights` says. Raises ConfigError if they are damaged.
+
+        Layers are quantised one by one on their way from the file to the device.
+        """
+        found: dict[str, nn.Module] = {}
+        for name in self.spec.encoders:
+            encoder = load_network(self.folder, name, self.classes[name], dtype).requires_grad_(False).eval()
+            quantize_encoder_(encoder, weights, device)
+            found[name] = encoder.to(device)
+        return found
 
     def encoders_fingerprint(self) -> str:
         """The first 128 bits of the SHA-256 of the files of text encoders and tokenizers, as hex."""
@@ -122,56 +129,53 @@ class TransformerStandIn:
         return self.call(*args, **kwargs)
 
 
-def load_flow_components(base_model: str | None, spec: FlowPipelineSpec, dtype: torch.dtype) -> FlowComponents:
-    """The components of a folder or a model on the hub, the autoencoder as `dtype`, the transformer as in its files.
+def load_flow_components(base: FlowBase, spec: FlowPipelineSpec, dtype: torch.dtype) -> FlowComponents:
+    """The components of a base model, the autoencoder as `dtype`, the transformer as in its files.
 
     Raises ConfigError if the base model is missing, damaged, pickled or of another class.
     """
-    folder = find_flow_model(base_model, spec)
-    if isinstance(folder, HubModel):
-        folder = folder.ensure_cached()
-    base_model_files.check_folder(folder, spec.class_names, spec.components)
-    pipeline_class, classes, index = _component_classes(folder, spec)
+    folder = base.ensure_folder()
+    base.check(folder, spec.class_names, spec.components)
+    pipeline_class, classes, index = component_classes(folder, spec)
     with quiet_libraries():
         return FlowComponents(
             folder=folder,
             spec=spec,
             pipeline_class=pipeline_class,
             classes=classes,
-            transformer=_load_transformer(folder, classes["transformer"]),
+            transformer=_load_transformer(folder, classes["transformer"], base.transformer),
             vae=load_network(folder, "vae", classes["vae"], dtype).requires_grad_(False).eval(),
-            scheduler=scheduler_config(folder, "base_model"),
+            scheduler=scheduler_config(folder, base.option),
             tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in spec.encoders.values()},
             index=index,
         )
 
 
-def find_flow_model(base_model: str | None, spec: FlowPipelineSpec) -> Path | HubModel:
-    """The folder, or the model on the hub. Raises ConfigError if it is neither."""
+def find_flow_model(base_model: str | None, layout: str, spec: FlowPipelineSpec) -> FlowBase:
+    """A folder, a model on the hub, or a transformer's file with the other components of `layout` (see `base_of_file`).
+
+    Raises ConfigError if it is none of these.
+    """
     base = base_model_files.find_base_model(base_model, spec.class_names, spec.components)
     if isinstance(base, Path) and base.is_file():
-        raise ConfigError(
-            f"base_model: {base_model!r} is a single file, which this family does not read.",
-            "Give the diffusers folder of the model, or its name on the hub (owner/model).",
-        )
-    return base
+        return base_of_file(base, layout, spec.class_names, spec.components)
+    return FlowBase(base)
 
 
-def meta_transformer(base_model: str | None, spec: FlowPipelineSpec) -> nn.Module | None:
+def meta_transformer(base: FlowBase, spec: FlowPipelineSpec) -> nn.Module | None:
     """The transformer without weights, on torch's meta device; None if its configuration is not known before it is
     downloaded.
 
     Raises ConfigError if it cannot be built.
     """
-    base = find_flow_model(base_model, spec)
-    folder = base.cached_folder() if isinstance(base, HubModel) else base
+    folder = base.folder()
     if folder is None:
-        return _known_transformer(str(base_model), spec)
+        return _known_transformer(base.label, spec)
     if not (folder / "transformer" / "config.json").is_file():
         return None
-    base_model_files.check_pipeline_class(folder, spec.class_names, str(folder))
-    base_model_files.check_small_files(folder, [folder / "transformer"], "base_model")
-    _, classes, _ = _component_classes(folder, spec)
+    base_model_files.check_pipeline_class(folder, spec.class_names, str(folder), base.option)
+    base_model_files.check_small_files(folder, [folder / "transformer"], base.option)
+    _, classes, _ = component_classes(folder, spec)
     kind = classes["transformer"]
     try:
         with quiet_libraries(), torch.device("meta"):
@@ -196,22 +200,22 @@ def _known_transformer(name: str, spec: FlowPipelineSpec) -> nn.Module | None:
 
 
 def find_scheduler(
-    base_model: str | None, spec: FlowPipelineSpec
+    base_model: str | None, layout: str, spec: FlowPipelineSpec
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
     """The scheduler's config and model_index.json; None if there is no such model on this computer."""
     try:
-        base = find_flow_model(base_model, spec)
-        folder = base.cached_folder() if isinstance(base, HubModel) else base
+        base = find_flow_model(base_model, layout, spec)
+        folder = base.folder()
         if folder is None:
             return None
-        base_model_files.check_pipeline_class(folder, spec.class_names, str(folder))
+        base_model_files.check_pipeline_class(folder, spec.class_names, str(folder), base.option)
         index = read_json(folder / INDEX)
-        return (scheduler_config(folder, "base_model"), index) if isinstance(index, dict) else None
+        return (scheduler_config(folder, base.option), index) if isinstance(index, dict) else None
     except (ConfigError, FileFault, OSError):
         return None
 
 
-def _component_classes(folder: Path, spec: FlowPipelineSpec) -> tuple[Any, dict[str, Any], Mapping[str, Any]]:
+def component_classes(folder: Path, spec: FlowPipelineSpec) -> tuple[Any, dict[str, Any], Mapping[str, Any]]:
     """The pipeline class, the class of each component, and model_index.json.
 
     A component's class is that of the index, which must be one of diffusers or transformers that the pipeline's
@@ -256,8 +260,13 @@ def _is_component(entry: object) -> bool:
     return isinstance(entry, list) and len(entry) == 2 and all(isinstance(each, str) for each in entry)
 
 
-def _load_transformer(folder: Path, kind: Any) -> Any:
-    """With each tensor as it is in its file, also if those of norms are in fp32 and all others in half precision."""
+def _load_transformer(folder: Path, kind: Any, single_file: Path | None) -> Any:
+    """With each tensor as it is in its file, also if those of norms are in fp32 and all others in half precision.
+
+    `single_file` has the weights if they are not in the folder.
+    """
+    if single_file is not None:
+        return load_transformer_file(single_file, kind, folder)
     files = base_model_files.weight_files(folder, "transformer")
     stored = base_model_files.stored_formats(files)
     halves = [half for name, half in base_model_files.SAFETENSORS_HALF.items() if name in stored.values()]

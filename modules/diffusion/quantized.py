@@ -1,4 +1,4 @@
-"""Frozen linear layers whose weights are kept in 8 or 4 bits or in host memory, for adapters on large models.
+"""Frozen linear layers whose weights are kept in 8 or 4 bits or in host memory: under adapters, in text encoders.
 
 int8: one scale for each output, absmax / 127. fp8: float8_e4m3fn with one scale for each output, absmax / 448. nf4:
 blocks of 64 weights, each a scale and the 16 levels of NormalFloat (Dettmers et al. 2023, arXiv:2305.14314, appendix
@@ -18,6 +18,7 @@ from torch.nn import functional
 QUANTIZED: Final = ("int8", "fp8", "nf4")
 _LARGEST_FP8: Final = torch.finfo(torch.float8_e4m3fn).max
 BLOCK: Final = 64  # weights of nf4 that share a scale
+_SCALE_BYTES: Final = 4
 _NF4: Final = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
@@ -103,7 +104,7 @@ def quantize_(layer: nn.Linear, kind: str, device: torch.device) -> None:
         scales = blocks.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
         levels = torch.tensor(_NF4, device=device)
         # the nearest level: how many midpoints between levels lie below
-        codes = torch.bucketize(blocks / scales, (levels[1:] + levels[:-1]) / 2).to(torch.uint8)
+        codes = torch.bucketize(blocks / scales, (levels[1:] + levels[:-1]) / 2, out_int32=True).to(torch.uint8)
         bits = codes[:, ::2] << 4 | codes[:, 1::2]
     _replace(layer, bits, scales)
 
@@ -128,3 +129,11 @@ def can_be_quantized(name: str, layer: nn.Module, part: nn.Module) -> bool:
     plain = name.removesuffix(".base_layer")  # of peft
     own = [pattern for attribute in _SKIP_LISTS for pattern in getattr(part, attribute, None) or ()]
     return not any(re.search(pattern, plain) for pattern in (*_SKIPPED, *own))
+
+
+def quantized_bytes(layer: nn.Linear, kind: str) -> int:
+    """What `quantize_` keeps of the weight of `layer`, which may be on the meta device."""
+    if kind == "nf4":
+        blocks = -(-layer.weight.numel() // BLOCK)
+        return blocks * (BLOCK // 2 + _SCALE_BYTES)
+    return layer.weight.numel() + layer.out_features * _SCALE_BYTES

@@ -17,6 +17,7 @@ from modules.config import TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.flow_options import FlowOptions
 from modules.diffusion.flow_pipeline import FlowComponents, FlowPipelineSpec, find_flow_model
+from modules.diffusion.meta_encoders import meta_encoders
 from modules.diffusion.text_states import STATES, TextBatch
 from modules.families._family import FrozenNetwork, read_options
 from modules.families._flow_sampling import FlowSampling
@@ -38,7 +39,11 @@ class FullTexts(TextBatch):
         states = self.tensors[name]
         mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         lengths = np.full(len(states), states.shape[1])
-        mask.sum = lambda dim: lengths  # type: ignore[method-assign, assignment]
+
+        def total(dim: int, keepdim: bool = False) -> object:
+            return torch.sum(mask, dim, keepdim) if keepdim else lengths  # Qwen-Image's keeps it a tensor
+
+        mask.sum = total  # type: ignore[method-assign, assignment]
         return mask
 
 
@@ -95,5 +100,16 @@ class FlowEstimates(FlowSampling):
         assert isinstance(options, FlowOptions)
         vae = torch.float64 if config.precision == "fp64" else torch.float32
         dtypes = {"vae": vae, **dict.fromkeys(cls.spec.encoders, HALF_DTYPES.get(config.precision, torch.float32))}
-        base = find_flow_model(config.base_model, cls.spec)
-        return frozen_networks(config, base, dtypes, offload=options.offload_frozen, discards_encoders=True)
+        base = find_flow_model(config.base_model, options.layout, cls.spec)
+        folder = base.folder()
+        weights = options.text_encoder_weights
+        is_counted = folder is not None and weights == "run"  # in the headers of its files
+        return frozen_networks(
+            config,
+            base.model,
+            dtypes,
+            offload=options.offload_frozen,
+            discards_encoders=True,
+            encoders={} if is_counted else meta_encoders(base.label, folder, cls.spec),
+            encoder_weights=weights,
+        )

@@ -160,7 +160,8 @@ class FlowSampling(DiffusionFamily):
 
     def _encode_on(self, prompt: str, device: torch.device, *, negative: bool) -> dict[str, Tensor]:
         if self._text_pipeline is None or self._text_pipeline.device.type != device.type:
-            encoders = self.components.load_encoders(self.frozen_dtype(), device)
+            weights = self.options.text_encoder_weights
+            encoders = self.components.load_encoders(self.frozen_dtype(), device, weights)
             self._text_pipeline = self.components.pipeline(**encoders)
         encode = self.encode_negative_prompt if negative else self.encode_prompt
         with torch.no_grad(), torch.autocast(device.type, enabled=False):

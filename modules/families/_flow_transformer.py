@@ -33,6 +33,8 @@ from modules.diffusion.objectives import DenoisingLoss, FlowMatching
 from modules.diffusion.pixels import downsample_mask, mask_or_ones
 from modules.diffusion.resolve_options import has_fixed_captions
 from modules.diffusion.text_states import CAPTION, TextBatch, caption_of, pack_captions
+from modules.diffusion.transformer_files.base import FlowBase
+from modules.diffusion.transformer_files.notes import base_notes
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 from modules.families._family import NoiseLevels, read_options
 from modules.families._find_family import check_family
@@ -100,19 +102,19 @@ class FlowTransformer(FlowEstimates):
         assert isinstance(options, FlowOptions)
         check_family(config, cls.spec.class_names)
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
-        return cls(config, options, load_flow_components(config.base_model, cls.spec, dtype))
+        return cls(config, options, load_flow_components(cls._base(config), cls.spec, dtype))
 
     @classmethod
     def hub_model(cls, config: TrainConfig) -> HubModel | None:
-        """The base model if it is named by its hub name."""
-        read_options(cls.Options, config.family_options)
-        base = find_flow_model(config.base_model, cls.spec)
-        return base if isinstance(base, HubModel) else None
+        """The base model if it is named by its hub name, or what a transformer's file lacks."""
+        check_family(config, cls.spec.class_names)
+        return cls._base(config).hub_model
 
     @classmethod
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
-        """Nothing; see Family for the errors."""
+        """What a transformer's file is completed with; see Family for the errors."""
         check_family(config, cls.spec.class_names)
+        base = cls._base(config)
         model: Any = cls.meta_model(config)
         longest = None if model is None else cls.covered_side(model.transformer.config)
         if longest is not None and config.resolution > longest:
@@ -121,13 +123,12 @@ class FlowTransformer(FlowEstimates):
                 "along a side.",
                 f"Use at most {longest}, and less for images that are not square.",
             )
-        return []
+        return base_notes(base)
 
     @classmethod
     def meta_model(cls, config: TrainConfig) -> nn.Module | None:
         """See Family."""
-        read_options(cls.Options, config.family_options)
-        transformer = meta_transformer(config.base_model, cls.spec)
+        transformer = meta_transformer(cls._base(config), cls.spec)
         if transformer is None:
             return None
         cls.freeze_unused(transformer)
@@ -138,13 +139,20 @@ class FlowTransformer(FlowEstimates):
         """See Family. An image of `resolution` x `resolution` has one token for each square of `size_step` pixels."""
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, FlowOptions)
-        found = find_scheduler(config.base_model, cls.spec)
+        found = find_scheduler(config.base_model, options.layout, cls.spec)
         if found is None and options.timestep_shift == "model":
             unknown = "without the base model's shift, which is known once the model is on this computer"
             return NoiseLevels(partial(sample_sigma, options, 1.0), unknown)
         shift = cls.shift_of(options, *(found or ({}, {}))).of_tokens((config.resolution // cls.size_step) ** 2)
         note = f"shifted by {shift:.3g} at {config.resolution} × {config.resolution} pixels"
         return NoiseLevels(partial(sample_sigma, options, shift), note)
+
+    @classmethod
+    def _base(cls, config: TrainConfig) -> FlowBase:
+        """What `base_model` names. Raises ConfigError if it is no model."""
+        options = read_options(cls.Options, config.family_options)
+        assert isinstance(options, FlowOptions)
+        return find_flow_model(config.base_model, options.layout, cls.spec)
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:
@@ -163,6 +171,7 @@ class FlowTransformer(FlowEstimates):
         text = ""
         if self.encodes_captions:
             text = f"{self.components.encoders_fingerprint()} {self.caption_limit} {self.precision}"
+            text += "" if options.text_encoder_weights == "run" else f" {options.text_encoder_weights}"
         vae = weights_fingerprint(self.components.vae)
         return f"{self.spec.pipelines[0]} 1 {vae} {options.latents} masked={self.masked} {options.vae_tiling} {text}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 from modules.checkpoint.formats import read_lora
 from modules.config import ConfigError, TrainConfig
 from modules.data.index.build import build_index
+from modules.diffusion.quantized import QuantizedLinear
 from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._find_family import find_family
@@ -68,13 +70,29 @@ def test_text_encoders_leave_memory_once_captions_are_cached(z_image: Path) -> N
     cached = family.encode(example(0))
     assert cached["prompt.states"].shape[0] == int(cached["prompt.states.ends"][-1])  # nothing is padded
     assert family._text_pipeline is not None
+    encoder = weakref.ref(family._text_pipeline.text_encoder)
     family.offload_frozen()
     assert family._text_pipeline is None
-    family._prompt(CAPTIONS[0], torch.device("cpu"))  # known
+    assert encoder() is None, "something else keeps it in memory"
+    family._prompt(CAPTIONS[0], torch.device("cpu"), negative=False)  # known
     assert family._text_pipeline is None
     half = load("z_image", z_image, precision="bf16")
     assert half.encode(example(0))["prompt.states"].dtype == torch.bfloat16
     assert batch(half).tensors["prompt.states"].dtype == torch.bfloat16
+
+
+def test_a_quantised_text_encoder_encodes_nearly_the_same(z_image: Path) -> None:
+    states, kept = {}, {}
+    for weights in ("run", "int8", "nf4"):
+        family = load("z_image", z_image, family_options={"text_encoder_weights": weights})
+        states[weights], kept[weights] = family.encode(example(0))["prompt.states"], family.fingerprint()
+        layers = family._text_pipeline.text_encoder.modules()
+        assert any(isinstance(layer, QuantizedLinear) for layer in layers) is (weights != "run")
+    assert len(set(kept.values())) == 3, "captions are encoded anew"
+    scale = states["run"].abs().mean()
+    distance = {weights: ((own - states["run"]).abs().mean() / scale).item() for weights, own in states.items()}
+    assert 0 < distance["int8"] < 0.03
+    assert distance["int8"] < distance["nf4"] < 0.4
 
 
 def test_training_images_beyond_the_positions_of_the_model_are_refused(tmp_path: Path) -> None:

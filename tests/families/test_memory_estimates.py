@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.config import TrainConfig
 from modules.diffusion.dtypes import HALF_DTYPES
@@ -29,6 +30,7 @@ pytestmark = [
 CPU = torch.device("cpu")
 SIZE = 64
 QUANTIZED = ("z_image", "qwen_image")  # the families that stand for all where one is as good as another
+OPTIONS: dict[str, object] = {"max_caption_tokens": 32}
 FACTOR = 1.1  # between estimated and measured activations, see docs/models.md
 
 
@@ -46,7 +48,7 @@ def settings(family: str, base: Path, **more: Any) -> TrainConfig:
         "precision": "bf16",
     }
     if family in TINY:
-        given["family_options"] = {"max_caption_tokens": 32}
+        given["family_options"] = OPTIONS
     return TrainConfig.model_validate({**given, **more})
 
 
@@ -65,9 +67,9 @@ def rows(table: MemoryTable, *beginnings: str) -> int:
     )
 
 
-def stored(model: nn.Module) -> int:
+def stored(model: nn.Module, *, buffers: bool = True) -> int:
     """Bytes of a real model's tensors."""
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors = [*model.parameters(), *(model.buffers() if buffers else ())]
     tensors += [each for m in model.modules() if isinstance(m, QuantizedLinear) for each in (m._bits, m._scales)]
     return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors}.values())
 
@@ -190,10 +192,22 @@ def test_text_encoders_are_on_the_device_only_while_images_are_cached(flow: tupl
     uncached = memory_table(kind, settings(*flow, method="lora", cache_latents=False), activations=False)
     assert table is not None
     assert uncached is not None
-    encoders = load_family(settings(*flow, method="lora")).components.load_encoders(torch.bfloat16, CPU)  # type: ignore[attr-defined]
+    family = load_family(settings(*flow, method="lora"))
+    encoders = family.components.load_encoders(torch.bfloat16, CPU)  # type: ignore[attr-defined]
     bytes_of = {name: sum(w.nbytes for w in encoder.parameters()) for name, encoder in encoders.items()}
     caching = {row.what: row.bytes for row in table.rows if row.phase == "caching"}
+    quantized = memory_table(
+        kind,
+        settings(*flow, method="lora", family_options=OPTIONS | {"text_encoder_weights": "nf4"}),
+        activations=False,
+    )
+    assert quantized is not None
+    kept = {row.what: row.bytes for row in quantized.rows if row.phase == "caching"}
+    small = family.components.load_encoders(torch.bfloat16, CPU, "nf4")  # type: ignore[attr-defined]
     for name, count in bytes_of.items():
+        is_small = isinstance(encoders[name], CLIPTextModel | CLIPTextModelWithProjection)
+        assert kept[f"{name}, {'bf16' if is_small else 'nf4'}"] == stored(small[name], buffers=False)
+        assert (stored(small[name], buffers=False) < count) is not is_small
         assert caching[f"{name}, bf16"] >= count  # a file may hold a head that is not loaded
         assert not any(row.what.startswith(name) and row.phase == "training" for row in table.rows)
         assert any(row.what.startswith(name) and row.phase == "training" for row in uncached.rows)

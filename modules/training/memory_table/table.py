@@ -25,7 +25,7 @@ GIB: Final = 2**30
 Place = Literal["device", "host"]
 Phase = Literal["training", "caching"]
 _FORMATS: Final = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-_BITS: Final = {torch.int8: "int8", torch.uint8: "nf4"}
+_BITS: Final = {torch.int8: "int8", torch.float8_e4m3fn: "fp8", torch.uint8: "nf4"}
 # of optimizers whose step needs real memory: bytes of state for a weight, without the scales of its blocks
 _STATE_OF_8BIT: Final = {"adamw_8bit": 2, "lion_8bit": 1}
 _MEASURED: Final = (2, 4)  # samples in a micro-batch, from which larger ones are extrapolated

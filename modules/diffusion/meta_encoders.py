@@ -1,0 +1,53 @@
+"""The text encoders of a flow-matching pipeline without their weights, on torch's meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import transformers
+from torch import nn
+
+from modules.config import ConfigError
+from modules.config.known_models import known_model
+from modules.diffusion import base_model_files
+from modules.diffusion.base_model_files import DAMAGED, first_line
+from modules.diffusion.flow_pipeline import FlowPipelineSpec, component_classes
+from modules.diffusion.quiet_libraries import quiet_libraries
+
+
+def meta_encoders(name: str, folder: Path | None, spec: FlowPipelineSpec) -> dict[str, nn.Module]:
+    """Frozen, those whose configuration is in `folder`, or without one known from the hub name of the base model.
+
+    Raises ConfigError if they cannot be built.
+    """
+    try:
+        with quiet_libraries(), torch.device("meta"):
+            found = _known(name) if folder is None else _of_folder(folder, spec)
+    except base_model_files.LIBRARY_ERRORS as error:
+        raise ConfigError(
+            f"base_model: a text encoder that {str(folder)!r} describes cannot be built: {first_line(error)}", DAMAGED
+        ) from error
+    return {encoder: network.requires_grad_(False) for encoder, network in found.items()}
+
+
+def _of_folder(folder: Path, spec: FlowPipelineSpec) -> dict[str, nn.Module]:
+    _, classes, _ = component_classes(folder, spec)
+    base_model_files.check_small_files(folder, [folder / encoder for encoder in spec.encoders], "base_model")
+    return {
+        encoder: classes[encoder](
+            classes[encoder].config_class.from_pretrained(folder, subfolder=encoder, local_files_only=True)
+        )
+        for encoder in spec.encoders
+        if (folder / encoder / "config.json").is_file()
+    }
+
+
+def _known(name: str) -> Mapping[str, nn.Module]:
+    known = known_model(name)
+    found = {}
+    for encoder, (class_name, settings) in (known.encoders if known is not None else {}).items():
+        kind = getattr(transformers, class_name)
+        found[encoder] = kind(kind.config_class(**settings))
+    return found
