@@ -9,24 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.family_about import family_about
+from modules.config.family_files import family_names
 from modules.config.known_models import known_model
+from modules.config.transformer_families import hub_model_of, named_family
 from modules.files import decode_json, open_regular, read_json, validate_record
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _MAX_HEADER_BYTES = 100 << 20  # the limit of safetensors itself
-# Prefixes of tensor names that only one type of single-file model has, most specific first.
+# Prefixes of tensor names that only one type of whole model in one file has, the type and its family.
 _MODEL_TYPES = (
-    ("lora_", "lora"),
-    ("conditioner.embedders.1.", "Stable Diffusion XL"),
-    ("cond_stage_model.model.", "Stable Diffusion 2"),
-    ("cond_stage_model.transformer.", "Stable Diffusion 1"),
-    ("model.diffusion_model.joint_blocks.", "Stable Diffusion 3"),
-    ("model.diffusion_model.double_blocks.", "Flux"),
-    ("double_blocks.", "Flux"),
-    ("joint_blocks.", "Stable Diffusion 3"),
+    ("conditioner.embedders.1.", "Stable Diffusion XL", "stable_diffusion_xl"),
+    ("cond_stage_model.model.", "Stable Diffusion 2", "stable_diffusion"),
+    ("cond_stage_model.transformer.", "Stable Diffusion 1", "stable_diffusion"),
 )
+_LORA = ("lora_", ".lora_", ".hada_", ".lokr_", ".oft_")
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class BaseModelInfo:
 
     description: str = ""
     error: str = ""
+    family: str = ""  # that trains it; empty if that is not known
 
 
 def inspect_base_model(name: str) -> BaseModelInfo:
@@ -52,8 +51,19 @@ def inspect_base_model(name: str) -> BaseModelInfo:
         if known is None:
             return BaseModelInfo(f"Looks like a Hugging Face model; {name} is downloaded when training starts.")
         title = family_about(known.family).title
-        return BaseModelInfo(f"{title} (family {known.family}); it is downloaded when training starts.")
+        downloaded = f"{title} (family {known.family}); it is downloaded when training starts."
+        return BaseModelInfo(downloaded, family=known.family)
     return BaseModelInfo(error=f"{name} is neither a file or folder nor a Hugging Face model (owner/name).")
+
+
+def other_family(info: BaseModelInfo, family: str) -> str:
+    """A sentence if the model is one of another built-in family than `family`; else empty."""
+    if not info.family or info.family == family or family not in family_names():
+        return ""
+    return (
+        f"{info.description} {family_about(family).title} does not train it: choose "
+        f"{family_about(info.family).title} as the family."
+    )
 
 
 def _inspect_folder(folder: Path) -> BaseModelInfo:
@@ -99,17 +109,26 @@ def _inspect_file(file: Path) -> BaseModelInfo:
         return BaseModelInfo(
             error=f"{file.name} is not a model: choose a .safetensors file, a diffusers folder or a Hugging Face model."
         )
-    names = _tensor_names(file)
-    if names is None:
+    shapes = _tensor_shapes(file)
+    if shapes is None:
         return BaseModelInfo(error=f"{file.name} is truncated or damaged: copy or download it again.")
-    kind = next((kind for start, kind in _MODEL_TYPES if any(name.startswith(start) for name in names)), "")
-    if kind == "lora" or any(".lora_" in name for name in names):
+    if any(part in name for name in shapes for part in _LORA):
         return BaseModelInfo(error=f"{file.name} is a LoRA, not a base model.")
-    return BaseModelInfo(f"{kind or 'Unknown model type'}, {len(names):,} tensors.")
+    count = f"{len(shapes):,} tensors"
+    if (family := named_family(shapes)) in family_names():
+        rest = hub_model_of(shapes, file.name)
+        source = f"; the other components come from {rest}, unless chosen below" if rest else ""
+        return BaseModelInfo(
+            f"Transformer of {family_about(family).title} (family {family}), {count}{source}.", family=family
+        )
+    for start, kind, trained_by in _MODEL_TYPES:
+        if any(name.startswith(start) for name in shapes):
+            return BaseModelInfo(f"{kind}, {count}.", family=trained_by)
+    return BaseModelInfo(f"Unknown model type, {count}.")
 
 
-def _tensor_names(file: Path) -> list[str] | None:
-    """The tensor names in a safetensors header; None if the file is damaged or truncated."""
+def _tensor_shapes(file: Path) -> dict[str, list[int]] | None:
+    """The shapes in a safetensors header, by name; None if the file is damaged or truncated."""
     with open_regular(file) as opened:
         start = opened.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
@@ -118,9 +137,11 @@ def _tensor_names(file: Path) -> list[str] | None:
         text = opened.read(length)
     try:
         header = validate_record(dict[str, Any], decode_json(text))
-        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        header.pop("__metadata__", None)
+        ends = [int(entry["data_offsets"][1]) for entry in header.values()]
+        shapes = {name: [int(side) for side in entry["shape"]] for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None
     if file.stat().st_size < 8 + length + max(ends, default=0):
         return None
-    return [name for name in header if name != "__metadata__"]
+    return shapes

@@ -103,8 +103,8 @@ def parser() -> argparse.ArgumentParser:
         "--layout",
         default="",
         metavar="FOLDER",
-        help="for a single file: a diffusers folder of the same "
-        "architecture, for its configuration (default: from the hub)",
+        help="for a single file: a diffusers folder of the same architecture, for its configuration and, if it is "
+        "a transformer file, the other components (default: from the hub)",
     )
     top.add_argument("--base_model", help="base model of a LoRA or an embedding, if it was moved")
     top.add_argument("--prompt", required=True, action="append", help="the prompt; may be given several times")

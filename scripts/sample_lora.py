@@ -169,11 +169,8 @@ def _require_model(folder: Path, name: str) -> None:
 def _require_whole_model(file: Path) -> None:
     with SafetensorsFile(file) as opened:
         kind = detect_file_type(opened.names)
-    if kind != "model":
-        advice = {
-            "lora": "Give it as --lora, and its base model as --model.",
-            "transformer": "Make a folder of it and its base model: scripts/convert.py --to diffusers --layout FOLDER.",
-        }.get(kind, "")
+    if kind not in ("model", "transformer"):
+        advice = "Give it as --lora, and its base model as --model." if kind == "lora" else ""
         raise ConfigError(f"--model: {str(file)!r} is {DESCRIPTIONS[kind]}, not a whole model.", advice)
 
 

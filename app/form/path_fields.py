@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.base_model import BaseModelInfo, inspect_base_model
+from app.base_model import BaseModelInfo, inspect_base_model, other_family
 from app.form.text_fields import NARROWEST, TextField
 from app.widgets import theme
 from app.widgets.buttons import Button
@@ -86,4 +86,5 @@ class BaseModelField(PathField):
 
     def _show_info(self, name: str, info: BaseModelInfo) -> None:
         if self.area.winfo_exists() and name == self.control.get().strip():
-            self.note(info.error or info.description, theme.WARN if info.error else theme.MUTED)
+            wrong = info.error or other_family(info, self.state.family.name)
+            self.note(wrong or info.description, theme.WARN if wrong else theme.MUTED)

@@ -51,10 +51,16 @@ def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
     """Raises ConfigError if the base model is a folder or file of another pipeline than these, which another family
     trains."""
     check_known_model(config)
-    base = Path(config.base_model or "")
-    if config.base_model is not None and base.is_file() and base.suffix.lower() == ".safetensors":
+    if config.base_model is None:
+        return
+    base = Path(config.base_model)
+    try:
+        is_file, is_folder = base.is_file(), base.is_dir()
+    except OSError:
+        return  # a name that is too long
+    if is_file and base.suffix.lower() == ".safetensors":
         _check_family_of_file(config, config.base_model, pipelines)
-    if config.base_model is None or not base.is_dir():
+    if not is_folder:
         return
     try:
         pipeline = base_model_files.pipeline_class(base)

@@ -37,7 +37,7 @@ from modules.diffusion.text_encoders import HIDDEN, POOLED, TOKENS
 from modules.diffusion.token_chunks import PromptTokenizer
 from modules.diffusion.uncached_images import IMAGE, LatentExample, encode_batch_images
 from modules.families._family import NoiseLevels, read_options, trained_submodules
-from modules.families._known_model import check_known_model
+from modules.families._find_family import check_family
 from modules.families._latent_estimates import LatentEstimates
 
 _TIMESTEPS = 1000  # of every base model's schedule; only the window's histogram does not read it from there
@@ -83,6 +83,7 @@ class LatentDiffusion(LatentEstimates):
         """See Family."""
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, DiffusionOptions)
+        check_family(config, cls.spec.class_names)
         return cls(config, options, load_components(config.base_model, options.layout, cls.spec))
 
     @classmethod
@@ -90,6 +91,7 @@ class LatentDiffusion(LatentEstimates):
         """The base model if it is named by its hub name, or the configuration of a single file."""
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, DiffusionOptions)
+        check_family(config, cls.spec.class_names)
         return required_hub_model(config.base_model, options.layout, cls.spec)
 
     @classmethod
@@ -97,7 +99,7 @@ class LatentDiffusion(LatentEstimates):
         """What the base model predicts; see `schedule_note`."""
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, DiffusionOptions)
-        check_known_model(config)
+        check_family(config, cls.spec.class_names)
         note = schedule_note(config.base_model, options, cls.spec)
         return [note] if note else []
 

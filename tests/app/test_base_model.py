@@ -11,7 +11,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UNet2DModel
 from safetensors.torch import save_file
 
-from app.base_model import inspect_base_model
+from app.base_model import inspect_base_model, other_family
 from app.widgets import theme
 from tests.app.driver import Driver
 
@@ -58,13 +58,18 @@ def test_damaged_index_and_an_empty_folder(pipeline: Path, tmp_path: Path) -> No
         ("cond_stage_model.transformer.text_model.x", "Stable Diffusion 1"),
         ("cond_stage_model.model.transformer.x", "Stable Diffusion 2"),
         ("conditioner.embedders.1.model.x", "Stable Diffusion XL"),
-        ("double_blocks.0.img_attn.x", "Flux"),
+        ("double_blocks.0.img_mod.lin.x", "Transformer of FLUX.1 dev and schnell (family flux)"),
+        ("layers.0.attention.qkv.x", "the other components come from Tongyi-MAI/Z-Image, unless chosen below."),
         ("something.else", "Unknown model type"),
     ],
 )
 def test_single_files_are_identified_by_tensor_names(tmp_path: Path, name: str, kind: str) -> None:
     save_file({name: torch.zeros(2)}, tmp_path / "model.safetensors")
-    assert kind in inspect_base_model(str(tmp_path / "model.safetensors")).description
+    info = inspect_base_model(str(tmp_path / "model.safetensors"))
+    assert kind in info.description
+    assert other_family(info, info.family) == ""
+    wrong = other_family(info, "chroma")
+    assert ("Chroma does not train it: choose" in wrong) == bool(info.family)
 
 
 def test_unusable_files_are_explained(tmp_path: Path) -> None:

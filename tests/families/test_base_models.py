@@ -96,7 +96,7 @@ def test_incomplete_model_folder(
         ("x" * 5000, "cannot be read .File name too long"),
         ("lora.safetensors", "is a LoRA"),
         ("other.safetensors", "is not a Stable Diffusion model"),
-        ("xl.safetensors", "is an SDXL model.*stable_diffusion_xl"),
+        ("xl.safetensors", "is a model of Stable Diffusion XL.*stable_diffusion_xl"),
     ],
 )
 def test_unusable_model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
@@ -117,7 +117,7 @@ def test_no_base_model_at_all() -> None:
 
 
 def test_the_model_of_another_family(sdxl_folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"contains a StableDiffusionXLPipeline; this family trains StableDiffusion"):
+    with pytest.raises(ConfigError, match=r"is a StableDiffusionXLPipeline, which.* Set family to stable_diffusion_xl"):
         load("stable_diffusion", sdxl_folder)
 
 

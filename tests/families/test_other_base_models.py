@@ -104,7 +104,7 @@ def test_drawing_without_the_base_model_says_how_to_name_it(
         for base, said in (
             (None, f"base_model: there is no '{before}'. "),
             ("nowhere", "--base_model: there is no 'nowhere'. "),
-            (str(sdxl_folder), "contains a StableDiffusionXLPipeline"),
+            (str(sdxl_folder), "is a StableDiffusionXLPipeline, which"),
         ):
             assert sample.main([*always, *([] if base is None else ["--base_model", base])]) == 2
             output = capsys.readouterr().err

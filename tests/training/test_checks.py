@@ -75,7 +75,7 @@ def test_a_base_model_that_a_start_refuses_is_found(usable: dict[str, object], t
     for settings, said in (
         ({"base_model": str(lora)}, "holds a LoRA"),
         ({"base_model": str(bare)}, "has no unet|has no vae|has no text_encoder|has no weights"),
-        ({**sd, "base_model": str(whole)}, "is an SDXL model"),
+        ({**sd, "base_model": str(whole)}, "is a model of Stable Diffusion XL"),
         ({"family": "pixel_diffusion", "base_model": str(lora)}, "is not a model folder"),
         ({**xl, "base_model": str(whole)}, "family_options.layout: .*contains a StableDiffusionPipeline"),
     ):

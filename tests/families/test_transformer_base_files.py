@@ -1,0 +1,174 @@
+"""base_model is the .safetensors file of a transformer: the same model as its folder, and messages on wrong ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+from safetensors.torch import load_file, save_file
+
+from modules.checkpoint.formats import write_single_file
+from modules.config import ConfigError, TrainConfig
+from modules.config.known_models import KNOWN_MODELS
+from modules.config.transformer_families import hub_model_of
+from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.families._by_name import family_class
+from modules.families._find_family import find_family
+from modules.training.resume import weight_digest
+from tests.families.flow_checks import REQUEST, load
+from tests.families.tiny_flow_pipelines import TINY
+from tests.families.tiny_pipelines import tiny_sd
+
+FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3")
+WEIGHTS = Path("transformer", "diffusion_pytorch_model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """The folder of a tiny pipeline, and its transformer as a file in bf16."""
+    place = tmp_path_factory.mktemp("bases")
+
+    def both(family: str) -> tuple[Path, Path]:
+        folder, file = place / family, place / f"{family}.safetensors"
+        if not file.exists():
+            with quiet_libraries():
+                TINY[family](folder)
+            write_single_file(folder, file, torch.bfloat16, {})
+        return folder, file
+
+    return both
+
+
+def config_of(family: str, file: Path, layout: Path | str = "") -> TrainConfig:
+    return TrainConfig(family=family, base_model=str(file), family_options={"layout": str(layout)} if layout else {})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_file_is_the_model_of_its_folder_in_the_format_of_the_file(family: str, base: Any) -> None:
+    folder, file = base(family)
+    assert find_family(str(file)) == family
+    assert hub_model_of({name: list(each.shape) for name, each in load_file(file).items()}, file.name) in KNOWN_MODELS
+    loaded = family_class(family).load_for_training(config_of(family, file, folder)).components.transformer.state_dict()
+    stored = load_file(folder / WEIGHTS)
+    assert loaded.keys() == stored.keys()
+    assert all(torch.equal(tensor, stored[name].bfloat16().to(tensor.dtype)) for name, tensor in loaded.items())
+    wide = {name for name, tensor in loaded.items() if tensor.dtype != torch.bfloat16}
+    assert all("norm" in name for name in wide)
+    assert not wide or family == "krea2"  # whose class keeps norms in fp32
+
+
+def test_samples_export_and_digest_are_those_of_the_folder(base: Any, tmp_path: Path) -> None:
+    folder, _ = base("z_image")
+    file, settings = tmp_path / "z.safetensors", {"family_options": {"layout": str(folder)}}
+    write_single_file(folder, file, None, {})
+    ours, whole = load("z_image", file, **settings), load("z_image", folder)
+    assert ours.sample(REQUEST).tobytes() == whole.sample(REQUEST).tobytes()
+    assert ours.fingerprint() == whole.fingerprint()
+    assert weight_digest(ours.model) == weight_digest(whole.model)  # a run may be resumed with either
+    ours.export(ours.model.state_dict(), tmp_path / "model")
+    assert {path.relative_to(folder) for path in folder.rglob("*.*")} == {
+        path.relative_to(tmp_path / "model") for path in (tmp_path / "model").rglob("*.*")
+    }
+    exported = DiffusionPipeline.from_pretrained(tmp_path / "model").transformer.state_dict()
+    assert all(
+        torch.equal(tensor, exported[name]) for name, tensor in whole.components.transformer.state_dict().items()
+    )
+
+    shutil.copyfile(folder / WEIGHTS, file)  # diffusers' own names
+    assert weight_digest(load("z_image", file, **settings).model) == weight_digest(whole.model)
+
+
+def test_fp8_becomes_bf16_and_is_said(base: Any, tmp_path: Path) -> None:
+    folder, file = base("z_image")
+    tensors = load_file(file)
+    small = {name: each.to(torch.float8_e4m3fn) if each.dim() > 1 else each for name, each in tensors.items()}
+    save_file(small, tmp_path / "fp8.safetensors")
+    config = config_of("z_image", tmp_path / "fp8.safetensors", folder)
+    notes = family_class("z_image").base_model_notes(config)
+    assert [word in note for word, note in zip(("come from", "its weights become bf16"), notes, strict=True)] == [
+        True
+    ] * 2
+    loaded = family_class("z_image").load_for_training(config).model
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.bfloat16}
+    save_file({**small, "layers.0.feed_forward.w1.scale_weight": torch.ones(1)}, tmp_path / "scaled.safetensors")
+    with pytest.raises(ConfigError, match=r"base_model: .*scaled.safetensors' is quantised.*\s*Use the file in bf16"):
+        family_class("z_image").load(config_of("z_image", tmp_path / "scaled.safetensors", folder))
+
+
+def test_another_family_or_layout_is_named(base: Any, tmp_path: Path) -> None:
+    folder, file = base("z_image")
+    other_folder, other_file = base("krea2")
+    sd = tmp_path / "sd.safetensors"
+    write_single_file(tiny_sd(tmp_path / "sd"), sd, torch.float32, {})
+    for family, wrong, words in (
+        ("flux2", file, r"is a model of Z-Image, which the family 'flux2' does not train.\s*Set family to z_image"),
+        ("stable_diffusion", file, r"is a model of Z-Image.*\s*Set family to z_image"),
+        ("z_image", sd, r"which the family 'z_image' does not train.\s*Set family to stable_diffusion,"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            family_class(family).base_model_notes(config_of(family, wrong))
+    for layout, words in (
+        (other_folder, "family_options.layout: .* contains a Krea2Pipeline"),
+        (tmp_path / "none", "family_options.layout: there is no"),
+        (other_file, "family_options.layout is .* a file"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            family_class("z_image").load(config_of("z_image", file, layout))
+    bare = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(ConfigError, match=r"family_options.layout: the model in .*bare' has no vae"):
+        family_class("z_image").load(config_of("z_image", file, bare))
+    config = json.loads((other_folder / "transformer" / "config.json").read_text())
+    wide = shutil.copytree(other_folder, tmp_path / "wide")
+    (wide / "transformer" / "config.json").write_text(json.dumps({**config, "intermediate_size": 999}))
+    with pytest.raises(ConfigError, match=r"base_model: .*has the shape .* but transformer of the layout .* requires"):
+        family_class("krea2").load(config_of("krea2", other_file, wide))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "name", "expected"),
+    [
+        ({"double_blocks.0.img_mod.lin.weight": [1]}, "flux1-schnell.safetensors", "FLUX.1-schnell"),
+        ({"double_blocks.0.img_mod.lin.weight": [1], "guidance_in.in_layer.weight": [1]}, "x", "FLUX.1-dev"),
+        ({"double_stream_modulation_img.lin.weight": [1], "img_in.weight": [3072, 128]}, "a-base-4b", "klein-base-4B"),
+        ({"double_stream_modulation_img.lin.weight": [1], "img_in.weight": [4096, 128]}, "klein", "FLUX.2-klein-9B"),
+        ({"double_stream_modulation_img.lin.weight": [1], "img_in.weight": [6144, 128]}, "flux2", "FLUX.2-dev"),
+        ({"layers.0.attention.qkv.weight": [1]}, "z_image_turbo_bf16.safetensors", "Z-Image-Turbo"),
+        ({"joint_blocks.37.x": [1]}, "sd3.5_large_turbo", "stable-diffusion-3.5-large-turbo"),
+        ({"joint_blocks.3.x_block.attn2.x": [1]}, "sd3.5_medium", "stable-diffusion-3.5-medium"),
+    ],
+)
+def test_the_model_on_the_hub_is_found_by_tensors_and_name(shapes: Any, name: str, expected: str) -> None:
+    found = hub_model_of(shapes, name)
+    assert found.endswith(expected)
+    assert found in KNOWN_MODELS
+
+
+def test_without_a_layout_all_but_the_transformer_comes_from_the_hub(
+    base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    folder, file = base("z_image")
+    config = config_of("z_image", file)
+    model = family_class("z_image").hub_model(config)
+    assert model is not None
+    with pytest.raises(ConfigError, match=r"is a transformer alone; .* from 'Tongyi-MAI/Z-Image' on the hub"):
+        model.ensure_cached()
+    (note,) = family_class("z_image").base_model_notes(config)  # its networks are known without a download
+    assert note.endswith("come from Tongyi-MAI/Z-Image (family_options.layout chooses another).")
+    cached = tmp_path / "models--Tongyi-MAI--Z-Image"
+    shutil.copytree(folder, cached / "snapshots" / ("0" * 40), ignore=shutil.ignore_patterns("diffusion_pytorch*"))
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0" * 40)
+    assert model.cached_folder() is None  # the autoencoder is missing
+    shutil.copytree(folder / "vae", cached / "snapshots" / ("0" * 40) / "vae", dirs_exist_ok=True)
+    assert model.cached_folder() is not None
+    loaded = family_class("z_image").load_for_training(config)
+    assert loaded.components.folder == model.cached_folder()
