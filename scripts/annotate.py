@@ -29,6 +29,7 @@ from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
 from modules.run.exit_codes import FAILED, INTERRUPTED
 from scripts.annotate_events import Reporter
+from scripts.annotate_options import TASKS, add_out, add_task_options
 
 PROBLEMS: Final = FAILED  # some files could not be written or put back
 
@@ -66,6 +67,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add_version(top)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for task, words in TASKS.items():
+        command = commands.add_parser(
+            task, help=words, description=f"{words[0].upper()}{words[1:]}.", allow_abbrev=False
+        )
+        add_task_options(command, task)
+        command.set_defaults(run=propose)
     for name, run, words in (
         ("apply", apply, "write proposals beside the images, keeping what was there"),
         ("undo", undo, "put back what was there before"),
@@ -74,11 +81,23 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("proposals", metavar="PROPOSALS", help=f"the folder of the proposals in {DEFAULT_FOLDER}")
         command.set_defaults(run=run)
     listing = commands.add_parser("list", help="show the sets of proposals", allow_abbrev=False)
-    listing.add_argument("--out", default=DEFAULT_FOLDER, metavar="FOLDER", help=f"default: {DEFAULT_FOLDER}")
+    add_out(listing)
     listing.set_defaults(run=list_sets)
     for command in commands.choices.values():
         command.add_argument("--events", action="store_true", help="for other programs: print JSON lines")
     return top
+
+
+def propose(options: argparse.Namespace, reporter: Reporter) -> int:
+    """`caption`, `tag` or `mask`: propose, and without `--review` write it."""
+    from scripts.annotate_run import make_proposals
+
+    proposals = make_proposals(options, reporter)
+    if not options.review:
+        return write(proposals, reporter)
+    if not reporter.events:
+        print(f"Nothing is written yet; to write it: python scripts/annotate.py apply {proposals.path}")
+    return 0
 
 
 def apply(options: argparse.Namespace, reporter: Reporter) -> int:

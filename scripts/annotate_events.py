@@ -35,7 +35,7 @@ class Reporter:
 
     def _line(self, message: Message) -> str:
         if message.image is not None:
-            said = f"not proposed or written: {message.error}" if message.error else message.text or message.mask
+            said = message.error or message.text or message.mask
             if message.error is None or self._done < self._total:
                 self._done += 1
             position = f"{self._done}/{self._total} " if self._total else ""

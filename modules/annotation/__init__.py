@@ -5,6 +5,7 @@ Nothing here needs torch; modules/annotators runs the models.
 
 from modules.annotation.apply import Applied, apply_proposals
 from modules.annotation.messages import MOST_CHARACTERS, Message
+from modules.annotation.models import DEFAULT_MODELS, KNOWN_MODELS, model_name
 from modules.annotation.proposals import (
     DEFAULT_FOLDER,
     Header,
@@ -20,6 +21,8 @@ from modules.annotation.undo import Undone, undo_proposals
 
 __all__ = [
     "DEFAULT_FOLDER",
+    "DEFAULT_MODELS",
+    "KNOWN_MODELS",
     "MOST_CHARACTERS",
     "Applied",
     "Header",
@@ -32,6 +35,7 @@ __all__ = [
     "apply_proposals",
     "check_ending",
     "clean_text",
+    "model_name",
     "proposal_sets",
     "undo_proposals",
 ]

@@ -3,9 +3,10 @@
 `caption`, `tag` and `mask` print, in this order,
 
 - `{"note": "..."}`: a sentence that a person should see; at any time,
-- `{"proposals": "PATH"}`: the folder of the proposals, as soon as it exists; `apply`, `undo` and `list` take it,
-- `{"loading": "MODEL"}`, and while it is downloaded `{"downloading": [DONE, TOTAL]}`, in bytes,
-- `{"total": N, "kept": K}`: N images have no proposal yet, K have one from an interrupted start,
+- `{"loading": "MODEL"}`, and while it is downloaded `{"downloading": [DONE, TOTAL]}`, in bytes; not if there is nothing
+  to ask it,
+- `{"proposals": "PATH"}`: the folder of the proposals; `apply`, `undo` and `list` take it,
+- `{"total": N, "kept": K}`: N images come now, K have a proposal from an interrupted start,
 - for each image `{"image": "relative/path", "text": "..."}`, or with `"mask": "PATH of a proposed PNG"` in place of the
   text, or with `"error": "why there is none"`,
 - `{"finished": N}`: this many images have a proposal; then, without `--review`, what `apply` prints.

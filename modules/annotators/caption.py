@@ -1,0 +1,76 @@
+"""Captions by any image-to-text model that transformers loads: BLIP, BLIP-2, Florence-2, Qwen-VL, LLaVA and others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+from modules.annotators.annotator import MOST_PIXELS_A_SIDE
+from modules.annotators.model_folder import loading, moved
+from modules.config import ConfigError
+from modules.diffusion.quiet_libraries import quiet_libraries
+
+MODEL_TYPES: Final = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+_CHAT_PROMPT: Final = "Describe this image in one paragraph."
+_PROMPTS: Final = {"florence2": "<MORE_DETAILED_CAPTION>", "paligemma": "caption en"}
+_CONTINUED: Final = frozenset({"blip", "git"})  # their captions begin with the prompt
+
+
+class Captioner:
+    """An image-to-text model. Without a prompt, the one that its kind is usually given."""
+
+    longest: int | None = MOST_PIXELS_A_SIDE
+
+    def __init__(
+        self, folder: Path, device: torch.device, dtype: torch.dtype, *, prompt: str, max_tokens: int, name: str
+    ) -> None:
+        """Raises ConfigError if the model cannot be loaded."""
+        self._device, self._dtype, self._max_tokens = device, dtype, max_tokens
+        with loading(name):
+            self._processor: Any = cast(Any, AutoProcessor).from_pretrained(folder, local_files_only=True)
+            self._model: Any = cast(Any, AutoModelForImageTextToText).from_pretrained(
+                folder, dtype=dtype, use_safetensors=True, local_files_only=True
+            )
+            self._model.eval().to(device)
+        if not hasattr(self._processor, "image_processor") or not hasattr(self._processor, "tokenizer"):
+            raise ConfigError(f"--model: {name!r} has no processor of images and text.", "Choose another model.")
+        self._kind = str(self._model.config.model_type)
+        self._is_chat = bool(getattr(self._processor, "chat_template", None))
+        self._processor.tokenizer.padding_side = "left"  # what is generated follows the prompt
+        self.prompt = prompt or (_CHAT_PROMPT if self._is_chat else _PROMPTS.get(self._kind, ""))
+
+    @torch.inference_mode()
+    def __call__(self, images: Sequence[Image.Image]) -> list[str]:
+        """A caption for each image."""
+        with quiet_libraries():
+            inputs = self._processor(**self._arguments(images), return_tensors="pt")
+            inputs = moved(inputs, self._device, self._dtype)
+            made = self._model.generate(**inputs, max_new_tokens=self._max_tokens, do_sample=False)
+            texts: list[str] = self._processor.batch_decode(self._new(made, inputs), skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+    def _arguments(self, images: Sequence[Image.Image]) -> dict[str, object]:
+        if self._is_chat:
+            content = [{"type": "image"}, {"type": "text", "text": self.prompt}]
+            chat = [{"role": "user", "content": content}]
+            text = self._processor.apply_chat_template(chat, add_generation_prompt=True)
+            # one list for each image: models that take several images of a conversation need to know whose they are
+            return {"images": [[image] for image in images], "text": [text] * len(images), "padding": True}
+        if not self.prompt:
+            return {"images": list(images)}
+        return {"images": list(images), "text": [self.prompt] * len(images), "padding": True}
+
+    def _new(self, made: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """The tokens that do not repeat the prompt, [images, tokens]."""
+        given = inputs.get("input_ids")
+        if given is None or self._kind in _CONTINUED or self._model.config.is_encoder_decoder:
+            return made
+        length = given.shape[1]
+        repeats = made.shape[1] >= length and bool((made[:, :length] == given).all())
+        return made[:, length:] if repeats else made

@@ -1,0 +1,82 @@
+"""Tiny models with random weights, saved as published ones are: BLIP, CLIPSeg and a WD14 tagger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    BertTokenizer,
+    BlipConfig,
+    BlipForConditionalGeneration,
+    BlipProcessor,
+    BlipTextConfig,
+    BlipVisionConfig,
+    CLIPSegConfig,
+    CLIPSegForImageSegmentation,
+    CLIPSegProcessor,
+)
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+from tests.families.tiny_pipelines import clip_tokenizer
+
+WORDS = ["a", "photo", "of", "cat", "dog", "red", "blue", "grass", "sky", "the", "on", "with", "big"]
+SIDE = 32
+
+
+def tiny_blip(folder: Path) -> Path:
+    """An image captioner of 13 words."""
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DEC]", "[ENC]", *WORDS]
+    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(vocabulary)}, bos_token="[DEC]")
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = BlipTextConfig(
+        vocab_size=len(vocabulary),
+        encoder_hidden_size=16,
+        projection_dim=16,
+        bos_token_id=5,
+        pad_token_id=0,
+        eos_token_id=3,
+        sep_token_id=3,
+        max_position_embeddings=64,
+        **small,
+    )
+    vision = BlipVisionConfig(image_size=SIDE, patch_size=16, **small)
+    torch.manual_seed(0)
+    model = BlipForConditionalGeneration(
+        BlipConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=16)
+    )
+    with torch.no_grad():  # such that images differ
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.5)
+        model.text_decoder.cls.predictions.bias[:7] -= 100.0  # words only
+    model.save_pretrained(folder)
+    BlipProcessor(BlipImageProcessorPil(size={"height": SIDE, "width": SIDE}), tokenizer).save_pretrained(folder)
+    return folder
+
+
+def tiny_clipseg(folder: Path) -> Path:
+    """A CLIPSeg of 32 x 32 pixels."""
+    tokenizer = clip_tokenizer()
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+    config = CLIPSegConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "max_position_embeddings": 77,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "pad_token_id": 1,
+            **layers,
+        },
+        vision_config={"image_size": SIDE, "patch_size": 8, **layers},
+        projection_dim=16,
+        extract_layers=[0, 1],
+        reduce_dim=8,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=16,
+    )
+    torch.manual_seed(0)
+    CLIPSegForImageSegmentation(config).save_pretrained(folder)
+    images = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    CLIPSegProcessor(images, tokenizer).save_pretrained(folder)
+    return folder
