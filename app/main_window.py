@@ -175,6 +175,8 @@ class MainWindow(ctk.CTk):
             self.state_.model_job.close()
         if self.state_.generate_job is not None:
             self.state_.generate_job.close()
+        if self.state_.annotate_job is not None:
+            self.state_.annotate_job.close()
         for job in self.tk.splitlist(self.tk.call("after", "info")):
             self.tk.call("after", "cancel", job)  # customtkinter's timers, too: no callback may fire any more
         super().destroy()
@@ -216,10 +218,8 @@ class MainWindow(ctk.CTk):
         self._label_bottom()
 
     def _label_bottom(self) -> None:
-        from app.widgets import icons
-
         icon = {"system": "system", "light": "sun", "dark": "moon"}[self.preferences.mode]
-        self._mode_button.configure(image=icons.ctk_image(icon, 18, theme.MUTED))
+        self._mode_button.configure(icon=icon, icon_color=theme.MUTED)
         for button in (self._mode_button, self._scale_button, self._help_button):
             button.pack_forget()
             button.pack(side="top" if self._is_narrow() else "left", padx=2, pady=2)

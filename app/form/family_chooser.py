@@ -7,7 +7,7 @@ from typing import Final
 
 from app.form.family_tiles import FamilyTiles, Tile
 from app.state import AppState
-from app.widgets import icons, theme
+from app.widgets import theme
 from app.widgets.buttons import Button, Entry, card, frame, handler, text
 from app.widgets.scroll import Scroll
 from modules.config.family_about import FamilyAbout, family_about
@@ -67,7 +67,7 @@ class FamilyChooser:
             self._body.pack_forget()
             self.search.pack_forget()
         label, icon = ("Hide", "up") if self.is_open else ("Show all", "down")
-        self.fold_button.configure(text=label, image=icons.ctk_image(icon, 18, theme.TEXT))
+        self.fold_button.configure(text=label, icon=icon)
 
     def _fill(self, found: Sequence[FamilyAbout]) -> None:
         made = [(about, Tile.of(about, number)) for number, about in enumerate(found)]

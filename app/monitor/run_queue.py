@@ -11,7 +11,7 @@ from app.monitor.queue_devices import DevicesField
 from app.monitor.queue_texts import row_of, settings_text, state_text
 from app.monitor.row_drag import RowDrag
 from app.shell.ask import Choice, ask
-from app.widgets import icons, theme
+from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
 from app.widgets.ellipsis import fit
 from app.widgets.table import table
@@ -308,7 +308,7 @@ class QueuePage(Page):
             self.status.configure(text=said)
         label, icon = ("Pause queue", "pause") if self._is_working() else ("Start queue", "play")
         if self.start_button.cget("text") != label:
-            self.start_button.configure(text=label, image=icons.ctk_image(icon, 18, theme.TEXT))
+            self.start_button.configure(text=label, icon=icon)
         self.stop_button.configure(state="normal" if self.has_runner and self.queue.wanted != "stop" else "disabled")
 
     def _show_buttons(self) -> None:

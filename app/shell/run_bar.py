@@ -288,8 +288,6 @@ class RunBar(tk.Frame):
             if self._has_changed(f"can {name}", allowed):
                 button: Button = getattr(self, name)
                 button.configure(state="normal" if allowed else "disabled")
-                if name == "train":  # grey text on the accent colour is unreadable
-                    button.configure(fg_color=theme.ACCENT if allowed else theme.HOVER)
         is_stopping = status.kind == "stopping"
         if self._has_changed("stop", is_stopping):
             self._labels[self.stop] = "Force stop" if is_stopping else "Stop"

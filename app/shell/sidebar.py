@@ -5,12 +5,12 @@ from __future__ import annotations
 import tkinter as tk
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from app.sections import SECTIONS
 from app.state import AppState
-from app.toolkit import ctk
 from app.widgets import icons, theme
-from app.widgets.buttons import Button, frame, text
+from app.widgets.buttons import Button, frame, handler, text
 from app.widgets.tooltip import Tooltip
 from modules.config import TrainConfig, find_option
 
@@ -74,7 +74,7 @@ class Sidebar(tk.Frame):
                     fg_color=theme.ACCENT_SOFT if here else theme.SIDEBAR,
                     hover_color=theme.ACCENT_SOFT if here else theme.HOVER,
                     text_color=ink,
-                    image=icons.ctk_image(other, 18, ink if here else theme.MUTED),
+                    icon_color=ink if here else theme.MUTED,
                 )
         self._selected = name
 
@@ -149,14 +149,17 @@ class Sidebar(tk.Frame):
             width=40,
         )
         Tooltip.attach(entry, lambda: SECTIONS[name][0] if self._narrow else "")
-        entry.configure(image=icons.ctk_image(name, 18, theme.MUTED))
+        entry.configure(icon_color=theme.MUTED)
         entry.pack(fill="x", padx=10, pady=2)
         names = list(SECTIONS)
         for key, by in (("<Up>", -1), ("<Down>", 1)):
             to = names[(names.index(name) + by) % len(names)]
-            entry._canvas.bind(key, lambda event, to=to: self.entries[to]._canvas.focus_set())
+            entry.bind(key, handler(partial(self._focus, to)))
         return entry
 
-    def _badge(self, entry: ctk.CTkButton) -> tk.Label:
+    def _focus(self, name: str) -> None:
+        self.entries[name].focus_set()
+
+    def _badge(self, entry: Button) -> tk.Label:
         badge = tk.Label(entry, font=theme.tk_font("small"), padx=theme.px(5), pady=0, borderwidth=0)
         return theme.paint(badge, bg=theme.BAD_SOFT, fg=theme.BAD)

@@ -11,12 +11,13 @@ from typing import Any, Final
 from PIL import ImageTk
 
 from app.widgets import rounded_images, theme
+from app.widgets.padding import UnscaledPadding
 
 _CORNERS: Final = ("nw", "ne", "sw", "se")
 _AT: Final = {"nw": (0.0, 0.0), "ne": (1.0, 0.0), "sw": (0.0, 1.0), "se": (1.0, 1.0)}
 
 
-class Card(tk.Frame):
+class Card(UnscaledPadding, tk.Frame):
     """`fg_color` fills it, `border_color` surrounds it, `bg_color` is behind its corners.
 
     The padding given to `pack` and `grid` is in unscaled pixels, as for customtkinter's widgets.
@@ -43,12 +44,6 @@ class Card(tk.Frame):
         self._colours |= colours
         self._draw()
 
-    def pack(self, **options: Any) -> None:  # type: ignore[override]
-        super().pack(**_scaled(options))
-
-    def grid(self, **options: Any) -> None:  # type: ignore[override]
-        super().grid(**_scaled(options))
-
     def _draw(self) -> None:
         fill, line, back = (theme.resolve(self._colours[name]) for name in ("fg_color", "border_color", "bg_color"))
         tk.Misc.configure(self, {"bg": fill, "highlightbackground": line, "highlightcolor": line})
@@ -58,11 +53,3 @@ class Card(tk.Frame):
             image = rounded_images.corner(self, radius, anchor, fill=fill, line=line, bg=back)
             self._images.append(image)
             label.configure(image=image, bg=fill)
-
-
-def _scaled(options: dict[str, Any]) -> dict[str, Any]:
-    for name in ("padx", "pady"):
-        if name in options:
-            value = options[name]
-            options[name] = tuple(map(theme.px, value)) if isinstance(value, tuple) else theme.px(value)
-    return options

@@ -8,7 +8,6 @@ from tkinter import ttk
 
 from PIL import Image, ImageDraw, ImageTk
 
-from app.toolkit import ctk
 from app.widgets import theme
 
 GRID = 24
@@ -121,12 +120,6 @@ ICONS: dict[str, list[str]] = {
 def image(name: str, size: int, colour: theme.Colour) -> ImageTk.PhotoImage:
     """The icon for a plain tk widget in the current theme; `size` in unscaled pixels. Keep a reference to it."""
     return ImageTk.PhotoImage(_drawn(name, theme.px(size), theme.resolve(colour)))
-
-
-def ctk_image(name: str, size: int, colour: theme.Colour) -> ctk.CTkImage:
-    """The icon for a customtkinter widget, which scales it and follows the theme."""
-    sharp = size * 2  # customtkinter scales it down to what is needed
-    return ctk.CTkImage(_drawn(name, sharp, colour[0]), _drawn(name, sharp, colour[1]), (size, size))
 
 
 def label(parent: tk.Misc, name: str, size: int, colour: theme.Colour, background: theme.Colour) -> tk.Label:

@@ -134,11 +134,11 @@ def test_curves_show_the_numbers_and_zoom(driven: Driven, runs: Path) -> None:
     loss.surface.focus_force()
     driven.press("Home")
     driven.until(lambda: page.x_range is None and loss.chart.range == (1.0, 400.0), "the full range")
-    page.axis_choice._buttons_dict["Time"].invoke()
+    page.axis_choice.buttons["Time"].invoke()
     driven.until(lambda: loss.axis == "time" and not loss.is_due, "the time axis")
     assert loss.chart.range[1] - loss.chart.range[0] == pytest.approx(0.4 * 399, abs=1)
     assert "s, step" in loss.label_at(loss.chart.range[1]) or "min, step" in loss.label_at(loss.chart.range[1])
-    page.axis_choice._buttons_dict["Steps"].invoke()
+    page.axis_choice.buttons["Steps"].invoke()
 
 
 def test_new_values_appear_automatically(driven: Driven, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     driven.until(lambda: page.step == 300, "the step before")
     driven.press("Home")
     driven.until(lambda: page.step == 100, "the first step")
-    page.mode._buttons_dict["By prompt"].invoke()
+    page.mode.buttons["By prompt"].invoke()
     page._choose_prompt(PROMPTS[2])
     driven.until(lambda: [sample.step for sample in page.shown()] == [100, 200, 300, 400], "one prompt through time")
     driven.until(lambda: page.grid_view.drawn == 4, "four images")
@@ -292,7 +292,7 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     viewer._prompt_by(1)
     assert viewer.sample.prompt == PROMPTS[3]
     viewer.destroy()
-    page.mode._buttons_dict["By step"].invoke()
+    page.mode.buttons["By step"].invoke()
 
 
 def test_samples_of_a_new_run_of_the_same_name_are_read_anew(driven: Driven, tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_thousands_of_samples_some_unreadable(driven: Driven, tmp_path: Path) ->
     follow(driven, folder.path)
     page = driven.monitor("samples")
     driven.until(lambda: page.step == 1000, "the last step")
-    page.mode._buttons_dict["By prompt"].invoke()
+    page.mode.buttons["By prompt"].invoke()
     page._choose_prompt(PROMPTS[0])
     assert len(page.shown()) == 1000
     canvas = page.grid_view.canvas
@@ -342,7 +342,7 @@ def test_thousands_of_samples_some_unreadable(driven: Driven, tmp_path: Path) ->
     driven.until(lambda: page.grid_view.drawn == 2, "the two that can be read")
     assert len(canvas.find_all()) < 150
     assert "unreadable" in texts_on(canvas)
-    page.mode._buttons_dict["By step"].invoke()
+    page.mode.buttons["By step"].invoke()
 
 
 def test_log_is_filtered_searched_and_survives_a_flood(driven: Driven, tmp_path: Path) -> None:
