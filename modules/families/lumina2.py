@@ -14,12 +14,18 @@ from modules.diffusion.text_states import TextBatch
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt.states"
+# Lumina2Pipeline's; between it and the caption stands SEPARATOR
+SYSTEM_PROMPT = (
+    "You are an assistant designed to generate superior images with the superior degree of image-text alignment based "
+    "on textual prompts or user prompts."
+)
+SEPARATOR = " <Prompt Start> "
 
 
 class Lumina2(FlowTransformer):
     """Prompts are encoded by Gemma 2, after a system prompt; the transformer masks their padding."""
 
-    about = "Lumina-Image 2.0 by Alpha-VLLM: 2.6 B parameters, Apache 2.0."
+    about = "Lumina-Image 2.0 by Alpha-VLLM: 2.6 B parameters (5 GB in bf16), Apache 2.0."
     spec = FlowPipelineSpec(("Lumina2Pipeline",), {"text_encoder": "tokenizer"})
     architecture = "lumina-2"
     text_names = (PROMPT,)
@@ -45,7 +51,11 @@ class Lumina2(FlowTransformer):
     def encode_prompt(self, pipeline: Any, prompt: str, device: torch.device) -> dict[str, Tensor]:
         """See FlowSampling."""
         states, mask, _, _ = pipeline.encode_prompt(
-            prompt, do_classifier_free_guidance=False, device=device, max_sequence_length=self.caption_limit
+            prompt,
+            do_classifier_free_guidance=False,
+            device=device,
+            system_prompt=SYSTEM_PROMPT,
+            max_sequence_length=self.caption_limit,
         )
         return {PROMPT: states[0, : int(mask.sum())]}
 
@@ -67,3 +77,7 @@ class Lumina2(FlowTransformer):
                 torch.ones(states.shape[:2], dtype=torch.int64, device=states.device), (0, padding)
             )
         return arguments
+
+    def count_tokens(self, caption: str) -> int:
+        """See FlowSampling."""
+        return super().count_tokens(SYSTEM_PROMPT + SEPARATOR + caption)

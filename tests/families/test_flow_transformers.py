@@ -103,6 +103,13 @@ def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path
     assert np.array_equal(np.array(whole.sample(request)), drawn(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize("name", ["z_image", "lumina2"])
+def test_tokens_are_all_that_the_text_encoder_is_given(name: str, folders: dict[str, Path]) -> None:
+    family = load(name, folders[name])
+    (states,) = family.text_states("a red disc", torch.device("cpu")).values()
+    assert family.count_tokens("a red disc") == len(states)
+
+
 def test_tokens_of_flux2_dev_count_its_system_message(folders: dict[str, Path]) -> None:
     family = load("flux2_dev", folders["flux2_dev"])
     (plain,) = family.components.tokenizers.values()

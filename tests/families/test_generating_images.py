@@ -19,15 +19,7 @@ from modules.config.family_files import family_names
 from modules.families._by_name import family_class
 from scripts import sample
 from scripts.sample_lora import model_config
-from tests.families.tiny_flow_pipelines import (
-    tiny_chroma,
-    tiny_flux,
-    tiny_flux2,
-    tiny_krea2,
-    tiny_qwen_image,
-    tiny_sd3,
-    tiny_z_image,
-)
+from tests.families.tiny_flow_pipelines import TINY
 from tests.families.tiny_pipelines import tiny_sd, tiny_sdxl
 from tests.runs import ROOT, environment, tiny_config, train_alone
 
@@ -40,13 +32,7 @@ pytestmark = [
 MAKERS: dict[str, Callable[[Path], object]] = {
     "stable_diffusion": tiny_sd,
     "stable_diffusion_xl": tiny_sdxl,
-    "z_image": tiny_z_image,
-    "flux": tiny_flux,
-    "stable_diffusion_3": tiny_sd3,
-    "chroma": tiny_chroma,
-    "qwen_image": tiny_qwen_image,
-    "flux2": tiny_flux2,
-    "krea2": tiny_krea2,
+    **{name: tiny for name, tiny in TINY.items() if name != "flux2_dev"},
 }
 SMALL = ["--steps", "2", "--width", "64", "--height", "128"]
 

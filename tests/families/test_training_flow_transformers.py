@@ -1,4 +1,4 @@
-"""Real runs of a tiny Z-Image: alone, by two ranks, interrupted, with samples, a saved LoRA and a saved model."""
+"""Real runs of a tiny Z-Image and Lumina 2: alone, by two ranks, interrupted, with samples, saved LoRAs and a model."""
 
 from __future__ import annotations
 
@@ -21,19 +21,23 @@ LORA: dict[str, object] = {"method": "lora", "lora_rank": 2, "lora_alpha": 2.0, 
 
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
-    """By method, in double precision, with captions of different lengths."""
+    """In double precision, with captions of different lengths."""
     place = tmp_path_factory.mktemp("training")
     (place / "images").mkdir()
     images = draw_images(place / "images", 7)
     for number, file in enumerate(sorted(images.glob("*.txt"))):
         file.write_text(CAPTIONS[number % 3])
-    base = TINY[FAMILY](place / "base")
+    bases = {family: str(TINY[family](place / family)) for family in (FAMILY, "lumina2")}
     common = {"precision": "fp64", "max_steps": STEPS, "batch_size": 2, "global_batch_size": 4, "resolution": 64}
     return {
-        method: tiny_config(
-            images, place, family=FAMILY, base_model=str(base), run_name=f"one-{method}", **{**common, **settings}
+        name: tiny_config(
+            images, place, family=family, base_model=bases[family], run_name=f"one-{name}", **{**common, **settings}
         )
-        for method, settings in {"lora": LORA, "fine_tune": {"save_single_file": True}}.items()
+        for name, family, settings in (
+            ("lora", FAMILY, LORA),
+            ("fine_tune", FAMILY, {"save_single_file": True}),
+            ("lumina2", "lumina2", LORA),  # a mask, and another encoding of empty captions
+        )
     }
 
 
