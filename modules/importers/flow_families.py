@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from modules.config.known_models import known_model
-from modules.importers.memory import swap_rule, swapped_blocks
+from modules.importers.memory import ENCODERS, QUANTIZED, swap_rule, swapped_blocks
 from modules.importers.readers import boolean, number
 from modules.importers.report import ImportEntry
 from modules.importers.rules import (
@@ -115,12 +115,24 @@ def _fit_parts(translation: Translation) -> None:
         if part.get("part") in ("unet", "transformer", "prior"):
             kept = [{**part, "part": "transformer"}]
         else:
+            _take_encoder_weights(translation, f"parts.{number_}.weights", part)
             for name in list(part):
                 translation.withdraw(f"parts.{number_}.{name}", "text encoders of this model stay frozen")
     if kept:
         translation.data["parts"] = kept
     else:
         translation.data.pop("parts", None)
+
+
+def _take_encoder_weights(translation: Translation, target: str, part: dict[str, object]) -> None:
+    """Text encoders share one setting here, in which the last one of a model, the large one, decides."""
+    entry = next((each for each in translation.imported if each.target == target), None)
+    option = _OWN + "text_encoder_weights"
+    if entry is None or part.get("weights") not in QUANTIZED or any(e.target == option for e in translation.changed):
+        return
+    del part["weights"]
+    translation.imported.remove(entry)
+    translation.add(replace(entry, target=option, why=ENCODERS))
 
 
 def _fit_targets(translation: Translation) -> None:

@@ -12,6 +12,8 @@ from modules.importers.rules import EMPTY_VALUES, Assignment, CombinedRule, Unsu
 from modules.importers.translation import Translation
 
 ONE_SCALE: Final = "Tandem keeps one scale for each output; text encoders stay in the run's precision"
+ENCODERS: Final = "of large text encoders, with one scale for each output; those of CLIP stay in the run's precision"
+QUANTIZED: Final = ("int8", "fp8", "nf4")
 ROUNDED: Final = "small updates count on average there, because they are rounded at random"
 SET_OFFLOAD: Final = "set block_offload, a fraction of the model's blocks"
 _SWAPPED: Final = "flow_options.blocks_to_swap"  # until the family is known: `swapped_blocks`
@@ -90,3 +92,17 @@ def base_weights_rule(
         return [*found, Assignment(f"{path}.weights", weights, note, tuple(keys))]
 
     return CombinedRule(keys, "parts.0.weights", convert, note, uses)
+
+
+def encoder_weights_rule(keys: Mapping[str, object], read: Callable[[Values], str | None]) -> CombinedRule:
+    """The format of text encoders; `read` gives that of Tandem, or None if they are as usual."""
+
+    def convert(values: Values) -> list[Assignment]:
+        weights = read(values)
+        if weights is None:
+            return []
+        if weights not in QUANTIZED:
+            raise UnsupportedValueError("Tandem has int8, fp8 and nf4: set family_options.text_encoder_weights")
+        return [Assignment("flow_options.text_encoder_weights", weights, ENCODERS)]
+
+    return CombinedRule(keys, "family_options.text_encoder_weights", convert, ENCODERS)

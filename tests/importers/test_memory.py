@@ -135,6 +135,10 @@ def test_onetrainer_trains_the_transformer(tmp_path: Path) -> None:
     assert (found.part, found.train, found.weights, found.learning_rate) == ("transformer", True, "fp8", 2e-4)
     assert str(found.stop_after) == "3 epochs"
     assert not [name for name in reasons(result) if name.startswith("transformer")]
+    encoders = {"text_encoder": {"weight_dtype": "FLOAT_8", "train": False}}
+    encoders["text_encoder_2"] = {"weight_dtype": "NFLOAT_4", "train": False}
+    quantized = onetrainer(tmp_path, model_type="FLUX_DEV_1", transformer=part, **encoders)
+    assert quantized.config.family_options["text_encoder_weights"] == "nf4", "of T5; CLIP stays"
     given = {"training_method": "FINE_TUNE", "transformer": {"weight_dtype": "BFLOAT_16"}}
     rounded = onetrainer(tmp_path, **given, optimizer={"optimizer": "ADAMW", "stochastic_rounding": True})
     assert rounded.config.stochastic_rounding
@@ -147,12 +151,15 @@ def test_onetrainer_trains_the_transformer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("qtype", "weights"), [("qfloat8", "fp8"), ("int8", "int8"), ("uint4", "run")])
 def test_ai_toolkit_quantize(qtype: str, weights: str, tmp_path: Path) -> None:
-    model = {"name_or_path": "black-forest-labs/FLUX.1-dev", "arch": "flux", "quantize": True, "qtype": qtype}
+    model = {"name_or_path": "black-forest-labs/FLUX.1-dev", "arch": "flux", "quantize": True, "qtype": qtype,
+             "quantize_te": True, "qtype_te": qtype}  # fmt: skip
     process = {"type": "sd_trainer", "network": {"type": "lora", "linear": 4}, "model": model, "datasets": []}
     text = json.dumps({"job": "extension", "config": {"name": "a", "process": [process]}})
     result = imported(tmp_path, "t.json", text)
     assert [part.weights for part in result.config.parts] == [weights]
+    assert result.config.family_options.get("text_encoder_weights", "run") == weights
     assert any("model.qtype" in source for source in reasons(result)) == (weights == "run")
+    assert any("model.qtype_te" in source for source in reasons(result)) == (weights == "run")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,12 @@ def test_simple_tuner_base_model_precision(kind: str, name: str, weights: str, t
     settings = {
         "--model_type": kind, "--model_family": "flux", "--data_backend_config": "data.json",
         "--pretrained_model_name_or_path": "black-forest-labs/FLUX.1-dev", "--base_model_precision": name,
+        "--text_encoder_2_precision": name,
     }  # fmt: skip
     result = imported(tmp_path, "s.json", json.dumps(settings))
     assert [part.weights for part in result.config.parts if part.weights != "run"] == [weights] * (weights != "run")
+    is_known = name.startswith(("int8", "fp8", "nf4"))
+    assert result.config.family_options.get("text_encoder_weights", "run") == (
+        name.partition("-")[0] if is_known else "run"
+    )
     assert ("base_model_precision" in " ".join(reasons(result))) == (weights == "run" and name != "no_change")

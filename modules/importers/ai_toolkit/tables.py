@@ -6,7 +6,7 @@ from modules.config.sections.adapters import MAX_RANK
 from modules.importers import common
 from modules.importers.ai_toolkit.schedule import SCHEDULE_RULES
 from modules.importers.flow_families import AI_TOOLKIT_RULES, flow_family
-from modules.importers.memory import ONE_SCALE, base_weights_rule
+from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.readers import (
     boolean,
     choice,
@@ -145,11 +145,15 @@ def _base_weights(values: Values) -> str | None:
     return _FORMATS.get(name, name)
 
 
+def _encoder_weights(values: Values) -> str | None:
+    name = str(values["model.qtype_te"]).lower()
+    return _FORMATS.get(name, name) if boolean(values["model.quantize_te"]) else None
+
+
 _LOSSES = choice({"mse": "mse", "huber": "huber", "smooth_l1": "smooth_l1"}, "set family_options.loss")
 _FLAGS = {f"model.is_{name}": False for name in ("flux", "pixart", "auraflow", "lumina2", "v3")}
 _MODEL_KEYS = {"model.arch": None, "model.is_xl": False, "model.is_v2": False, **_FLAGS}
 _UNLOADED = "Tandem does so automatically if no text encoder is trained"
-_TEXT_ENCODERS = "text encoders stay in the run's precision, and leave memory once captions are cached"
 _NOT_HERE = "Tandem has no such objective or memory setting"
 
 PROCESS_TABLE = Table(
@@ -171,6 +175,7 @@ PROCESS_TABLE = Table(
             {"model.quantize": False, "model.qtype": "qfloat8"}, _base_weights,
             {f"network.{name}": None for name in NETWORK_NAMES}, ONE_SCALE,
         ),
+        encoder_weights_rule({"model.quantize_te": False, "model.qtype_te": "qfloat8"}, _encoder_weights),
         Rule("model.is_v_pred", "family_options.prediction_type", False, prediction_type, optional=True),
         CombinedRule(
             {"train.train_unet": True, "train.train_text_encoder": False, "train.unet_lr": None,
@@ -228,8 +233,6 @@ PROCESS_TABLE = Table(
         Unsupported("model.dtype", "parts sets the precision of frozen weights", default="float16"),
         Unsupported("model.use_text_encoder_?", "all text encoders are used", default=True),
         Unsupported("model.vae_path", "put the autoencoder into a diffusers folder"),
-        Unsupported("model.quantize_te", _TEXT_ENCODERS),
-        Unsupported("model.qtype_te", _TEXT_ENCODERS, default="qfloat8"),
         Unsupported("model.*", "Tandem does not quantise or unload weights this way"),
         Unsupported("adapter.*", "Tandem does not train such adapters"),
         Unsupported("slider.*", "Tandem does not train sliders"),

@@ -66,7 +66,8 @@ def submodule_rule(index: int, part: str) -> CombinedRule:
         if part in NETWORKS:
             is_there = part == network_section(values)
         else:
-            is_there = part != "text_encoder_2" or "XL" in str(values["model_type"]).upper()
+            kind = values["model_type"]
+            is_there = part != "text_encoder_2" or "XL" in str(kind).upper() or flow_family(kind) is not None
         return found if is_there else _absent(values, keys, part)
 
     uses = {

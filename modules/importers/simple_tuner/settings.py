@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from modules.importers import common
 from modules.importers.flow_families import SIMPLE_TUNER_RULES, flow_family
-from modules.importers.memory import ONE_SCALE, base_weights_rule
+from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
     boolean,
@@ -214,6 +214,16 @@ def _base_weights(values: Values) -> str | None:
     return "fp8" if kept == "fp8uz" else kept
 
 
+_ENCODERS = {f"text_encoder_{number}_precision": "no_change" for number in range(1, 5)}
+
+
+def _encoder_weights(values: Values) -> str | None:
+    """That of the first text encoder that is quantised: all share one setting here."""
+    names = [str(values[key] or "no_change").lower() for key in _ENCODERS]
+    kept = next((name.partition("-")[0] for name in names if name != "no_change"), None)
+    return "fp8" if kept == "fp8uz" else kept
+
+
 _PREDICTIONS = choice({"epsilon": "epsilon", "v_prediction": "v_prediction"}, "set family_options.prediction_type")
 
 TABLE = Table(
@@ -264,6 +274,7 @@ TABLE = Table(
         base_weights_rule(
             {"base_model_precision": "no_change"}, _base_weights, {"model_type": "full"}, ONE_SCALE
         ),
+        encoder_weights_rule(_ENCODERS, _encoder_weights),
         Rule("use_ema", "ema", False, boolean),
         CombinedRule(
             {"ema_decay": 0.995, "ema_update_interval": None}, "ema_decay", _ema_decay,
