@@ -27,32 +27,14 @@ class Section(BaseModel):
 
     section_title: ClassVar[str] = ""
 
-    @field_validator("*", mode="before")
+    @field_validator("*", mode="before")  # only one: pydantic examines each anew for every field when it is imported
     @classmethod
-    def _read_numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        """Number fields accept "1e-4" and reject true and false, which Python treats as 1 and 0."""
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
-        return _numbers(value, cls.model_fields[info.field_name].annotation)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _reject_control_characters(cls, value: Any, info: ValidationInfo) -> Any:
-        """No name, path or word has them; a shell script, a terminal or a log would obey them."""
-        assert info.field_name is not None
-        extra = cls.model_fields[info.field_name].json_schema_extra
-        is_long = isinstance(extra, dict) and extra.get("picks") == "long_text"
-        for text in _texts(value):
-            found = control_character(text, lines=is_long or isinstance(value, dict))
-            if found:
-                raise ValueError(f"it contains the control character {found}, which is not allowed here")
-        return value
-
-    @field_validator("*", mode="before")  # the last one is called first
-    @classmethod
-    def _reject_endless_lists(cls, value: Any) -> Any:
-        if isinstance(value, (list, tuple, dict)) and len(value) > MOST_ITEMS:
-            raise ValueError(f"it has {len(value)} items, and at most {MOST_ITEMS} are allowed")
-        return value
+        field = cls.model_fields[info.field_name]
+        _reject_endless_lists(value)
+        _reject_control_characters(value, field.json_schema_extra)
+        return _numbers(value, field.annotation)
 
 
 def setting(
@@ -112,6 +94,20 @@ def unwrap_optional(annotation: Any) -> Any:
     return annotation
 
 
+def _reject_endless_lists(value: Any) -> None:
+    if isinstance(value, (list, tuple, dict)) and len(value) > MOST_ITEMS:
+        raise ValueError(f"it has {len(value)} items, and at most {MOST_ITEMS} are allowed")
+
+
+def _reject_control_characters(value: Any, extra: Any) -> None:
+    """No name, path or word has them; a shell script, a terminal or a log would obey them."""
+    is_long = isinstance(extra, dict) and extra.get("picks") == "long_text"
+    for text in _texts(value):
+        found = control_character(text, lines=is_long or isinstance(value, dict))
+        if found:
+            raise ValueError(f"it contains the control character {found}, which is not allowed here")
+
+
 def _texts(value: Any) -> Iterator[str]:
     """The texts of a value that is validated at once; groups inside lists have validators of their own."""
     if isinstance(value, (list, tuple)):
@@ -134,6 +130,7 @@ def _nested_texts(value: Any) -> Iterator[str]:
 
 
 def _numbers(value: Any, annotation: Any) -> Any:
+    """Number fields accept "1e-4" and reject true and false, which Python treats as 1 and 0."""
     plain = unwrap_optional(annotation)
     if plain in (int, float):
         return _number(value, whole=plain is int)
