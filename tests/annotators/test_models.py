@@ -1,0 +1,173 @@
+"""Tiny captioning, tagging and mask models, through the functions that the program calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file
+from transformers import BlipForConditionalGeneration, CLIPSegForImageSegmentation, CLIPSegProcessor
+
+from modules.annotators import caption, mask
+from modules.annotators.caption import Captioner
+from modules.annotators.mask import Masker, MaskShape
+from modules.annotators.model_folder import model_folder
+from modules.annotators.tags import TagChoice, Tagger, prepared, read_tags
+from modules.config import ConfigError
+from modules.diffusion.hub.one_model import is_complete_model, required_model_files
+from tests.annotators.tiny_models import TAGS, tiny_blip, tiny_clipseg, tiny_tagger
+
+CPU = torch.device("cpu")
+IMAGES = [Image.new("RGB", (40, 30), "red"), Image.effect_noise((50, 64), 90).convert("RGB")]
+
+
+@pytest.fixture(scope="module")
+def blip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_blip(tmp_path_factory.mktemp("blip"))
+
+
+@pytest.fixture(scope="module")
+def clipseg(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_clipseg(tmp_path_factory.mktemp("clipseg"))
+
+
+def captioner(folder: Path, prompt: str = "") -> Captioner:
+    return Captioner(folder, CPU, torch.float32, prompt=prompt, max_tokens=5, name="tiny")
+
+
+def test_blip_says_what_transformers_says(blip: Path) -> None:
+    model = captioner(model_folder(str(blip), "transformers", caption.MODEL_TYPES))
+    texts = model(IMAGES)
+    reference = BlipForConditionalGeneration.from_pretrained(blip)
+    for image, text in zip(IMAGES, texts, strict=True):
+        pixels = model._processor(images=image, return_tensors="pt").pixel_values
+        made = reference.generate(pixel_values=pixels, max_new_tokens=5, do_sample=False)
+        assert text == model._processor.decode(made[0], skip_special_tokens=True).strip()
+        assert len(text.split()) >= 3
+    assert all(text.startswith("a photo of ") for text in captioner(blip, "a photo of")(IMAGES))
+
+
+def test_masks_are_onetrainers(clipseg: Path) -> None:
+    """Its formula: sigmoid, average, scale, threshold, average again, more than 0."""
+    shape = MaskShape(threshold=0.5, smooth=2, expand=3)
+    masker = Masker(
+        model_folder(str(clipseg), "transformers", mask.MODEL_TYPES), CPU, torch.float32,
+        prompts=["a cat", "dog"], shape=shape, name="tiny",
+    )  # fmt: skip
+    processor: Any = CLIPSegProcessor.from_pretrained(clipseg)
+    model = CLIPSegForImageSegmentation.from_pretrained(clipseg)
+    for image, made in zip(IMAGES, masker(IMAGES), strict=True):
+        inputs = processor(text=["a cat", "dog"], images=[image] * 2, padding="max_length", return_tensors="pt")
+        with torch.no_grad():
+            grid = model(**inputs).logits.sigmoid().amax(dim=0)
+        smooth = F.conv2d(F.pad(grid[None, None], [2] * 4, mode="replicate"), torch.full((1, 1, 5, 5), 1 / 25))
+        large = F.interpolate(smooth, (image.height, image.width), mode="bilinear")
+        white = F.conv2d((large > 0.5).float(), torch.ones(1, 1, 7, 7), padding=3) > 0
+        assert made.size == image.size
+        np.testing.assert_array_equal(np.asarray(made) > 0, white[0, 0].numpy())
+
+
+def test_shape_of_masks() -> None:
+    grid = torch.zeros(8, 8)
+    grid[2:4, 2:4] = 1.0
+    plain = MaskShape(threshold=0.49, smooth=0, expand=0).mask(grid, (80, 40))
+    assert plain.getbbox() == (20, 10, 40, 20)
+    grown = MaskShape(threshold=0.49, smooth=0, expand=5).mask(grid, (80, 40))
+    assert grown.getbbox() == (15, 5, 45, 25)
+    inverted = MaskShape(threshold=0.49, smooth=0, expand=5, invert=True).mask(grid, (80, 40))
+    assert np.array_equal(np.asarray(inverted), 255 - np.asarray(grown))
+
+
+def test_images_are_prepared_as_the_published_tagger_does() -> None:
+    image = Image.new("RGB", (4, 2), (10, 20, 30))
+    array = prepared(image, 4)
+    assert array.shape == (4, 4, 3)
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array[1:3], np.full((2, 4, 3), (30, 20, 10)))  # BGR
+    np.testing.assert_array_equal(array[[0, 3]], np.full((2, 4, 3), 255))
+    assert prepared(image, 8).shape == (8, 8, 3)
+
+
+def test_choice_of_tags() -> None:
+    known = [(name, category) for _, name, category in TAGS]
+    likely = np.array([0.1, 0.6, 0.4, 0.35, 0.9, 0.5, 0.84], dtype=np.float32)
+    assert TagChoice().tags(known, likely) == ["red dress", "o_o", "blue sky"]
+    assert TagChoice(character_threshold=0.8, with_rating=True, exclude=("Blue sky",)).tags(known, likely) == [
+        "explicit", "miss red", "red dress", "o_o",
+    ]  # fmt: skip
+    assert TagChoice(threshold=0.6, keep_underscores=True).tags(known, likely) == ["red_dress"]
+
+
+def test_tagger(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    folder = model_folder(str(tiny_tagger(tmp_path / "tagger")), "tagger")
+    tagger = Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
+    assert tagger([Image.new("RGB", (20, 20), colour) for colour in ("red", "blue", "black")]) == [
+        "miss red, red dress, o_o",
+        "blue sky",
+        "",
+    ]
+    (folder / "selected_tags.csv").write_text("tag_id,name,category,count\n1,red,0,1\n")
+    with pytest.raises(ConfigError, match="7 outputs and 1 tags"):
+        Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
+    (folder / "model.onnx").write_bytes(b"none")
+    with pytest.raises(ConfigError, match=r"model\.onnx of 'tiny' cannot be loaded"):
+        Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "tag_id,name,category,count\n1,x,9,1\n"])
+def test_lists_that_are_no_tags(tmp_path: Path, text: str) -> None:
+    (tmp_path / "selected_tags.csv").write_text(text)
+    with pytest.raises(ConfigError, match="tags"):
+        read_tags(tmp_path / "selected_tags.csv")
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        model_folder(str(folder), "transformers", caption.MODEL_TYPES)
+    return str(error.value)
+
+
+def test_models_that_are_refused(tmp_path: Path, blip: Path) -> None:
+    config = json.loads((blip / "config.json").read_text())
+    assert "has no config.json" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "has no weights" in refusal(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    assert "only as a pickled file" in refusal(tmp_path)
+    weights = (blip / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[:1000])
+    assert refusal(tmp_path).startswith("--model: ")
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    model_folder(str(tmp_path), "transformers", caption.MODEL_TYPES)
+    own_code = {"model_type": "internlmx", "auto_map": {"AutoModel": "modeling.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(own_code))
+    assert "needs Python code from its own repository (trust_remote_code), which Tandem never runs" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    assert "of the type 'bert'" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
+    assert "num_hidden_layers" in refusal(tmp_path)
+    assert "there is no folder" in refusal(tmp_path / "nowhere")
+    assert load_file(tmp_path / "model.safetensors")
+
+
+def test_files_of_one_model(tmp_path: Path) -> None:
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    others = ["config.json", "tokenizer.json", "merges.txt", "chat_template.jinja", "modeling.py", "model.onnx"]
+    index = "model.safetensors.index.json"
+    chosen = required_model_files("m", [*shards, *others, index, "pytorch_model.bin"], "transformers")
+    assert set(chosen) == {*shards, *others[:4], index}
+    assert required_model_files("m", [*others, "selected_tags.csv"], "tagger") == ["selected_tags.csv", "model.onnx"]
+    for name in (*chosen, shards[1]):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / index).write_text(json.dumps({"weight_map": {"a": shards[0], "b": shards[1]}}))
+    assert is_complete_model(tmp_path, "transformers")
+    (tmp_path / shards[1]).unlink()
+    assert not is_complete_model(tmp_path, "transformers")
