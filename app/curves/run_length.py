@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tkinter as tk
@@ -19,7 +20,7 @@ from modules.run import LaunchPlan
 SETTINGS: Final = (
     *("concepts", "validation_split", "seed", "epochs", "max_steps", "batch_size", "gradient_accumulation_steps"),
     *("global_batch_size", "drop_last", "masked_training", "enable_multi_gpu", "world_size"),
-    *("training_mode", "device", "device_ids", "num_nodes", "processes_per_node"),
+    *("training_mode", "device", "device_ids", "num_nodes", "processes_per_node", "cache_dir"),
 )
 PAUSE_MS: Final = 400  # after the last change
 TIMEOUT_S: Final = 60
@@ -68,7 +69,8 @@ def _count(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int 
     if not data.get("concepts"):
         return None, world_size
     argv = [sys.executable, "-m", "modules.data.loading.count_steps", str(world_size)]
-    text = json.dumps({**data, "concepts": absolute_concepts(data["concepts"])})
+    cache = os.path.abspath(str(data.get("cache_dir", "cache")))  # its list of images
+    text = json.dumps({**data, "concepts": absolute_concepts(data["concepts"]), "cache_dir": cache})
     try:
         done = subprocess.run(
             argv, cwd=ROOT, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False

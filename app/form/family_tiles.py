@@ -11,6 +11,7 @@ from PIL import ImageTk
 
 from app.widgets import icons, rounded_images, theme
 from app.widgets.ellipsis import fit
+from app.widgets.tooltip import Tooltip
 from modules.config.family_about import FamilyAbout
 
 _ICONS: Final = {"unet": "unet", "transformer": "layers", "other": "model"}
@@ -47,6 +48,7 @@ class FamilyTiles(tk.Canvas):
     """Arrow keys, Home and End move the focus ring; Return, Space or a click chooses: `chosen` gets the name.
 
     `typed` gets what is typed here, `moved` the upper and lower edge of the tile that gets the focus ring, in pixels.
+    A tile whose lines are cut shows them whole in a tooltip.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class FamilyTiles(tk.Canvas):
         self._focused = 0
         self._pointed = -1
         self._has_focus = False
+        self._cut: set[int] = set()  # tiles with a line that is not shown whole
         self._photos: dict[int, list[ImageTk.PhotoImage]] = {}  # Tk itself keeps no reference
         self._listen()
         theme.paint(self, bg=theme.CARD)
@@ -105,6 +108,7 @@ class FamilyTiles(tk.Canvas):
         """Draw all tiles."""
         self.delete("all")
         self._photos.clear()
+        self._cut.clear()
         if self.winfo_width() <= 1:
             return
         for place in range(len(self._tiles)):
@@ -139,14 +143,18 @@ class FamilyTiles(tk.Canvas):
         self.create_image(x, y, anchor="nw", image=panel, tags=tag)
         self.create_image(x + theme.px(_SIDE), y + theme.px(_SIDE), anchor="nw", image=icon, tags=tag)
         left = x + theme.px(2 * _SIDE + _ICON)
-        self._draw_texts(tile, left, y + theme.px(_SIDE - 2), x + width - theme.px(_SIDE // 2) - left, tag)
+        self._draw_texts(place, left, y + theme.px(_SIDE - 2), x + width - theme.px(_SIDE // 2) - left, tag)
 
-    def _draw_texts(self, tile: Tile, x: int, y: int, room: int, tag: str) -> None:
+    def _draw_texts(self, place: int, x: int, y: int, room: int, tag: str) -> None:
+        tile = self._tiles[place]
         strong, small, muted = theme.tk_font("strong"), theme.tk_font("small"), theme.resolve(theme.MUTED)
         title = fit(self, tile.title, strong, room)
         self.create_text(x, y, anchor="nw", text=title, font=strong, fill=theme.resolve(theme.TEXT), tags=tag)
-        for number, line in enumerate(tile.lines, start=1):
-            at, shown = y + theme.px(_LINE * number + 3), fit(self, line, small, room)
+        lines = [fit(self, line, small, room) for line in tile.lines]
+        if (title, *lines) != (tile.title, *tile.lines):
+            self._cut.add(place)
+        for number, shown in enumerate(lines, start=1):
+            at = y + theme.px(_LINE * number + 3)
             self.create_text(x, at, anchor="nw", text=shown, font=small, fill=muted, tags=tag)
         if tile.text:
             at = y + theme.px(_LINE + 3)
@@ -185,6 +193,7 @@ class FamilyTiles(tk.Canvas):
             self._draw_tile(before)
             self._draw_tile(place)
             self._see()
+            self._hint(place)
         return "break"
 
     def _see(self) -> None:
@@ -195,6 +204,7 @@ class FamilyTiles(tk.Canvas):
     def _choose(self, place: int) -> str:
         if 0 <= place < len(self._tiles):
             self._focused = place
+            Tooltip.of(self).hide()
             self.focus_set()
             self._chosen(self._tiles[place].name)
         return "break"
@@ -213,6 +223,16 @@ class FamilyTiles(tk.Canvas):
             tk.Misc.configure(self, {"cursor": "hand2" if place >= 0 else ""})
             self._draw_tile(before)
             self._draw_tile(place)
+            self._hint(place)
+
+    def _hint(self, place: int) -> None:
+        """The lines of a tile in a tooltip, in a moment, if they are not whole there."""
+        tooltip = Tooltip.of(self)
+        if place not in self._cut:
+            tooltip.hide()
+            return
+        tile, (left, top, _, height) = self._tiles[place], self.box(place)
+        tooltip.rest(self, "\n".join(filter(None, (tile.title, *tile.lines))), (left, top, top + height))
 
     def _key(self, event: tk.Event[tk.Misc]) -> str:
         if not event.char or not event.char.isprintable() or int(event.state) & 0xC:  # with Control or Alt

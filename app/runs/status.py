@@ -62,7 +62,10 @@ class Liveness:
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a run in one line. `fraction` (0 to 1) is None if unknown; `problem` says why the run failed."""
+    """The state of a run in one line. `fraction` (0 to 1) is None if unknown; `problem` says why the run failed.
+
+    `never_started`: none of its processes has got as far as a first step, so there is nothing to resume.
+    """
 
     kind: str
     title: str
@@ -71,11 +74,12 @@ class Status:
     is_alive: bool = False
     fraction: float | None = None
     problem: Message | None = None
+    never_started: bool = False
 
     @property
     def can_resume(self) -> bool:
         """Whether the run can be resumed."""
-        return not self.is_alive and self.kind not in {"none", "missing", "reading"}
+        return not self.is_alive and not self.never_started and self.kind not in {"none", "missing", "reading"}
 
     @property
     def has_result(self) -> bool:
@@ -115,6 +119,7 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         phase, step, finished = view.phase, view.step, None if is_old else view.finished
         position = view.position
         total = view.run_info.total_steps if view.run_info is not None else None
+        never_started = view.run_info is None and view.backup_step is None
         error, backup, last_event_at = view.error, view.backup_step, view.time
         backing_up = None if is_old else view.backing_up
     done = _fraction(position, total)
@@ -138,13 +143,15 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
             return replace(status, title=f"{status.title}, backing up step {backing_up}")
         return status
     if liveness.start_failure is not None and liveness.start_failure.time > last_event_at:
-        return Status("failed", "Did not start", "bad", "", False, done, liveness.start_failure)
+        problem = liveness.start_failure
+        return Status("failed", "Did not start", "bad", "", False, done, problem, never_started)
     if finished is not None:
         return _final_status(finished.reason, done, error or liveness.failure, backup)
     if liveness.failure is not None or error is not None:
         return Status("failed", "Failed", "bad", "", False, done, error or liveness.failure)
     if phase is None and step is None and (output := _last_lines(liveness.console)):
-        return Status("failed", "Did not start", "bad", "", False, 0.0, Message(0.0, "error", output))
+        problem = Message(0.0, "error", output)
+        return Status("failed", "Did not start", "bad", "", False, 0.0, problem, never_started)
     problem = Message(now, "error", "The process was killed, or the computer went down.", _effect_of_resume(backup))
     return Status("killed", "Terminated unexpectedly", "bad", "", False, done, problem)
 

@@ -34,8 +34,12 @@ class Tooltip:
             tk.Misc.bind(part, "<Leave>", lambda event: tooltip.hide(), add="+")
             tk.Misc.bind(part, "<ButtonPress>", tooltip._pressed, add="+")
 
-    def show(self, widget: tk.Misc, content: str) -> None:
-        """Show the text below a widget now."""
+    def rest(self, widget: tk.Misc, content: str, part: tuple[int, int, int]) -> None:
+        """Show the text in a moment, as `show` does; `hide` prevents it."""
+        self._schedule(widget, content, part)
+
+    def show(self, widget: tk.Misc, content: str, part: tuple[int, int, int] | None = None) -> None:
+        """Show the text below a widget now, or below the `part` with this left, upper and lower edge."""
         self.hide()
         if not content or not widget.winfo_viewable():
             return
@@ -56,9 +60,10 @@ class Tooltip:
         label.pack()
         window.update_idletasks()
         width, height = window.winfo_reqwidth(), window.winfo_reqheight()
-        x = min(widget.winfo_rootx(), widget.winfo_screenwidth() - width - 8)
-        below = widget.winfo_rooty() + widget.winfo_height() + theme.px(6)
-        above = widget.winfo_rooty() - height - theme.px(6)
+        left, top, bottom = part or (0, 0, widget.winfo_height())
+        x = min(widget.winfo_rootx() + left, widget.winfo_screenwidth() - width - 8)
+        below = widget.winfo_rooty() + bottom + theme.px(6)
+        above = widget.winfo_rooty() + top - height - theme.px(6)
         window.geometry(f"+{max(x, 0)}+{below if below + height < widget.winfo_screenheight() else above}")
         window.deiconify()
         window.lift()
@@ -83,12 +88,14 @@ class Tooltip:
         if (event.x_root, event.y_root) != self._pressed_at:
             self._schedule(widget, content)
 
-    def _schedule(self, widget: tk.Misc, content: str | Callable[[], str]) -> None:
+    def _schedule(
+        self, widget: tk.Misc, content: str | Callable[[], str], part: tuple[int, int, int] | None = None
+    ) -> None:
         self.hide()
 
         def due() -> None:
             self._pending = None
             if widget.winfo_exists():
-                self.show(widget, content() if callable(content) else content)
+                self.show(widget, content() if callable(content) else content, part)
 
         self._pending = (widget, widget.after(DELAY_MS, due))

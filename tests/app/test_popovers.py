@@ -181,9 +181,13 @@ def choose_tiles_by_keys_and_search(driver: Driver) -> None:
     assert driver.draft.get("family") == "qwen_image"
     driver.press("Escape", "Home", "Right", "space")
     assert driver.draft.get("family") == "flux"
+    driver.press("Right", "Left")
+    driver.wait(lambda: Tooltip.of(chooser.tiles)._showing, "the lines of FLUX.1, of which one is cut")
+    assert "Dev: non-commercial licence; schnell: Apache 2.0" in driver.text(Tooltip.of(chooser.tiles)._showing)
     x, y, *_ = chooser.tiles.box(chooser.tiles.titles.index("Z-Image"))
     chooser.tiles.event_generate("<Button-1>", x=x + 5, y=y + 5)
     assert driver.draft.get("family") == "z_image"
+    assert Tooltip.of(chooser.tiles)._showing is None
     driver.click_really(chooser.fold_button)
     assert not chooser.tiles.winfo_viewable()
 

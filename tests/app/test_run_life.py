@@ -118,10 +118,15 @@ def test_failed_start_is_read_from_its_record(images: Path, tmp_path: Path) -> N
     until(lambda: not control.is_alive and control.status().kind == "failed", "the end")
     folder.console_file.write_text("something else\n")  # what was printed does not matter
     status = control.status()
-    assert (status.title, status.can_resume) == ("Did not start", True)
+    assert (status.title, status.can_resume) == ("Did not start", False), "there is nothing to resume"
     assert status.problem is not None
     assert "resolution is 4; it must be a whole number" in status.problem.text
     assert status.problem.failure == "config"
+    control.detach()
+    folder.events_file.write_text('{"t": 1.0, "type": "started", "config": {}}\n')
+    control = RunControl(folder.path)
+    until(lambda: control.status().title == "Did not start", "the reason")
+    assert control.status().can_resume, "it has trained before"
     control.detach()
 
 

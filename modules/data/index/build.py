@@ -56,6 +56,15 @@ def in_validation_split(path_hash: NDArray[np.uint64], seed: int, share: float) 
     return to_unit_interval(hash_uint64(path_hash, seed, 0x5EED)) < share
 
 
+def newest_index(cache_dir: Path) -> Index | None:
+    """The index that was stored last; None if there is none that can be read."""
+    stored = _stored_indexes(cache_dir)
+    try:
+        return load_index(stored[0]) if stored else None
+    except DataError:
+        return None
+
+
 def check_concepts(settings: DataSettings) -> None:
     """Raises DataError unless some concept is switched on."""
     if not any(concept.enabled for concept in settings.concepts):
@@ -88,9 +97,10 @@ def _with_settings(
 
 def _previous_index(path: Path) -> Index | None:
     """The index to reuse sizes and captions from: that of these settings, else the newest."""
-    candidates = [path] if path.exists() else _stored_indexes(path.parent)[:1]
+    if not path.exists():
+        return newest_index(path.parent)
     try:
-        return load_index(candidates[0]) if candidates else None
+        return load_index(path)
     except DataError:
         return None
 

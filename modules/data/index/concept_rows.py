@@ -15,7 +15,7 @@ from modules.config import Concept
 from modules.data.index.captions import Captions, CaptionState, pack_captions
 from modules.data.index.column_store import Column
 from modules.data.index.images import IMAGE_ERRORS, describe_image_error, read_image_size, suppress_pillow_warnings
-from modules.data.index.index import Index, ProgressCallback
+from modules.data.index.index import Index, ProgressCallback, no_progress
 from modules.data.index.problems import Problem
 from modules.data.index.scan import FolderScan, mask_path
 from modules.data.rng import hash_bytes
@@ -46,6 +46,16 @@ def index_concept(
 ) -> ConceptRows:
     """Table rows for the scanned images; unusable files become problems instead of rows."""
     return _RowBuilder(scan, concept, _PreviousRows.of(previous, scan.root, number)).build(number, progress)
+
+
+def usable_images(
+    number: int, scan: FolderScan, concept: Concept, previous: Index | None, most_opened: int
+) -> NDArray[np.bool_]:
+    """bool [scanned images]: which of them `index_concept` would keep; no captions are read.
+
+    If more than `most_opened` files are not in the `previous` index, none is opened, and all of them count as usable.
+    """
+    return _RowBuilder(scan, concept, _PreviousRows.of(previous, scan.root, number)).find_usable(most_opened)
 
 
 class _PreviousRows:
@@ -81,6 +91,13 @@ class _RowBuilder:
         self.problems = list(scan.problems)
         self.caption_faults: list[Problem] = []
         self.usable = np.ones(len(self.paths), dtype=np.bool_)
+
+    def find_usable(self, most_opened: int) -> NDArray[np.bool_]:
+        file, mask = self.scan.stamps[:, 0], self.scan.stamps[:, 2]
+        if int((self.previous_row < 0).sum()) <= most_opened:
+            with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
+                self._mask_sizes(mask, self._sizes(file, pool, no_progress), pool)
+        return self.usable
 
     def build(self, number: int, progress: ProgressCallback) -> ConceptRows:
         stamps = self.scan.stamps

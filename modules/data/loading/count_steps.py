@@ -1,7 +1,8 @@
 """`python -m modules.data.loading.count_steps WORLD_SIZE`: the optimizer steps of a run, before it starts.
 
 The window runs it in a child process. Standard input is a config as JSON; the answer is {"steps": N} or
-{"error": "..."}. Files are listed but not opened, so that images which cannot be read still count.
+{"error": "..."}. Images that cannot be used are left out, as in the run: what the newest index in the cache does not
+know is opened for that, unless it is very much.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from modules.config import ConfigError, TandemError, TrainConfig, effective_batch, total_steps, validate
-from modules.data.index.build import in_validation_split
+from modules.data.index.build import in_validation_split, newest_index
+from modules.data.index.concept_rows import usable_images
 from modules.data.index.scan import scan_concept
 from modules.data.loading.order import Order, TrainingRows, balanced_repeats
 from modules.data.rng import hash_bytes
 from modules.files import FileFault, decode_json
+
+_MOST_OPENED: Final = 20_000  # images of a concept: 2 s of a CPU core
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,13 +44,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def count_steps(config: TrainConfig, world_size: int) -> int:
     """Optimizer steps of the whole run on `world_size` processes. Raises DataError if a folder cannot be listed."""
-    numbers, kept = [], []
+    numbers, kept, known = [], [], newest_index(Path(config.cache_dir))
     for number, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "train":
-            paths = scan_concept(concept, config.masked_training).paths
-            hashes = np.array([hash_bytes(path) for path in paths], dtype=np.uint64)
-            kept.append(~in_validation_split(hashes, config.seed, config.validation_split))
-            numbers.append(np.full(len(paths), number, dtype=np.int32))
+            scan = scan_concept(concept, config.masked_training)
+            hashes = np.array([hash_bytes(path) for path in scan.paths], dtype=np.uint64)
+            usable = usable_images(number, scan, concept, known, _MOST_OPENED)
+            kept.append(usable & ~in_validation_split(hashes, config.seed, config.validation_split))
+            numbers.append(np.full(len(scan.paths), number, dtype=np.int32))
     concepts = np.concatenate(numbers)[np.concatenate(kept)] if numbers else np.zeros(0, dtype=np.int32)
     rows = TrainingRows(
         np.arange(len(concepts)),

@@ -29,11 +29,14 @@ from tests.runs import ROOT
 def test_steps_are_those_of_the_order(settings: dict[str, object], tmp_path: Path) -> None:
     for number in range(23):
         write_image(tmp_path / "images" / f"{number}.png", 40 + 8 * (number % 3), 40, number)
+    for number in range(3):
+        (tmp_path / "images" / f"broken-{number}.png").write_bytes(b"no image")
     config = config_for(tmp_path / "images", cache=tmp_path / "cache", **settings)
+    before = count_steps(config, 2)  # opens every image; afterwards the index knows the good ones
     index = build_index(config, config.seed, 8, tmp_path / "cache")
     batch = config.batch_size * 2 * config.gradient_accumulation_steps
     order = make_order(index, config, config.seed, index.width > 0, batch)
-    assert count_steps(config, 2) == total_steps(config, order.steps_per_epoch)
+    assert before == count_steps(config, 2) == total_steps(config, order.steps_per_epoch)
 
 
 def test_program_answers_in_json(tmp_path: Path) -> None:
