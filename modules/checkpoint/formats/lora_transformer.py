@@ -20,6 +20,7 @@ from modules.checkpoint.formats.lora_kohya import kohya_alpha, kohya_magnitude
 from modules.checkpoint.formats.lora_weights import LoraWeights, require_tensor
 from modules.config import ConfigError
 from modules.diffusion.transformer_files.names import TABLES
+from modules.diffusion.transformer_files.tensor_forms import part_rows
 
 TRANSFORMER: Final = "transformer"
 # The last two, diffusers' names, as Qwen-Image-Lightning and DiffSynth have them: ComfyUI knows them, too.
@@ -60,7 +61,7 @@ def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[li
         if _is_swapped(layers, flat, modules[0], shapes[stem]):
             up = torch.cat(up.chunk(2)[::-1])
             magnitude = None if magnitude is None else torch.cat(magnitude.chunk(2)[::-1])
-        rows = _rows(len(modules), *shapes[stem])
+        rows = part_rows(len(modules), *shapes[stem])
         magnitudes: Sequence[Tensor | None] = [None] * len(modules) if magnitude is None else magnitude.split(rows)
         for module, part, own in zip(modules, up.split(rows), magnitudes, strict=True):
             found.append(LoraWeights(TRANSFORMER, module, down, part, alpha, own))
@@ -97,7 +98,7 @@ def _fits(family: str, layers: Mapping[str, Collection[str]], shapes: Mapping[st
             return False
         if family in ("z_image", "lumina2") and _is_lumina2(flat, rows, columns) not in (None, family == "lumina2"):
             return False
-        key_rows = _rows(3, rows, columns)[1] if len(layers[flat]) == 3 else 1
+        key_rows = part_rows(3, rows, columns)[1] if len(layers[flat]) == 3 else 1
         if key_rows < 1 or (len(layers[flat]) == 3 and rows not in (3 * key_rows, columns + 2 * key_rows)):
             return False
     return True
@@ -112,14 +113,6 @@ def _is_lumina2(flat: str, rows: int, columns: int) -> bool | None:
     if flat.endswith("_feed_forward_w2"):
         return columns == 4 * rows
     return rows == 4 * columns if "_feed_forward_w" in flat else None
-
-
-def _rows(count: int, rows: int, columns: int) -> list[int]:
-    """Of each part of a fused layer: query, key and value are equal, and in FLUX.1 as wide as the model; in Lumina 2
-    only the query is as wide."""
-    if count == 3 and columns < rows < 3 * columns:
-        return [columns] + [(rows - columns) // 2] * 2
-    return [rows // count] * count if count < 4 else [columns] * 3 + [rows - 3 * columns]
 
 
 def _is_swapped(

@@ -22,12 +22,15 @@ from modules.checkpoint.formats.oft import OftWeights
 from modules.checkpoint.formats.safetensors_file import HASH_KEY, LazyTensor, SafetensorsFile, write_safetensors
 from modules.checkpoint.formats.single_file import WEIGHT_FILES, architecture_of, name_mappers, transformer_layout_of
 from modules.config import ConfigError
-from modules.diffusion.transformer_files.names import is_transformer_file
+from modules.diffusion.transformer_files.file_layout import layout_of_file
 from modules.diffusion.transformer_files.original_name import ComponentConfig, OriginalName
+from modules.diffusion.transformer_files.tensor_forms import part_rows
+from modules.diffusion.transformer_files.whole import require_unscaled
 from modules.files import PARTIAL, remove_tree
 
 _ADVICE: Final = "Use the base model that it was trained on, or one of the same architecture."
 _MERGED_FROM: Final = "modelspec.merged_from"
+_WITH_MLP: Final = ".linear1.weight"  # of FLUX.1 and Chroma: query, key, value and the first layer of an MLP
 
 
 @dataclass(frozen=True)
@@ -129,33 +132,45 @@ def merge_into_file(
     dtype: torch.dtype | None,
     prefixes: Callable[[str], AdapterPrefixes],
 ) -> None:
-    """Write the single file `source`, in the original layout, with the adapters merged as `out`; as for a folder."""
+    """Write the single file `source`, a model of Stable Diffusion or the transformer of a flow-matching model, with the
+    adapters merged as `out`; as for a folder."""
     with SafetensorsFile(source) as weights:
         architecture = original_architecture(weights.names)
-        if not architecture:
-            if is_transformer_file(weights.names):
-                raise ConfigError(
-                    f"{str(source)!r} is a transformer without the rest of its model; --merge takes a folder.",
-                    "Make one of it first: --to diffusers --layout FOLDER, and --to single_file of what is merged.",
-                )
-            what = DESCRIPTIONS[detect_file_type(weights.names)]
-            raise ConfigError(
-                f"{str(source)!r} is {what}; --merge takes a whole Stable Diffusion 1, 2 or XL model.",
-                "Give the base model first, and the LoRA after --merge.",
-            )
-        mappers = name_mappers(architecture)
-        names = prefixes(SDXL if architecture.endswith("XL") else "stable-diffusion")
-        config = _unet_config(weights.names)
+        find, names = _names_of(weights, architecture, prefixes)
         edits: dict[str, list[_Edit]] = {}
         for merge in merges:
             for adapter in read_adapter(merge.file, names):
-                original = mappers[adapter.submodule](f"{module_in_file(adapter)}.weight", config)
+                original = find(adapter)
                 name = "" if original is None else original.name
                 _require(merge.file, adapter, _part_shape(weights, original))
                 edits.setdefault(name, []).append(_Edit(adapter, merge.scale, original))
         titles = [weights.metadata.get(_MERGED_FROM) or weights.metadata.get("modelspec.title") or source.stem]
         metadata = {**weights.metadata, _MERGED_FROM: ", ".join([*titles, *(merge.file.stem for merge in merges)])}
         write_safetensors(out, _lazy_tensors(weights, edits, dtype), metadata | {HASH_KEY: ""})
+
+
+def _names_of(
+    weights: SafetensorsFile, architecture: str, prefixes: Callable[[str], AdapterPrefixes]
+) -> tuple[Callable[[AdapterWeights], OriginalName | None], AdapterPrefixes]:
+    """Where an adapted weight is in the file, and the adapter prefixes of its model. Raises ConfigError if it is none.
+
+    `architecture` is that of a whole model; empty for a transformer.
+    """
+    if architecture:
+        mappers = name_mappers(architecture)
+        config = _unet_config(weights.names)
+        names = prefixes(SDXL if architecture.endswith("XL") else "stable-diffusion")
+        return lambda adapter: mappers[adapter.submodule](f"{module_in_file(adapter)}.weight", config), names
+    layout = layout_of_file(weights.names) if detect_file_type(weights.names) != "lora" else None
+    if layout is None:
+        what = DESCRIPTIONS[detect_file_type(weights.names)]
+        raise ConfigError(
+            f"{str(weights.path)!r} is {what}; --merge takes a model of Stable Diffusion 1, 2 or XL, or the "
+            "transformer of a flow-matching model.",
+            "Give the base model first, and the LoRA after --merge.",
+        )
+    require_unscaled(weights)
+    return lambda adapter: layout.find(f"{adapter.module}.weight"), prefixes(layout.architecture)
 
 
 def _lazy_tensors(
@@ -174,7 +189,9 @@ def _merged(weights: ComponentWeights | SafetensorsFile, name: str, edits: Seque
     whole = weights.read(name).double()
     for edit in edits:
         part = _part(whole, edit.original)
-        part.copy_(merged_weight(part, edit.adapter, edit.scale))
+        is_swapped = edit.original is not None and edit.original.form == "swapped"
+        merged = merged_weight(_swapped(part) if is_swapped else part, edit.adapter, edit.scale)
+        part.copy_(_swapped(merged) if is_swapped else merged)
     if not bool(whole.isfinite().all()):
         raise ConfigError(
             f"The merged weight {name!r} contains numbers that are not finite.",
@@ -186,8 +203,14 @@ def _merged(weights: ComponentWeights | SafetensorsFile, name: str, edits: Seque
 def _part(tensor: Tensor, original: OriginalName | None) -> Tensor:
     """The view of a stored tensor that is the weight of one module of diffusers."""
     if original is not None and original.part is not None:
-        return tensor.chunk(3)[original.part]
+        count = 4 if original.name.endswith(_WITH_MLP) else 3
+        parts: Sequence[Tensor] = tensor.split(part_rows(count, len(tensor), tensor.shape[1]))
+        return parts[original.part]
     return tensor.T if original is not None and original.form == "transposed" else tensor
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    return torch.cat(tensor.chunk(2)[::-1])
 
 
 def _part_shape(weights: SafetensorsFile, original: OriginalName | None) -> Sequence[int] | None:

@@ -29,6 +29,16 @@ def is_of_shape(original: OriginalName, shape: tuple[int, ...], stored: tuple[in
     return original_shape(original, shape) == stored or (original.form == "conv" and shape == stored)
 
 
+def part_rows(count: int, rows: int, columns: int) -> list[int]:
+    """Of each of `count` parts of a fused layer's weight [rows, columns].
+
+    Query, key and value are equal, and in FLUX.1 as wide as the model; in Lumina 2 only the query is as wide.
+    """
+    if count == 3 and columns < rows < 3 * columns:
+        return [columns] + [(rows - columns) // 2] * 2
+    return [rows // count] * count if count < 4 else [columns] * 3 + [rows - 3 * columns]
+
+
 def to_original(original: OriginalName, tensors: Sequence[Tensor]) -> Tensor:
     """The original tensor of diffusers' one, or of all its parts."""
     if original.form in ("conv", "flat"):

@@ -89,11 +89,7 @@ def _require_whole(
     for name in source.names:
         if name in names or name.removeprefix(PREFIX) in _UNUSED or name.startswith(_OTHER_COMPONENTS):
             continue
-        if _SCALE.search(name):
-            raise ConfigError(
-                f"{str(source.path)!r} is quantised: its weights are to be multiplied by {name!r} and others.",
-                "Use the file in bf16 or fp16 of the same model.",
-            )
+        require_unscaled(source)
         raise ConfigError(
             f"{str(source.path)!r} has {name!r}, for which {layout} has no place{of_family(source)}.",
             SAME_ARCHITECTURE,
@@ -113,6 +109,16 @@ def _require_whole(
                 f"{str(source.path)!r}: {name!r} has {source.shape(name)[0]} rows, but {layout} requires {count}.",
                 SAME_ARCHITECTURE,
             )
+
+
+def require_unscaled(source: SafetensorsFile) -> None:
+    """Raises ConfigError for a quantised file, in which a weight is what is stored times its scale."""
+    own = (name for name in source.names if not name.startswith(_OTHER_COMPONENTS))
+    if scale := next((name for name in own if _SCALE.search(name)), None):
+        raise ConfigError(
+            f"{str(source.path)!r} is quantised: its weights are to be multiplied by {scale!r} and others.",
+            "Use the file in bf16 or fp16 of the same model.",
+        )
 
 
 def of_family(source: SafetensorsFile) -> str:

@@ -71,6 +71,14 @@ def test_a_merged_lora_is_what_diffusers_fuses_and_is_extracted_again(family: st
     assert kept
     assert all((out / path.relative_to(folder)).read_bytes() == path.read_bytes() for path in kept)
 
+    single, same = tmp_path / "single.safetensors", tmp_path / "same.safetensors"
+    assert convert(folder, single, "--to", "single_file") == 0
+    assert convert(single, tmp_path / "both.safetensors", "--merge", lora, "--lora_scale", 0.7) == 0
+    assert convert(out, same, "--to", "single_file") == 0
+    of_file, of_folder = load_file(tmp_path / "both.safetensors"), load_file(same)
+    assert of_file.keys() == of_folder.keys()
+    assert all(torch.equal(tensor, of_folder[name]) for name, tensor in of_file.items())
+
     if family not in ("z_image", "flux2"):
         return
     assert convert(folder, tmp_path / "own.safetensors", "--extract", out, "--rank", 2) == 0
@@ -125,9 +133,6 @@ def test_loras_of_flow_models_keep_diffusers_names(
     assert load_file(tmp_path / "small.safetensors").keys() == load_file(out).keys() == load_file(lora).keys()
     assert convert(lora, tmp_path / "x.safetensors", "--to", "kohya") == 2
     assert "no names (it belongs to the family flux). ComfyUI reads diffusers' names" in capsys.readouterr().err
-    assert convert(flow("flux"), tmp_path / "flux.safetensors", "--to", "single_file") == 0
-    assert convert(tmp_path / "flux.safetensors", tmp_path / "x.safetensors", "--merge", lora) == 2
-    assert "is a transformer without the rest of its model" in capsys.readouterr().err
     text_encoder = {f"lora_te1_text_model.lora_{side}.weight": torch.ones(2, 2) for side in ("up", "down")}
     save_file(text_encoder, tmp_path / "clip.safetensors")
     assert convert(flow("flux"), tmp_path / "x", "--merge", tmp_path / "clip.safetensors") == 2

@@ -106,7 +106,7 @@ def test_half_precision_stays_unless_asked_otherwise(sd: Path, tmp_path: Path) -
         (["SD", "OUT", "--merge", "WIDE"], r"unet\.conv_in of the shape [8, 81], but the model has one of the shape"),
         (["SD", "OUT", "--merge", "STRANGE"], "unet.my.layer of the shape [8, 4], but the model has no such layer"),
         (["FILE", "OUT.safetensors", "--merge", "STRANGE"], "but the model has no such layer"),
-        (["WIDE", "OUT.safetensors", "--merge", "WIDE"], "is a LoRA; --merge takes a whole"),
+        (["WIDE", "OUT.safetensors", "--merge", "WIDE"], "is a LoRA; --merge takes a model of Stable"),
         (["SD", "OUT.safetensors", "--merge", "WIDE"], "a merged diffusers folder is a folder"),
         (["SD", "OUT", "--merge", "none.safetensors"], "There is no file"),
         (["SD", "OUT", "--merge", "PICKLE"], "is a pickle"),
