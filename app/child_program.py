@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from modules import ROOT
@@ -14,17 +15,17 @@ from modules.files import FileFault, read_bytes
 
 
 class ChildProgram:
-    """Runs `script` with `arguments`; `log` is the file for its output."""
+    """Runs `script` with `arguments`; `log` is the file for its output, of errors too unless `errors` is given."""
 
-    def __init__(self, script: Path, arguments: Sequence[str], log: Path) -> None:
+    def __init__(self, script: Path, arguments: Sequence[str], log: Path, errors: Path | None = None) -> None:
         self._log = log
-        # a file, not a pipe, which would block the program unless read
-        with log.open("wb") as output:
+        # files, not pipes, which would block the program unless read
+        with ExitStack() as files:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=files.enter_context(log.open("wb")),
+                stderr=files.enter_context(errors.open("wb")) if errors else subprocess.STDOUT,
                 start_new_session=sys.platform != "win32",
             )
 

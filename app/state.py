@@ -17,6 +17,7 @@ from app.runs.control import RunControl
 from modules.run import RunFolder
 
 if TYPE_CHECKING:
+    from app.annotate.job import AnnotateJob
     from app.generate.job import GenerateJob
     from app.tools.job import ModelJob
 
@@ -50,6 +51,7 @@ class AppState:
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
         self.actions: RunStarter  # set by the run bar, which is built before any section
+        self.annotate_job: AnnotateJob | None = None  # as generate_job
         self.model_job: ModelJob | None = None  # as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
         self.advanced = preferences.advanced

@@ -20,6 +20,7 @@ from modules.files import FileFault
 _FILTER_PAUSE_MS = 150
 
 
+_ANNOTATE: Final = "Have captions, tags or masks proposed for the folder of the selected image"
 _FILTERS: Final = {
     "all": "All images",
     "caption": "Without a caption",
@@ -57,6 +58,8 @@ class ImageBrowser(tk.Frame):
         self.bar = bar = frame(self)
         bar.pack(fill="x", pady=(0, theme.px(theme.UNIT)))
         Button(bar, "Find and replace", self._toggle_replacing, bg=theme.CARD).pack(side="right")
+        annotate = Button(bar, "Caption", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE)
+        annotate.pack(side="right", padx=(0, theme.UNIT))
         self.filter = Entry(bar, lambda _: self._schedule_filter(), width=220, placeholder="Filter by name or caption")
         self.filter.pack(side="left")
         kinds = list(_FILTERS)
@@ -115,6 +118,12 @@ class ImageBrowser(tk.Frame):
             self.kind.show("all")
             self.show_only("")
         return self.grid_view.select(file)
+
+    @property
+    def folder(self) -> Path | None:
+        """The concept's folder of the selected image."""
+        image = self.grid_view.selected_image
+        return image.file.parents[image.relative.count("/")] if image is not None else None
 
     def show_only(self, query: str) -> None:
         """Set the filter text."""

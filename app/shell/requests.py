@@ -61,6 +61,12 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
         if state.run is not None:
             window.sections["generate"].use_run(state.run.folder)
 
+    def annotate() -> None:
+        folder = window.sections["data"].pages.browser.folder
+        window.show_section("tools")
+        window.sections["tools"].open_page("annotate")
+        window.sections["tools"].pages["annotate"].offer(folder)
+
     requests: dict[str, Callable[[], None]] = {
         "MultiNode": open_multi_node,
         "Preflight": open_preflight,
@@ -70,6 +76,7 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
         "ShowLog": show_log,
         "ShowResult": show_result,
         "GenerateWithRun": generate_with_run,
+        "Annotate": annotate,
     }
     for name, action in requests.items():
         root.bind_all(f"<<{name}>>", lambda event, action=action: action())  # type: ignore[misc]

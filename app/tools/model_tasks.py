@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from modules.config.sections.adapters import MAX_RANK
 
-Kind = Literal["any", "file", "folder", "save", "choice", "integer", "number", "switch"]
+Kind = Literal["any", "file", "folder", "save", "choice", "integer", "number", "switch", "text"]
 AS_IS: Final = "as in the file"
 _MODEL: Final = "A diffusers folder or a .safetensors file."
 _LORA: Final = "A LoRA in a .safetensors file."
@@ -19,7 +19,7 @@ STRONGEST: Final = 100.0  # strength of a LoRA, as in scripts/common.py
 
 @dataclass(frozen=True)
 class ToolField:
-    """One field of a task: `name` is unique in it; `only_for` are values of its field `to` for which it counts."""
+    """One field of a task: `name` is unique in it; it counts if the field `decided_by` has a value of `only_for`."""
 
     name: str
     title: str
@@ -29,17 +29,19 @@ class ToolField:
     choices: Mapping[str, str] | None = None  # value -> title
     is_required: bool = False
     only_for: tuple[str, ...] = ()
+    decided_by: str = "to"
+    details: Mapping[str, str] | None = None  # value -> what it means, below its title
 
 
 @dataclass(frozen=True)
 class ModelTask:
-    """One thing that can be done with model files."""
+    """One thing that a page can do; `suffix` is that of the suggested name of the result."""
 
     name: str
     title: str
     about: str
     fields: tuple[ToolField, ...]
-    suffix: str  # of the suggested name of the result
+    suffix: str = ""
 
 
 _NUMBERS: Final = {AS_IS: "As in the file", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
@@ -82,7 +84,7 @@ TASKS: Final[tuple[ModelTask, ...]] = (
         "Merge a LoRA",
         "Makes one or two LoRAs part of a model.",
         (
-            ToolField("source", "Model", "any", f"{_MODEL} A flow-matching model must be a folder.", is_required=True),
+            ToolField("source", "Model", "any", f"{_MODEL}", is_required=True),
             ToolField("lora", "LoRA", "file", _LORA, is_required=True),
             ToolField("scale", "Strength", "number", "1 as trained, 0 none.", "1", is_required=True),
             ToolField("lora2", "Second LoRA", "file", f"{_LORA} May stay empty."),
@@ -119,7 +121,7 @@ TASKS: Final[tuple[ModelTask, ...]] = (
 
 def applies(field: ToolField, values: Mapping[str, str]) -> bool:
     """Whether the field counts under the other values."""
-    return not field.only_for or values.get("to") in field.only_for
+    return not field.only_for or values.get(field.decided_by) in field.only_for
 
 
 def faults(task: ModelTask, values: Mapping[str, str]) -> dict[str, str]:

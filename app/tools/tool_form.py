@@ -92,7 +92,12 @@ class ToolForm(tk.Frame):
             return switch
         if field.choices is not None:
             menu = Menu(
-                area, tuple(field.choices), lambda value: self._edited(field.name), titles=field.choices, width=280
+                area,
+                tuple(field.choices),
+                lambda value: self._edited(field.name),
+                titles=field.choices,
+                details=field.details,
+                width=280,
             )
             menu.show(field.default)
             menu.pack(side="left")
@@ -106,7 +111,8 @@ class ToolForm(tk.Frame):
             browse.pack(side="right", padx=(4, 0))
             entry.pack(side="left", fill="x", expand=True)
         else:
-            entry.pack(side="left")
+            is_long = field.kind == "text"
+            entry.pack(side="left", fill="x" if is_long else "none", expand=is_long)
         return entry
 
     def _browse(self, field: ToolField) -> None:

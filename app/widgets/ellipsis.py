@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import tkinter as tk
+from typing import Final
 
 from app.widgets import theme
+
+_LONGEST: Final = 2000  # characters that are wrapped: more are never in sight
 
 
 def truncate(text: str, max_length: int) -> str:
@@ -29,3 +32,25 @@ def fit(widget: tk.Misc, text: str, font: theme.Font, room: int, *, at_start: bo
         middle = (low + high + 1) // 2
         low, high = (middle, high) if width(shortened(middle)) <= room else (low, middle - 1)
     return shortened(low)
+
+
+def fit_lines(widget: tk.Misc, text: str, font: theme.Font, room: int, most: int) -> str:
+    """The text in at most `most` lines of `room` pixels, the last one shortened with an ellipsis if need be."""
+
+    def width(part: str) -> int:
+        return int(widget.tk.call("font", "measure", font, part))
+
+    lines: list[str] = []
+    for paragraph in text[:_LONGEST].splitlines():
+        line = ""
+        for word in paragraph.split():
+            longer = f"{line} {word}".lstrip()
+            if line and width(longer) > room:
+                lines.append(line)
+                line = word
+            else:
+                line = longer
+        lines.append(line)
+    if len(lines) > most:
+        lines[most - 1 :] = [" ".join(lines[most - 1 :])]
+    return "\n".join(fit(widget, line, font, room) for line in lines)

@@ -49,9 +49,12 @@ class Menu(Box):
             self._value = value
             self.draw()
 
-    def set_choices(self, values: Sequence[str]) -> None:
-        """Replace the list of values."""
+    def set_choices(self, values: Sequence[str], titles: Mapping[str, str] | None = None) -> None:
+        """Replace the list of values and, if given, their titles."""
         self.choices = tuple(values)
+        if titles is not None:
+            self._titles = titles
+            self.draw()
 
     def value(self) -> str:
         """The chosen value."""
