@@ -22,6 +22,7 @@ from scripts.common import (
 prepare_program()
 
 from modules.config import TandemError, TrainConfig, resolve_config, save_config
+from modules.config.family_files import family_names
 from modules.config.file_access import set_file_access
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import echo
@@ -31,6 +32,7 @@ from modules.run.folder.folder_guard import remove_unstarted_run
 from modules.run.folder.resume import check_resume, folder_to_resume, former_config
 from modules.run.folder.run_folder import check_run_name_free
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
+from modules.run.hosts.measuring import own_place
 from modules.run.hosts.stop_from_stdin import stop_at_line_of_stdin
 from modules.run.join.client import join_run
 from modules.run.join.join_line import join_line_from_config
@@ -76,10 +78,11 @@ def _main(arguments: list[str] | None) -> int:
             return run_supervised(RunFolder(Path(options.run_folder)), options)
         if options.join is not None:
             questions = (ask_about_path, ask_about_code) if is_interactive() else ()
-            line = join_line(options, token)
-            if options.stop_from_stdin:  # after the token, which comes the same way
-                stop_at_line_of_stdin()
-            return join_run(line, echo, *questions)
+            with own_place(os.environ) as own:
+                line = join_line(options, token, own)
+                if options.stop_from_stdin:  # after the token, which comes the same way
+                    stop_at_line_of_stdin()
+                return join_run(line, echo, *questions)
         config = config_of(options)
         options.token = token_of(config, options, token)
         rank_env = read_rank_env(os.environ, config.initial_port)
@@ -179,9 +182,11 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     """One rank under torchrun or srun: rank 0 creates the run folder and shares its path."""
     quieten_torch(os.environ)
     from modules.distributed import open_store
+    from modules.training.deferred_compiler import defer_compiler
     from modules.training.run_location import shared_run_folder
     from modules.training.worker import run_worker
 
+    defer_compiler()
     set_network_interfaces(os.environ, rank_env.master_addr)
     note = check_gpus_of_step(os.environ, config.distributed_backend)
     if note and rank_env.rank == 0:
@@ -197,13 +202,16 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
 
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
     """A process started by the supervisor: one rank, the only process, or the one that spawns the ranks."""
+    config = resolve_config(options.config, options.set)
     with quick_imports():
+        from modules.training.deferred_compiler import defer_compiler
         from modules.training.worker import run_worker, spawn_workers, supervised_by_us
 
         if options.spawn is None:
-            import_module("torch._dynamo")  # torch's optimizers do in the first step
+            defer_compiler()
+            if config.family in family_names():  # whose libraries take seconds
+                import_module(f"modules.families.{config.family}")
 
-    config = resolve_config(options.config, options.set)
     if options.spawn is not None:
         return spawn_workers(config, folder, int(options.spawn), int(options.port), options.resume)
     rank_env = read_rank_env(os.environ, config.initial_port)

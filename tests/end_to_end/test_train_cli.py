@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.ports import free_port
 from tests.runs import ROOT, Run, run_command
 
 SCRIPT = str(ROOT / "examples" / "train_cli.py")
+# Each takes seconds to import, in every rank.
+LEFT_OUT = {"torch._dynamo.config", "diffusers", "transformers", "peft", "accelerate", "matplotlib", "sympy"}
 
 
 @pytest.mark.slow
@@ -42,10 +45,17 @@ def test_two_ranks_and_a_resume(tmp_path: Path) -> None:
     assert run.state.position.world_size == 2
     assert run.state.position.step == 2
     assert run.events("validation")
-    again = run_command([sys.executable, SCRIPT, "--resume", "--output-dir", str(tmp_path / "runs"), "--epochs", "2"])
+    again = run_command(
+        [sys.executable, SCRIPT, "--resume", "--output-dir", str(tmp_path / "runs"), "--epochs", "2"],
+        PYTHONPROFILEIMPORTTIME="1",
+    )
     assert again.returncode == 0, again.stdout + again.stderr
     assert run.state.position.step == 4
     assert "Resuming at step 2 (the backup was made by 2 ranks)." in again.stdout
+    imports = (run.folder.log_dir / "launcher.txt").read_text()
+    imported = set(re.findall(r"\| +([\w.]+)$", imports, re.MULTILINE))
+    assert {"torch", "modules.training.worker"} <= imported
+    assert imported & LEFT_OUT == set()
 
 
 def test_a_wrong_value_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
