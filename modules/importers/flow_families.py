@@ -34,7 +34,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "z_image": ("z_image", "zimage", "z_image_turbo"),
     "qwen_image": ("qwen", "qwen_image"),
     "krea2": ("krea2", "krea_2"),
-    "lumina2": ("lumina2", "lumina_2"),
+    "lumina2": ("lumina2", "lumina_2", "lumina"),
     "stable_diffusion_3": ("sd3", "sd35", "sd3_5", "v3", "stable_diffusion_3", "stable_diffusion_35"),
 }
 FLOW_FAMILIES: Final = frozenset(_NAMES)

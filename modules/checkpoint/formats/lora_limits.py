@@ -9,7 +9,7 @@ Alpha: in diffusers' layout it is in the header, which ComfyUI (comfy/weight_ada
 without a tensor `alpha` they take 1 for alpha / rank.
 
 Names: ComfyUI (comfy/lora.py, model_lora_keys_unet; comfy/utils.py, flux_to_diffusers) knows diffusers' names of all
-layers of the flow-matching transformers but a few of FLUX.2 and Chroma, whose part of a LoRA it leaves out.
+layers of flow-matching transformers but Lumina 2's and a few of FLUX.2 and Chroma, whose part is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Final
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, LoraWeights, has_kohya_names
 
 _UNKNOWN_TO_COMFYUI: Final = re.compile(
-    r"(^|\.)((double|single)_stream_modulation\w*|time_guidance_embed|distilled_guidance_layer)\."
+    r"(^|\.)((double|single)_stream_modulation\w*|time_guidance_embed|distilled_guidance_layer)\.|"
+    r"(layers|_refiner)\.\d+\.(attn\.|feed_forward\.linear_|norm1\.)"  # Lumina 2's in diffusers, not in its own code
 )
 
 
