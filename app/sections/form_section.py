@@ -10,14 +10,13 @@ from app.form.field import Field
 from app.form.item_list import ItemList, ItemListSpec
 from app.sections import SECTIONS
 from app.state import AppState
-from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.buttons import frame, text
 from app.widgets.scroll import Scroll
 from modules.config import Option, TrainConfig, options
 
 
-class FormSection(ctk.CTkFrame):
+class FormSection(tk.Frame):
     """The cards of one section. While hidden it draws nothing; `show` catches up."""
 
     name = ""
@@ -26,7 +25,8 @@ class FormSection(ctk.CTkFrame):
     master_switch = ""  # while it is off, only what depends on it and was changed is shown
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
-        super().__init__(parent, fg_color=theme.WINDOW, bg_color=theme.WINDOW, corner_radius=0)
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.WINDOW)
         self.state = state
         self.shown = False
         self._forced: set[str] = set()  # advanced settings that were jumped to stay visible

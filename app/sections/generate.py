@@ -17,7 +17,6 @@ from app.generate.settings import check, row_length
 from app.open_path import show_folder
 from app.sections import SECTIONS
 from app.state import AppState
-from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, frame, popup_menu, text, wrap_within
 from app.widgets.progress_bar import ProgressBar
@@ -37,13 +36,14 @@ _TONES: Final[dict[Tone, theme.Colour]] = {
 }
 
 
-class Section(ctk.CTkFrame):
+class Section(tk.Frame):
     """Polls the process while the section exists: it goes on while another section is shown."""
 
     name = "generate"
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
-        super().__init__(parent, fg_color=theme.WINDOW, bg_color=theme.WINDOW, corner_radius=0)
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.WINDOW)
         self.state = state
         self.job = state.generate_job = state.generate_job or GenerateJob()
         self.history = History.load()

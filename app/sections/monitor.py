@@ -15,7 +15,6 @@ from app.monitor.waiting import WaitingCard
 from app.runs.status import Status
 from app.sections import SECTIONS
 from app.state import AppState
-from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.buttons import Button, Segments, add_tooltip, card, frame, text
 from app.widgets.ellipsis import truncate
@@ -46,13 +45,14 @@ TABS: Final = {
 _WITHOUT_RUN: Final = ("runs", "queue")
 
 
-class Section(ctk.CTkFrame):
+class Section(tk.Frame):
     """Only the visible page is refreshed."""
 
     name = "monitor"
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
-        super().__init__(parent, fg_color=theme.WINDOW, bg_color=theme.WINDOW, corner_radius=0)
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.WINDOW)
         self.state = state
         self.shown = False
         self.pages: dict[str, Page] = {}

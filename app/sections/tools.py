@@ -8,25 +8,26 @@ from typing import Any, Final
 
 from app.sections import SECTIONS
 from app.state import AppState
-from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.buttons import Segments, frame, text
 
 # page -> its title, its module and class; each is built when it is first shown
 PAGES: Final = {
     "models": ("Model files", "app.tools.models_page", "ModelsPage"),
+    "annotate": ("Captions and masks", "app.annotate.page", "AnnotatePage"),
     "duplicates": ("Near-duplicates", "app.tools.duplicates_page", "DuplicatesPage"),
     "preview": ("Preview as trained", "app.tools.preview_page", "PreviewPage"),
 }
 
 
-class Section(ctk.CTkFrame):
+class Section(tk.Frame):
     """The pages, chosen at the top."""
 
     name = "tools"
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
-        super().__init__(parent, fg_color=theme.WINDOW, bg_color=theme.WINDOW, corner_radius=0)
+        super().__init__(parent, borderwidth=0, highlightthickness=0)
+        theme.paint(self, bg=theme.WINDOW)
         self.state = state
         self.pages: dict[str, Any] = {}
         self.page = ""
