@@ -95,12 +95,12 @@ class Monkey:
     def __init__(self, home: Path, chance: random.Random) -> None:
         self._home, self._chance = home, chance
         self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "TANDEM_"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "TANDEM_", "PYTHON"))},
             "HOME": str(home),
             "TMPDIR": str(home),
             "MONKEY_HOME": str(home),
             "PYTHONPATH": str(home / "guard"),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPYCACHEPREFIX": str(home / "compiled"),  # the program's own folders cannot be written
             "TANDEM_CONFIG_DIR": str(home / "preferences"),
             "BROWSER": "true",
             "OMP_NUM_THREADS": "1",
