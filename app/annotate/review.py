@@ -89,7 +89,7 @@ class Review(tk.Frame):
         self.status.configure(text=job.status.text)
         self._show_install(job.status.text if job.status.tone == "bad" else "")
         self.stop_button.configure(state="normal" if job.is_running and not job.is_stopping else "disabled")
-        self.list.is_enabled = not job.is_written and job.work == "propose"
+        self.list.is_enabled = not job.is_written and (job.work == "propose" or not job.is_running)
         for button in (self.all_button, self.none_button):
             button.configure(state="normal" if self.list.is_enabled and job.rows else "disabled")
         self.write_button.configure(

@@ -15,5 +15,5 @@ SECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "output": ("Output", "Where results go and how often to back up."),
     "monitor": ("Monitor", "The run: its curves, samples, GPUs and log."),
     "generate": ("Generate", "Images from any model or LoRA, without a run."),
-    "tools": ("Tools", "Model files, near-duplicates, images as training sees them."),
+    "tools": ("Tools", "Model files, captions and masks, near-duplicates, previews."),
 }

@@ -30,7 +30,7 @@ SHORTCUTS: Final = (
     )),
     ("Lists", (
         ("Insert", "Add an item"), ("Delete", "Remove"), ("Ctrl+D", "Duplicate"), ("Alt+Up  Alt+Down", "Move"),
-        ("Space", "On or off"),
+        ("Space", "On or off"), ("F2", "Edit a proposed caption"),
     )),
     ("Training", (
         ("F5", "Train"), ("F4", "Add to queue"), ("Ctrl+F5", "Resume"), ("Shift+F5", "Stop; again: force stop"),
