@@ -130,7 +130,7 @@ def list_sets(options: argparse.Namespace, reporter: Reporter) -> int:
     for each in sets:
         try:
             header = each.header()
-            count = len(each.read())
+            count = sum(proposal.is_wanted for proposal in each.read().values())
         except ConfigError as error:
             reporter.send(Message(note=str(error)))
             continue

@@ -12,9 +12,10 @@
 - `{"finished": N}`: this many images have a proposal; then, without `--review`, what `apply` prints.
 
 `apply` prints `{"image": ..., "error": "..."}` for each proposal that is not written, then
-`{"written": N, "unchanged": K}`; `undo` the same with `{"undone": N, "left": K}`. `list` prints a line for each set:
-`{"proposals": "PATH", "task": ..., "folder": ..., "model": ..., "state": "proposed" or "written", "made": seconds since
-1970, "images": N}`. Whatever fails ends with `{"failed": "one sentence", "advice": "what to try"}` and an exit code.
+`{"written": N, "unchanged": K}`; `undo` the same with the file in place of the image, then `{"undone": N, "left": K}`.
+`list` prints a line for each set: `{"proposals": "PATH", "task": ..., "folder": ..., "model": ..., "state": "proposed"
+or "written", "made": seconds since 1970, "images": number of proposals}`. Whatever fails ends with
+`{"failed": "one sentence", "advice": "what to try"}` and an exit code.
 
 The program may be ended at any time: what is proposed is on disk before it is printed, and the same command goes on.
 """

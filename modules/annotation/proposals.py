@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -133,11 +133,12 @@ class ProposalSet:
         number = 1
         while True:
             found = cls(folder / (stem if number == 1 else f"{stem}-{number}"))
-            if not found.path.exists():
+            if not (found.path / _SET).exists():  # new, or its program was killed before the first proposal
                 found._make(header.model_copy(update={"made": time.time()}))
                 return found
-            if found.state == "proposed" and found.header().key == header.key:
-                return found
+            with suppress(ConfigError):  # of a damaged one, which stays
+                if found.state == "proposed" and found.header().key == header.key:
+                    return found
             number += 1
 
     def header(self) -> Header:
@@ -209,7 +210,7 @@ class ProposalSet:
             yield
 
     def _make(self, header: Header) -> None:
-        (self.path / MASKS).mkdir(parents=True)
+        (self.path / MASKS).mkdir(parents=True, exist_ok=True)
         partial = self.path / f"{_SET}.partial"
         with os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as file:
             json.dump(header.model_dump(), file, indent=1)

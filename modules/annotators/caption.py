@@ -8,11 +8,12 @@ from typing import Any, Final, cast
 
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from modules.annotators.annotator import MOST_PIXELS_A_SIDE
 from modules.annotators.model_folder import loading, moved
+from modules.annotators.processor import load_processor
 from modules.config import ConfigError
 from modules.diffusion.quiet_libraries import quiet_libraries
 
@@ -33,7 +34,7 @@ class Captioner:
         """Raises ConfigError if the model cannot be loaded."""
         self._device, self._dtype, self._max_tokens = device, dtype, max_tokens
         with loading(name):
-            self._processor: Any = cast(Any, AutoProcessor).from_pretrained(folder, local_files_only=True)
+            self._processor = load_processor(folder)
             self._model: Any = cast(Any, AutoModelForImageTextToText).from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )

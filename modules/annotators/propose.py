@@ -15,7 +15,8 @@ from modules.annotation.combine import png
 from modules.annotators.annotator import Annotator
 from modules.annotators.select import FoundImage, read_image
 from modules.config import TandemError
-from modules.files import FileFault, open_for_writing
+from modules.diffusion.base_model_files import LIBRARY_ERRORS, first_line
+from modules.files import FileFault, open_for_writing, printable
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def _is_done(proposal: Proposal | None, image: FoundImage) -> bool:
     return (proposal.bytes, proposal.mtime_ns) == (image.bytes, image.mtime_ns)
 
 
-def _annotated(annotate: Annotator, images: Sequence[Image.Image]) -> list[str | Image.Image]:
+def _annotated(annotate: Annotator, images: Sequence[Image.Image]) -> list[str | Image.Image | FileFault]:
+    """What the model makes of the images, fewer at a time if they are too many or one of them makes it fail."""
     if not images:
         return []
     try:
@@ -76,12 +78,19 @@ def _annotated(annotate: Annotator, images: Sequence[Image.Image]) -> list[str |
             raise TandemError(
                 "One image needs more memory than the device has.", "Use --precision bf16, or --device cpu."
             ) from error
+        torch.cuda.empty_cache()
+    except LIBRARY_ERRORS as error:
+        if len(images) == 1:
+            return [FileFault(f"the model fails at this image ({printable(first_line(error), 300)})")]
     half = len(images) // 2
-    torch.cuda.empty_cache()
     return [*_annotated(annotate, images[:half]), *_annotated(annotate, images[half:])]
 
 
-def _made(proposals: ProposalSet, image: FoundImage, result: str | Image.Image, wording: Wording) -> Proposal:
+def _made(
+    proposals: ProposalSet, image: FoundImage, result: str | Image.Image | FileFault, wording: Wording
+) -> Proposal:
+    if isinstance(result, FileFault):
+        return _proposal(image, error=str(result))
     if isinstance(result, str):
         text = wording.of(result)[:MOST_CHARACTERS]
         return _proposal(image, text=text) if text else _proposal(image, error="the model has found nothing to say")

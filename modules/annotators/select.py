@@ -21,7 +21,7 @@ from modules.data.index.images import (
     suppress_pillow_warnings,
 )
 from modules.data.index.scan import FolderScan, scan_concept
-from modules.files import FileFault, read_bytes
+from modules.files import FileFault, printable, read_bytes
 
 _LARGEST_FILE = 2 << 30  # bytes
 _CAPTION, _MASK = 1, 2  # columns of FolderScan.stamps
@@ -61,6 +61,9 @@ def select_images(header: Header, *, subfolders: bool = True) -> Selection:
     overruled = 0
     for path, stamps in zip(scan.paths, scan.stamps.tolist(), strict=True):
         relative = os.fsdecode(path)
+        if not _is_utf8(relative):
+            found.faults[printable(relative)] = "skipped: its name is not UTF-8; rename it"
+            continue
         has_entry = header.task != "mask" and in_metadata.find(relative, False)[1] is CaptionState.FOUND
         if header.mode == "missing":
             has_file = stamps[_MASK if header.task == "mask" else _CAPTION][0] >= 0
@@ -87,8 +90,16 @@ def _is_empty(captions: Captions, relative: str) -> bool:
     return captions.find(relative, True)[1] is CaptionState.EMPTY
 
 
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes that Python keeps as lone surrogates
+        return False
+    return True
+
+
 def _below(scan: FolderScan, path: str) -> str:
-    return os.path.relpath(path, scan.root).replace(os.sep, "/")
+    return printable(os.path.relpath(path, scan.root).replace(os.sep, "/"))
 
 
 @contextmanager

@@ -14,10 +14,13 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import BlipForConditionalGeneration, CLIPSegForImageSegmentation, CLIPSegProcessor
 
+from modules.annotation import Header, ProposalSet
 from modules.annotators import caption, mask
 from modules.annotators.caption import Captioner
 from modules.annotators.mask import Masker, MaskShape
 from modules.annotators.model_folder import model_folder
+from modules.annotators.propose import Wording, images_left, propose
+from modules.annotators.select import select_images
 from modules.annotators.tags import TagChoice, Tagger, prepared, read_tags
 from modules.config import ConfigError
 from modules.diffusion.hub.one_model import is_complete_model, required_model_files
@@ -171,3 +174,24 @@ def test_files_of_one_model(tmp_path: Path) -> None:
     assert is_complete_model(tmp_path, "transformers")
     (tmp_path / shards[1]).unlink()
     assert not is_complete_model(tmp_path, "transformers")
+
+
+def test_an_image_at_which_the_model_fails_is_listed(tmp_path: Path) -> None:
+    class Sensitive:
+        longest: int | None = None
+
+        def __call__(self, images: list[Image.Image]) -> list[str]:
+            if any(image.width == 7 for image in images):
+                raise ValueError("aspect ratio")
+            return ["a cat" for _ in images]
+
+    for number in range(5):
+        Image.new("RGB", (5 + number, 4)).save(tmp_path / f"{number}.png")
+    header = Header(task="caption", folder=str(tmp_path), model="m", mode="missing", ending=".txt", settings={})
+    proposals = ProposalSet.create(tmp_path / "out", header)
+    images = select_images(header).images
+    propose(proposals, images, Sensitive(), Wording(suffix=", new"), 4, lambda proposal: None)
+    made = proposals.read()
+    assert [made[f"{number}.png"].text for number in (0, 1, 3, 4)] == ["a cat, new"] * 4
+    assert made["2.png"].error == "the model fails at this image (ValueError: aspect ratio)"
+    assert [image.relative for image in images_left(proposals, images)] == ["2.png"]
