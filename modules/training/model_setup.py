@@ -14,7 +14,7 @@ from modules.monitoring.wandb_log import check_wandb
 from modules.training.early_stopping import LOSS, keeps_best
 from modules.training.methods.adapter_layers import NAMES
 from modules.training.methods.lora_from import check_lora_from
-from modules.training.methods.method import has_kohya_names, prepare
+from modules.training.methods.method import has_kohya_names, has_lycoris_names, prepare
 from modules.training.move_model import move_model
 from modules.training.optimizers import check_installed
 from modules.training.precision import Precision
@@ -52,7 +52,7 @@ def check_available(config: TrainConfig) -> type[Family]:
             f"lora_layouts is 'kohya', but kohya's layout has no names for the family {config.family!r}; use diffusers."
         )
     is_lora = config.method == "lora"
-    if is_lora and config.lora_algorithm != "lora" and config.lora_layouts == "diffusers" and has_kohya_names(kind):
+    if is_lora and config.lora_algorithm != "lora" and config.lora_layouts == "diffusers" and has_lycoris_names(kind):
         raise ConfigError(
             f"lora_layouts is 'diffusers', but diffusers reads no {NAMES[config.lora_algorithm]} (lora_algorithm); use "
             "kohya or both, which then mean the layout of LyCORIS."

@@ -15,7 +15,8 @@ from modules.checkpoint.formats.lora import read_lora, write_lora
 from modules.checkpoint.formats.lora_diffusers import ADAPTER_METADATA
 from modules.checkpoint.formats.lora_limits import limits_of_layout
 from modules.checkpoint.formats.lora_origin import ARCHITECTURE_BY_TEXT_WIDTH, lora_architecture, of_family
-from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, has_kohya_names
+from modules.checkpoint.formats.lora_own_names import has_kohya_names
+from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout
 from modules.checkpoint.formats.metadata import RESOLUTIONS, SDXL, original_implementation
 from modules.checkpoint.formats.safetensors_file import (
     HASH_KEY,
@@ -70,14 +71,15 @@ def convert_lora(source: Path, out: Path, layout: Layout, prefixes: AdapterPrefi
     with SafetensorsFile(source) as file:
         metadata = _merge_metadata(file.metadata, _modelspec(lora_architecture(file), "/lora", out))
         stored = _widest_dtype(file)
-    weights = read_lora(source, prefixes)
-    if layout == "kohya" and not has_kohya_names(weights, prefixes):
+    weights, architecture = read_lora(source, prefixes), metadata.get("modelspec.architecture", "")
+    if layout == "kohya" and not has_kohya_names(weights, prefixes, architecture):
         raise ConfigError(
-            f"{str(source)!r} is a LoRA of a model for which kohya's layout has no names{of_family(source)}.",
-            "ComfyUI reads diffusers' names of these models: use --to diffusers.",
+            f"{str(source)!r} is a LoRA of a model for which kohya's layout has no names, or whose names do not tell "
+            f"which model it is for{of_family(source)}.",
+            "ComfyUI reads diffusers' names, too: use --to diffusers.",
         )
     write_lora(out, weights, layout, prefixes, metadata, dtype or stored)
-    return limits_of_layout(weights, layout, out.name, prefixes)
+    return limits_of_layout(weights, layout, out.name, prefixes, architecture)
 
 
 def lora_metadata(metadata: Mapping[str, str], architecture: str, out: Path, rank: int) -> dict[str, str]:

@@ -16,7 +16,8 @@ from modules.checkpoint.formats.conversion import detect_architecture, lora_meta
 from modules.checkpoint.formats.diffusers_folder import ComponentWeights, read_diffusers_folder
 from modules.checkpoint.formats.lora import adapter_file, read_lora, write_lora
 from modules.checkpoint.formats.lora_limits import limits_of_layout
-from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, Layout, LoraWeights, has_kohya_names
+from modules.checkpoint.formats.lora_own_names import has_kohya_names
+from modules.checkpoint.formats.lora_weights import CLIP_PREFIX, AdapterPrefixes, Layout, LoraWeights
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile
 from modules.checkpoint.formats.single_file import architecture_of
 from modules.config import ConfigError
@@ -72,10 +73,10 @@ def extract_lora(base: Path, tuned: Path, out: Path, rank: int, dtype: torch.dty
     if not found:
         raise ConfigError(f"The layers of {str(tuned)!r} are those of {str(base)!r}: there is nothing to extract.")
     metadata = lora_metadata({}, architecture, out, rank)
-    layout: Layout = "kohya" if has_kohya_names(found, names) else "diffusers"
+    layout: Layout = "kohya" if has_kohya_names(found, names, architecture) else "diffusers"
     write_lora(out, found, layout, names, metadata, dtype or torch.float32)
     lost = f"{left_out} weights of norms, biases and embeddings differ as well; no LoRA holds them." * bool(left_out)
-    return f"{lost} {limits_of_layout(found, layout, out.name, names)}".strip()
+    return f"{lost} {limits_of_layout(found, layout, out.name, names, architecture)}".strip()
 
 
 def resize_lora(source: Path, out: Path, rank: int, dtype: torch.dtype | None, prefixes: Prefixes) -> str:
@@ -101,10 +102,10 @@ def resize_lora(source: Path, out: Path, rank: int, dtype: torch.dtype | None, p
         resized.append(_adapter(one.submodule, one.module, down.view(-1, *one.down.shape[1:]), up, one.magnitude))
     own = next(iter(stored)) if len(stored) == 1 else torch.float32
     header = lora_metadata(metadata, architecture, out, rank)
-    layout: Layout = "kohya" if is_kohya and has_kohya_names(resized, names) else "diffusers"
+    layout: Layout = "kohya" if is_kohya and has_kohya_names(resized, names, architecture) else "diffusers"
     write_lora(out, resized, layout, names, header, dtype or own)
     share = f"{(kept / whole) ** 0.5 if whole else 1:.1%} of the LoRA's norm is kept at rank {rank}."
-    return f"{share} {limits_of_layout(resized, layout, out.name, names)}".strip()
+    return f"{share} {limits_of_layout(resized, layout, out.name, names, architecture)}".strip()
 
 
 def _plain(name: str) -> str:

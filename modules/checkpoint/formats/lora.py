@@ -18,7 +18,7 @@ from modules.checkpoint.formats.lora_diffusers import (
     peft_configs,
     read_diffusers,
 )
-from modules.checkpoint.formats.lora_kohya import has_stability_names, kohya_tensors, read_kohya
+from modules.checkpoint.formats.lora_kohya import has_stability_names, kohya_key_prefixes, kohya_tensors, read_kohya
 from modules.checkpoint.formats.lora_other_names import (
     PEFT_PREFIX,
     check_base_unchanged,
@@ -27,6 +27,7 @@ from modules.checkpoint.formats.lora_other_names import (
     translate_old_names,
     translate_peft_names,
 )
+from modules.checkpoint.formats.lora_own_names import own_family, own_tensors
 from modules.checkpoint.formats.lora_transformer import TRANSFORMER, read_transformer_lora
 from modules.checkpoint.formats.lora_weights import AdapterPrefixes, AdapterWeights, Layout, LoraWeights
 from modules.checkpoint.formats.lycoris import LYCORIS_KINDS, lycoris_tensors, read_lycoris
@@ -55,17 +56,32 @@ def write_lora(
     adapters = list(weights)
     plain = [one for one in adapters if isinstance(one, LoraWeights)]
     header = {**metadata, **dict.fromkeys(KOHYA_HASH_KEYS, "")}
+    architecture = header.get("modelspec.architecture", "")
     if "modelspec.implementation" in header:  # depends on whose names for layers the file has
         original = layout == "kohya" and has_stability_names(adapters, prefixes)
         header["modelspec.implementation"] = original_implementation(SDXL) if original else "diffusers"
+        if layout == "kohya" and len(plain) == len(adapters) and own_family(plain, architecture):
+            header["modelspec.implementation"] = original_implementation(architecture)
     if len(plain) < len(adapters):
         write_safetensors(file, lycoris_tensors(adapters, layout, prefixes, dtype), header)
         return
     if layout == "kohya":
-        write_safetensors(file, kohya_tensors(plain, prefixes, dtype), header)
+        own = any(one.submodule == TRANSFORMER for one in plain)
+        write_safetensors(
+            file, own_tensors(plain, architecture, dtype) if own else kohya_tensors(plain, prefixes, dtype), header
+        )
         return
     settings = {ADAPTER_METADATA: json.dumps(peft_configs(plain, prefixes), indent=2, sort_keys=True)}
     write_safetensors(file, diffusers_tensors(plain, prefixes, dtype), header | settings)
+
+
+def check_kohya_names(adapters: Sequence[AdapterWeights], prefixes: AdapterPrefixes, architecture: str) -> None:
+    """Raises ConfigError if kohya's layout cannot name a module of these, for a model of this architecture."""
+    plain = [one for one in adapters if isinstance(one, LoraWeights)]
+    if any(one.submodule == TRANSFORMER for one in plain):
+        own_tensors(plain, architecture, torch.float32)
+    else:
+        kohya_key_prefixes(adapters, prefixes)
 
 
 def read_lora(file: Path, prefixes: AdapterPrefixes) -> list[LoraWeights]:

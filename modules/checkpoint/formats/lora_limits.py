@@ -18,7 +18,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, LoraWeights, has_kohya_names
+from modules.checkpoint.formats.lora_own_names import has_kohya_names
+from modules.checkpoint.formats.lora_weights import AdapterPrefixes, Layout, LoraWeights
 
 _UNKNOWN_TO_COMFYUI: Final = re.compile(
     r"(^|\.)((double|single)_stream_modulation\w*|time_guidance_embed|distilled_guidance_layer)\.|"
@@ -26,13 +27,15 @@ _UNKNOWN_TO_COMFYUI: Final = re.compile(
 )
 
 
-def limits_of_layout(weights: Iterable[LoraWeights], layout: Layout, file: str, prefixes: AdapterPrefixes) -> str:
+def limits_of_layout(
+    weights: Iterable[LoraWeights], layout: Layout, file: str, prefixes: AdapterPrefixes, architecture: str
+) -> str:
     """Sentences if programs that read `layout` will use these adapters otherwise than Tandem; else empty."""
     adapters = list(weights)
     if layout == "kohya":
         return dora_limits(file) if any(each.magnitude is not None for each in adapters) else ""
     factors = {each.alpha / each.rank for each in adapters} - {1.0}
-    named = has_kohya_names(adapters, prefixes)
+    named = has_kohya_names(adapters, prefixes, architecture)
     alpha = alpha_limits(file, min(factors), max(factors), has_kohya_names=named) if factors else ""
     return f"{alpha} {name_limits(file, (each.module for each in adapters))}".strip()
 
@@ -66,8 +69,8 @@ def name_limits(file: str, modules: Iterable[str]) -> str:
         return ""
     some = f"{len(found)} layers, such as {found[0]}," if len(found) > 1 else found[0]
     return (
-        f"ComfyUI leaves out what {file} has for {some} whose names it does not know. Train with lora_targets "
-        "attention_mlp, or merge it into the model (scripts/convert.py --merge)."
+        f"ComfyUI leaves out what {file} has for {some} whose names it does not know. Give it a LoRA in the "
+        "kohya layout, train with lora_targets attention_mlp, or merge it into the model (scripts/convert.py --merge)."
     )
 
 

@@ -29,7 +29,7 @@ _PEFT: Final = ".lora_A.weight"
 _DOWN: Final = {".lora_down.weight": ".lora_up.weight", _PEFT: ".lora_B.weight"}
 _NUMBER: Final = re.compile(r"(blocks|layers|norms|refiner)_(\d{1,4})_")
 # What tells FLUX.1 and Chroma from FLUX.2: the rows of an MLP's first layer, in widths of the model.
-_MLP_ROWS: Final = {"flux": 4, "chroma": 4, "flux2": 6}
+MLP_ROWS: Final = {"flux": 4, "chroma": 4, "flux2": 6}
 
 
 def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[list[LoraWeights], set[str]] | None:
@@ -58,7 +58,7 @@ def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[li
         modules = [module.replace("*", number) for module in layers[1][flat]]
         down, up = tensors[name], ups[stem]
         alpha, magnitude = kohya_alpha(file, stem, tensors, len(down)), kohya_magnitude(file, stem, tensors, len(up))
-        if _is_swapped(layers, flat, modules[0], shapes[stem]):
+        if is_swapped(layers[0], flat, modules[0], shapes[stem]):
             up = torch.cat(up.chunk(2)[::-1])
             magnitude = None if magnitude is None else torch.cat(magnitude.chunk(2)[::-1])
         rows = part_rows(len(modules), *shapes[stem])
@@ -89,7 +89,7 @@ def _tables() -> Iterator[tuple[str, Mapping[str, Sequence[str]]]]:
 
 def _fits(family: str, layers: Mapping[str, Collection[str]], shapes: Mapping[str, tuple[int, int]]) -> bool:
     """Whether all layers with these rows and columns, which have names of the family, are of it."""
-    widths = _MLP_ROWS.get(family, 0)
+    widths = MLP_ROWS.get(family, 0)
     for stem, (rows, columns) in shapes.items():
         flat, _ = _flat(stem)
         if flat == "single_blocks_*_linear1" and rows != (3 + widths) * columns:
@@ -115,11 +115,11 @@ def _is_lumina2(flat: str, rows: int, columns: int) -> bool | None:
     return rows == 4 * columns if "_feed_forward_w" in flat else None
 
 
-def _is_swapped(
-    layers: tuple[str, Mapping[str, Collection[str]]], flat: str, module: str, shape: tuple[int, int]
-) -> bool:
-    """Whether the layer gives scale and shift in the other order than diffusers' (see transformer_names)."""
-    family = layers[0]
+def is_swapped(family: str, flat: str, module: str, shape: tuple[int, int]) -> bool:
+    """Whether the layer gives scale and shift in the other order than diffusers' (see transformer_files/names.py).
+
+    `flat` is its name in the tables, with underscores, `module` that in diffusers, `shape` rows and columns.
+    """
     if family in ("flux", "flux2", "stable_diffusion_3") and module == "norm_out.linear":
         return True
     is_last = family == "stable_diffusion_3" and flat.endswith("context_block_adaLN_modulation_1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -90,11 +90,6 @@ CLIP_PREFIX: Final = "text_model."
 def is_text_encoder(submodule: str) -> bool:
     """Whether the submodule is a text encoder."""
     return submodule.startswith("text_encoder")
-
-
-def has_kohya_names(adapters: Iterable[AdapterWeights], prefixes: AdapterPrefixes) -> bool:
-    """Whether kohya's layout has names for these."""
-    return all(prefixes[adapter.submodule][1] for adapter in adapters)
 
 
 def module_in_file(adapter: AdapterWeights) -> str:

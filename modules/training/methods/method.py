@@ -15,8 +15,8 @@ from modules.checkpoint import to_cpu
 from modules.checkpoint.formats import (
     Layout,
     alpha_limits,
+    check_kohya_names,
     dora_limits,
-    kohya_key_prefixes,
     name_limits,
     oft_limits,
     read_adapter,
@@ -143,7 +143,8 @@ def embedding_file(config: TrainConfig) -> str:
 def _add_lora(family: Family, config: TrainConfig) -> None:
     add_lora(family, config)
     if "kohya" in _layouts(family, config):
-        kohya_key_prefixes(lora_weights(family, dict(family.model.named_parameters())), adapter_names(family))
+        adapters = lora_weights(family, dict(family.model.named_parameters()))
+        check_kohya_names(adapters, adapter_names(family), family.modelspec().get("architecture", ""))
 
 
 PREPARE: Final[Mapping[str, Callable[[Family, TrainConfig], None]]] = {
@@ -156,13 +157,20 @@ PREPARE: Final[Mapping[str, Callable[[Family, TrainConfig], None]]] = {
 def _layouts(family: Family, config: TrainConfig) -> list[Layout]:
     """The layouts to write; kohya's exists only for families that declare their prefixes."""
     if config.lora_algorithm != "lora":  # which diffusers does not read
-        return ["kohya"] if has_kohya_names(family) else ["diffusers"]
+        return ["kohya"] if has_lycoris_names(family) else ["diffusers"]
     known: list[Layout] = ["diffusers", "kohya"] if has_kohya_names(family) else ["diffusers"]
     return [layout for layout in known if config.lora_layouts in (layout, "both")]
 
 
 def has_kohya_names(family: Family | type[Family]) -> bool:
-    """Whether kohya's layout has names for the layers of the family's models."""
+    """Whether kohya's layout has names for the layers of the family's models, transformers in their own code."""
+    return has_lycoris_names(family) or ("transformer" in family.adapter_prefixes and family.single_file)
+
+
+def has_lycoris_names(family: Family | type[Family]) -> bool:
+    """Whether LoHa, LoKr and OFT get kohya's names. Of transformers they keep diffusers', which ComfyUI knows, too: in
+    the models' own code some layers are one, and so would be several adapters.
+    """
     return any(kohya for _, kohya in family.adapter_prefixes.values())
 
 

@@ -10,7 +10,7 @@ import torch
 from diffusers import DiffusionPipeline
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from modules.checkpoint.formats import LoraWeights, read_lora, write_lora
 from modules.config import ConfigError
@@ -51,6 +51,15 @@ def lora_of(pipeline: Any) -> list[LoraWeights]:
     ]
 
 
+def keys_of_comfyui(file: dict[str, Tensor]) -> set[str]:
+    """Of all linear layers in a transformer's file, as comfy/lora.py (model_lora_keys_unet, Comfy-Org/ComfyUI ec93dca)
+    derives them from the names that the model has there: lora_unet_ and the name without .weight, dots as underscores.
+    """
+    bare = {name.removeprefix("model.diffusion_model."): tensor for name, tensor in file.items()}
+    layers = (name for name, tensor in bare.items() if name.endswith(".weight") and tensor.dim() == 2)
+    return {"lora_unet_" + name.removesuffix(".weight").replace(".", "_") for name in layers}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_merged_lora_is_what_diffusers_fuses_and_is_extracted_again(family: str, flow: Any, tmp_path: Path) -> None:
     folder: Path = flow(family)
@@ -78,6 +87,12 @@ def test_a_merged_lora_is_what_diffusers_fuses_and_is_extracted_again(family: st
     of_file, of_folder = load_file(tmp_path / "both.safetensors"), load_file(same)
     assert of_file.keys() == of_folder.keys()
     assert all(torch.equal(tensor, of_folder[name]) for name, tensor in of_file.items())
+
+    kohya, twice = tmp_path / "kohya.safetensors", tmp_path / "twice.safetensors"
+    assert convert(lora, kohya, "--to", "kohya") == 0
+    assert {name.partition(".")[0] for name in load_file(kohya)} == keys_of_comfyui(of_file)
+    assert convert(single, twice, "--merge", kohya, "--lora_scale", 0.7) == 0
+    assert all((tensor - of_file[name]).abs().max() <= 2e-6 for name, tensor in load_file(twice).items())
 
     if family not in ("z_image", "flux2"):
         return
@@ -131,8 +146,6 @@ def test_loras_of_flow_models_keep_diffusers_names(
         assert written.metadata()["modelspec.architecture"] == "flux-1/lora"
     assert convert(lora, tmp_path / "small.safetensors", "--resize", "--rank", 1) == 0
     assert load_file(tmp_path / "small.safetensors").keys() == load_file(out).keys() == load_file(lora).keys()
-    assert convert(lora, tmp_path / "x.safetensors", "--to", "kohya") == 2
-    assert "no names (it belongs to the family flux). ComfyUI reads diffusers' names" in capsys.readouterr().err
     text_encoder = {f"lora_te1_text_model.lora_{side}.weight": torch.ones(2, 2) for side in ("up", "down")}
     save_file(text_encoder, tmp_path / "clip.safetensors")
     assert convert(flow("flux"), tmp_path / "x", "--merge", tmp_path / "clip.safetensors") == 2
@@ -165,7 +178,7 @@ def test_a_lora_in_kohyas_layout_is_resized_and_named_for_comfyui(
     )
     assert convert(tmp_path / "cats.safetensors", tmp_path / "same.safetensors", "--to", "diffusers") == 0
     note = capsys.readouterr().err
-    assert "or write it again with scripts/convert.py --resize" in note
+    assert "or give them the kohya layout" in note
     assert "ComfyUI leaves out what same.safetensors has for double_stream_modulation_img.linear" in note
     assert convert(tmp_path / "cats.safetensors", tmp_path / "small.safetensors", "--resize", "--rank", 2) == 0
     assert "header" not in capsys.readouterr().err
@@ -194,3 +207,23 @@ def test_a_fused_layer_with_wrong_rows_is_damaged(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="another number of rows than in any model with these names"):
         read_lora(tmp_path / "cats.safetensors", FLOW)
+
+
+def test_a_part_of_a_fused_layer_is_written_with_zeros_for_the_others(
+    flow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lora, kohya = tmp_path / "cats.safetensors", tmp_path / "kohya.safetensors"
+    named = ("single_transformer_blocks.0.attn.to_k", "transformer_blocks.0.attn.to_v")
+    weights = [one for one in lora_of(loaded(flow("flux"))) if one.module in named]
+    write_lora(lora, weights, "diffusers", FLOW, {"modelspec.architecture": "flux-1-dev/lora"}, torch.float32)
+    assert convert(lora, kohya, "--to", "kohya") == 0
+    assert load_file(kohya)["lora_unet_single_blocks_0_linear1.lora_up.weight"].shape == (7 * 16, 2)
+    with safe_open(kohya, "pt") as written:
+        assert written.metadata()["modelspec.implementation"] == "https://github.com/black-forest-labs/flux"
+    again = {one.module: one.delta() for one in read_lora(kohya, FLOW)}
+    before = {one.module: one.delta() for one in weights}
+    assert all(torch.allclose(delta, before.get(name, torch.zeros_like(delta))) for name, delta in again.items())
+    assert before.keys() <= again.keys()
+    write_lora(lora, weights[:1], "diffusers", FLOW, {}, torch.float32)  # whose layer several models have
+    assert convert(lora, tmp_path / "x.safetensors", "--to", "kohya") == 2
+    assert "or whose names do not tell which model it is for" in capsys.readouterr().err
