@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Self
 
 from app.widgets.theme import SCALES
-from modules.files import FileFault, read_json
+from modules.files import FileFault, read_json, replacing
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 from modules.run.hosts.host_list import MOST_HOSTS
@@ -73,11 +72,7 @@ def preferences_file() -> Path:
 
 def write_private(target: Path, text: str) -> None:
     """Replace a file of the user's config folder; a folder that cannot be written is ignored."""
-    partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
-    try:
+    with suppress(OSError, ValueError):
         make_private_folder(target.parent)  # which holds what the user has allowed, too
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, target)
-    except (OSError, ValueError):
-        with suppress(OSError):  # what a full disk has left of it
-            partial.unlink(missing_ok=True)
+        with replacing(target) as partial:
+            partial.write_text(text, encoding="utf-8")

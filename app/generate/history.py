@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -11,7 +10,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, ValidationError
 
 from app.generate.settings import GenerateSettings
-from modules.files import FileFault, Record, read_json, validate_record
+from modules.files import FileFault, Record, read_json, replacing, validate_record
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS
@@ -53,12 +52,11 @@ class History:
     def save(self, file: Path | None = None) -> None:
         """Write the file; a folder that cannot be written is ignored."""
         target = file or history_file()
-        partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
         data = {"last": self.last.model_dump(mode="json"), "prompts": [each.model_dump() for each in self.prompts]}
         try:
             make_private_folder(target.parent)
-            partial.write_text(json.dumps(data, indent=2, ensure_ascii=False), encoding="utf-8")
-            os.replace(partial, target)
+            with replacing(target) as partial:
+                partial.write_text(json.dumps(data, indent=2, ensure_ascii=False), encoding="utf-8")
         except (OSError, ValueError):
             return
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from app.images.image_index import IndexedImage
 from app.nested import value_at
 from modules.config.captions import split_caption
 from modules.config.sections.concept import CaptionLines
-from modules.files import read_text
+from modules.files import read_text, replacing
 
 _LARGEST_FILE = 1 << 20  # bytes, as for training
 
@@ -92,12 +91,8 @@ def apply(change: CaptionChange) -> None:
     if change.after is None:
         change.file.unlink(missing_ok=True)
         return
-    partial = change.file.with_name(f".{change.file.name}.partial")
-    try:
+    with replacing(change.file) as partial:
         partial.write_text(change.after, "utf-8")
-        os.replace(partial, change.file)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

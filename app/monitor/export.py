@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from PIL import Image, ImageDraw, ImageFont
 
 from app.widgets import theme
+from modules.files import replacing
 
 if TYPE_CHECKING:
     from app.monitor.chart import PlotLine
@@ -50,9 +50,5 @@ def save_plots(
         chart = Chart(log_scale=plot.log_scale)
         chart.show(plot.lines, axis, plot.span, x_range, wide, high - _TITLE_PX)
         image.paste(chart.render().convert("RGB"), (x, y + _TITLE_PX))
-    partial = file.with_name(f".partial-{os.getpid()}-{file.name}")
-    try:
+    with replacing(file) as partial:
         image.save(partial, format="PNG")
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)

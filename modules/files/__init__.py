@@ -2,7 +2,7 @@
 
 from modules.files.display import MASK, control_character, is_secret_name, mask_secrets, printable, spreadsheet_cell
 from modules.files.links import find_link, is_link
-from modules.files.partial import PARTIAL, REPLACED, REPLACED_MODEL, put_back_replaced, remove_partial
+from modules.files.partial import PARTIAL, REPLACED, REPLACED_MODEL, put_back_replaced, remove_partial, replacing
 from modules.files.reading import (
     FileFault,
     decode_json,
@@ -42,6 +42,7 @@ __all__ = [
     "read_text",
     "remove_partial",
     "remove_tree",
+    "replacing",
     "spreadsheet_cell",
     "validate_record",
 ]

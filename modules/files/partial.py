@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,25 @@ PARTIAL: Final = ".partial-"  # before the final name; programs that may write t
 REPLACED: Final = f"{PARTIAL}former-"  # before the name of what is being replaced, until the new one has its name
 REPLACED_MODEL: Final = ".former-"
 _PIDS: Final = 1 << 31  # what is more, such as a date with a time, is none
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """The name of a file to write, which becomes `file`, in place of an older one, at the end of the block.
+
+    If the block fails, the older one stays. An OSError of writing names `file`, which was asked for.
+    """
+    partial = file.parent / f"{PARTIAL}{os.getpid()}-{file.name}"  # a folder such as / has no name
+    try:
+        yield partial
+        partial.replace(file)
+    except OSError as error:
+        if error.filename in (None, str(partial)):
+            error.filename = str(file)
+        raise
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def put_back_replaced(folder: Path, only: str = "*") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.files import put_back_replaced, remove_partial
+from modules.files import put_back_replaced, remove_partial, replacing
 
 
 def test_only_complete_things_stay(tmp_path: Path) -> None:
@@ -27,6 +27,25 @@ def test_only_complete_things_stay(tmp_path: Path) -> None:
         "model": ".former-model",
         living: living,
     }
+
+
+def test_a_file_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    with replacing(file) as partial:
+        partial.write_text("first")
+        assert not file.exists()
+    for target, fault in ((file, OSError(errno.ENOSPC, "full")), (tmp_path / "gone" / "x", None)):
+        with pytest.raises(OSError, match=r"full|No such file") as raised:
+            _fail_to_replace(target, fault)
+        assert raised.value.filename == str(target), "which was asked for"
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("notes.txt", "first")]
+
+
+def _fail_to_replace(file: Path, fault: OSError | None) -> None:
+    with replacing(file) as partial:
+        partial.write_text("sec")
+        assert fault is not None, "the folder is missing"
+        raise fault
 
 
 def test_what_another_program_may_be_writing_stays(tmp_path: Path) -> None:

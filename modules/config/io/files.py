@@ -118,12 +118,10 @@ def read_text(path: Path, limit: int = LARGEST_CONFIG) -> str:
 
 
 def write_atomically(target: Path, text: str) -> None:
-    partial = target.with_name(f".partial-{os.getpid()}-{target.name}")
-    try:
-        with os.fdopen(files.open_for_writing(partial), "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with (
+        files.replacing(target) as partial,
+        os.fdopen(files.open_for_writing(partial), "w", encoding="utf-8", newline="\n") as file,
+    ):
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

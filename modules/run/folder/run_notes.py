@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from modules.config import ConfigError
-from modules.files import FileFault, Record, open_for_writing, printable, read_json, validate_record
+from modules.files import FileFault, Record, open_for_writing, printable, read_json, replacing, validate_record
 from modules.run.folder.run_folder import RunFolder
 
 NOTES_FILE_NAME: Final = "notes.json"
@@ -51,10 +51,8 @@ def write_notes(folder: RunFolder, notes: RunNotes) -> None:
     if notes == RunNotes():
         file.unlink(missing_ok=True)
         return
-    partial = folder.path / f".partial-{os.getpid()}-{NOTES_FILE_NAME}"
-    with os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as opened:
+    with replacing(file) as partial, os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as opened:
         opened.write(json.dumps({"note": notes.note, "tags": notes.tags}, indent=1, ensure_ascii=False))
-    partial.replace(file)
 
 
 def parse_tags(text: str) -> list[str]:

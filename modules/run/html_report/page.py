@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules import __version__
-from modules.files import open_for_writing
+from modules.files import open_for_writing, replacing
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder
 from modules.run.html_report.contents import read_contents
@@ -28,19 +27,10 @@ def write_report(folder: RunFolder, file: Path | None = None) -> Path:
     """
     refuse_links(folder.path)
     target = folder.report_file if file is None else file
-    partial = target.parent / f".partial-{os.getpid()}-{target.name}"  # a folder such as / has no name
     template = _environment().get_template("report.html.jinja")
     text = template.render(run=read_contents(folder), version=__version__, written=time.strftime("%Y-%m-%d %H:%M"))
-    try:
-        with os.fdopen(open_for_writing(partial), "wb") as opened:
-            opened.write(text.encode())
-        partial.replace(target)
-    except OSError as error:
-        error.filename = str(target)  # the one that was asked for
-        raise
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with replacing(target) as partial, os.fdopen(open_for_writing(partial), "wb") as opened:
+        opened.write(text.encode())
     return target
 
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
 
 from modules.config import TrainConfig
-from modules.files import FileFault, read_json, validate_record
+from modules.files import FileFault, read_json, replacing, validate_record
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder, check_run_name, not_writable_error
 from modules.run.join.allowed_paths import PathNotAllowed
@@ -94,16 +93,12 @@ def _add(folder: RunFolder, key: str) -> list[str]:
     if key in keys:
         return keys
     keys = [*keys, key][-_MOST_STARTS:]
-    file = folder.join_keys_file
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    try:
+    with (
+        replacing(folder.join_keys_file) as partial,
         # as the run folder for a group that shares it, but never for all users: who has a key can pass for the run
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660), "w", encoding="utf-8") as opened:
-            opened.write(json.dumps(keys))
-        partial.replace(file)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660), "w", encoding="utf-8") as opened,
+    ):
+        opened.write(json.dumps(keys))
     return keys
 
 

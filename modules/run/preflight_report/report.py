@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from modules.files import decode_json, validate_record
+from modules.files import decode_json, replacing, validate_record
 from modules.run.exit_codes import FAILED, FINISHED
 
 Colour = Literal["green", "yellow", "red", "grey"]
@@ -88,9 +88,8 @@ class PreflightReport:
 
     def save(self, path: Path) -> None:
         """Write `dump` atomically."""
-        temporary = path.with_name(f".{path.name}.partial")
-        temporary.write_text(self.dump(), encoding="utf-8")
-        temporary.replace(path)
+        with replacing(path) as partial:
+            partial.write_text(self.dump(), encoding="utf-8")
 
 
 def _row(cell: Cell) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from modules.config import ConfigError, TrainConfig, load_config, save_config
 from modules.config.run_names import sanitize_run_name
-from modules.files import FileFault, is_link, open_for_writing, printable, read_json, validate_record
+from modules.files import FileFault, is_link, open_for_writing, printable, read_json, replacing, validate_record
 from modules.run.folder.commands import request_command
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder, check_run_name, not_writable_error
@@ -95,12 +95,10 @@ class RunQueue:
     def _write(self, queue: Queue) -> None:
         data = queue.model_dump(mode="json")
         validate_record(Queue, data)  # nothing is written that could not be read
-        partial = self.path / f"queue.{os.getpid()}.partial"
-        with os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as file:
+        with replacing(self._file) as partial, os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as file:
             json.dump(data, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(self._file)
 
     def add(
         self,

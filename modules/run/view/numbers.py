@@ -6,11 +6,10 @@ import csv
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO, TypeAlias
 
-from modules.files import open_for_writing, printable
+from modules.files import open_for_writing, printable, replacing
 from modules.run.folder.events import Event, EventReader
 from modules.run.folder.run_folder import RunFolder
 from modules.run.view.event_records import parse_float, parse_int, parse_text
@@ -23,19 +22,11 @@ _SETS: Final = ("validation", "test")
 
 def save_numbers(folder: RunFolder, file: Path, *, as_json: bool) -> int:
     """`write_numbers` to a file, which replaces an older one only when it is complete. Raises OSError."""
-    partial = file.parent / f".partial-{os.getpid()}-{file.name}"  # a folder such as / has no name
-    try:
-        with os.fdopen(open_for_writing(partial), "w", newline="", encoding="utf-8") as target:
-            rows = write_numbers(folder, target, as_json=as_json)
-        partial.replace(file)
-    except OSError as error:
-        if error.filename == str(partial):
-            error.filename = str(file)  # the one that was asked for
-        raise
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-    return rows
+    with (
+        replacing(file) as partial,
+        os.fdopen(open_for_writing(partial), "w", newline="", encoding="utf-8") as target,
+    ):
+        return write_numbers(folder, target, as_json=as_json)
 
 
 def write_numbers(folder: RunFolder, target: TextIO, *, as_json: bool) -> int:
