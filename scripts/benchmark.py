@@ -8,11 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, prepare_program
+from scripts.common import add_measured_hosts, add_trust_code, add_version, allow_code, prepare_program
 
 prepare_program()
 
-from modules.config import ConfigError, TandemError, resolve_config
+from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
 from modules.files import FileFault, printable
 from modules.run.benchmark.records import MOST_STEPS, BenchmarkRequest, BenchmarkResult
@@ -20,12 +20,15 @@ from modules.run.benchmark.start import BenchmarkStopped, cases_of, run_benchmar
 from modules.run.benchmark.tables import compared_lines, differences, result_lines
 from modules.run.console import echo, warn
 from modules.run.exit_codes import BAD_CONFIG, FAILED, FINISHED, INTERRUPTED
+from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 
 EXAMPLES = """examples:
   30 steps of a config on one device, then on 2, 4, ... and all GPUs, as a table, a plot and JSON:
     python scripts/benchmark.py --config my.yaml --multi_gpu --json before.json --plot before.png
   other batch sizes on one device:
     python scripts/benchmark.py --config my.yaml --ranks 1 --batch_sizes 1 2 4 8
+  also on all GPUs of this machine and of another one, which is started over ssh:
+    python scripts/benchmark.py --config my.yaml --multi_gpu --hosts beta
   what a change has brought:
     python scripts/benchmark.py --compare before.json after.json
 
@@ -63,7 +66,8 @@ def measure(options: argparse.Namespace) -> int:
         if file is not None and not Path(file).resolve().parent.is_dir():
             raise ConfigError(f"--{option} {file}: its folder does not exist")
     flags = ["enable_multi_gpu=true"] if options.multi_gpu else []
-    config = resolve_config(options.config, [*options.set, *flags])
+    hosts = named_hosts(options.hosts)
+    config = resolve_with_hosts(options.config, [*options.set, *flags], len(hosts))
     allow_code(config.family, trust=options.trust_code)
     request = BenchmarkRequest(options.steps, options.warm_up)
     cases = cases_of(config, options.ranks, options.batch_sizes)
@@ -72,7 +76,7 @@ def measure(options: argparse.Namespace) -> int:
         if options.json is not None:
             measured.save(Path(options.json))
 
-    result = run_benchmark(config, str(options.name or options.config), cases, request, echo, keep)
+    result = run_benchmark(config, str(options.name or options.config), cases, request, echo, keep, hosts)
     echo("")
     for line in result_lines(result):
         echo(line)
@@ -128,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--dark", action="store_true", help="draw the plot on a dark background")
     top.add_argument("--name", help="what the result calls the config (default: its file)")
     top.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two JSON files instead of measuring")
+    add_measured_hosts(top)
     add_trust_code(top)
     add_version(top)
     return top

@@ -158,6 +158,15 @@ def add_trust_code(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_measured_hosts(parser: argparse.ArgumentParser) -> None:
+    """Add `--hosts` of a program that measures."""
+    parser.add_argument(
+        "--hosts",
+        metavar="NAME,NAME",
+        help="also on these machines, started over ssh (scripts/hosts.py list); without it, on this machine alone",
+    )
+
+
 def allow_code(family: str, *, trust: bool, may_ask: bool = True) -> None:
     """Ask once, in a terminal, whether a family that is a Python file may run. Raises ConfigError if it may not."""
     from modules.config.trusted_code import allow_family

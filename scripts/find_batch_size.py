@@ -8,17 +8,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import add_trust_code, add_version, allow_code, prepare_program
+from scripts.common import add_measured_hosts, add_trust_code, add_version, allow_code, prepare_program
 
 prepare_program()
 
-from modules.config import ConfigError, TandemError, resolve_config
+from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
 from modules.config.io.batch_size_line import set_batch_size
 from modules.run.batch_size.records import SearchRequest
 from modules.run.batch_size.start import SearchEnded, find_batch_size
 from modules.run.console import echo
 from modules.run.exit_codes import BAD_CONFIG, FINISHED, INTERRUPTED
+from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,10 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
         if options.config is None:
             raise ConfigError("--config is missing; give the config whose batch size is searched.")
         flags = ["enable_multi_gpu=true"] if options.multi_gpu else []
-        config = resolve_config(options.config, [*options.set, *flags])
+        hosts = named_hosts(options.hosts)
+        config = resolve_with_hosts(options.config, [*options.set, *flags], len(hosts))
         allow_code(config.family, trust=options.trust_code)
         request = SearchRequest(options.memory_target, options.memory_limit_gb)
-        result = find_batch_size(config, request, echo)
+        result = find_batch_size(config, request, echo, hosts)
         for line in ("", *result.lines(config)):
             echo(line)
         if options.json is not None:
@@ -80,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--write", action="store_true", help="set batch_size in the config file, which keeps its comments")
     top.add_argument("--json", metavar="FILE", help="also write the result as JSON")
+    add_measured_hosts(top)
     add_trust_code(top)
     add_version(top)
     return top

@@ -20,7 +20,7 @@ from modules.config.file_access import set_file_access
 from modules.files import printable
 from modules.run.console import echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
-from modules.run.hosts.host_list import resolve_with_hosts, split_names
+from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 from modules.run.queue.entries import Entry, parse_devices
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.runner import QueueRunner
@@ -125,7 +125,7 @@ def queue_of(options: argparse.Namespace) -> RunQueue:
 def add_entry(options: argparse.Namespace) -> int:
     """`add`."""
     named = [] if options.run_name is None else [f"run_name={options.run_name}"]
-    hosts = [] if options.hosts is None else split_names(options.hosts)
+    hosts = [host.name for host in named_hosts(options.hosts)]
     config = resolve_with_hosts(options.config, [*options.set, *named], len(hosts))
     allow_code(config.family, trust=options.trust_code)  # nobody can be asked at night
     queue = RunQueue(options.runs_dir or config.runs_dir)

@@ -13,7 +13,7 @@ from modules.run import RunFolder
 from modules.run.console import warn
 from modules.run.folder.resume import LATEST, backup_at, newest_run
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import find_hosts, resolve_with_hosts, split_names
+from modules.run.hosts.host_list import named_hosts, resolve_with_hosts
 from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.join_token import JOIN_TOKEN, ask_for_token, find_token
 from modules.run.join.local_settings import check_local_settings
@@ -140,8 +140,11 @@ def config_of_resumed_run(options: argparse.Namespace) -> str:
     return str(RunFolder.open(settings.runs_dir, name).config_file)
 
 
-def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
-    """The join line given by `--join` and related flags. Raises ConfigError for flags that only machine 0 may set."""
+def join_line(options: argparse.Namespace, token: str | None, own: Sequence[str] = ()) -> JoinLine:
+    """The join line given by `--join` and related flags, with `own` settings of this machine.
+
+    Raises ConfigError for flags that only machine 0 may set.
+    """
     allowed = {"join", "token", "token_file", "stop_from_stdin", "set", "allow", "allow_differences", "trust_code"}
     others = [name for name, value in vars(options).items() if name not in allowed and value not in (None, False, [])]
     if others:
@@ -154,7 +157,7 @@ def join_line(options: argparse.Namespace, token: str | None) -> JoinLine:
     return JoinLine.parse(
         options.join,
         find_token(options.token, options.token_file, token, warn) or ask_for_token(),
-        settings=tuple(options.set),
+        settings=(*options.set, *own),
         allow=tuple(options.allow),
         allow_differences=options.allow_differences,
         trust_code=options.trust_code,
@@ -168,7 +171,7 @@ def token_of(config: TrainConfig, options: argparse.Namespace, in_environment: s
 
 def hosts_of(options: argparse.Namespace) -> list[Host]:
     """The machines that this run starts over ssh. Raises ConfigError for a name that is not in the list."""
-    return [] if options.hosts is None else find_hosts(split_names(options.hosts))
+    return named_hosts(options.hosts)
 
 
 def check_hosts(config: TrainConfig, options: argparse.Namespace, rank_env: RankEnv | None) -> None:

@@ -11,7 +11,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Entry, frame, text
 from app.windows.child_program import ProgramWindow
 from modules import ROOT
-from modules.config import save_config
+from modules.config import ConfigError, save_config
 from modules.files import FileFault, printable
 from modules.run.batch_size.records import SearchResult
 
@@ -27,8 +27,8 @@ class BatchSizeWindow(ProgramWindow):
             parent,
             state,
             "Find the largest batch",
-            "Starts the processes of a run with these settings and finds how many images fit into the memory of each, "
-            "without training. The smallest number of all is the answer.",
+            "Starts the processes of a run with these settings, also on the machines that Train starts over ssh, and "
+            "finds how many images fit into the memory of each, without training. The smallest number is the answer.",
         )
         self.result: SearchResult | None = None
         head = frame(self.dialog.body)
@@ -58,6 +58,11 @@ class BatchSizeWindow(ProgramWindow):
             return
         if self.child is not None:
             return
+        try:
+            hosts = self.hosts(config)
+        except ConfigError as error:
+            self.show_status(str(error), theme.BAD)
+            return
         file, self._found = self.file("config.json"), self.file("result.json")
         self._found.unlink(missing_ok=True)
         save_config(config, file)
@@ -66,7 +71,7 @@ class BatchSizeWindow(ProgramWindow):
         self.again.configure(state="disabled")
         self.show_status("Searching …", theme.MUTED)
         arguments = ["--config", str(file), "--json", str(self._found), "--memory_target", self.target.get().strip()]
-        self.run(SCRIPT, arguments)
+        self.run(SCRIPT, [*arguments, *hosts])
 
     def ended(self, exit_code: int, output: str) -> None:
         """Offer the result, if there is one."""

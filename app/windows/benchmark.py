@@ -18,8 +18,8 @@ from app.windows.benchmark_pages import SIZE, BenchmarkPages
 from app.windows.child_program import ProgramWindow
 from app.windows.chooser import choose_path
 from modules import ROOT
-from modules.config import save_config
-from modules.files import FileFault, open_for_writing, printable, read_bytes
+from modules.config import ConfigError, save_config
+from modules.files import FileFault, open_for_writing, printable, read_bytes, replacing
 from modules.run.benchmark.records import BenchmarkResult
 from modules.run.exit_codes import FINISHED, INTERRUPTED
 
@@ -35,8 +35,8 @@ class BenchmarkWindow(ProgramWindow):
             parent,
             state,
             "Benchmark",
-            "Times the steps of these settings: how much more GPUs and other batch sizes bring. Nothing is saved or "
-            "validated.",
+            "Times the steps of these settings: how much more GPUs and other batch sizes bring, and at last the "
+            "machines that Train starts over ssh. Nothing is saved or validated.",
         )
         self.result: BenchmarkResult | None = None
         self.before: BenchmarkResult | None = None
@@ -64,8 +64,8 @@ class BenchmarkWindow(ProgramWindow):
         if self.child is not None:
             return
         try:
-            arguments = self.options.arguments()
-        except ValueError as error:
+            arguments = [*self.options.arguments(), *self.hosts(config)]
+        except (ValueError, ConfigError) as error:
             self.show_status(str(error), theme.BAD)
             return
         file, self._found, self._picture = self.file("config.json"), self.file("result.json"), self.file("plot.png")
@@ -146,13 +146,8 @@ class BenchmarkWindow(ProgramWindow):
         self.saving.configure(state="disabled" if self.result is None else "normal")
 
     def _save_plot(self, file: Path) -> None:
-        partial = file.with_name(f".partial-{os.getpid()}-{file.name}")
-        try:
-            with os.fdopen(open_for_writing(partial), "wb") as target:
-                target.write(read_bytes(self._picture))
-            partial.replace(file)
-        finally:
-            partial.unlink(missing_ok=True)
+        with replacing(file) as unfinished, os.fdopen(open_for_writing(unfinished), "wb") as target:
+            target.write(read_bytes(self._picture))
 
     # Buttons
 

@@ -13,6 +13,8 @@ from app.child_program import ChildProgram
 from app.state import AppState
 from app.widgets import theme
 from app.windows.dialog import Dialog
+from modules.config import TrainConfig
+from modules.run.hosts.host_list import known_hosts
 
 _POLL_MS: Final = 250
 
@@ -50,6 +52,11 @@ class ProgramWindow:
     def file(self, name: str) -> Path:
         """A file in a folder that exists as long as the window."""
         return Path(self._folder.name, name)
+
+    def hosts(self, config: TrainConfig) -> list[str]:
+        """The option for the machines that Train would start over ssh. Raises ConfigError if the list is damaged."""
+        names = known_hosts(self.state.preferences.hosts)[: config.num_nodes - 1]
+        return ["--hosts", ",".join(names)] if names else []
 
     def run(self, script: Path, arguments: Sequence[str]) -> None:
         """Run a program and follow it to its end."""

@@ -25,6 +25,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, hosts_file
+from modules.run.queue.folder import RunQueue
 from tests import ssh_server
 from tests.app.driver import Driver
 from tests.ports import free_port
@@ -396,6 +397,13 @@ def test_a_machine_is_added_tested_and_started_by_train(
         assert driver.draft.get("num_nodes") == 2
         assert driver.draft.get("enable_multi_gpu") is True
         assert "Train starts beta, 2 machines in all." in driver.text(section)
+        search = BatchSizeWindow(window, window.state_)
+        assert search.hosts(driver.draft.config) == ["--hosts", "beta"]
+        search.dialog.close()
+        queue = RunQueue(config.runs_dir)
+        window.run_bar.actions.enqueue()
+        driver.wait(lambda: queue.read().waiting, "the entry")
+        assert queue.read().waiting[0].hosts == ["beta"]
         add_host(card.hosts[0].model_copy(update={"folder": "~/nowhere"}))
         add_host(Host.make("long", f"me@{'a-long-name.' * 9}org", "~/tandem"))
         card.read()

@@ -46,7 +46,7 @@ def test_the_steps_of_the_real_loop_are_measured_and_nothing_is_saved(
     request = BenchmarkRequest(steps=6, warm_up=3)
     for name, value in request.environment().items():
         monkeypatch.setenv(name, value)
-    config = case_config(tiny_config(images, tmp_path), 1, 4, request, tmp_path / "runs")
+    config = case_config(tiny_config(images, tmp_path), 1, 4, request)
     code, run = train_alone(config)
     assert code == 0
     found = Measured.load(run.folder.path / RESULT)
@@ -90,7 +90,7 @@ def test_phases_are_those_that_a_clock_around_the_calls_finds(
 
     monkeypatch.setattr(GenericTrainer, "setup", timed_setup)
     monkeypatch.setattr(torch.Tensor, "backward", timed("backward", backward, 0.09))
-    config = case_config(tiny_config(images, tmp_path, batch_size=4), 1, 4, request, tmp_path / "runs")
+    config = case_config(tiny_config(images, tmp_path, batch_size=4), 1, 4, request)
     code, run = train_alone(config)
     assert code == 0
     found = Measured.load(run.folder.path / RESULT)
@@ -150,6 +150,10 @@ def test_cases_follow_from_the_config(images: Path, tmp_path: Path) -> None:
     assert cases_of(several, [], [8, 2, 4]) == [(1, 4), (2, 4), (3, 4), (1, 2), (1, 8)]
     with pytest.raises(ConfigError, match="add --multi_gpu"):
         cases_of(one, [2], [])
+    two = {"num_nodes": 2, "node_rank": 0, "processes_per_node": (3, 1), "world_size": None}
+    machines = several.model_copy(update=two)
+    assert cases_of(machines, [], []) == [(1, 4), (2, 4), (3, 4)], "of this machine"
+    assert case_config(machines, 3, 4, BenchmarkRequest()).num_nodes == 1
 
 
 @pytest.mark.parametrize(

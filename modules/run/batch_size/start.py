@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from modules.files import FileFault, remove_tree
 from modules.run.batch_size.records import RESULT, VARIABLE, SearchRequest, SearchResult
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
 from modules.run.folder.run_folder import RunFolder
+from modules.run.hosts.host import Host
+from modules.run.hosts.measuring import machines_text, on_machines
 from modules.run.start import check_start, start_run
 
 
@@ -25,16 +27,19 @@ class SearchEnded(TandemError):
         self.code = code
 
 
-def find_batch_size(config: TrainConfig, request: SearchRequest, echo: Callable[[str], None]) -> SearchResult:
-    """The largest batch of each rank that `config` starts on this machine. Trains nothing, and leaves nothing behind
-    but the logs of a search that failed.
+def find_batch_size(
+    config: TrainConfig, request: SearchRequest, echo: Callable[[str], None], hosts: Sequence[Host] = ()
+) -> SearchResult:
+    """The largest batch of each rank that `config` starts on this machine and on `hosts`, over ssh. Trains nothing, and
+    leaves nothing behind but the logs of a search that failed.
 
     Raises TandemError if this machine cannot run the config, SearchEnded if the processes failed or were stopped.
     """
     request.check()
     check_searchable(config)
-    if config.num_nodes > 1:
-        echo(f"Note: only this machine is searched; repeat it on each of the {config.num_nodes}, and take the smallest")
+    if note := machines_text(len(hosts), config.num_nodes):
+        echo(note)
+    config = on_machines(config, 1 + len(hosts))
     place = Path(tempfile.mkdtemp(prefix="tandem-batch-size-"))
     keeps_logs = False
     try:
@@ -42,7 +47,7 @@ def find_batch_size(config: TrainConfig, request: SearchRequest, echo: Callable[
         check_start(searched, require_multi_gpu=False, token=None)
         folder = RunFolder.create(searched)
         os.environ.update(request.environment())
-        code = start_run(searched, folder, echo)
+        code = start_run(searched, folder, echo, hosts=hosts)
         keeps_logs = code == FAILED  # its message names a log
         if code != FINISHED:
             raise SearchEnded(code)
@@ -76,9 +81,6 @@ def search_config(config: TrainConfig, place: Path) -> TrainConfig:
         for index in Path(config.cache_dir).glob("index-*.safetensors"):
             if index.is_file():
                 shutil.copy2(index, cache)
-    counts = config.processes_per_node
-    here = None if counts is None else counts[min(config.node_rank, len(counts) - 1)]
-    alone = {"num_nodes": 1, "node_rank": 0, "processes_per_node": None, "world_size": here}
     return config.model_copy(
         update={
             "runs_dir": str(place / "runs"),
@@ -93,6 +95,5 @@ def search_config(config: TrainConfig, place: Path) -> TrainConfig:
             "tensorboard": False,
             "histograms_every": Interval.never(),
             "max_restarts": 0,
-            **(alone if config.num_nodes > 1 else {}),
         }
     )

@@ -17,6 +17,8 @@ from modules.run.benchmark.records import RESULT, VARIABLE, BenchmarkRequest, Be
 from modules.run.exit_codes import FINISHED, INTERRUPTED
 from modules.run.folder.failures import root_cause
 from modules.run.folder.run_folder import RunFolder
+from modules.run.hosts.host import Host
+from modules.run.hosts.measuring import machines_text, on_machines
 from modules.run.launch.plan import LaunchPlan
 from modules.run.start import check_start, start_run
 
@@ -30,8 +32,10 @@ class BenchmarkStopped(TandemError):
 def cases_of(config: TrainConfig, ranks: Sequence[int], batch_sizes: Sequence[int]) -> list[tuple[int, int]]:
     """(ranks, batch size) of each case: the scaling with the config's batch, then the batch sizes on the fewest ranks.
 
-    Without `ranks`: 1, 2, 4, … and all that the config starts. Raises ConfigError if it starts fewer than asked.
+    Without `ranks`: 1, 2, 4, … and all that the config starts on this machine. Raises ConfigError if it starts fewer
+    than asked.
     """
+    config = on_machines(config, 1)
     most = LaunchPlan.from_config(config, config_path="config.json").world_size or 1
     if not ranks:
         doubled = [2**power for power in range(20) if 2**power < most]
@@ -52,17 +56,29 @@ def run_benchmark(
     request: BenchmarkRequest,
     echo: Callable[[str], None],
     keep: Callable[[BenchmarkResult], None] = lambda result: None,
+    hosts: Sequence[Host] = (),
 ) -> BenchmarkResult:
     """Measure all cases; `name` is what the user called the config. A case that fails does not end the others.
 
-    `keep` gets the result after each case, so that nothing measured is lost.
+    The last case, with `hosts`, is all that the config starts on this machine and on those, over ssh. `keep` gets the
+    result after each case, so that nothing measured is lost.
 
     Raises ConfigError for a config that this machine cannot start, and BenchmarkStopped.
     """
-    result = BenchmarkResult(name, printable(config.family), _machine(), {"tandem": __version__})
+    if note := machines_text(len(hosts), config.num_nodes):
+        echo(note)
+    names = " and ".join(host.name for host in hosts)
+    machine = f"{_machine()}{f'; {names}' if names else ''}"
+    result = BenchmarkResult(name, printable(config.family), machine, {"tandem": __version__})
+    count = len(cases) + bool(hosts)
     for number, (ranks, batch_size) in enumerate(cases, start=1):
-        echo(f"\nCase {number} of {len(cases)}: {count_of(ranks, 'process', 'es')}, batch size {batch_size}")
-        result.cases.append(_run_case(config, ranks, batch_size, request, echo))
+        echo(f"\nCase {number} of {count}: {count_of(ranks, 'process', 'es')}, batch size {batch_size}")
+        result.cases.append(_run_case(case_config(config, ranks, batch_size, request), request, echo, ranks))
+        keep(result)
+    if hosts:
+        echo(f"\nCase {count} of {count}: this machine and {names}, batch size {config.batch_size}")
+        case = several_machines_config(config, 1 + len(hosts), request)
+        result.cases.append(_run_case(case, request, echo, 1 + len(hosts), hosts))
         keep(result)
     return result
 
@@ -72,24 +88,29 @@ def count_of(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{plural if number != 1 else ''}"
 
 
-def case_config(
-    config: TrainConfig, ranks: int, batch_size: int, request: BenchmarkRequest, runs_dir: Path
-) -> TrainConfig:
-    """The config of one case: the same model, data and step, for so many steps, and nothing beside them."""
+def case_config(config: TrainConfig, ranks: int, batch_size: int, request: BenchmarkRequest) -> TrainConfig:
+    """The config of one case on this machine."""
     alone = {"enable_multi_gpu": False, "training_mode": "auto", "world_size": None}
     many: dict[str, object] = {"enable_multi_gpu": True, "world_size": ranks}
     if ranks > 1 and config.device_ids is not None:
         many["device_ids"] = config.device_ids[:ranks]
+    here = {"run_name": f"{ranks}-{batch_size}", "batch_size": batch_size, "num_nodes": 1, "node_rank": 0}
+    case = {**here, "processes_per_node": None, **(alone if ranks == 1 else many)}
+    return _steps_alone(config, request).model_copy(update=case)
+
+
+def several_machines_config(config: TrainConfig, machines: int, request: BenchmarkRequest) -> TrainConfig:
+    """The config of the case on several machines, with all processes that the config starts there."""
+    case = {"run_name": f"{machines}-machines", "enable_multi_gpu": True}
+    return on_machines(_steps_alone(config, request), machines).model_copy(update=case)
+
+
+def _steps_alone(config: TrainConfig, request: BenchmarkRequest) -> TrainConfig:
+    """The config with the same model, data and step, for so many steps, and nothing beside them."""
     never = Interval(0, "never")
     return config.model_copy(
         update={
-            "runs_dir": str(runs_dir),
-            "run_name": f"{ranks}-{batch_size}",
-            "batch_size": batch_size,
             "max_steps": request.warm_up + request.steps,
-            "num_nodes": 1,
-            "node_rank": 0,
-            "processes_per_node": None,
             "log_every": Interval(1, "steps"),
             "backup_every": never,
             "sample_every": never,
@@ -101,28 +122,38 @@ def case_config(
             "histograms_every": never,
             "profile_steps": 0,
             "max_restarts": 0,
-            **(alone if ranks == 1 else many),
         }
     )
 
 
 def _run_case(
-    config: TrainConfig, ranks: int, batch_size: int, request: BenchmarkRequest, echo: Callable[[str], None]
+    config: TrainConfig,
+    request: BenchmarkRequest,
+    echo: Callable[[str], None],
+    ranks: int,
+    hosts: Sequence[Host] = (),
 ) -> CaseResult:
+    """One case; `ranks` is how many it has, or at least."""
+    batch_size = config.batch_size
     place = Path(tempfile.mkdtemp(prefix="tandem-benchmark-"))
     try:
-        case = case_config(config, ranks, batch_size, request, place)
+        case = config.model_copy(update={"runs_dir": str(place)})
         check_start(case, require_multi_gpu=ranks > 1, token=None)
         folder = RunFolder.create(case)
         with _told(request):
-            code = start_run(case, folder, echo, require_multi_gpu=ranks > 1)
+            code = start_run(case, folder, echo, require_multi_gpu=ranks > 1, hosts=hosts)
         if code in _STOPPED:
             raise BenchmarkStopped("The benchmark was stopped")
         if code == FINISHED:
-            return CaseResult(ranks, batch_size, Measured.load(folder.path / RESULT))
+            measured = Measured.load(folder.path / RESULT)
+            return CaseResult(max(ranks, len(measured.devices)), batch_size, measured)
         failure = root_cause(folder)
         reason = f"exit code {code}" if failure is None else failure.message.splitlines()[0]
         return CaseResult(ranks, batch_size, None, printable(reason, 300))
+    except TandemError as error:
+        if not hosts or isinstance(error, BenchmarkStopped):
+            raise
+        return CaseResult(ranks, batch_size, None, printable(str(error), 300))  # another machine; the rest is measured
     except (OSError, FileFault) as error:
         return CaseResult(ranks, batch_size, None, printable(f"its result cannot be read: {error}", 300))
     finally:

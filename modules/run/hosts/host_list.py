@@ -83,6 +83,11 @@ def known_hosts(names: Sequence[str]) -> list[str]:
     return [host.name for host in read_hosts() if host.name in names] if names else []
 
 
+def named_hosts(text: str | None) -> list[Host]:
+    """The machines of --hosts, "beta,gamma"; none without it. Raises ConfigError for a name that is not in the list."""
+    return [] if text is None else find_hosts(split_names(text))
+
+
 def resolve_with_hosts(source: str | None, assignments: Sequence[str], hosts: int) -> TrainConfig:
     """The config of this source for at least so many machines beside this one. Raises ConfigError."""
     config = resolve_config(source, assignments)

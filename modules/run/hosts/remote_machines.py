@@ -16,6 +16,7 @@ from modules.run.exit_codes import BAD_CONFIG, EXIT_CODES, NO_DATA
 from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import not_startable
 from modules.run.hosts.host import NAME, Host
+from modules.run.hosts.measuring import passed_on
 from modules.run.hosts.output_file import OutputFile
 from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
 from modules.run.hosts.stop_from_stdin import STOP_LINE
@@ -176,7 +177,7 @@ class RemoteMachines:
         self._token = token
         self._folder.log_dir.mkdir(parents=True, exist_ok=True)
         for host in self._hosts:
-            argv = ssh_argv(host, join_arguments(config, host, address, resume))
+            argv = ssh_argv(host, join_arguments(config, host, address, resume), passed_on(os.environ))
             machine = RemoteMachine(host, argv, self._folder.log_dir / _log_name(host.name))
             self._machines.append(machine)
             machine.start(token)

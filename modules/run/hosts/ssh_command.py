@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from modules.files import printable
@@ -38,22 +38,26 @@ class HostError(JoinError):
     """A machine cannot be reached over ssh, or Tandem cannot be started there."""
 
 
-def ssh_argv(host: Host, arguments: Sequence[str]) -> list[str]:
-    """The local command that runs Tandem's Python on `host`, in Tandem's folder there, with these arguments."""
+def ssh_argv(host: Host, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
+    """The local command that runs Tandem's Python on `host`, in Tandem's folder there, with these arguments.
+
+    `variables` are set there; whoever is on that machine can read them.
+    """
     options = [word for option in _OPTIONS for word in ("-o", option)]
     port = [] if host.port is None else ["-p", str(host.port)]
-    return ["ssh", "-T", *options, *port, "--", host.target, _remote_command(host, arguments)]
+    return ["ssh", "-T", *options, *port, "--", host.target, _remote_command(host, arguments, variables or {})]
 
 
-def _remote_command(host: Host, arguments: Sequence[str]) -> str:
+def _remote_command(host: Host, arguments: Sequence[str], variables: Mapping[str, str]) -> str:
     """One line for whatever shell the user has there; /bin/sh does the rest."""
     python = _shell_path(host.python or DEFAULT_PYTHON)
+    exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in variables.items())
     script = (
         f"cd -- {_shell_path(host.folder)} 2>/dev/null || exit {_NO_FOLDER}; "
         f"[ -f scripts/train.py ] || exit {_NO_TANDEM}; "
         f"[ -f scripts/hosts.py ] || exit {_OLD_TANDEM}; "
         f"command -v {python} >/dev/null 2>&1 || exit {_NO_PYTHON}; "
-        f"exec {python} {shlex.join(arguments)}"
+        f"{exports}exec {python} {shlex.join(arguments)}"
     )
     return f"exec sh -c {shlex.quote(script)}"
 
