@@ -202,7 +202,7 @@ _FLUX2_DEV: Final = KnownModel("flux2", {"transformer": {}}, _VAE, {"text_encode
 _KREA_2: Final = KnownModel("krea2", {"transformer": {}}, _VIDEO_VAE, {"text_encoder": _QWEN3_VL_4B})
 _QWEN_IMAGE: Final = KnownModel("qwen_image", {"transformer": {}}, _VIDEO_VAE, {"text_encoder": _QWEN25_VL_7B})
 _CHROMA: Final = KnownModel("chroma", {"transformer": {}}, _VAE, {"text_encoder": _T5_XXL})
-_GEMMA_2_2B: Final = ("Gemma2Model", {})
+_GEMMA_2_2B: Final[tuple[str, Config]] = ("Gemma2Model", {})
 _LUMINA_2: Final = KnownModel("lumina2", {"transformer": {"cap_feat_dim": 2304}}, _VAE, {"text_encoder": _GEMMA_2_2B})
 
 

@@ -26,7 +26,7 @@ from tests.families.flow_checks import REQUEST, load
 from tests.families.tiny_flow_pipelines import TINY
 from tests.families.tiny_pipelines import tiny_sd
 
-FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3")
+FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3", "lumina2")
 WEIGHTS = Path("transformer", "diffusion_pytorch_model.safetensors")
 
 
@@ -139,6 +139,7 @@ def test_another_family_or_layout_is_named(base: Any, tmp_path: Path) -> None:
         ({"double_stream_modulation_img.lin.weight": [1], "img_in.weight": [3072, 128]}, "a-base-4b", "klein-base-4B"),
         ({"double_stream_modulation_img.lin.weight": [1], "img_in.weight": [4096, 128]}, "klein", "FLUX.2-klein-9B"),
         ({"double_stream_modulation_img.lin.weight": [1], "img_in.weight": [6144, 128]}, "flux2", "FLUX.2-dev"),
+        ({"layers.0.adaLN_modulation.1.weight": [1]}, "lumina_2_model_bf16.safetensors", "Lumina-Image-2.0"),
         ({"layers.0.attention.qkv.weight": [1]}, "z_image_turbo_bf16.safetensors", "Z-Image-Turbo"),
         ({"joint_blocks.37.x": [1]}, "sd3.5_large_turbo", "stable-diffusion-3.5-large-turbo"),
         ({"joint_blocks.3.x_block.attn2.x": [1]}, "sd3.5_medium", "stable-diffusion-3.5-medium"),
