@@ -9,16 +9,20 @@ torch alone, so on any device, to the same values on each rank.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 QUANTIZED: Final = ("int8", "fp8", "nf4")
-_LARGEST_FP8: Final = torch.finfo(torch.float8_e4m3fn).max
 BLOCK: Final = 64  # weights of nf4 that share a scale
 _SCALE_BYTES: Final = 4
+_DTYPES: Final = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "nf4": torch.uint8}
+_LARGEST: Final = {"int8": 127, "fp8": torch.finfo(torch.float8_e4m3fn).max, "nf4": 1}
+_PIECES: Final = {"cpu": 1 << 18, "cuda": 1 << 24}  # weights that are converted at a time
 _NF4: Final = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
@@ -91,22 +95,38 @@ class _Product(torch.autograd.Function):
 
 @torch.no_grad()
 def quantize_(layer: nn.Linear, kind: str, device: torch.device) -> None:
-    """Make a frozen `layer` a QuantizedLinear in place, its bits on `device`; `kind` is one of QUANTIZED."""
-    weight = layer.weight.to(device, torch.float32)
-    if kind == "fp8":
-        scales = weight.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST_FP8
-        bits = (weight / scales).to(torch.float8_e4m3fn)
-    elif kind == "int8":
-        scales = weight.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127
-        bits = (weight / scales).round().to(torch.int8)
-    else:
-        blocks = functional.pad(weight.flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
-        scales = blocks.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-        levels = torch.tensor(_NF4, device=device)
-        # the nearest level: how many midpoints between levels lie below
-        codes = torch.bucketize(blocks / scales, (levels[1:] + levels[:-1]) / 2, out_int32=True).to(torch.uint8)
-        bits = codes[:, ::2] << 4 | codes[:, 1::2]
+    """Make a frozen `layer` a QuantizedLinear in place, its bits on `device`; `kind` is one of QUANTIZED.
+
+    In pieces, so that next to none of it is in fp32 at a time.
+    """
+    weight = layer.weight.detach()
+    if kind == "nf4":
+        missing = -weight.numel() % BLOCK
+        weight = (functional.pad(weight.flatten(), (0, missing)) if missing else weight).reshape(-1, BLOCK)
+    bits = torch.empty(len(weight), weight.shape[1] // (2 if kind == "nf4" else 1), dtype=_DTYPES[kind], device=device)
+    scales = torch.empty(len(weight), 1, dtype=torch.float32, device=device)
+    for rows in _pieces(weight, device):
+        values = weight[rows].to(device, torch.float32)
+        largest = values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        scales[rows] = largest / _LARGEST[kind]
+        values = values / scales[rows]
+        if kind == "nf4":
+            levels = torch.tensor(_NF4, device=device)
+            # the nearest level: how many midpoints between levels lie below
+            codes = torch.bucketize(values, (levels[1:] + levels[:-1]) / 2, out_int32=True).to(torch.uint8)
+            bits[rows] = codes[:, ::2] << 4 | codes[:, 1::2]
+        else:
+            bits[rows] = (values if kind == "fp8" else values.round()).to(_DTYPES[kind])
     _replace(layer, bits, scales)
+
+
+def _pieces(weight: Tensor, device: torch.device) -> Iterator[slice]:
+    """Rows of `weight`, so many at a time that a GPU has enough to do, and a CPU's allocator reuses their memory."""
+    piece = _PIECES.get(device.type, max(_PIECES.values())) // weight.shape[1]
+    if isinstance(weight, FakeTensor):
+        piece = len(weight)  # takes no memory, and the number of operations counts
+    for start in range(0, len(weight), max(1, piece)):
+        yield slice(start, start + max(1, piece))
 
 
 @torch.no_grad()
