@@ -12,7 +12,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "module", ["modules.run", "modules.machine", "modules.run.supervise.supervisor", "modules.run.queue.runner", "app"]
+    "module",
+    [
+        "modules.run, modules.annotation",
+        "modules.machine",
+        "modules.run.supervise.supervisor",
+        "modules.run.queue.runner",
+        "app",
+    ],
 )
 def test_import_loads_no_torch(module: str) -> None:
     code = (
