@@ -93,7 +93,7 @@ class Review(tk.Frame):
         for button in (self.all_button, self.none_button):
             button.configure(state="normal" if self.list.is_enabled and job.rows else "disabled")
         self.write_button.configure(
-            text=f"Write {count(accepted, job.task)}", state="normal" if job.can_write else "disabled"
+            text=f"Write {count(accepted, job.task)}", state="normal" if accepted and job.can_write else "disabled"
         )
         self.undo_button.configure(state="normal" if job.is_written and not job.is_running else "disabled")
         self._keys.configure(text=_MASK_KEYS if job.task == "mask" else _KEYS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from app.annotate.row_drawing import DECISION, GAP, Columns, RowDrawing
+from app.annotate.row_drawing import DECISION, GAP, RowDrawing
 from app.annotate.rows import Row
 from app.images.thumbnails import Thumbnails
 from app.widgets import theme
@@ -136,7 +136,7 @@ class ReviewList(tk.Frame):
         if not self._rows:
             self._draw_empty(width, seen)
         self._place_editor(width, height)
-        self._draw_header(width)
+        self._draw_header()
         if not self.drawing.is_complete and not self._poll_job:
             self._poll_job = later(self, _POLL_MS, self._poll)
 
@@ -154,15 +154,15 @@ class ReviewList(tk.Frame):
     def _place_editor(self, width: int, height: int) -> None:
         if self._edited is None:
             return
-        at, margin = Columns.of(self.drawing.task, width), theme.px(GAP / 4)
+        at, margin = self.drawing.columns(), theme.px(GAP / 4)
         left = at.proposed - theme.px(8)
         self.editor.configure(width=width - left - margin, height=height - 2 * margin)
         self.canvas.coords(self._place, left, self.selected * height - self._top + margin)
         self.canvas.itemconfigure(self._place, state="normal")
 
-    def _draw_header(self, width: int) -> None:
+    def _draw_header(self) -> None:
         self.header.delete("all")
-        at = Columns.of(self.drawing.task, width)
+        at = self.drawing.columns()
         image = at.image + theme.px(GAP) // 2
         for x, title in zip((image, at.present, at.proposed), ("Image", *_TITLES[self.drawing.task]), strict=True):
             self.header.create_text(

@@ -20,15 +20,18 @@ from modules.annotation import Task
 GAP: Final = 12  # unscaled pixels, as all below
 DECISION: Final = 34  # width of the column with the decision
 _SIDES: Final[dict[Task, int]] = {"caption": 88, "tag": 88, "mask": 160}  # of an image
+_LEAST_SIDE: Final = 88
+_STEP: Final = 16  # pixels: a window being resized need not read all images again at each of its sizes
 _NAME: Final = 18  # height of the line with the file name
 _LINE: Final = 17
+_VERBS: Final = ("is ", "has ", "cannot ")
 _KEPT_PHOTOS: Final = 200
 _KEPT_TEXTS: Final = 1000
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the columns of a list of this width begin, in pixels; `texts` is the width of both text columns."""
+    """Where the columns begin, in pixels; `texts` is the width of what is present and of what is proposed."""
 
     image: int
     present: int
@@ -36,8 +39,8 @@ class Columns:
     texts: int
 
     @classmethod
-    def of(cls, task: Task, width: int) -> Columns:
-        side, gap, image = theme.px(_SIDES[task]), theme.px(GAP), theme.px(DECISION)
+    def of(cls, task: Task, side: int, width: int) -> Columns:
+        gap, image = theme.px(GAP), theme.px(DECISION)
         present = image + side + 2 * gap
         room = max(theme.px(80), (width - present - 2 * gap) // 2)
         if task == "mask":
@@ -52,15 +55,25 @@ class RowDrawing:
         self.task: Task = "caption"
         self.ending = ".txt"  # of the files that hold what the images have now
         self._canvas, self._thumbnails = canvas, thumbnails
-        self._photos: OrderedDict[tuple[Path, Path | None], ImageTk.PhotoImage] = OrderedDict()
+        self._photos: OrderedDict[tuple[Path, Path | None, int], ImageTk.PhotoImage] = OrderedDict()
         self._texts: OrderedDict[tuple[str, int, int], str] = OrderedDict()
         self._marks: dict[bool, ImageTk.PhotoImage] = {}
         self.is_complete = True  # whether everything that was drawn since the last `begin` was ready
 
     @property
+    def side(self) -> int:
+        """Of an image, in pixels: less in a low list, so that a whole one is in sight."""
+        room = (self._canvas.winfo_height() - theme.px(GAP + _NAME)) // _STEP * _STEP
+        return min(theme.px(_SIDES[self.task]), max(theme.px(_LEAST_SIDE), room))
+
+    @property
     def height(self) -> int:
         """Of a row, in pixels."""
-        return theme.px(_SIDES[self.task] + GAP + (_NAME if self.task == "mask" else 0))
+        return self.side + theme.px(GAP + (_NAME if self.task == "mask" else 0))
+
+    def columns(self) -> Columns:
+        """Where the columns begin."""
+        return Columns.of(self.task, self.side, self._canvas.winfo_width())
 
     def begin(self) -> None:
         """Start with an empty canvas."""
@@ -79,7 +92,7 @@ class RowDrawing:
 
     def draw(self, row: Row, top: int, width: int, *, is_selected: bool, has_focus: bool) -> None:
         """Draw a row whose upper edge is at `top`."""
-        at = Columns.of(self.task, width)
+        at = self.columns()
         row.read_present(self.ending)
         self._draw_back(top, width, is_selected=is_selected, has_focus=has_focus)
         middle = top + self.height // 2
@@ -88,7 +101,7 @@ class RowDrawing:
         if self.task == "mask":
             self._draw_masks(row, at, top, width)
             return
-        side = theme.px(_SIDES[self.task])
+        side = self.side
         self._draw_picture(row.image, None, at.image + theme.px(GAP) // 2, top + (self.height - side) // 2)
         inner = top + theme.px(GAP / 2)
         self._text(fit(self._canvas, row.relative, theme.tk_font("small"), at.texts), at.present, inner, "small")
@@ -139,7 +152,7 @@ class RowDrawing:
             self._wrapped(_sentence(row.problem), after, below, max(theme.px(80), width - after), 6, theme.BAD)
 
     def _draw_picture(self, file: Path, mask: Path | None, left: int, top: int) -> None:
-        side = theme.px(_SIDES[self.task])
+        side = self.side
         photo = self._photo(file, mask, side)
         if photo is not None:
             self._image(left + side // 2, top + side // 2, photo)
@@ -154,7 +167,7 @@ class RowDrawing:
             self.is_complete = False
 
     def _photo(self, file: Path, mask: Path | None, side: int) -> ImageTk.PhotoImage | None:
-        key = (file, mask)
+        key = (file, mask, side)
         if key in self._photos:
             self._photos.move_to_end(key)
             return self._photos[key]
@@ -189,7 +202,8 @@ class RowDrawing:
 
 
 def _sentence(reason: str) -> str:
-    return f"{reason[:1].upper()}{reason[1:]}{'' if reason.endswith('.') else '.'}"
+    whole = f"it {reason}" if reason.startswith(_VERBS) else reason  # some go on after the name of the image
+    return f"{whole[:1].upper()}{whole[1:]}{'' if whole.endswith('.') else '.'}"
 
 
 def _enlarged(image: Image.Image, side: int) -> Image.Image:
