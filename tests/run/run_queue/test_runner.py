@@ -160,7 +160,7 @@ def test_a_stopped_run_waits_again_and_continues(queue: RunQueue, images: Path) 
 
 def test_kill_9_of_the_runner(queue: RunQueue, images: Path) -> None:
     """The run goes on; the next runner takes it over, and no second one may work beside it."""
-    add(queue, images, "first", **{**SLOW, "max_steps": 400})
+    add(queue, images, "first", **{**SLOW, "max_steps": 200})
     add(queue, images, "second", max_steps=2)
     run = folder_of(queue, "first")
     runner = start(queue)
@@ -181,7 +181,7 @@ def test_kill_9_of_the_runner(queue: RunQueue, images: Path) -> None:
     output = following.output
     assert "Entry 1 (first) is already training" in output
     assert states(queue) == {"first": "finished", "second": "finished"}
-    assert steps(run) == list(range(1, 401)), "one start, every step once"
+    assert steps(run) == list(range(1, 201)), "one start, every step once"
 
 
 def test_a_power_cut(queue: RunQueue, images: Path) -> None:
