@@ -10,6 +10,7 @@ import os
 import stat
 from pathlib import Path
 
+from modules.files.partial import replacing
 from modules.files.reading import FileFault, decode_json, open_regular
 
 _LIMIT = 8 << 20  # bytes
@@ -34,11 +35,10 @@ def write_private_json(file: Path, data: object) -> None:
     found = file.parent.stat()
     if found.st_uid == _this_user() and _is_loose(found):
         file.parent.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(json.dumps(data, indent=1))
-    partial.replace(file)
+    with replacing(file) as partial:
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+            opened.write(json.dumps(data, indent=1))
 
 
 def read_private_json(file: Path) -> object:

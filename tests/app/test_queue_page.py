@@ -196,10 +196,13 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.close()
 
 
-def test_result_does_not_repeat_the_state() -> None:
+def test_cells_of_a_row() -> None:
+    """The result does not repeat the state; the machines over ssh stand beside the GPUs."""
+
     def result(**values: Any) -> str:
         return row_of(Entry(number=1, name="cats", devices=None, added=1.0, ended=2.0, **values), None)[-1]
 
+    assert row_of(Entry(number=1, name="cats", devices=None, hosts=["beta"], added=1.0), 1)[3] == "All + beta"
     assert result(state="finished", exit_code=0, reason="Finished") == ""
     assert result(state="removed", reason="Removed") == ""
     assert result(state="finished", exit_code=130, reason="Stopped") == "Stopped (exit code 130)"
