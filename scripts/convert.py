@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -256,5 +258,11 @@ def refuse_other_kinds(source: Path, kind: FileType, options: argparse.Namespace
     )
 
 
+def terminate(number: int, _: FrameType | None) -> None:
+    """Leave as after an error, so that what is half written is removed. Raises SystemExit."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, terminate)
     sys.exit(main())

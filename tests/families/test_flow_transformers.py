@@ -13,12 +13,14 @@ import torch
 from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 from transformers.utils import logging as transformers_logging
 
+from modules.checkpoint.formats import read_lora
 from modules.config import TrainConfig
 from modules.diffusion import flow_pipeline
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.distributed import Weights
 from modules.families._by_name import family_class
-from modules.training.methods.method import export_of
+from modules.training.methods.lora import adapter_names
+from modules.training.methods.method import LORA_FILES, export_of
 from modules.training.model_setup import prepare_model
 from modules.training.precision import Precision
 from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline
@@ -91,7 +93,11 @@ def test_lora_and_model_are_read_by_diffusers(name: str, folders: dict[str, Path
     request = REQUEST if name != "flux2" else type(REQUEST)(**{**REQUEST.__dict__, "negative_prompt": ""})
     in_memory = np.array(family.sample(request))
     export_of(family, Weights(family.model), config, {})(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["pytorch_lora_weights.safetensors"]
+    names = adapter_names(family)
+    written = [read_lora(tmp_path / file, names) for file in LORA_FILES.values()]
+    first, kohya = ({one.module: one.delta() for one in adapters} for adapters in written)
+    assert first.keys() <= kohya.keys()  # the other parts of its layers are 0
+    assert all(torch.allclose(delta, first.get(one, 0 * delta), atol=1e-5) for one, delta in kohya.items())
     assert not np.array_equal(in_memory, drawn(folders[name]))
     assert np.abs(in_memory.astype(int) - drawn(folders[name], tmp_path)).max() <= 1
 
@@ -129,5 +135,5 @@ def test_the_import_of_a_pipeline_prints_no_warning(folders: dict[str, Path], mo
             return getattr(diffusers, name)
 
     monkeypatch.setattr(flow_pipeline, "diffusers", Spy())
-    flow_pipeline._component_classes(folders["flux"], FlowPipelineSpec(("FluxPipeline",), {}))
+    flow_pipeline.component_classes(folders["flux"], FlowPipelineSpec(("FluxPipeline",), {}))
     assert levels[0] == logging.ERROR

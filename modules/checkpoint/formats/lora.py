@@ -48,15 +48,19 @@ def write_lora(
     prefixes: AdapterPrefixes,
     metadata: Mapping[str, str],
     dtype: torch.dtype,
+    architecture: str = "",
 ) -> None:
     """Write the adapters, all of one algorithm.
+
+    `architecture` is the model's modelspec name, empty if it is that in `metadata`; kohya's layout names the layers of
+    transformers by it.
 
     Raises ConfigError if the layout cannot name a module, OSError if the disk is full.
     """
     adapters = list(weights)
     plain = [one for one in adapters if isinstance(one, LoraWeights)]
     header = {**metadata, **dict.fromkeys(KOHYA_HASH_KEYS, "")}
-    architecture = header.get("modelspec.architecture", "")
+    architecture = architecture or header.get("modelspec.architecture", "")
     if "modelspec.implementation" in header:  # depends on whose names for layers the file has
         original = layout == "kohya" and has_stability_names(adapters, prefixes)
         header["modelspec.implementation"] = original_implementation(SDXL) if original else "diffusers"

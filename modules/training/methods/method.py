@@ -178,8 +178,9 @@ def _write_lora(
     family: Family, config: TrainConfig, trained: Mapping[str, Tensor], metadata: Mapping[str, str], folder: Path
 ) -> None:
     weights, names = lora_weights(family, trained), adapter_names(family)
+    architecture, dtype = family.modelspec().get("architecture", ""), DTYPES[config.save_dtype]
     for layout in _layouts(family, config):
-        write_lora(folder / LORA_FILES[layout], weights, layout, names, metadata, DTYPES[config.save_dtype])
+        write_lora(folder / LORA_FILES[layout], weights, layout, names, metadata, dtype, architecture)
 
 
 def _write_embedding(
