@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 THREADS = 3  # daemon threads, so that none keeps the program alive
 POLL_MS = 15
-LONGEST_POLL_MS = 60  # of work that takes long
+LONGEST_POLL_MS = 250  # of work that takes seconds, such as a program that imports torch
 DESTROYED_WIDGET = ('bad window path name ".', 'invalid command name ".')  # start of the error that Tk raises for one
 
 

@@ -13,7 +13,7 @@ from app.background import Background
 
 FIRST_MS = 1500  # after the window is there
 _STEP_MS: Final = 60
-_QUIET_S: Final = 0.7  # since the last key, click or turn of the wheel
+QUIET_S = 0.7  # since the last key, click or turn of the wheel
 _INPUTS: Final = ("<Key>", "<Button>", "<MouseWheel>")
 
 
@@ -47,7 +47,7 @@ class SectionBuilder:
         self._input_at = time.monotonic()
 
     def _step(self) -> None:
-        if time.monotonic() - self._input_at > _QUIET_S and not self._prepare():
+        if time.monotonic() - self._input_at > QUIET_S and not self._prepare():
             name = next((name for name in self._names if name not in self._built()), None)
             if name is None:
                 self.is_done = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import time
 from pathlib import Path
 from tkinter import ttk
@@ -174,14 +175,24 @@ def test_large_folders_are_not_counted_to_the_end(tmp_path: Path, monkeypatch: p
 def test_sections_are_prepared_in_quiet_moments(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.window.show_section("training")
     builder = driver.window.builder
-    monkeypatch.setattr("app.shell.prebuild.FIRST_MS", 500)
+    monkeypatch.setattr("app.shell.prebuild.FIRST_MS", 1)
+    monkeypatch.setattr("app.shell.prebuild.QUIET_S", math.inf)
+    before = set(driver.window.sections)
+    looks: list[float] = []
+    schedule = builder._schedule
+
+    def look_again() -> None:
+        looks.append(builder._input_at)
+        schedule()
+
+    monkeypatch.setattr(builder, "_schedule", look_again)
+    monkeypatch.setattr(builder, "_input_at", 0.0)
     builder.restart()
-    field = driver.field("max_steps").control.line
-    field.focus_force()
-    until = time.monotonic() + 3.0
-    while time.monotonic() < until:  # nothing is built under the hands of who types
-        driver.press("1", "BackSpace")
-    assert set(driver.window.sections) <= {"model", "training"}
+    driver.field("max_steps").control.line.focus_force()
+    driver.press("1", "BackSpace")
+    driver.wait(lambda: looks and looks[-1] > 0, "a turn of the builder that has seen the keys")
+    assert set(driver.window.sections) == before, "nothing is built under the hands of who types"
+    monkeypatch.setattr("app.shell.prebuild.QUIET_S", 0.0)
     driver.wait(lambda: builder.is_done, "all sections")
     assert set(driver.window.sections) == set(SECTIONS)
     prepared = driver.window.sections["output"]
