@@ -11,7 +11,7 @@ from modules.annotation import Header, Message, Proposal, ProposalSet
 from modules.annotators.annotator import Annotator
 from modules.annotators.model_folder import find_device, find_dtype, model_folder
 from modules.annotators.propose import Wording, images_left, propose
-from modules.annotators.select import FoundImage, select_images
+from modules.annotators.select import FoundImage, Selection, select_images
 from modules.files import remove_tree
 from scripts.annotate_events import Reporter
 from scripts.annotate_options import header_of
@@ -24,7 +24,7 @@ def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalS
     proposals = ProposalSet.create(Path(options.out), header)
     annotator = annotator_for(proposals, selection.images, options, reporter)
     reporter.send(Message(proposals=str(proposals.path)))
-    for note in selection.notes:
+    for note in [*selection.notes, *nothing_to_do(selection, header)]:
         reporter.send(Message(note=note))
 
     def report(proposal: Proposal) -> None:
@@ -41,6 +41,16 @@ def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalS
             propose(proposals, left, annotator, wording, options.batch_size, report)
     reporter.send(Message(finished=sum(each.is_wanted for each in proposals.read().values())))
     return proposals
+
+
+def nothing_to_do(selection: Selection, header: Header) -> list[str]:
+    """Why no image is asked about, if none is."""
+    if selection.images:
+        return []
+    if not selection.present:
+        return [f"There are no images in {header.folder} that can be read."]
+    what = "mask" if header.task == "mask" else "caption"
+    return [f"Nothing to do: {selection.present} images have a {what} already; --replace and --append change them."]
 
 
 def annotator_for(

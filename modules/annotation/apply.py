@@ -12,9 +12,10 @@ from modules.annotation.combine import combined_caption, combined_mask
 from modules.annotation.journal import Entry, Journal, digest_of, place_of, read_now, write_beside
 from modules.annotation.proposals import Header, Mode, Proposal, ProposalSet
 from modules.config import ConfigError
-from modules.files import FileFault, file_size, printable, read_bytes, remove_partial
+from modules.files import FileFault, file_size, is_link, printable, read_bytes, remove_partial
 
 _CAPTION_LIMIT: Final = 1 << 20  # bytes, as for training
+_MASK_LIMIT: Final = 256 << 20  # bytes
 _AT_ONCE: Final = 100  # files that are kept in the journal before they are written
 
 
@@ -111,7 +112,10 @@ class _Plan:
     def _content(self, proposal: Proposal, base: bytes | None, image: Path) -> bytes:
         mode = self.header.mode
         if proposal.mask is not None:
-            data = read_bytes(self.proposals.mask_file(proposal), 64 << 20)
+            file = self.proposals.mask_file(proposal)
+            if is_link(file) or is_link(file.parent):
+                raise FileFault("has a proposed mask that is a link")
+            data = read_bytes(file, _MASK_LIMIT)
             return combined_mask(data, base if mode == "append" else None, image)
         if base is not None and len(base) > _CAPTION_LIMIT:
             raise FileFault("has a caption file of more than 1 MiB")

@@ -41,7 +41,7 @@ def added_tags(line: str, tags: str) -> str:
 
 
 def combined_mask(data: bytes, former: bytes | None, image: Path) -> bytes:
-    """A PNG: the proposed mask, or what is white in it or in the former one.
+    """A PNG, written anew: the proposed mask, or what is white in it or in the former one.
 
     Raises FileFault if one is no image, or if the proposed one does not have the size of `image`, upright.
     """
@@ -55,7 +55,7 @@ def combined_mask(data: bytes, former: bytes | None, image: Path) -> bytes:
     if proposed.size not in (size, size[::-1]):
         raise FileFault(f"is {size[0]}x{size[1]} now, and its proposed mask {proposed.width}x{proposed.height}")
     if former is None:
-        return data
+        return png(proposed)
     try:
         with open_image(former) as mask, memory_to_decode(mask):
             present = mask.convert("L").resize(proposed.size)

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 
-from modules.annotation.proposals import BEFORE, JOURNAL, ProposalSet
+from modules.annotation.proposals import BEFORE, JOURNAL, ProposalSet, check_below
 from modules.config import ConfigError
 from modules.files import (
     PARTIAL,
@@ -52,9 +52,7 @@ class Entry(Record):
     @field_validator("file")
     @classmethod
     def _is_below(cls, file: str) -> str:
-        parts = file.replace("\\", "/").split("/")
-        if any(part in ("", ".", "..") for part in parts) or ":" in parts[0] or "\0" in file:
-            raise ValueError("no relative path of a file in the folder")
+        check_below(file)
         return file
 
 

@@ -98,9 +98,7 @@ class Proposal(Record):
     @field_validator("image")
     @classmethod
     def _is_below(cls, image: str) -> str:
-        parts = image.replace("\\", "/").split("/")
-        if any(part in ("", ".", "..") for part in parts) or ":" in parts[0] or "\0" in image:
-            raise ValueError("no relative path of a file in the folder")
+        check_below(image)
         if os.path.splitext(image)[1].lower() not in IMAGE_SUFFIXES:
             raise ValueError("no image")
         return image
@@ -248,6 +246,14 @@ def check_ending(task: Task, ending: str) -> None:
         extensions = ()
     if len(extensions) != 1:
         raise ValueError(f"{ending!r} is no ending of caption files; use one as .txt or .caption")
+
+
+def check_below(relative: str) -> None:
+    """Raises ValueError for a path that is absolute, or may lead out of a folder, here or on Windows."""
+    is_drive = os.name == "nt" and ":" in relative  # elsewhere it may be a part of a name
+    parts = relative.replace("\\", "/").split("/")
+    if any(part in ("", ".", "..") for part in parts) or is_drive or "\0" in relative:
+        raise ValueError("no relative path of a file in the folder")
 
 
 def clean_text(text: str) -> str:

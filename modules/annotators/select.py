@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.annotation import Header
+from modules.annotation import Header, Proposal
 from modules.config import Concept
 from modules.data.index.captions import Captions, CaptionState
 from modules.data.index.images import (
@@ -61,8 +61,8 @@ def select_images(header: Header, *, subfolders: bool = True) -> Selection:
     overruled = 0
     for path, stamps in zip(scan.paths, scan.stamps.tolist(), strict=True):
         relative = os.fsdecode(path)
-        if not _is_utf8(relative):
-            found.faults[printable(relative)] = "skipped: its name is not UTF-8; rename it"
+        if not _can_be_named(relative):
+            found.faults[printable(relative)] = "skipped: its name cannot be written as text; rename it"
             continue
         has_entry = header.task != "mask" and in_metadata.find(relative, False)[1] is CaptionState.FOUND
         if header.mode == "missing":
@@ -90,10 +90,10 @@ def _is_empty(captions: Captions, relative: str) -> bool:
     return captions.find(relative, True)[1] is CaptionState.EMPTY
 
 
-def _is_utf8(name: str) -> bool:
+def _can_be_named(relative: str) -> bool:
     try:
-        name.encode()
-    except UnicodeEncodeError:  # bytes that Python keeps as lone surrogates
+        Proposal(image=relative)
+    except ValueError:  # not UTF-8, or a name that leads elsewhere on Windows
         return False
     return True
 

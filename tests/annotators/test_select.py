@@ -62,7 +62,7 @@ def test_masks_count_for_masks(folder: Path) -> None:
 def test_a_name_that_is_no_text(folder: Path) -> None:
     os.rename(folder / "twin.jpg", os.fsencode(folder) + b"/\xff.jpg")
     found = select(folder)
-    assert "skipped: its name is not UTF-8; rename it" in found.faults.values()
+    assert "skipped: its name cannot be written as text; rename it" in found.faults.values()
     assert "twin.png" in names(found)
 
 

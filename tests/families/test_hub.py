@@ -349,6 +349,21 @@ def test_read_only_cache_is_used_if_complete(hub: HubServer, tmp_path: Path) -> 
         subprocess.run(["umount", "-l", str(cache)], check=True)
 
 
+def test_a_model_in_one_folder(hub: HubServer, tmp_path: Path) -> None:
+    """As captioning loads one: no pickles, no code, nothing in subfolders."""
+    needed = {"config.json", "tokenizer.json", "merges.txt", "chat_template.jinja", "model.safetensors"}
+    others = ("pytorch_model.bin", "modeling_own.py", "README.md", "onnx/model.onnx", "original/model.safetensors")
+    folder = write(tmp_path / "blip", *needed, *others)
+    (folder / "config.json").write_text('{"model_type": "blip"}')
+    hub.add("owner/blip", folder)
+    model = HubModel("owner/blip", "", (), ("blip", "git"), kind="transformers")
+    cached = model.ensure_cached(silent)
+    assert {each.name for each in cached.iterdir()} == needed == set(hub.downloaded("owner/blip"))
+    assert model.cached_folder() == cached
+    (cached / "model.safetensors").unlink()
+    assert model.cached_folder() is None
+
+
 def test_required_files(tmp_path: Path) -> None:
     shards = [f"unet/diffusion_pytorch_model-0000{n}-of-00002.safetensors" for n in (1, 2)]
     index = "unet/diffusion_pytorch_model.safetensors.index.json"
