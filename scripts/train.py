@@ -182,7 +182,7 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     """One rank under torchrun or srun: rank 0 creates the run folder and shares its path."""
     quieten_torch(os.environ)
     from modules.distributed import open_store
-    from modules.training.deferred_compiler import defer_compiler
+    from modules.distributed.deferred_compiler import defer_compiler
     from modules.training.run_location import shared_run_folder
     from modules.training.worker import run_worker
 
@@ -204,7 +204,7 @@ def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
     """A process started by the supervisor: one rank, the only process, or the one that spawns the ranks."""
     config = resolve_config(options.config, options.set)
     with quick_imports():
-        from modules.training.deferred_compiler import defer_compiler
+        from modules.distributed.deferred_compiler import defer_compiler
         from modules.training.worker import run_worker, spawn_workers, supervised_by_us
 
         if options.spawn is None:

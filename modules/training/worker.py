@@ -61,7 +61,6 @@ from modules.training import run_info
 from modules.training.actions import ACTIONS
 from modules.training.batch_size_finder import search_batch_size
 from modules.training.control_requests import PAUSE, STOP_REQUESTS, ControlRequests, Outcome, StoppedBeforeTraining
-from modules.training.deferred_compiler import defer_compiler
 from modules.training.device import require_device
 from modules.training.distributed_trainer import DataParallelTrainer, DistributedTrainer
 from modules.training.find_backup import find_backup
@@ -299,7 +298,6 @@ def spawn_workers(config: TrainConfig, folder: RunFolder, world_size: int, port:
 
 
 def _spawned_worker(rank_env: RankEnv, config: TrainConfig, folder: RunFolder, resume: str | None) -> None:
-    defer_compiler()
     sys.exit(run_worker(config, folder, rank_env, resume=resume))
 
 

@@ -11,7 +11,7 @@ PROGRAM = """
 import sys
 import torch
 from torch.optim import AdamW, Optimizer
-from modules.training.deferred_compiler import COMPILER, DDP_MODE, defer_compiler
+from modules.distributed.deferred_compiler import COMPILER, DDP_MODE, defer_compiler
 
 def trained(step=lambda optimizer: optimizer.step()):
     torch.manual_seed(0)
