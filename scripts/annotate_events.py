@@ -35,11 +35,9 @@ class Reporter:
 
     def _line(self, message: Message) -> str:
         if message.image is not None:
-            said = message.error or message.text or message.mask
-            if message.error is None or self._done < self._total:
-                self._done += 1
-            position = f"{self._done}/{self._total} " if self._total else ""
-            return f"{position}{message.image}: {said}"
+            self._done += 1
+            position = f"{self._done}/{self._total} " if self._done <= self._total else ""
+            return f"{position}{message.image}: {message.error or message.text or message.mask}"
         sentences = {
             "note": f"Note: {message.note}",
             "loading": f"Loading {message.loading}",

@@ -120,6 +120,10 @@ def header_of(options: argparse.Namespace) -> Header:
     model = model_name(task, options.model)
     if Path(model).expanduser().is_dir():
         model = os.path.abspath(os.path.expanduser(model))
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"The name of the folder {folder!r} is not UTF-8.", "Rename it.") from None
     settings = {name: getattr(options, name) for name in _WORDS_OF_TASK[task]}
     if options.no_subfolders:
         settings["no_subfolders"] = True
