@@ -14,6 +14,7 @@ from modules.annotation import DEFAULT_MODELS, KNOWN_MODELS, Task
 
 OTHER_FOLDER: Final = "other"
 OWN_MODEL: Final = "own"
+AUTOMATIC: Final = "automatic"
 _MODELS: Final = {  # short name -> title, and what it is good for
     "blip": ("BLIP large", "One short sentence. Small and fast, also without a GPU."),
     "blip2": ("BLIP-2", "One short sentence; about 15 GB to download."),
@@ -29,6 +30,7 @@ _LIMITS: Final = {  # field -> least and most, as in scripts/annotate_options.py
     "batch_size": (1, 1024),
     "threshold": (0, 1),
     "character_threshold": (0, 1),
+    "smooth": (0, 100),
     "expand": (0, 1000),
 }
 _CONCEPT: Final = ToolField(
@@ -46,6 +48,12 @@ _BATCH: Final = ToolField(
     is_required=True,
 )
 _PREFIX: Final = ToolField("prefix", "Begin with", "text", "Put before each, such as the name that is trained.")
+
+
+_DEVICE: Final = ToolField(
+    *("device", "Device", "choice", "Automatic: the first GPU, which a run may need, or the CPU.", AUTOMATIC),
+    {AUTOMATIC: "Automatic", "cpu": "CPU"},
+)
 
 
 def _model(task: Task) -> tuple[ToolField, ToolField]:
@@ -94,6 +102,7 @@ _FIELDS: Final[dict[Task, tuple[ToolField, ...]]] = {
         ToolField(
             "character_threshold", "For characters", "number", "For names of characters.", "0.85", is_required=True
         ),
+        ToolField("with_rating", "Rating first", "switch", "On: begins with the rating, such as general."),
         ToolField("exclude", "Leave out", "text", "Tags that are never wanted, with commas between them."),
         _PREFIX,
         _BATCH,
@@ -108,6 +117,14 @@ _FIELDS: Final[dict[Task, tuple[ToolField, ...]]] = {
             *("threshold", "Threshold", "number", "From 0 to 1: lower marks more of the image.", "0.3"),
             is_required=True,
         ),
+        ToolField(
+            "smooth",
+            "Smooth by",
+            "integer",
+            "Pixels of the model's own 352, over which it is averaged.",
+            "5",
+            is_required=True,
+        ),
         ToolField("expand", "Grow by", "integer", "Pixels by which the marked part grows.", "10", is_required=True),
         ToolField("invert", "Invert", "switch", "On: what is named is left out, and the rest counts."),
         _mode("mask", "What either mask marks counts."),
@@ -119,7 +136,7 @@ _ABOUT: Final[dict[Task, str]] = {
     "mask": "A model marks the part of each image that counts, for masked training (Data, Masks).",
 }
 TASKS: Final[dict[Task, ModelTask]] = {
-    task: ModelTask(task, TITLES[task], _ABOUT[task], (_CONCEPT, _FOLDER, *_model(task), *fields))
+    task: ModelTask(task, TITLES[task], _ABOUT[task], (_CONCEPT, _FOLDER, *_model(task), *fields, _DEVICE))
     for task, fields in _FIELDS.items()
 }
 
@@ -174,8 +191,11 @@ def _arguments(task: Task, values: Mapping[str, str]) -> Iterator[str]:
     for name in (*_LIMITS, "exclude"):
         if values.get(name, "").strip():
             yield f"--{name}={values[name].strip()}"
-    if values.get("invert"):
-        yield "--invert"
+    for name in ("invert", "with_rating"):
+        if values.get(name):
+            yield f"--{name}"
+    if values["device"] != AUTOMATIC:
+        yield f"--device={values['device']}"
 
 
 def _parts(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 import time
@@ -55,6 +56,7 @@ class AnnotateJob:
         self._background = background
         self._set: ProposalSet | None = None
         self._by_image: dict[str, Row] = {}
+        self._by_file: dict[str, Row] = {}  # by the file that was written
         self._child: ChildProgram | None = None
         self._place: tempfile.TemporaryDirectory[str] | None = None
         self._read = 0  # bytes of the events
@@ -118,9 +120,7 @@ class AnnotateJob:
 
         def begin(_: object) -> None:
             self._is_preparing = False
-            for row in self.rows:
-                if row.has_proposal:
-                    row.problem = ""
+            self._forget_problems()
             self._start("apply", "apply", str(proposals.path))
 
         self._background.run(lambda: _keep_choices(proposals, chosen), begin, self._cannot_begin)
@@ -129,6 +129,8 @@ class AnnotateJob:
         """Take back what was written."""
         if self._set is not None and not self.is_running:
             self.status = JobStatus("Putting back what was there …", fraction=None)
+            self._forget_problems()
+            self._by_file = {os.path.splitext(row.relative)[0] + self.ending: row for row in self.rows}
             self._start("undo", "undo", str(self._set.path))
 
     def stop(self) -> None:
@@ -179,6 +181,11 @@ class AnnotateJob:
             self._end()
             self.status = JobStatus(f"The process cannot be started: {error.strerror or error}.", "bad")
 
+    def _forget_problems(self) -> None:
+        for row in self.rows:
+            if row.has_proposal:
+                row.problem = ""
+
     def _cannot_begin(self, message: str) -> None:
         self._is_preparing = False
         self.status = JobStatus(printable(message, _SHOWN), "bad")
@@ -214,7 +221,7 @@ class AnnotateJob:
     def _take_image(self, message: Message) -> None:
         assert message.image is not None
         if self.work != "propose":
-            known = self._by_image.get(message.image)
+            known = (self._by_file if self.work == "undo" else self._by_image).get(message.image)
             if known is not None:
                 known.problem = printable(message.error or "", _SHOWN)
             return

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Final
 
-from app.annotate.choices import OTHER_FOLDER, TASKS, faults, order
+from app.annotate.choices import AUTOMATIC, OTHER_FOLDER, TASKS, faults, order
 from app.annotate.earlier import EarlierSet, earlier_sets
 from app.annotate.job import Order
 from app.state import AppState
@@ -17,6 +17,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Menu, PopupMenu, Segments, card, frame, popup_menu, text, wrap_within
 from app.widgets.scroll import Scroll
 from modules.annotation import Task
+from modules.machine import visible_gpus
 
 _KEEPING: Final = "Nothing is written before you have seen it."
 
@@ -36,6 +37,7 @@ class Setup(tk.Frame):
         theme.paint(self, bg=theme.WINDOW)
         self._state, self._start, self._open = state, start, open_earlier
         self._is_checked = False
+        self._gpus = 0
         self.forms: dict[Task, ToolForm] = {}
         scroll = Scroll(self)
         scroll.pack(fill="both", expand=True)
@@ -59,6 +61,7 @@ class Setup(tk.Frame):
         self.earlier: list[EarlierSet] = []
         self.task: Task = "caption"
         self.choose("caption")
+        state.background.run(lambda: len(visible_gpus()), self._offer_devices)
 
     @property
     def form(self) -> ToolForm:
@@ -74,6 +77,7 @@ class Setup(tk.Frame):
         if task not in self.forms:
             self.forms[task] = ToolForm(self._place, TASKS[task], self._edited)
             self.offer_folders()
+            self._offer_devices(self._gpus)
         for name in ("concept", "folder"):
             if name in folder:
                 self.form.show(name, folder[name])
@@ -132,6 +136,14 @@ class Setup(tk.Frame):
         self.form.say(wrong)
         if not wrong:
             self._start(order(self.task, values, self._concept(values["concept"])))
+
+    def _offer_devices(self, gpus: int) -> None:
+        self._gpus = gpus
+        titles = {AUTOMATIC: "Automatic", "cpu": "CPU"} | {f"cuda:{number}": f"GPU {number}" for number in range(gpus)}
+        for form in self.forms.values():
+            menu = form.controls["device"]
+            assert isinstance(menu, Menu)
+            menu.set_choices(tuple(titles), titles)
 
     def _concept(self, folder: str) -> Mapping[str, object]:
         return concept_folders(self._state.draft.data.get("concepts")).get(folder, {})

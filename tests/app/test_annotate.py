@@ -85,11 +85,18 @@ def test_captions_are_proposed_reviewed_written_and_undone(
     assert (folder / "0.txt").read_text() == "a grey cat\n"
     assert (folder / "1.txt").read_text() == f"{rows['1.png'].text}\n"
     assert not (folder / "3.txt").exists()
+    (folder / "0.txt").write_text("changed meanwhile")
     driver.click_button("Undo")
     finish(driver, page)
-    assert page.review.status.cget("text") == "Undone: 2 files are as before."
+    assert page.review.status.cget("text") == "Undone: 1 file is as before. 1 changed since, and stays."
+    assert rows["0.png"].problem == "has changed since it was written"
     assert (folder / "1.txt").read_text() == "an old caption"
+    (folder / "0.txt").write_text("a grey cat\n")
+    driver.click_button("Undo")
+    finish(driver, page)
+    assert page.review.status.cget("text") == "Undone: 1 file is as before."
     assert not (folder / "0.txt").exists()
+    assert not rows["0.png"].problem
     assert page.review.write_button.cget("state") == "normal", "what was decided may be written again"
     driver.click_button("Accept all")
     assert page.review.write_button.cget("text") == "Write 3 captions"
@@ -159,7 +166,7 @@ def test_arguments_are_those_of_the_program(tmp_path: Path) -> None:
         values = {field.name: field.default for field in shown.fields} | VALUES | {"folder": str(tmp_path)}
         if task == "mask":
             assert faults(task, values) == {"prompt": "What counts: nothing is given."}
-            values |= {"prompt": "face, hair", "invert": "on"}
+            values |= {"prompt": "face, hair", "invert": "on", "device": "cpu"}
         assert faults(task, values) == {}
         made = order(task, values, concept)
         parser = argparse.ArgumentParser()
