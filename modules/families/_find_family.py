@@ -11,7 +11,7 @@ from modules.config.family_about import family_about
 from modules.config.family_files import family_names
 from modules.config.transformer_families import named_family
 from modules.diffusion import base_model_files
-from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET
+from modules.diffusion.components import ORIGINAL_TEXT_ENCODER_2, ORIGINAL_UNET, PipelineSpec
 from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.families._known_model import check_known_model
@@ -23,11 +23,10 @@ def find_family(model: str) -> str:
 
     Nothing is read but names. Raises ConfigError if the file is damaged or not a safetensors file.
     """
-    from modules.families._latent_diffusion import LatentDiffusion  # which asks here for the family of a wrong model
-
     path = Path(model)
     known = {name: family_class(name) for name in family_names()}
-    latent = {name: kind for name, kind in known.items() if issubclass(kind, LatentDiffusion)}
+    specs = {name: getattr(kind, "spec", None) for name, kind in known.items()}
+    latent = {name: spec for name, spec in specs.items() if isinstance(spec, PipelineSpec)}
     if path.is_dir():
         try:
             pipeline = base_model_files.pipeline_class(path)
@@ -44,7 +43,7 @@ def find_family(model: str) -> str:
     if not any(name.startswith(ORIGINAL_UNET) for name in names):
         return ""
     two_encoders = any(name.startswith(ORIGINAL_TEXT_ENCODER_2) for name in names)
-    return next(name for name, kind in latent.items() if ("text_encoder_2" in kind.spec.encoders) == two_encoders)
+    return next(name for name, spec in latent.items() if ("text_encoder_2" in spec.encoders) == two_encoders)
 
 
 def check_family(config: TrainConfig, pipelines: Collection[str]) -> None:
