@@ -30,3 +30,11 @@ def test_a_preset_fits_its_card(name: str) -> None:
     assert table is not None
     card = card_bytes(int(found[1]))
     assert table.needed() <= (1 - ACTIVATIONS) * card
+
+
+def test_the_captions_of_flux2_dev_are_encoded_on_a_24_gb_card() -> None:
+    config = load_preset("flux2_dev_lora_24gb")
+    kind = family_class(config.family)
+    whole = config.model_copy(update={"family_options": {}})
+    quantized, in_bf16 = (sum(each.bytes for each in kind.frozen_networks(one)) for one in (config, whole))
+    assert quantized <= (1 - ACTIVATIONS) * card_bytes(24) < in_bf16
