@@ -93,6 +93,8 @@ def propose(options: argparse.Namespace, reporter: Reporter) -> int:
     from scripts.annotate_run import make_proposals
 
     proposals = make_proposals(options, reporter)
+    if proposals is None:
+        return 0
     if not options.review:
         return write(proposals, reporter)
     if not reporter.events:
@@ -112,6 +114,8 @@ def write(proposals: ProposalSet, reporter: Reporter) -> int:
         print(f"Writing {header.task}s beside the images of {header.folder}")
     result = apply_proposals(proposals, lambda image, why: reporter.send(Message(image=image, error=why)))
     reporter.send(Message(written=result.written, unchanged=result.unchanged))
+    if result.written and not reporter.events:
+        print(f"To undo it: python scripts/annotate.py undo {proposals.path}")
     return PROBLEMS if result.faults else 0
 
 

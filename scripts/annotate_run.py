@@ -17,15 +17,23 @@ from scripts.annotate_events import Reporter
 from scripts.annotate_options import header_of
 
 
-def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalSet:
-    """The proposals for a command line; images that cannot be read are reported. Raises TandemError or OSError."""
+def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalSet | None:
+    """The proposals for a command line, None if no image is to be asked about. Images that cannot be read are reported.
+
+    Raises TandemError or OSError.
+    """
     header = header_of(options)
     selection = select_images(header, subfolders=not options.no_subfolders)
+    for note in [*selection.notes, *nothing_to_do(selection, header)]:
+        reporter.send(Message(note=note))
+    if not selection.images:
+        reporter.send(Message(total=len(selection.faults), kept=0))
+        report_faults(selection, reporter)
+        reporter.send(Message(finished=0))
+        return None
     proposals = ProposalSet.create(Path(options.out), header)
     annotator = annotator_for(proposals, selection.images, options, reporter)
     reporter.send(Message(proposals=str(proposals.path)))
-    for note in [*selection.notes, *nothing_to_do(selection, header)]:
-        reporter.send(Message(note=note))
 
     def report(proposal: Proposal) -> None:
         mask = None if proposal.mask is None else str(proposals.mask_file(proposal))
@@ -34,13 +42,18 @@ def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalS
     with proposals.lock():
         left = images_left(proposals, selection.images)
         reporter.send(Message(total=len(left) + len(selection.faults), kept=len(selection.images) - len(left)))
-        for image, why in selection.faults.items():
-            reporter.send(Message(image=image, error=why))
+        report_faults(selection, reporter)
         if annotator is not None:
             wording = Wording(getattr(options, "prefix", ""), getattr(options, "suffix", ""))
             propose(proposals, left, annotator, wording, options.batch_size, report)
     reporter.send(Message(finished=sum(each.is_wanted for each in proposals.read().values())))
     return proposals
+
+
+def report_faults(selection: Selection, reporter: Reporter) -> None:
+    """Report the images that cannot be asked about."""
+    for image, why in selection.faults.items():
+        reporter.send(Message(image=image, error=why))
 
 
 def nothing_to_do(selection: Selection, header: Header) -> list[str]:

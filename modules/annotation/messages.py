@@ -5,11 +5,12 @@
 - `{"note": "..."}`: a sentence that a person should see; at any time,
 - `{"loading": "MODEL"}`, and while it is downloaded `{"downloading": [DONE, TOTAL]}`, in bytes; not if there is nothing
   to ask it,
-- `{"proposals": "PATH"}`: the folder of the proposals; `apply`, `undo` and `list` take it,
+- `{"proposals": "PATH"}`: the folder of the proposals, for `apply` and `undo`; not if there is no image to ask about,
 - `{"total": N, "kept": K}`: N images come now, K have a proposal from an interrupted start,
 - for each image `{"image": "relative/path", "text": "..."}`, or with `"mask": "PATH of a proposed PNG"` in place of the
   text, or with `"error": "why there is none"`,
-- `{"finished": N}`: this many images have a proposal; then, without `--review`, what `apply` prints.
+- `{"finished": N}`: this many images have a proposal; then, without `--review` and if there are any, what `apply`
+  prints.
 
 `apply` prints `{"image": ..., "error": "..."}` for each proposal that is not written, then
 `{"written": N, "unchanged": K}`; `undo` the same with the file in place of the image, then `{"undone": N, "left": K}`.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.annotation import Message, ProposalSet
+from modules.annotation import Message, ProposalSet, proposal_sets
 from modules.annotators.caption import Captioner
 from modules.data.index.images import decode_mask
 from modules.files import validate_record
@@ -66,7 +66,11 @@ def test_captions_from_start_to_undo(
 
     code, messages = run(capsys, "list")
     assert [(each.state, each.images) for each in messages] == [("written", 2)]
-    assert run(capsys, *command)[1][-1] == Message(written=0, unchanged=0)  # nothing is missing, the model not loaded
+    (work / "cats" / "broken.png").unlink()
+    messages = run(capsys, *command)[1]
+    assert "Nothing to do: 3 images have a caption already" in str(messages[0].note)
+    assert messages[-1] == Message(finished=0)
+    assert [each.path.name for each in proposal_sets(work / "annotations")] == [Path(proposals).name]
     (work / "cats" / "a.txt").write_text("changed")
     code, messages = run(capsys, "undo", proposals)
     assert (code, messages[-1]) == (3, Message(undone=1, left=1))
