@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from modules.checkpoint.formats import LoraWeights, read_lora, write_lora
+from modules.checkpoint.formats import Factor, LohaWeights, LokrWeights, LoraWeights, read_lora, write_lora
 from modules.config import ConfigError
 from modules.diffusion.quiet_libraries import quiet_libraries
 from scripts.convert import main
@@ -227,3 +227,23 @@ def test_a_part_of_a_fused_layer_is_written_with_zeros_for_the_others(
     write_lora(lora, weights[:1], "diffusers", FLOW, {}, torch.float32)  # whose layer several models have
     assert convert(lora, tmp_path / "x.safetensors", "--to", "kohya") == 2
     assert "or whose names do not tell which model it is for" in capsys.readouterr().err
+
+
+def test_loha_and_lokr_have_the_names_that_comfyui_reads(tmp_path: Path) -> None:
+    """`transformer.` and diffusers' name (comfy/lora.py, model_lora_keys_unet), then the matrices of
+    comfy/weight_adapter/loha.py and lokr.py, whose alpha is a tensor, too.
+    """
+    module, pair = "layers.0.attention.to_q", Factor(torch.ones(4, 2), torch.ones(2, 4))
+    written = {}
+    for kind, weights in (
+        ("hada", LohaWeights("transformer", module, (pair, pair), 1.0, None)),
+        ("lokr", LokrWeights("transformer", module, (Factor(torch.ones(2, 2)), pair), 1.0, None)),
+    ):
+        write_lora(tmp_path / "x.safetensors", [weights], "diffusers", FLOW, {}, torch.float32)
+        written[kind] = load_file(tmp_path / "x.safetensors").keys()
+    matrices = {
+        "hada": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
+        "lokr": ("lokr_w1", "lokr_w2_a", "lokr_w2_b"),
+    }
+    for kind, names in matrices.items():
+        assert written[kind] == {f"transformer.{module}.{name}" for name in (*names, "alpha")}
