@@ -284,7 +284,7 @@ class MainWindow(ctk.CTk):
 
 
 def _scroll_to_focus(event: tk.Event[tk.Misc]) -> None:
-    """Scroll the widget that gets the focus into view."""
+    """Scroll the widget that gets the focus into view, unless it is the area itself or its scrollbar."""
     area = enclosing(event.widget)
-    if area is not None and event.widget is not area.canvas:
+    if area is not None and str(event.widget).startswith(f"{area.inside}."):
         area.see(event.widget)

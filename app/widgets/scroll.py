@@ -19,11 +19,11 @@ class Scroll(tk.Frame):
         theme.paint(self.canvas, bg=bg)
         self.inside = tk.Frame(self.canvas, borderwidth=0, highlightthickness=0)
         theme.paint(self.inside, bg=bg)
-        self.bar = Scrollbar(self, self.canvas.yview, bg)
         self.canvas.pack(side="left", fill="both", expand=True)
         self._room = tk.Frame(self, width=theme.px(12))
         theme.paint(self._room, bg=bg)
         self._room.pack(side="right", fill="y")
+        self.bar = Scrollbar(self, self.canvas.yview, bg)  # after the room, which would cover it
         self._window = self.canvas.create_window(0, 0, anchor="nw", window=self.inside)
         self.canvas.configure(yscrollcommand=self._scrolled)
         self.inside.bind("<Configure>", lambda event: self._fit())

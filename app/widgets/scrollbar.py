@@ -27,8 +27,8 @@ class Scrollbar(UnscaledPadding, tk.Canvas):
         self._first, self._last = 0.0, 1.0
         self._hides_full = self._is_under_pointer = False
         self._grip = 0.0  # from the top of the thumb to the pointer, in pixels
-        self._body = self.create_rectangle(0, 0, 0, 0, width=0)
         self._ends = self.create_image(0, 0, anchor="n"), self.create_image(0, 0, anchor="s")
+        self._body = self.create_rectangle(0, 0, 0, 0, width=0)  # over the inner halves of the ends
         self.bind("<Configure>", lambda event: self._draw())
         self.bind("<Enter>", lambda event: self._point(True))
         self.bind("<Leave>", lambda event: self._point(False))

@@ -225,3 +225,19 @@ def test_two_quick_clicks_are_two(driver: Driver) -> None:
     driver._xdotool("mousemove", str(x), str(y), "click", "--repeat", "3", "--delay", "10", "1")
     driver.wait(lambda: len(clicks) == 3, "three clicks")
     button.destroy()
+
+
+def test_scrollbar_of_a_page_is_in_sight_and_moves_it(driver: Driver) -> None:
+    driver.window.geometry("1280x800+0+0")
+    driver.window.show_section("training")
+    area = driver.window.sections["training"].scroll
+    driver.wait(lambda: area.canvas.yview()[1] < 1 and area.bar.winfo_viewable(), "a page that is higher than its area")
+    x, y = area.bar.winfo_rootx() + 6, area.bar.winfo_rooty() + 30
+    assert driver.window.winfo_containing(x, y) is area.bar, "nothing covers it"
+    area.bar.event_generate("<Button-1>", x=6, y=30)
+    area.bar.event_generate("<B1-Motion>", x=6, y=130)
+    driver.settle()
+    assert area.canvas.yview()[0] > 0.05
+    area.bar.event_generate("<B1-Motion>", x=6, y=30)
+    driver.settle()
+    assert area.canvas.yview()[0] == 0
