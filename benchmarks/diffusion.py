@@ -1,22 +1,25 @@
-"""Tandem against bare hand-written loops for Stable Diffusion: steps with cached latents, and the caching itself.
+"""Tandem against bare hand-written loops for diffusion models: steps with cached latents, and the caching itself.
 
-python benchmarks/diffusion.py [--part lora|fine_tune|caching|processes ...] [--steps N] [--images N]
+python benchmarks/diffusion.py [--part lora|fine_tune|caching|processes|z_image|flux2|text|load ...] [--steps N]
 
-The model is randomly initialised, a real UNet, autoencoder and text encoder of diffusers and transformers with fewer
-channels, so that a step takes a fraction of a second on one core. Both sides run in one process and take turns: step
-by step, or four images at a time. A second copy of the bare loop shows how noisy the figures are.
+Models are randomly initialised, real networks of diffusers and transformers with fewer channels, so that a step takes
+a fraction of a second on one core. Both sides run in one process and take turns: step by step, or four images at a
+time. A second copy of the bare loop shows how noisy the figures are.
+
+- lora, fine_tune, caching, processes: Stable Diffusion
+- z_image, flux2: a LoRA of these transformers, with cached latents and captions
+- text: what reading cached captions of 256 tokens and 2560 channels takes of a step of z_image
+- load: a transformer of 1 GB, until each weight is in memory of its own, against reading its file
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,13 +29,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.diffusion_bench import Bench, print_medians
+from benchmarks.diffusion_bench import STEPS, Bench, print_medians, run_in_turns
 from benchmarks.diffusion_caching import caching, processes
-from benchmarks.side_by_side import Clock, MemoryLoader, Screen
+from benchmarks.diffusion_transformers import loading, text_reading, transformer_steps
 from modules.config import TrainConfig
 from modules.data.batch import Batch
 
-STEPS = 0.97  # the target
 METHODS: dict[str, dict[str, object]] = {
     "lora": {"method": "lora", "lora_rank": 16, "lora_targets": "attention"},
     "fine_tune": {"method": "fine_tune"},
@@ -80,54 +82,10 @@ def steps_of(method: str) -> Callable[[Bench], None]:
     def part(bench: Bench) -> None:
         config = bench.config("cache", run_name=method, **METHODS[method])
         print(f"Steps, {method} (target {STEPS})")
-        ratio = print_medians(run_in_turns(config), "trainer", ("bare", "bare again"))
+        ratio = print_medians(run_in_turns(config, BareLoop), "trainer", ("bare", "bare again"))
         bench.targets.at_least(f"{method}: bare / trainer", ratio, STEPS)
 
     return part
-
-
-def run_in_turns(config: TrainConfig) -> Clock:
-    """The real trainer from start to end; every step of it is followed by one of each bare loop."""
-    from modules.monitoring import RunReport
-    from modules.run import EventLog, RunFolder
-    from modules.training.control_requests import Outcome
-    from modules.training.finish import train_to_the_end
-    from modules.training.generic_trainer import GenericTrainer
-    from modules.training.worker import control_requests, join_ranks
-
-    clock = Clock(["trainer", "bare", "bare again"], warm_up=3)
-    others: dict[str, BareLoop] = {}
-
-    class TimedTrainer(GenericTrainer):
-        """The trainer as it is, timed between its steps."""
-
-        def setup(self) -> None:
-            super().setup()
-            loader = self.components.data.loader
-            batches = [batch.to(self.ranks.device) for batch in loader.epoch(0) if batch.is_last_of_step]
-            for name in ("bare", "bare again"):
-                others[name] = BareLoop(copy.deepcopy(self.components.weights.model), batches, self.config)
-            self.components = replace(self.components, data=replace(self.components.data, loader=MemoryLoader(batches)))
-            clock.start()
-
-        def after_step(self) -> Outcome | None:
-            outcome = super().after_step()
-            clock.stop("trainer")
-            for name, loop in others.items():
-                loop.step()
-                clock.stop(name)
-            return outcome
-
-    folder = RunFolder.create(config)
-    report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir)
-    screen, sys.stdout = sys.stdout, Screen()
-    try:
-        with join_ranks(config, folder, report, None, None, supervised=True) as ranks:
-            train_to_the_end(TimedTrainer(config, folder, report, control_requests(config, folder, 0), ranks))
-    finally:
-        sys.stdout = screen
-        report.close()
-    return clock
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
@@ -135,6 +93,10 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "fine_tune": steps_of("fine_tune"),
     "caching": caching,
     "processes": processes,
+    "z_image": transformer_steps("z_image"),
+    "flux2": transformer_steps("flux2"),
+    "text": text_reading,
+    "load": loading,
 }
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import nn
 
-from benchmarks.side_by_side import Clock
+from benchmarks.side_by_side import Clock, MemoryLoader, Screen
 from benchmarks.targets import Targets
 from modules.config import TrainConfig
+from modules.data.batch import Batch
 
+STEPS = 0.97  # the target: bare / trainer
 RESOLUTION = 256
 
 
@@ -68,6 +75,64 @@ def print_medians(clock: Clock, name: str, bare: tuple[str, str]) -> float:
         print(f"  {kind:<5}{times}, ratio {bare_s / own:.3f}, noise {bare_s / again:.3f}", flush=True)
     print()
     return ratios[0]
+
+
+class Loop(Protocol):
+    """A bare loop."""
+
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], config: TrainConfig) -> None: ...
+    def step(self) -> None:
+        """One optimizer step."""
+
+
+def run_in_turns(config: TrainConfig, bare: type[Loop]) -> Clock:
+    """The real trainer from start to end; every step of it is followed by one of each bare loop."""
+    from modules.training.control_requests import Outcome
+    from modules.training.generic_trainer import GenericTrainer
+
+    clock = Clock(["trainer", "bare", "bare again"], warm_up=3)
+    others: dict[str, Loop] = {}
+
+    class TimedTrainer(GenericTrainer):
+        """The trainer as it is, timed between its steps."""
+
+        def setup(self) -> None:
+            super().setup()
+            loader = self.components.data.loader
+            batches = [batch.to(self.ranks.device) for batch in loader.epoch(0) if batch.is_last_of_step]
+            for name in ("bare", "bare again"):
+                others[name] = bare(copy.deepcopy(self.components.weights.model), batches, self.config)
+            self.components = replace(self.components, data=replace(self.components.data, loader=MemoryLoader(batches)))
+            clock.start()
+
+        def after_step(self) -> Outcome | None:
+            outcome = super().after_step()
+            clock.stop("trainer")
+            for name, loop in others.items():
+                loop.step()
+                clock.stop(name)
+            return outcome
+
+    train(config, TimedTrainer)
+    return clock
+
+
+def train(config: TrainConfig, kind: Any) -> None:
+    """A run of a trainer of this class, in silence."""
+    from modules.monitoring import RunReport
+    from modules.run import EventLog, RunFolder
+    from modules.training.finish import train_to_the_end
+    from modules.training.worker import control_requests, join_ranks
+
+    folder = RunFolder.create(config)
+    report = RunReport(EventLog(folder.events_file), folder.tensorboard_dir)
+    screen, sys.stdout = sys.stdout, Screen()
+    try:
+        with join_ranks(config, folder, report, None, None, supervised=True) as ranks:
+            train_to_the_end(kind(config, folder, report, control_requests(config, folder, 0), ranks))
+    finally:
+        sys.stdout = screen
+        report.close()
 
 
 def make_model(folder: Path) -> None:

@@ -1,8 +1,11 @@
-"""Host memory of a run's processes until the first step: python benchmarks/host_memory.py [--ranks N ...] [--width N]
+"""Host memory of a run's processes: python benchmarks/host_memory.py [--part unet|transformer ...] [--ranks N ...]
 
-A Stable Diffusion with a wide UNet of random weights is written as fp16, as a diffusers folder and as a
-single file, and `scripts/train.py` fills its cache with one process and with two. All the while the run's processes
-are looked at, every few milliseconds, in /proc/PID/smaps_rollup. Only Linux has that file.
+- unet: a Stable Diffusion with a wide UNet of random weights is written as fp16, as a diffusers folder and as a
+  single file, and `scripts/train.py` fills its cache.
+- transformer: a Z-Image with a transformer of 1 GB in bf16, under a LoRA that `scripts/train.py` trains for two steps.
+
+Each with one process and with two. All the while the run's processes are looked at, every few milliseconds, in
+/proc/PID/smaps_rollup. Only Linux has that file.
 
 - private: what no other process shares and no file holds (Anonymous), the sum over the ranks
 - with files: the same and the ranks' share of mapped files, which all processes share and the kernel can drop (Pss)
@@ -16,22 +19,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch
+from diffusers import ZImageTransformer2DModel
+from torch import nn
 
 from benchmarks.targets import Targets
 from modules.checkpoint.formats import write_single_file
 from modules.config import TrainConfig, save_config
+from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.machine import find_free_port
+from tests.families.tiny_flow_pipelines import WIDTH, tiny_z_image
 from tests.families.tiny_pipelines import fat_sd, tiny_sd
 
 MIB = 1 << 20
 POLL_S = 0.01
+KEPT = 1.3  # the target: of the format that weights are kept in
 ADAPTER = {"method": "lora", "lora_rank": 4, "precision": "bf16"}
 KINDS: dict[str, dict[str, object]] = {
     "LoRA, frozen weights fp16": {**ADAPTER, "precision": "fp16", "parts": [{"part": "unet", "weights": "fp16"}]},
@@ -50,19 +59,23 @@ COPIES = {
 
 def main() -> None:
     top = argparse.ArgumentParser(description="Host memory of the ranks of a run.", allow_abbrev=False)
+    top.add_argument("--part", action="append", choices=list(PARTS), help="only this part; may be given several times")
+    top.add_argument("--layers", type=int, default=36, help="of the transformer, 27 MB each")
     top.add_argument("--width", type=int, default=512, help="of the UNet's first block; 512 makes 190 million weights")
     top.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="numbers of processes")
     arguments = top.parse_args()
     targets = Targets()
     with tempfile.TemporaryDirectory(prefix="tandem-memory-") as place:
-        measure(Path(place), arguments.width, arguments.ranks, targets)
+        for part in arguments.part or list(PARTS):
+            PARTS[part](Path(place), arguments, targets)
     targets.end()
 
 
-def measure(place: Path, width: int, counts: Sequence[int], targets: Targets) -> None:
+def unet(place: Path, arguments: argparse.Namespace, targets: Targets) -> None:
     """Print a row for each kind of run, less what the same run takes with a model of a few kilobytes."""
+    counts: Sequence[int] = arguments.ranks
     small = tiny_sd(place / "small")
-    folder = fat_sd(place / "folder", width)
+    folder = fat_sd(place / "folder", arguments.width)
     file = place / "model.safetensors"
     write_single_file(folder, file, torch.float16, {})
     size = sum(each.stat().st_size for each in folder.rglob("*.safetensors")) / MIB
@@ -78,6 +91,62 @@ def measure(place: Path, width: int, counts: Sequence[int], targets: Targets) ->
                 print(f"{f'{kind}, {where}':<36}{ranks:>6}{private:>9.0f}{with_files:>12.0f}", flush=True)
                 name = f"{kind}, {where}, {ranks} ranks: private / ranks / files"
                 targets.at_most(name, private / ranks / size, COPIES[kind])
+
+
+def transformer(place: Path, arguments: argparse.Namespace, targets: Targets) -> None:
+    """As `unet`; a CPU trains in the memory that it loads to, so each process quantises for itself."""
+    small, large = tiny_z_image(place / "small_z"), wide_z_image(place / "large_z", arguments.layers)
+    size = sum(file.stat().st_size for file in (large / "transformer").glob("*.safetensors")) / MIB
+    print(f"transformer: {size:.0f} MiB of bf16; peaks in MiB, less those of a tiny model\n")
+    print(f"{'':<36}{'ranks':>6}{'private':>9}{'with files':>12}{'kept':>7}")
+    for ranks in arguments.ranks:
+        for weights, share in {"bf16": 1.0, "int8": 0.5}.items():
+            settings: dict[str, object] = {
+                **ADAPTER,
+                "family": "z_image",
+                "parts": [{"part": "transformer", "weights": weights}],
+                "cache_only": False,
+                "max_steps": 2,
+                "gradient_checkpointing": True,
+                "backup_every": "never",
+            }
+            base, found = (peaks(place, model, ranks, settings) for model in (small, large))
+            private, with_files = (found[name] - base[name] for name in ("Anonymous", "Pss"))
+            kept = size * share
+            what = f"LoRA, frozen weights {weights}"
+            print(f"{what:<36}{ranks:>6}{private:>9.0f}{with_files:>12.0f}{kept:>7.0f}", flush=True)
+            if weights == "bf16":  # as in the file
+                targets.at_most(f"{what}, {ranks} ranks: all processes and files / kept", with_files / kept, KEPT)
+            else:
+                targets.at_most(f"{what}, {ranks} ranks: private / ranks / kept", private / ranks / kept, KEPT)
+
+
+def wide_z_image(folder: Path, layers: int) -> Path:
+    """A ZImagePipeline in `folder` with so many layers of 27 MB in bf16, of random weights."""
+    tiny_z_image(folder)
+    with torch.device("meta"):
+        network: Any = ZImageTransformer2DModel(
+            in_channels=4,
+            dim=1024,
+            n_layers=layers,
+            n_refiner_layers=1,
+            n_heads=8,
+            n_kv_heads=8,
+            cap_feat_dim=WIDTH,
+            axes_dims=[32, 48, 48],
+            axes_lens=[256, 32, 32],
+        )
+    with quiet_libraries():
+        network = network.to(torch.bfloat16).to_empty(device="cpu")
+    for weight in network.parameters():
+        nn.init.normal_(weight, std=0.02)
+    for buffer in network.buffers():
+        buffer.zero_()
+    network.save_pretrained(folder / "transformer")
+    return folder
+
+
+PARTS: dict[str, Callable[[Path, argparse.Namespace, Targets], None]] = {"unet": unet, "transformer": transformer}
 
 
 def peaks(place: Path, model: Path, ranks: int, settings: Mapping[str, object]) -> dict[str, float]:
@@ -109,9 +178,11 @@ def peaks(place: Path, model: Path, ranks: int, settings: Mapping[str, object]) 
         run = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         found = {"Anonymous": 0.0, "Pss": 0.0}
         while run.poll() is None:
-            now = [rollup(pid) for pid in descendants(run.pid)]
+            pids = list(descendants(run.pid))
+            # There and back: while one process maps pages of another, the sum in one order is too large.
+            now = [rollup(pid) for pid in (*pids, *reversed(pids))]
             for name in found:
-                found[name] = max(found[name], sum(each.get(name, 0.0) for each in now))
+                found[name] = max(found[name], sum(each.get(name, 0.0) for each in now) / 2)
             time.sleep(POLL_S)
         if run.returncode:
             assert run.stdout is not None
