@@ -9,7 +9,7 @@ time. A second copy of the bare loop shows how noisy the figures are.
 - lora, fine_tune, caching, processes: Stable Diffusion
 - z_image, flux2: a LoRA of these transformers, with cached latents and captions
 - text: what reading cached captions of 256 tokens and 2560 channels takes of a step of z_image
-- load: a transformer of 1 GB, until each weight is in memory of its own, against reading its file
+- load: a transformer of 1 GB from its folder, until a device has it, against reading its file
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ def fake_family(kind: type[Family], config: TrainConfig) -> Iterator[Family | No
     family: Any = object.__new__(kind)
     family.model = model
     family.add_placeholder_token = partial(_add_tokens, model)
-    prepare_model(family, config, Precision(config.precision, torch.device("meta")))
+    # kohya's layout is checked with a family that has more than its model
+    prepared = config.model_copy(update={"lora_layouts": "diffusers"})
+    prepare_model(family, prepared, Precision(config.precision, torch.device("meta")))
     with FakeTensorMode(allow_non_fake_inputs=True):
         _give_storages(model)
         move_model(family, config, torch.device("cpu"))
