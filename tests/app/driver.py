@@ -21,6 +21,7 @@ from app.form.text_fields import TextField
 from app.main_window import MainWindow
 from app.preferences import Preferences
 from app.shell.sidebar import section_of
+from app.widgets.button import Button
 from app.widgets.inputs import Entry, TextBox
 
 TIMEOUT_S = 60.0  # guards against hangs; nothing takes that long
@@ -169,7 +170,7 @@ class Driver:
         """All visible text of a window."""
         widget = widget or self.window
         own = []
-        if isinstance(widget, tk.Label) and widget.winfo_viewable():
+        if isinstance(widget, (tk.Label, Button)) and widget.winfo_viewable():
             own = [str(widget.cget("text"))]
         return "\n".join([*own, *(self.text(child) for child in widget.winfo_children())]).strip()
 

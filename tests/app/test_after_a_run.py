@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tkinter as tk
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from PIL import Image
 
 from app.runs.control import create_run, launch
 from app.runs.written import format_size, what_was_written
+from app.widgets.button import Button
 from app.windows.custom_sample import CustomSampleDialog
 from app.windows.result import ResultWindow
 from modules.config import TrainConfig
@@ -168,7 +170,7 @@ def opened(page: Any) -> CustomSampleDialog:
 
 
 def all_text(widget: Any) -> str:
-    own = [str(widget.cget("text"))] if widget.winfo_class() == "Label" else []
+    own = [str(widget.cget("text"))] if isinstance(widget, (tk.Label, Button)) else []
     return "\n".join([*own, *(all_text(child) for child in widget.winfo_children())])
 
 

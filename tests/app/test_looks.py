@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.sections import SECTIONS
+from app.widgets.button import Button
 from app.widgets.table import table
 from app.windows.multi_node import MultiNodeWindow
 from tests.app.driver import Driver
@@ -21,8 +22,8 @@ def inside(widget: tk.Misc) -> Iterator[tk.Misc]:
 
 
 def cut_off(place: tk.Misc) -> list[str]:
-    """The texts of labels that have less room than they need."""
-    labels = [each for each in inside(place) if isinstance(each, tk.Label) and each.winfo_viewable()]
+    """The texts of labels and buttons that have less room than they need."""
+    labels = [each for each in inside(place) if isinstance(each, (tk.Label, Button)) and each.winfo_viewable()]
     return [
         each.cget("text")
         for each in labels

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from app.monitor.runs import RunsPage
+from app.widgets.button import Button
 from app.windows.run_folders import RunFoldersWindow
 from modules.config import load_config
 from modules.run import RunFolder
@@ -124,7 +125,7 @@ def test_rename_by_keys_takes_everything_along(driven: Driven, page: RunsPage, h
 
 
 def texts(place: tk.Misc) -> str:
-    return "\n".join(str(each.cget("text")) for each in widgets(place) if isinstance(each, tk.Label))
+    return "\n".join(str(each.cget("text")) for each in widgets(place) if isinstance(each, (tk.Label, Button)))
 
 
 def test_tags_and_notes_are_kept_shown_and_found(driven: Driven, page: RunsPage, home: Path) -> None:
