@@ -196,7 +196,6 @@ class RunBar(tk.Frame):
             self.enqueue.pack_forget()
         elif not self.enqueue.winfo_manager():
             self.enqueue.pack(side="left", padx=(theme.px(4), 0), after=self.train)
-        self.update_idletasks()  # else customtkinter's buttons have the widths of before
         self._slot.configure(width=self._slot_width())
         self._text_frame.configure(width=theme.px((126, 180, 198, 270, 270)[level]))
         self._shown.clear()  # texts are shortened anew
