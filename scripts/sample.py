@@ -104,7 +104,8 @@ def parser() -> argparse.ArgumentParser:
         default="",
         metavar="FOLDER",
         help="for a single file: a diffusers folder of the same architecture, for its configuration and, if it is "
-        "a transformer file, the other components (default: from the hub)",
+        "a transformer file, the other components (default: from the hub); for a LoRA that a run has saved, if it was "
+        "moved",
     )
     top.add_argument("--base_model", help="base model of a LoRA or an embedding, if it was moved")
     top.add_argument("--prompt", required=True, action="append", help="the prompt; may be given several times")
@@ -238,9 +239,13 @@ def with_base_model(config: TrainConfig, options: argparse.Namespace) -> TrainCo
 def base_model_error(error: ConfigError, config: TrainConfig, options: argparse.Namespace) -> ConfigError:
     """A loading error in terms of this command line: an adapter or an embedding needs its base model."""
     from modules.checkpoint import read_model_config
+    from modules.diffusion.transformer_files.base import LAYOUT
 
+    if error.message.startswith(LAYOUT):
+        return ConfigError(error.message.replace(LAYOUT, "--layout", 1), error.advice)
     if not error.message.startswith("base_model"):
         return error
+    error = ConfigError(error.message, error.advice.replace(LAYOUT, "--layout"))
     if config.method == "fine_tune":
         return ConfigError(error.message.replace("base_model", "--model", 1), error.advice)
     trained_on = read_model_config(Path(options.model)).base_model

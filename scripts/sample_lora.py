@@ -105,12 +105,11 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
     """The folder that Tandem saved as `--model` and its config; None for the folder if Tandem did not write it."""
     name = str(options.model)
     if is_saved_model(name, options):
-        for option in ("family", "layout"):
-            if getattr(options, option):
-                raise ConfigError(f"--{option} is for a model that Tandem did not write; omit it.")
+        if options.family:
+            raise ConfigError("--family is for a model that Tandem did not write; omit it.")
         folder = model_folder(name)
         _require_model(folder, name)
-        return folder, read_model_config(folder)
+        return folder, _with_layout(read_model_config(folder), options.layout)
     if Path(name).is_dir() and not (Path(name) / "model_index.json").is_file():
         folder = model_folder(name)  # raises for a run or a backup
         raise ConfigError(f"--model: {name!r} is not a model folder: it has no model_index.json.")
@@ -128,6 +127,15 @@ def model_config(options: argparse.Namespace) -> tuple[Path | None, TrainConfig]
         return None, TrainConfig(family=family, base_model=name, family_options=given, resolution=side)
     given = {**trained.family_options, **given}
     return None, TrainConfig(family=family, base_model=name, family_options=given, resolution=trained.resolution)
+
+
+def _with_layout(config: TrainConfig, layout: str) -> TrainConfig:
+    """The config of a saved model with `--layout`. Raises ConfigError if the model needs none."""
+    if not layout:
+        return config
+    if config.method == "fine_tune":
+        raise ConfigError("--layout: a model folder that Tandem wrote is complete; omit it.")
+    return config.model_copy(update={"family_options": {**config.family_options, "layout": layout}})
 
 
 def _trained_with(lora: Path) -> TrainConfig | None:

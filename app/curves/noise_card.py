@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tkinter as tk
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -57,9 +58,9 @@ class NoiseCard:
         if not self.is_wanted or (wrong and draft.fault_at("base_model") is None):
             return  # the fields say what is wrong; the last valid histogram stays
         settings = {name: draft.data[name] for name in SETTINGS if draft.data.get(name) is not None}
-        base = Path(str(settings.get("base_model", ""))).expanduser()
-        if base.exists():
-            settings["base_model"] = str(base.absolute())  # the process has another working directory
+        settings |= whole_path(settings, "base_model")
+        if isinstance(options := settings.get("family_options"), Mapping):
+            settings["family_options"] = {**options, **whole_path(options, "layout")}
         asked = json.dumps(settings)
         if asked == self._asked:
             return
@@ -115,3 +116,10 @@ def describe(found: NoiseHistogram) -> str:
     return (
         f"{total:,} draws by the sampling code of training{note}: {low} % low, {middle} % middle, {high} % high noise."
     )
+
+
+def whole_path(settings: Mapping[str, object], name: str) -> dict[str, object]:
+    """What the setting names, if it exists: the process has another working directory."""
+    given = settings.get(name)
+    place = Path(given).expanduser() if isinstance(given, str) and given else None
+    return {name: str(place.absolute())} if place is not None and place.exists() else {}

@@ -42,7 +42,7 @@ def save_model(
         info = {
             "version": 1,
             "family": config.family,
-            "family_options": dict(config.family_options),
+            "family_options": _family_options(config),
             "resolution": config.resolution,
             "aspect_ratio_bucketing": config.aspect_ratio_bucketing,
             "step": step,
@@ -75,9 +75,23 @@ def _adapter(config: TrainConfig) -> dict[str, object]:
         "parts": parts,
         "lora_from": None,  # what it started from is not needed to apply it
         "method": config.method,
-        "base_model": str(Path(base).resolve()) if base is not None and Path(base).exists() else base,
+        "base_model": base and _whole_path(base),
         "seed": config.seed,
     }
+
+
+def _family_options(config: TrainConfig) -> dict[str, object]:
+    """Those of the run; the folder that completes a base model in one file is found from other folders, too."""
+    options: dict[str, object] = dict(config.family_options)
+    base, layout = config.base_model, options.get("layout")
+    if isinstance(layout, str) and layout and base is not None and Path(base).is_file():
+        options["layout"] = _whole_path(layout)
+    return options
+
+
+def _whole_path(name: str) -> str:
+    """The whole path of what exists here; anything else, such as a name on the hub, as it is."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def read_model_config(folder: Path) -> TrainConfig:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from app.curves.noise_card import whole_path
 from app.curves.sketch import HEIGHT
 from modules.config import TrainConfig
 from modules.config.schedules import learning_rate_factor
@@ -65,6 +68,16 @@ def test_noise_levels_are_those_of_the_family(driver: Driver) -> None:
     assert is_drawn(shift=1.0, timesteps="uniform"), "the last valid one stays"
     driver.window.destroy()
     assert process.poll() is not None, "it ends with the window"
+
+
+def test_the_process_of_the_noise_levels_finds_what_a_setting_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("layout").mkdir()
+    settings = {"layout": "layout", "base_model": "owner/name", "resolution": 64, "none": ""}
+    found = [whole_path(settings, name) for name in (*settings, "more")]
+    assert found == [{"layout": str(tmp_path / "layout")}, {}, {}, {}, {}]
 
 
 def test_family_without_noise_levels_has_no_histogram(driver: Driver) -> None:

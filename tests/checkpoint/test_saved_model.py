@@ -26,6 +26,21 @@ def test_a_saved_model_tells_how_to_load_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_an_adapter_finds_its_base_model_from_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "layout").mkdir()
+    (tmp_path / "base.safetensors").touch()
+    for base, layout, found in (
+        ("base.safetensors", "layout", (str(tmp_path / "base.safetensors"), str(tmp_path / "layout"))),
+        ("base.safetensors", "owner/name", (str(tmp_path / "base.safetensors"), "owner/name")),
+        ("owner/name", "layout", ("owner/name", "layout")),  # of a model on the hub it has no meaning
+    ):
+        config = TrainConfig(family="flux", method="lora", base_model=base, family_options={"layout": layout})
+        save_model(write, tmp_path / "model", config, step=7)
+        saved = read_model_config(tmp_path / "model")
+        assert (saved.base_model, saved.family_options["layout"]) == found
+
+
 def test_saving_replaces_the_whole_folder(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "left over").write_text("old")

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.config import TrainConfig
+from modules.checkpoint import save_model
+from modules.config import ConfigError, TrainConfig
 from modules.config.family_files import family_names
 from modules.families._by_name import family_class
 from scripts import sample
@@ -183,3 +184,19 @@ def test_the_family_of_a_published_model_is_known_by_its_name() -> None:
     folder, config = model_config(options)
     assert folder is None
     assert (config.family, config.base_model) == ("qwen_image", "Qwen/Qwen-Image")
+
+
+def test_the_layout_that_completes_the_base_model_of_a_lora_may_have_moved(tmp_path: Path) -> None:
+    (tmp_path / "flux.safetensors").touch()
+    given = {"family": "flux", "base_model": str(tmp_path / "flux.safetensors"), "family_options": {"layout": "gone"}}
+    for method in ("lora", "fine_tune"):
+        save_model(lambda _: None, tmp_path / method, TrainConfig(method=method, **given), step=1)
+    (tmp_path / "lora" / "pytorch_lora_weights.safetensors").touch()
+    options = sample.parser().parse_args(["--model", str(tmp_path / "lora"), "--layout", "here", "--prompt", "x"])
+    config = model_config(options)[1]
+    assert (config.base_model, config.family_options) == (given["base_model"], {"layout": "here"})
+    gone = ConfigError("family_options.layout: there is no 'here'.", "Give a diffusers folder.")
+    assert str(sample.base_model_error(gone, config, options)).startswith("--layout: there is no 'here'.")
+    options.model = str(tmp_path / "fine_tune")
+    with pytest.raises(ConfigError, match="--layout: a model folder that Tandem wrote is complete"):
+        model_config(options)

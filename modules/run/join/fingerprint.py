@@ -11,6 +11,7 @@ import hmac
 import importlib.metadata
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ _SHOWN: Final = 3
 _HASH_CHARS: Final = 16
 _KEYED_CHARS: Final = 32
 _MAX_HASHED_BYTES: Final = 1 << 20
+_IN_BASE_FILE: Final = re.compile(r"layout/(transformer|unet)/.*\.safetensors")  # weights that nobody reads there
 _LARGEST_TEXT: Final = 1 << 30  # bytes; metadata of a million images has some hundred MB
 
 
@@ -77,6 +79,10 @@ def family_listing(config: TrainConfig) -> Listing:
             inside = {f"base_model/{name}": what for name, what in _walk(base, _model_file)}
             return {**found, **inside}
         found["base_model"] = _model_file(base) if base.is_file() else config.base_model
+        layout = config.family_options.get("layout")
+        if base.is_file() and isinstance(layout, str) and os.path.isdir(layout):
+            inside = {f"layout/{name}": what for name, what in _walk(Path(layout), _model_file)}
+            found |= {name: what for name, what in inside.items() if not _IN_BASE_FILE.match(name)}
     return found
 
 

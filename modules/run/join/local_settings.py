@@ -16,6 +16,7 @@ LOCAL_SETTINGS: Final = (
     "device",
     "device_ids",
     "family",
+    "family_options.layout",
     "loader_workers",
     "lora_from",
     "node_rank",
@@ -35,12 +36,16 @@ def check_local_settings(assignments: Iterable[str]) -> None:
     """Raise ConfigError if a joining machine's `--set` names a setting of the whole run."""
     for assignment in assignments:
         name = assignment.partition("=")[0].strip().removeprefix("--")
-        if not _LOCAL.fullmatch(name):
+        if not _is_local(name):
             raise ConfigError(
                 f"{name} applies to the whole run, so only machine 0 can set it; a joining machine may set only "
                 f"{', '.join(LOCAL_SETTINGS)}",
                 f"Omit --set {name} here, or set it on machine 0",
             )
+
+
+def _is_local(name: str) -> bool:
+    return _LOCAL.fullmatch(name) is not None
 
 
 def shared_settings(config: TrainConfig) -> dict[str, str]:
@@ -49,7 +54,9 @@ def shared_settings(config: TrainConfig) -> dict[str, str]:
     for name, value in dump(config).items():
         if name == "concepts" and isinstance(value, list):
             found |= _concept_settings(value)
-        elif not _LOCAL.fullmatch(name) and name not in _SET_BY_MACHINE_0:
+        elif name == "family_options" and isinstance(value, dict):
+            found |= {path: str(each) for option, each in value.items() if not _is_local(path := f"{name}.{option}")}
+        elif not _is_local(name) and name not in _SET_BY_MACHINE_0:
             found[name] = str(value)
     return found
 

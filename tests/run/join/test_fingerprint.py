@@ -114,3 +114,9 @@ def test_family_and_base_model(tmp_path: Path) -> None:
     (tmp_path / "b" / "config.json").write_text("[]")
     assert listing(base_model=str(tmp_path / "a")) != listing(base_model=str(tmp_path / "b"))
     assert listing(base_model="some/name")["base_model"] == "some/name"
+    file, layouts = str(tmp_path / "a" / "big.safetensors"), [{"layout": str(tmp_path / name)} for name in ("a", "b")]
+    assert listing(base_model=file, family_options=layouts[0]) != listing(base_model=file, family_options=layouts[1])
+    (tmp_path / "b" / "config.json").write_text("{}")
+    (tmp_path / "b" / "transformer").mkdir()
+    (tmp_path / "b" / "transformer" / "x.safetensors").write_bytes(b"the file has these")
+    assert listing(base_model=file, family_options=layouts[0]) == listing(base_model=file, family_options=layouts[1])

@@ -25,5 +25,11 @@ def test_shared_settings_exclude_local_ones() -> None:
         return shared_settings(TrainConfig.model_validate(made))
 
     assert shared() == shared(node_rank=1, cache_dir="x", run_name="y", concepts=[{"path": "b"}], initial_port=2000)
-    for change in ({"seed": 7}, {"concepts": [{"path": "a", "repeats": 2}]}, {"concepts": []}):
+    assert shared() == shared(family_options={"layout": "here"})
+    for change in (
+        {"seed": 7},
+        {"family_options": {"width": 16}},
+        {"concepts": [{"path": "a", "repeats": 2}]},
+        {"concepts": []},
+    ):
         assert shared() != shared(**change)
