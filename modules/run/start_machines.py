@@ -87,7 +87,8 @@ class MachinesStart:
         try:
             return self._run(server, plan)
         finally:
-            self._remote.finish(_AFTER_TRAINING_S if self._has_started else _AFTER_WAITING_S)
+            was_forced = self._supervisor is not None and self._supervisor.was_forced
+            self._remote.finish(_AFTER_TRAINING_S if self._has_started else _AFTER_WAITING_S, at_once=was_forced)
             if self._has_started:
                 self._remote.report_unexpected_ends()
 

@@ -22,6 +22,7 @@ from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh
 from modules.run.hosts.stop_from_stdin import STOP_LINE
 from modules.run.join.allowed_paths import paths_of_machine_0
 from modules.run.join.session import StopRequested, raise_on_stop_signals
+from modules.run.supervise.stop_requests import SAME_REQUEST_S
 
 _JOINS: Final = "Joining the run at"  # train.py's first line, after which ssh has done its work
 _REFUSED: Final = "Training did not start: "  # of train.py, before why
@@ -32,6 +33,7 @@ _TAIL_BYTES: Final = 8 << 10
 _NOTICE_AFTER_S: Final = 3.0
 _STOPS_WITHIN_S: Final = 20.0  # once asked to
 _ENDS_WITHIN_S: Final = 5.0  # once asked to do so at once
+_BETWEEN_REQUESTS_S: Final = SAME_REQUEST_S + 0.7  # on a slow network they may arrive closer together
 
 Echo = Callable[[str], None]
 
@@ -204,18 +206,21 @@ class RemoteMachines:
             if machine.exit_code not in EXIT_CODES:
                 self._echo(str(machine.why_ended()))
 
-    def finish(self, patience_s: float) -> None:
+    def finish(self, patience_s: float, *, at_once: bool = False) -> None:
         """Wait until all have ended; after `patience_s` they are asked to stop, and in the end left alone.
 
-        Ctrl-C asks them to end at once; at the next, they are left alone.
+        `at_once`, or Ctrl-C, asks them to end at once; at the next Ctrl-C, they are left alone.
         """
         try:
             with raise_on_stop_signals():
-                self._end_in_steps((patience_s, _STOPS_WITHIN_S, _ENDS_WITHIN_S))
+                if not at_once:
+                    self._end_in_steps((patience_s, _STOPS_WITHIN_S, _ENDS_WITHIN_S))
         except StopRequested:
+            at_once = True
+        if at_once:
             with suppress(StopRequested), raise_on_stop_signals():
                 self._stop_all()  # with the next, at once
-                self._end_in_steps((0, _ENDS_WITHIN_S))
+                self._end_in_steps((_BETWEEN_REQUESTS_S, _ENDS_WITHIN_S))
         for machine in self._running():
             machine.disconnect()
             self._echo(f"Note: {machine.host} has not answered the request to stop; look there for train.py.")

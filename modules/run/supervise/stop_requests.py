@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 from modules.run.console import warn
 from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED, request_command
@@ -23,7 +24,7 @@ from modules.run.supervise.signals import (
 )
 
 # `timeout` and some shells deliver one request twice; a person takes longer to press Ctrl-C again.
-_SAME_REQUEST_S = 0.3
+SAME_REQUEST_S: Final = 0.3
 _SIGNALS = {
     STOP_INTERRUPTED: int(signal.SIGINT),
     STOP_PAUSED: PAUSE_SIGNAL,
@@ -78,7 +79,7 @@ class StopRequests:
             if self.stop_reason in {"", STOP_PAUSED}:
                 self.stop_reason, self._requested_at = _REASONS.get(number, STOP_TERMINATED), at
                 self._request_stop(child)
-            elif at - self._requested_at > _SAME_REQUEST_S:
+            elif at - self._requested_at > SAME_REQUEST_S:
                 self.was_forced = True
                 self._tree.kill()
 

@@ -179,6 +179,11 @@ class Supervisor:
         """Whether a signal has requested a stop."""
         return bool(self._requests.stop_reason)
 
+    @property
+    def was_forced(self) -> bool:
+        """Whether a second signal has stopped the run at once."""
+        return self._requests.was_forced
+
     def _prevent_restart_after_stop(self, outcome: RunOutcome) -> None:
         """If a signal has come since the processes ended, a run that could start again ends as a stopped one."""
         could_restart = self.can_restart

@@ -15,6 +15,7 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.output_file import OutputFile
 from modules.run.hosts.remote_machines import RemoteMachine, RemoteMachines, hosts_of_former_run, join_arguments
 from modules.run.supervise.signals import termination_signals
+from modules.run.supervise.stop_requests import SAME_REQUEST_S
 
 BETA = Host.make("beta", "beta", "~/tandem", settings=["concepts.0.path=/data/cats"])
 TOKEN = "0" * 32
@@ -67,14 +68,30 @@ def test_what_a_machine_chooses_itself_is_not_allowed_to_it(tmp_path: Path) -> N
     assert [text for text in arguments if text.startswith("--allow")] == [f"--allow={tmp_path / 'more'}"]
 
 
-def test_ctrl_c_while_waiting_for_a_machine_to_end(tmp_path: Path) -> None:
-    """The machine is asked to stop at once, instead of being left running."""
-    folder = RunFolder(tmp_path)
-    machines = RemoteMachines([BETA], folder, lambda _: None)
-    script = "import sys; sys.stdin.readline(); print(sys.stdin.readline(), sys.stdin.readline(), flush=True)"
-    machine = RemoteMachine(BETA, [sys.executable, "-c", script], tmp_path / "host-beta.txt")
+# Prints how many requests it got, and whether a supervisor there takes the second for another one.
+TWO_REQUESTS = f"""
+import sys, time
+sys.stdin.readline()
+lines, times = [], []
+for _ in range(2):
+    lines.append(sys.stdin.readline().strip())
+    times.append(time.monotonic())
+print(*lines, times[1] - times[0] > {SAME_REQUEST_S}, flush=True)
+"""
+
+
+def listening_machine(tmp_path: Path) -> tuple[RemoteMachines, RemoteMachine]:
+    """One that ends at the second request."""
+    machines = RemoteMachines([BETA], RunFolder(tmp_path), lambda _: None)
+    machine = RemoteMachine(BETA, [sys.executable, "-c", TWO_REQUESTS], tmp_path / "host-beta.txt")
     machines._machines.append(machine)
     machine.start(TOKEN)
+    return machines, machine
+
+
+def test_ctrl_c_while_waiting_for_a_machine_to_end(tmp_path: Path) -> None:
+    """The machine is asked to stop at once, instead of being left running."""
+    machines, machine = listening_machine(tmp_path)
     last = termination_signals()[-1]
     before = signal.getsignal(last)
 
@@ -88,7 +105,13 @@ def test_ctrl_c_while_waiting_for_a_machine_to_end(tmp_path: Path) -> None:
     machines.finish(60.0)
     thread.join()
     assert machine.exit_code == 0
-    assert machine.output().split() == ["stop", "stop"]
+    assert machine.output().split() == ["stop", "stop", "True"]
+
+
+def test_a_run_that_was_stopped_at_once_stops_its_machines_at_once(tmp_path: Path) -> None:
+    machines, machine = listening_machine(tmp_path)
+    machines.finish(60.0, at_once=True)
+    assert machine.output().split() == ["stop", "stop", "True"]
 
 
 def test_machines_that_a_resumed_run_has_started_before(tmp_path: Path) -> None:
