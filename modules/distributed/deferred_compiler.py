@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType
 from typing import Final
 
 import torch
@@ -57,7 +57,7 @@ class _Deferral(MetaPathFinder, Loader):
         answers: dict[str, object] = {
             "disable": self._disable,
             "graph_break": lambda: None,
-            "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: DDP_MODE),
+            "utils": _Answer(f"{COMPILER}.utils", {"get_optimize_ddp_mode": lambda: DDP_MODE}, is_imported=True),
         }
         return _Answer(spec.name, answers)
 
@@ -74,10 +74,10 @@ class _Deferral(MetaPathFinder, Loader):
 class _Answer(ModuleType):
     """The module that a known function gets: for one attribute, so that nobody else comes upon it."""
 
-    def __init__(self, name: str, answers: dict[str, object]) -> None:
+    def __init__(self, name: str, answers: dict[str, object], *, is_imported: bool = False) -> None:
         super().__init__(name)
         self._answers = answers
-        self.is_imported = False
+        self.is_imported = is_imported
 
     def __getattr__(self, name: str) -> object:
         if not self.is_imported:
@@ -85,7 +85,7 @@ class _Answer(ModuleType):
         if sys.modules.get(COMPILER) is self:
             del sys.modules[COMPILER]
             vars(torch).pop("_dynamo", None)
-        return self._answers[name] if name in self._answers else getattr(import_module(COMPILER), name)
+        return self._answers[name] if name in self._answers else getattr(import_module(self.__name__), name)
 
 
 def _caller() -> tuple[str, str]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 
+import torch
+
+from modules.distributed.deferred_compiler import COMPILER, DDP_MODE, _Deferral
 from tests.runs import ROOT
 
 PROGRAM = """
@@ -25,6 +29,10 @@ def trained(step=lambda optimizer: optimizer.step()):
     return net.weight
 
 finders = list(sys.meta_path)
+version, torch.__version__ = torch.__version__, "2.14.0"  # whose functions may ask for something else
+defer_compiler()
+assert sys.meta_path == finders
+torch.__version__ = version
 defer_compiler()
 deferred = trained()
 assert COMPILER not in sys.modules and "_dynamo" not in vars(torch)
@@ -45,3 +53,12 @@ assert answered["__dynamo_disable"] is not Optimizer.zero_grad.__wrapped__
 
 def test_only_what_compiles_imports_it() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, check=True, timeout=120)
+
+
+def test_a_known_function_that_asks_for_something_new_gets_it_from_the_compiler() -> None:
+    finder = _Deferral()
+    answer = finder.create_module(ModuleSpec(COMPILER, finder))
+    finder.exec_module(answer)
+    assert answer.utils.get_optimize_ddp_mode() == DDP_MODE
+    assert answer.utils.counters is torch._dynamo.utils.counters
+    assert answer.reset is torch._dynamo.reset
