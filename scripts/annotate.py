@@ -7,6 +7,7 @@ was there. `--events` is for other programs; modules/annotation/messages.py desc
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from pathlib import Path
 from typing import Final
@@ -45,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         return failed(reporter, error, error.exit_code)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        return failed(reporter, TandemError(f"{place}{error.strerror or error}"), FAILED)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "Free some space; the same command goes on where it stopped." if is_full else ""
+        return failed(reporter, TandemError(f"{place}{error.strerror or error}.", advice), FAILED)
     except KeyboardInterrupt:
         print("Stopped. What was proposed so far is kept; the same command goes on.", file=sys.stderr)
         return INTERRUPTED

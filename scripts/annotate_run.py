@@ -32,14 +32,14 @@ def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalS
         reporter.send(Message(finished=0))
         return None
     proposals = ProposalSet.create(Path(options.out), header)
-    annotator = annotator_for(proposals, selection.images, options, reporter)
-    reporter.send(Message(proposals=str(proposals.path)))
 
     def report(proposal: Proposal) -> None:
         mask = None if proposal.mask is None else str(proposals.mask_file(proposal))
         reporter.send(Message(image=proposal.image, text=proposal.text, mask=mask, error=proposal.error))
 
-    with proposals.lock():
+    with proposals.lock():  # before the model is loaded: a second program is told at once
+        annotator = annotator_for(proposals, selection.images, options, reporter)
+        reporter.send(Message(proposals=str(proposals.path)))
         left = images_left(proposals, selection.images)
         reporter.send(Message(total=len(left) + len(selection.faults), kept=len(selection.images) - len(left)))
         report_faults(selection, reporter)

@@ -52,7 +52,7 @@ class AnnotateJob:
         self.rows: list[Row] = []
         self.status = JobStatus()
         self.note = ""
-        self.is_written = self.is_stopping = False
+        self.is_written = self.is_partly_written = self.is_stopping = False
         self._background = background
         self._set: ProposalSet | None = None
         self._by_image: dict[str, Row] = {}
@@ -85,6 +85,11 @@ class AnnotateJob:
         if self._set is None or self.is_running:
             return False
         return not self.is_written or any(row.problem and row.has_proposal for row in self.rows)
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether something was written."""
+        return (self.is_written or self.is_partly_written) and not self.is_running
 
     def start(self, order: Order) -> None:
         """Start proposing, unless a process is running."""
@@ -159,6 +164,8 @@ class AnnotateJob:
         if exit_code is not None:
             if not self._is_over:
                 self.status = self._unexpected_end(exit_code)
+            if self._set is not None and self.work != "propose":
+                self.is_partly_written = self._set.state == "written"  # also if it was stopped, or has failed
             self._end()
             return True
         return before != (self.status, len(self.rows))
@@ -166,7 +173,7 @@ class AnnotateJob:
     def _begin(self, task: Task, folder: Path, ending: str) -> None:
         self.task, self.folder, self.ending = task, folder, ending
         self.rows, self._by_image, self._set, self.note = [], {}, None, ""
-        self.is_written = False
+        self.is_written = self.is_partly_written = False
         self._total = self._done = self._kept = 0
 
     def _start(self, work: Work, command: str, *arguments: str) -> None:

@@ -95,7 +95,7 @@ class Review(tk.Frame):
         self.write_button.configure(
             text=f"Write {count(accepted, job.task)}", state="normal" if accepted and job.can_write else "disabled"
         )
-        self.undo_button.configure(state="normal" if job.is_written and not job.is_running else "disabled")
+        self.undo_button.configure(state="normal" if job.can_undo else "disabled")
         self._keys.configure(text=_MASK_KEYS if job.task == "mask" else _KEYS)
         self.list.empty = "" if job.is_running else _EMPTY
         self.list.grow()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,10 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from modules.annotation.combine import combined_caption, combined_mask
-from modules.annotation.journal import Entry, Journal, digest_of, place_of, read_now, write_beside
+from modules.annotation.journal import Entry, Journal, digest_of, existing_folder, place_of, read_now, write_beside
 from modules.annotation.proposals import Header, Mode, Proposal, ProposalSet
-from modules.config import ConfigError
-from modules.files import FileFault, file_size, is_link, printable, read_bytes, remove_partial
+from modules.files import FileFault, file_size, is_link, read_bytes, remove_partial
 
 _CAPTION_LIMIT: Final = 1 << 20  # bytes, as for training
 _MASK_LIMIT: Final = 256 << 20  # bytes
@@ -32,6 +32,7 @@ class Applied:
 class _Change:
     """A file to write; `kept` is what the journal has to keep."""
 
+    image: str
     path: Path
     data: bytes
     entry: Entry
@@ -47,9 +48,7 @@ def apply_proposals(
     May be repeated after it was interrupted, and after proposals were changed. Raises ConfigError or OSError.
     """
     header = proposals.header()
-    root = Path(header.folder)
-    if not root.is_dir():
-        raise ConfigError(f"The folder of the images, {printable(root)}, does not exist any more.")
+    root = existing_folder(header)
     result = Applied()
 
     def reject(image: str, reason: str) -> None:
@@ -68,9 +67,20 @@ def apply_proposals(
                 remove_partial(folder, only="")  # of a program that was killed here
             journal.record((change.entry, change.kept) for change in changes)
             for change in changes:
-                write_beside(change.path, change.data, mode=change.mode)
-                result.written += 1
+                _write(change, result, reject)
     return result
+
+
+def _write(change: _Change, result: Applied, reject: Callable[[str, str], None]) -> None:
+    """Raises OSError if the disk is full; any other fault may be that of one folder or file."""
+    try:
+        write_beside(change.path, change.data, mode=change.mode)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(error.errno, error.strerror, str(change.path.parent)) from error
+        reject(change.image, f"is not written: {error.strerror or error}")
+    else:
+        result.written += 1
 
 
 @dataclass(frozen=True)
@@ -105,9 +115,11 @@ class _Plan:
         if data == now.data:
             return None
         if entry is not None and now.digest == entry.after:
-            return _Change(path, data, entry.model_copy(update={"after": digest_of(data)}), base, now.mode)
+            return _Change(
+                proposal.image, path, data, entry.model_copy(update={"after": digest_of(data)}), base, now.mode
+            )
         new = Entry(file=relative, before=now.digest, after=digest_of(data), mode=now.mode, mtime_ns=now.mtime_ns)
-        return _Change(path, data, new, now.data, now.mode)
+        return _Change(proposal.image, path, data, new, now.data, now.mode)
 
     def _content(self, proposal: Proposal, base: bytes | None, image: Path) -> bytes:
         mode = self.header.mode

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 
-from modules.annotation.proposals import BEFORE, JOURNAL, ProposalSet, check_below
+from modules.annotation.proposals import BEFORE, JOURNAL, Header, ProposalSet, check_below
 from modules.config import ConfigError
 from modules.files import (
     PARTIAL,
@@ -39,8 +39,8 @@ class Entry(Record):
     file: Annotated[str, Field(min_length=1, max_length=4096)]  # relative to the set's folder of images
     before: _Digest | None
     after: _Digest
-    mode: Annotated[int, Field(ge=0, le=0o7777)] = 0
-    mtime_ns: int = 0
+    mode: Annotated[int, Field(ge=0, le=0o777)] = 0  # never setuid: the journal may come from somebody else
+    mtime_ns: Annotated[int, Field(ge=-(2**62), le=2**62)] = 0
 
     @field_validator("before", "after")
     @classmethod
@@ -130,6 +130,14 @@ class Journal:
         os.replace(partial, self._file)
 
 
+def existing_folder(header: Header) -> Path:
+    """The folder of the images. Raises ConfigError if it does not exist."""
+    root = Path(header.folder)
+    if not root.is_dir():
+        raise ConfigError(f"The folder of the images, {printable(root)}, does not exist any more.")
+    return root
+
+
 def digest_of(data: bytes) -> str:
     """SHA-256, hexadecimal."""
     return hashlib.sha256(data).hexdigest()
@@ -152,7 +160,7 @@ def read_now(path: Path, limit: int = LARGEST_FILE) -> Found:
         raise FileFault("is a link; copy the file there to have it changed")
     try:
         status = path.stat()
-        return Found(read_bytes(path, limit), status.st_mode & 0o7777, status.st_mtime_ns)
+        return Found(read_bytes(path, limit), status.st_mode & 0o777, status.st_mtime_ns)
     except FileNotFoundError:
         return Found(None)
 

@@ -48,6 +48,11 @@ _SET: Final = "set.json"
 _PROPOSALS: Final = "proposals.jsonl"
 _MASK_ENDING: Final = re.compile(r"[\w.+-]{1,60}\.png", re.ASCII)
 _NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_RUN: Final = re.compile(  # endings of what other programs run or obey: proposals may come from somebody else
+    r"\.(ba(sh|t)|cfg|cmd|com|conf|cpp|css|csv|desktop|env|exe|fish|html?|inc|ini|ipynb|jar|jsx?|json[l]?|ksh|lnk|lua|m4"
+    r"|md|mjs|php|pl|plist|ps1|psm1|pth|py[ciw]?|rb|rc|reg|rst|scr|service|sh|sql|svg|toml|tsx?|vbs|wsf|xml|ya?ml|zsh)",
+    re.IGNORECASE,
+)
 
 
 class Header(Record):
@@ -244,7 +249,7 @@ def check_ending(task: Task, ending: str) -> None:
         extensions = Concept(path=".", caption_extension=ending).caption_extensions
     except ValidationError:
         extensions = ()
-    if len(extensions) != 1:
+    if len(extensions) != 1 or _RUN.fullmatch(ending):
         raise ValueError(f"{ending!r} is no ending of caption files; use one as .txt or .caption")
 
 

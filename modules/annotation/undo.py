@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modules.annotation.journal import Entry, Journal, place_of, read_now, write_beside
+from modules.annotation.journal import Entry, Journal, existing_folder, place_of, read_now, write_beside
 from modules.annotation.proposals import ProposalSet
 from modules.files import FileFault, remove_partial
 
@@ -26,7 +26,7 @@ def undo_proposals(proposals: ProposalSet, failed: Callable[[str, str], object] 
     May be repeated after it was interrupted. Raises ConfigError or OSError.
     """
     header = proposals.header()
-    root = Path(header.folder)
+    root = existing_folder(header)
     result = Undone()
     with proposals.lock():
         journal = Journal(proposals)
@@ -49,6 +49,8 @@ def undo_proposals(proposals: ProposalSet, failed: Callable[[str, str], object] 
 
 def _put_back(entry: Entry, path: Path, journal: Journal) -> bool:
     """Whether the file was not as before already. Raises OSError or FileFault."""
+    if not path.parent.is_dir():  # perhaps on a disk that is not mounted now
+        raise FileFault("is in a folder that does not exist any more")
     now = read_now(path)
     if now.digest == entry.before:
         return False

@@ -44,7 +44,14 @@ class Captioner:
         self._kind = str(self._model.config.model_type)
         self._is_chat = bool(getattr(self._processor, "chat_template", None))
         self._processor.tokenizer.padding_side = "left"  # what is generated follows the prompt
+        if len(self._processor.tokenizer) <= len(self._processor.tokenizer.all_special_tokens):
+            raise ConfigError(
+                f"--model: {name!r} has no vocabulary: files of its tokenizer, such as tokenizer.json, are missing.",
+                "Copy or download it again, or use another.",
+            )
         self.prompt = prompt or (_CHAT_PROMPT if self._is_chat else _PROMPTS.get(self._kind, ""))
+        with loading(name):
+            self._text = self._chat_text() if self._is_chat else self.prompt
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[str]:
@@ -52,20 +59,31 @@ class Captioner:
         with quiet_libraries():
             inputs = self._processor(**self._arguments(images), return_tensors="pt")
             inputs = moved(inputs, self._device, self._dtype)
-            made = self._model.generate(**inputs, max_new_tokens=self._max_tokens, do_sample=False)
+            if self._kind == "git" and self.prompt:
+                inputs = _open_ended(inputs)
+            made = self._model.generate(
+                **inputs,
+                max_new_tokens=self._max_tokens,
+                do_sample=False,
+                num_return_sequences=1,
+                return_dict_in_generate=False,
+            )
             texts: list[str] = self._processor.batch_decode(self._new(made, inputs), skip_special_tokens=True)
         return [text.strip() for text in texts]
 
     def _arguments(self, images: Sequence[Image.Image]) -> dict[str, object]:
         if self._is_chat:
-            content = [{"type": "image"}, {"type": "text", "text": self.prompt}]
-            chat = [{"role": "user", "content": content}]
-            text = self._processor.apply_chat_template(chat, add_generation_prompt=True)
             # one list for each image: models that take several images of a conversation need to know whose they are
-            return {"images": [[image] for image in images], "text": [text] * len(images), "padding": True}
+            return {"images": [[image] for image in images], "text": [self._text] * len(images), "padding": True}
         if not self.prompt:
             return {"images": list(images)}
-        return {"images": list(images), "text": [self.prompt] * len(images), "padding": True}
+        return {"images": list(images), "text": [self._text] * len(images), "padding": True}
+
+    def _chat_text(self) -> str:
+        content = [{"type": "image"}, {"type": "text", "text": self.prompt}]
+        chat = [{"role": "user", "content": content}]
+        text: str = self._processor.apply_chat_template(chat, add_generation_prompt=True)
+        return text
 
     def _new(self, made: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
         """The tokens that do not repeat the prompt, [images, tokens]."""
@@ -75,3 +93,9 @@ class Captioner:
         length = given.shape[1]
         repeats = made.shape[1] >= length and bool((made[:, :length] == given).all())
         return made[:, length:] if repeats else made
+
+
+def _open_ended(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the end token of the prompt, after which GIT says nothing, and without what it does not take."""
+    shortened = {name: inputs[name][:, :-1] for name in ("input_ids", "attention_mask")}
+    return {name: value for name, value in inputs.items() if name != "token_type_ids"} | shortened

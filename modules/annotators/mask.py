@@ -64,7 +64,9 @@ class Masker:
         """Raises ConfigError if the model cannot be loaded."""
         self._device, self._dtype, self._prompts, self._shape = device, dtype, list(prompts), shape
         with loading(name):
-            self._processor: Any = CLIPSegProcessor.from_pretrained(folder, local_files_only=True)
+            self._processor: Any = CLIPSegProcessor.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
             self._model: Any = cast(Any, CLIPSegForImageSegmentation).from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
+from jinja2 import TemplateError
 
 from modules.config import ConfigError, TandemError
 from modules.diffusion.base_model_files import (
@@ -20,6 +21,8 @@ from modules.diffusion.base_model_files import (
 )
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.hub.one_model import (
+    KNOWN_BY_TRANSFORMERS,
+    NEEDS_OWN_CODE,
     OneModelKind,
     check_model_type,
     model_weights,
@@ -96,12 +99,14 @@ def loading(name: str) -> Iterator[None]:
             f"--model: {name!r} needs a package that is not installed ({first_line(error)}).",
             f"Install it: .venv/bin/python -m pip install {package}" if package else "Choose another model.",
         ) from error
-    except (torch.OutOfMemoryError, *LIBRARY_ERRORS) as error:
+    except (torch.OutOfMemoryError, TemplateError, *LIBRARY_ERRORS) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise TandemError(
                 f"The model {name!r} does not fit into the memory of the device.",
                 "Use --precision bf16, a smaller model, or --device cpu.",
             ) from error
+        if "contains custom code" in str(error):  # a processor or tokenizer with an auto_map
+            raise ConfigError(f"--model: {name!r} {NEEDS_OWN_CODE}.", KNOWN_BY_TRANSFORMERS) from error
         raise ConfigError(
             f"--model: {name!r} cannot be loaded ({first_line(error)}).", "Copy or download it again, or use another."
         ) from error

@@ -72,14 +72,17 @@ def _annotated(annotate: Annotator, images: Sequence[Image.Image]) -> list[str |
     if not images:
         return []
     try:
-        return list(annotate(images))
+        made: list[str | Image.Image | FileFault] = list(annotate(images))
+        if len(made) != len(images):
+            raise ValueError(f"{len(made)} results for {len(images)} images")
+        return made
     except torch.OutOfMemoryError as error:
         if len(images) == 1:
             raise TandemError(
                 "One image needs more memory than the device has.", "Use --precision bf16, or --device cpu."
             ) from error
         torch.cuda.empty_cache()
-    except LIBRARY_ERRORS as error:
+    except (*LIBRARY_ERRORS, ImportError, AssertionError) as error:
         if len(images) == 1:
             return [FileFault(f"the model fails at this image ({printable(first_line(error), 300)})")]
     half = len(images) // 2

@@ -24,6 +24,7 @@ from modules.files import FileFault, file_size, printable, read_text
 RATING, GENERAL, CHARACTER = "9", "0", "4"  # categories of Danbooru
 _PIP: Final = "Install it: .venv/bin/python -m pip install onnxruntime (with an NVIDIA GPU: onnxruntime-gpu)"
 _CSV_LIMIT: Final = 64 << 20  # bytes
+_MOST_SIDE: Final = 2048  # pixels; published taggers have 448
 # faces, in which an underscore is no blank
 _FACES: Final = frozenset(
     [
@@ -107,7 +108,7 @@ class Tagger:
         given, made = self._session.get_inputs()[0], self._session.get_outputs()[0]
         self._input, self._output = given.name, made.name
         self._side = _side_of(given.shape, name)
-        self._one_by_one = given.shape[0] == 1
+        self._batch = given.shape[0] if isinstance(given.shape[0], int) else None
         if made.shape[-1] != len(self._known) and isinstance(made.shape[-1], int):
             raise ConfigError(
                 f"--model: {name!r} has {made.shape[-1]} outputs and {len(self._known)} tags in {TAGGER_TAGS}.",
@@ -117,9 +118,18 @@ class Tagger:
     def __call__(self, images: Sequence[Image.Image]) -> list[str]:
         """The tags of each image, separated by commas."""
         batch = np.stack([prepared(image, self._side) for image in images])
-        parts = [batch[number : number + 1] for number in range(len(batch))] if self._one_by_one else [batch]
-        rows = np.concatenate([self._session.run([self._output], {self._input: part})[0] for part in parts])
+        size = self._batch or len(batch)
+        rows = np.concatenate([self._probabilities(batch[at : at + size], size) for at in range(0, len(batch), size)])
         return [", ".join(self._choice.tags(self._known, row)) for row in rows.astype(np.float32)]
+
+    def _probabilities(self, images: NDArray[np.float32], size: int) -> NDArray[Any]:
+        """[images, tags]; the model is given `size` images, black ones after those. Raises RuntimeError."""
+        filled = np.pad(images, [(0, size - len(images)), (0, 0), (0, 0), (0, 0)])
+        try:
+            made: NDArray[Any] = self._session.run([self._output], {self._input: filled})[0]
+        except Exception as error:  # as above; also for too little memory
+            raise RuntimeError(first_line(error)) from error
+        return made[: len(images)]
 
 
 def prepared(image: Image.Image, side: int) -> NDArray[np.float32]:
@@ -146,12 +156,13 @@ def read_tags(file: Path) -> list[tuple[str, str]]:
 
 
 def _side_of(shape: Sequence[int | str | None], name: str) -> int:
-    if len(shape) != 4 or shape[3] != 3 or not isinstance(shape[1], int) or shape[1] != shape[2]:
+    side = shape[1] if len(shape) == 4 and shape[3] == 3 and shape[1] == shape[2] else None
+    if not isinstance(side, int) or not 0 < side <= _MOST_SIDE:
         raise ConfigError(
             f"--model: {name!r} takes input of the shape {list(shape)}.",
-            "Taggers here take images as [batch, side, side, 3].",
+            f"Taggers here take images as [batch, side, side, 3] with at most {_MOST_SIDE} pixels a side.",
         )
-    return shape[1]
+    return side
 
 
 def _plain(tag: str) -> str:

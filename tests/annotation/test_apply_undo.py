@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -223,7 +224,7 @@ def test_proposals_of_somebody_else_lead_nowhere(images: Path, field: str, value
     assert not (images / "b.txt").exists()
 
 
-@pytest.mark.parametrize("ending", [".png", "/../x.txt", ".jpg", "x", ".txt .caption", ".jsonl"])
+@pytest.mark.parametrize("ending", [".png", "/../x.txt", ".jpg", "x", ".txt .caption", ".jsonl", ".py", ".SH"])
 def test_endings_that_are_no_captions(images: Path, ending: str) -> None:
     for task in ("caption", "mask"):
         proposals = proposed(images)
@@ -254,6 +255,63 @@ def test_links_are_not_followed(images: Path, tmp_path: Path, what: str) -> None
         with pytest.raises(ConfigError, match="no relative path"):
             undo_proposals(proposals)
     assert (outside / "d.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("mode", 0o4755), ("mode", "x"), ("mtime_ns", 10**40), ("before", "../../x"), ("after", None)]
+)
+def test_journal_of_somebody_else(images: Path, field: str, value: object) -> None:
+    """No setuid, and no time that the system cannot set."""
+    proposals = proposed(images)
+    apply_proposals(proposals)
+    entry = json.loads((proposals.path / "journal.jsonl").read_text().splitlines()[0])
+    (proposals.path / "journal.jsonl").write_text(json.dumps(entry | {field: value}) + "\n")
+    with pytest.raises(ConfigError, match=rf"journal.jsonl is wrong in '{field}'"):
+        undo_proposals(proposals)
+    assert (images / "a.txt").read_text() == "red, new a\n"
+
+
+def test_undo_waits_for_folders_that_are_away(images: Path) -> None:
+    """Such as those of a disk that is not mounted now."""
+    before = snapshot(images)
+    proposals = proposed(images)
+    proposals.add(Proposal(image="sub/d.png", text="d"))
+    Image.new("RGB", (6, 4)).save(images / "sub/d.png")
+    apply_proposals(proposals)
+    away = images.parent / "away"
+    os.rename(images, away)
+    with pytest.raises(ConfigError, match="does not exist any more"):
+        undo_proposals(proposals)
+    os.rename(away, images)
+    os.rename(images / "sub", away)
+    done = undo_proposals(proposals)
+    assert done.undone == 2
+    assert done.left == dict.fromkeys(["sub/d.txt", "sub/c.txt"], "is in a folder that does not exist any more")
+    os.rename(away, images / "sub")
+    assert undo_proposals(proposals).undone == 2
+    (images / "sub/d.png").unlink()
+    assert snapshot(images) == before
+
+
+def test_a_file_that_cannot_be_written_does_not_stop_the_others(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, code = apply_module.write_beside, errno.EACCES
+
+    def fail(path: Path, data: bytes, **others: int) -> None:
+        if path.name == "b.txt":
+            raise OSError(code, os.strerror(code), str(path.with_name(".partial-1")))
+        write(path, data, **others)
+
+    monkeypatch.setattr(apply_module, "write_beside", fail)
+    proposals = proposed(images)
+    result = apply_proposals(proposals)
+    assert (result.written, result.faults) == (2, {"b.png": "is not written: Permission denied"})
+    code = errno.ENOSPC  # none would be written
+    with pytest.raises(OSError, match="No space left") as error:
+        apply_proposals(proposals)
+    assert error.value.filename == str(images)
+    monkeypatch.undo()
+    assert apply_proposals(proposals).written == 1
+    assert undo_proposals(proposals).undone == 3
 
 
 def test_before_that_was_damaged_is_not_put_back(images: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from modules.annotators.select import select_images
 from modules.annotators.tags import TagChoice, Tagger, prepared, read_tags
 from modules.config import ConfigError
 from modules.diffusion.hub.one_model import is_complete_model, required_model_files
-from tests.annotators.tiny_models import TAGS, tiny_blip, tiny_clipseg, tiny_tagger
+from tests.annotators.tiny_models import TAGS, tiny_blip, tiny_clipseg, tiny_git, tiny_tagger
 
 CPU = torch.device("cpu")
 IMAGES = [Image.new("RGB", (40, 30), "red"), Image.effect_noise((50, 64), 90).convert("RGB")]
@@ -54,6 +55,40 @@ def test_blip_says_what_transformers_says(blip: Path) -> None:
         assert text == model._processor.decode(made[0], skip_special_tokens=True).strip()
         assert len(text.split()) >= 3
     assert all(text.startswith("a photo of ") for text in captioner(blip, "a photo of")(IMAGES))
+
+
+def test_git_goes_on_after_the_prompt(tmp_path: Path) -> None:
+    """As published: without the end token, and without what its tokenizer says of segments."""
+    model = captioner(tiny_git(tmp_path), "a photo of")
+    assert model.prompt == "a photo of"
+    texts = model(IMAGES)
+    for image, text in zip(IMAGES, texts, strict=True):
+        assert text.startswith("a photo of ")
+        words = model._processor.tokenizer("a photo of", return_tensors="pt").input_ids[:, :-1]
+        pixels = model._processor(images=image, return_tensors="pt").pixel_values
+        made = model._model.generate(pixel_values=pixels, input_ids=words, max_new_tokens=5, do_sample=False)
+        assert text == model._processor.decode(made[0], skip_special_tokens=True)
+
+
+def test_no_code_of_processors_and_no_empty_vocabulary(
+    tmp_path: Path, blip: Path, clipseg: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *words: pytest.fail("asked whether to run foreign code"))
+    own = {"image_processor_type": "Own", "auto_map": {"AutoImageProcessor": "own.Own"}}
+
+    def masker(folder: Path) -> Masker:
+        return Masker(folder, CPU, torch.float32, prompts=["a"], shape=MaskShape(), name="tiny")
+
+    for folder, load in ((blip, captioner), (clipseg, masker)):
+        copy = Path(shutil.copytree(folder, tmp_path / folder.name))
+        (copy / "own.py").write_text("raise SystemExit")
+        (copy / "processor_config.json").write_text(json.dumps({"image_processor": own}))
+        with pytest.raises(ConfigError, match="needs Python code from its own repository"):
+            load(copy)
+    shutil.copy(blip / "processor_config.json", tmp_path / blip.name)
+    (tmp_path / blip.name / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match="'tiny' has no vocabulary"):
+        captioner(tmp_path / blip.name)
 
 
 def test_masks_are_onetrainers(clipseg: Path) -> None:
@@ -117,6 +152,14 @@ def test_tagger(tmp_path: Path) -> None:
         "blue sky",
         "",
     ]
+    tagger._batch = 2  # as if it were fixed
+    assert tagger([Image.new("RGB", (20, 20), colour) for colour in ("red", "red", "blue")])[1:] == [
+        "miss red, red dress, o_o",
+        "blue sky",
+    ]
+    tagger._input = "none"  # errors of onnxruntime are none of Python's
+    with pytest.raises(RuntimeError, match="none"):
+        tagger(IMAGES)
     (folder / "selected_tags.csv").write_text("tag_id,name,category,count\n1,red,0,1\n")
     with pytest.raises(ConfigError, match="7 outputs and 1 tags"):
         Tagger(folder, TagChoice(), on_gpu=False, name="tiny")
@@ -181,6 +224,8 @@ def test_an_image_at_which_the_model_fails_is_listed(tmp_path: Path) -> None:
         longest: int | None = None
 
         def __call__(self, images: list[Image.Image]) -> list[str]:
+            if any(image.width == 9 for image in images):
+                return ["too", "many", "results"]
             if any(image.width == 7 for image in images):
                 raise ValueError("aspect ratio")
             return ["a cat" for _ in images]
@@ -192,6 +237,7 @@ def test_an_image_at_which_the_model_fails_is_listed(tmp_path: Path) -> None:
     images = select_images(header).images
     propose(proposals, images, Sensitive(), Wording(suffix=", new"), 4, lambda proposal: None)
     made = proposals.read()
-    assert [made[f"{number}.png"].text for number in (0, 1, 3, 4)] == ["a cat, new"] * 4
+    assert [made[f"{number}.png"].text for number in (0, 1, 3)] == ["a cat, new"] * 3
     assert made["2.png"].error == "the model fails at this image (ValueError: aspect ratio)"
-    assert [image.relative for image in images_left(proposals, images)] == ["2.png"]
+    assert made["4.png"].error == "the model fails at this image (ValueError: 3 results for 1 images)"
+    assert [image.relative for image in images_left(proposals, images)] == ["2.png", "4.png"]

@@ -1,4 +1,4 @@
-"""Tiny models with random weights, saved as published ones are: BLIP, CLIPSeg and a WD14 tagger."""
+"""Tiny models with random weights, saved as published ones are: BLIP, GIT, CLIPSeg and a WD14 tagger."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from transformers import (
     CLIPSegConfig,
     CLIPSegForImageSegmentation,
     CLIPSegProcessor,
+    GitConfig,
+    GitForCausalLM,
+    GitProcessor,
+    GitVisionConfig,
 )
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from tests.families.tiny_pipelines import clip_tokenizer
@@ -52,6 +57,30 @@ def tiny_blip(folder: Path) -> Path:
         model.text_decoder.cls.predictions.bias[:7] -= 100.0  # words only
     model.save_pretrained(folder)
     BlipProcessor(BlipImageProcessorPil(size={"height": SIDE, "width": SIDE}), tokenizer).save_pretrained(folder)
+    return folder
+
+
+def tiny_git(folder: Path) -> Path:
+    """A captioner of 13 words that is no encoder and decoder, but one transformer."""
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = GitConfig(
+        vision_config=GitVisionConfig(image_size=SIDE, patch_size=16, **small).to_dict(),
+        vocab_size=len(vocabulary),
+        bos_token_id=2,
+        eos_token_id=3,
+        pad_token_id=0,
+        max_position_embeddings=64,
+        **small,
+    )
+    torch.manual_seed(1)
+    model = GitForCausalLM(config)
+    with torch.no_grad():
+        model.output.bias[:5] -= 100.0  # words only
+    model.save_pretrained(folder)
+    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(vocabulary)})
+    crop = {"height": SIDE, "width": SIDE}
+    GitProcessor(CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=crop), tokenizer).save_pretrained(folder)
     return folder
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from modules.annotation import Message, ProposalSet, proposal_sets
 from modules.annotators.caption import Captioner
+from modules.config import ConfigError
 from modules.data.index.images import decode_mask
 from modules.files import validate_record
 from scripts.annotate import main
@@ -120,3 +121,23 @@ def test_one_sentence(work: Path, capsys: pytest.CaptureFixture[str], arguments:
     failed = validate_record(Message, json.loads(shown.out.splitlines()[-1])).failed
     assert failed is not None
     assert not (work / "annotations").exists() or not list((work / "annotations").iterdir())
+
+
+def test_a_second_program_is_told_before_it_loads_the_model(
+    work: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes nothing of the first one's, either."""
+
+    def busy(proposals: ProposalSet) -> None:
+        raise ConfigError("Another program is busy.")
+
+    (work / "model").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(ProposalSet, "lock", busy)
+        code, messages = run(capsys, "caption", "cats", "--model", "./model")
+        assert (code, [each.failed for each in messages]) == (2, ["Another program is busy."])
+    assert len(proposal_sets(work / "annotations")) == 1
+    code, messages = run(capsys, "caption", "cats", "--model", "./model")
+    assert messages[-1].failed is not None
+    assert "has no config.json" in messages[-1].failed
+    assert not proposal_sets(work / "annotations")

@@ -19,6 +19,8 @@ _SMALL_FILES = re.compile(r"[^/]+\.(json|txt|jinja|model)")  # .model: SentenceP
 _WHOLE, _SHARD_INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _CONFIG_LIMIT = 8 << 20  # bytes
+NEEDS_OWN_CODE = "needs Python code from its own repository (trust_remote_code), which Tandem never runs"
+KNOWN_BY_TRANSFORMERS = "Choose a model that transformers knows by itself; of many there is a converted copy."
 
 
 def required_model_files(label: str, files: Collection[str], kind: OneModelKind) -> list[str]:
@@ -82,11 +84,7 @@ def check_model_type(folder: Path, types: Collection[str], label: str) -> str:
     if isinstance(found, str) and found in types:
         return found
     if "auto_map" in content:
-        raise ConfigError(
-            f"base_model: {label!r} needs Python code from its own repository (trust_remote_code), which Tandem never "
-            "runs.",
-            "Choose a model that transformers knows by itself; of many there is a converted copy.",
-        )
+        raise ConfigError(f"base_model: {label!r} {NEEDS_OWN_CODE}.", KNOWN_BY_TRANSFORMERS)
     raise ConfigError(
         f"base_model: {label!r} is a model of the type {printable(found, 60)!r}, which cannot be used here.",
         f"Types that can: {', '.join(sorted(types))}." if len(types) <= 12 else "",
