@@ -15,6 +15,7 @@ from modules.checkpoint.formats.lora import (
 from modules.checkpoint.formats.lora_kohya import kohya_key_prefixes
 from modules.checkpoint.formats.lora_limits import alpha_limits, dora_limits, name_limits, oft_limits
 from modules.checkpoint.formats.lora_origin import of_family as lora_of_family
+from modules.checkpoint.formats.lora_own_names import has_own_names
 from modules.checkpoint.formats.lora_weights import AdapterWeights, Layout, LoraWeights
 from modules.checkpoint.formats.lycoris import Factor, LohaWeights, LokrWeights, adapter_tensors
 from modules.checkpoint.formats.merging import Merge, fits, merge_into_file, merge_into_folder, merged_weight
@@ -48,6 +49,7 @@ __all__ = [
     "dora_limits",
     "file_metadata",
     "fits",
+    "has_own_names",
     "is_adapter",
     "kohya_key_prefixes",
     "lazy_tensor",

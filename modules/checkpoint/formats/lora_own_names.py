@@ -77,6 +77,11 @@ def own_family(adapters: Iterable[AdapterWeights], architecture: str) -> str:
     return fitting[0] if len(names) == 1 else ""
 
 
+def has_own_names(architecture: str) -> bool:
+    """Whether the layers of transformers of this modelspec architecture have names in their own code that are known."""
+    return family_of_architecture(architecture) in TABLES
+
+
 def has_kohya_names(adapters: Iterable[AdapterWeights], prefixes: AdapterPrefixes, architecture: str) -> bool:
     """Whether kohya's layout has names for these, by the prefixes of submodules or in the model's own code."""
     found = list(adapters)

@@ -17,6 +17,7 @@ from modules.checkpoint.formats import (
     alpha_limits,
     check_kohya_names,
     dora_limits,
+    has_own_names,
     name_limits,
     oft_limits,
     read_adapter,
@@ -163,8 +164,12 @@ def _layouts(family: Family, config: TrainConfig) -> list[Layout]:
 
 
 def has_kohya_names(family: Family | type[Family]) -> bool:
-    """Whether kohya's layout has names for the layers of the family's models, transformers in their own code."""
-    return has_lycoris_names(family) or ("transformer" in family.adapter_prefixes and family.single_file)
+    """Whether kohya's layout has names for the layers of the family's models, transformers in their own code.
+
+    Of a family that is not Tandem's own, whose code has no table of names, there are none.
+    """
+    is_known = has_own_names(getattr(family, "architecture", ""))
+    return has_lycoris_names(family) or ("transformer" in family.adapter_prefixes and is_known)
 
 
 def has_lycoris_names(family: Family | type[Family]) -> bool:
