@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from app.widgets.theme import SCALES
-from modules.files import FileFault, read_json, replacing
+from modules.files import FileFault, read_json, remove_partial, replacing
 from modules.files.private import make_private_folder
 from modules.files.user_folder import user_config_folder
 from modules.run.hosts.host_list import MOST_HOSTS
@@ -74,5 +74,6 @@ def write_private(target: Path, text: str) -> None:
     """Replace a file of the user's config folder; a folder that cannot be written is ignored."""
     with suppress(OSError, ValueError):
         make_private_folder(target.parent)  # which holds what the user has allowed, too
+        remove_partial(target.parent, only="")  # of programs that were killed here
         with replacing(target) as partial:
             partial.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from modules.files.writing import remove_tree
 PARTIAL: Final = ".partial-"  # before the final name; programs that may write the same file put their PID in between
 REPLACED: Final = f"{PARTIAL}former-"  # before the name of what is being replaced, until the new one has its name
 REPLACED_MODEL: Final = ".former-"
+_LONGEST_NAME: Final = 200  # bytes, of 255
 _PIDS: Final = 1 << 31  # what is more, such as a date with a time, is none
 
 
@@ -26,8 +28,9 @@ def replacing(file: Path) -> Iterator[Path]:
 
     If the block fails, the older one stays. An OSError of writing names `file`, which was asked for.
     """
-    partial = file.parent / f"{PARTIAL}{os.getpid()}-{file.name}"  # a folder such as / has no name
+    partial = file.parent / f"{PARTIAL}{os.getpid()}-{_short(file.name)}"  # a folder such as / has no name
     try:
+        partial.unlink(missing_ok=True)  # in a container, a program that was killed may have had the same PID
         yield partial
         partial.replace(file)
     except OSError as error:
@@ -37,6 +40,12 @@ def replacing(file: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _short(name: str) -> str:
+    """A name as long as is allowed leaves no room for more."""
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= _LONGEST_NAME else hashlib.sha256(encoded).hexdigest()
 
 
 def put_back_replaced(folder: Path, only: str = "*") -> None:

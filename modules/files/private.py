@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from modules.files.partial import replacing
+from modules.files.partial import remove_partial, replacing
 from modules.files.reading import FileFault, decode_json, open_regular
 
 _LIMIT = 8 << 20  # bytes
@@ -35,10 +35,12 @@ def write_private_json(file: Path, data: object) -> None:
     found = file.parent.stat()
     if found.st_uid == _this_user() and _is_loose(found):
         file.parent.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
-    with replacing(file) as partial:
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
-            opened.write(json.dumps(data, indent=1))
+    remove_partial(file.parent, only="")  # of programs that were killed here
+    with (
+        replacing(file) as partial,
+        os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened,
+    ):
+        opened.write(json.dumps(data, indent=1))
 
 
 def read_private_json(file: Path) -> object:

@@ -41,6 +41,23 @@ def test_a_file_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("notes.txt", "first")]
 
 
+def test_a_file_is_replaced_where_a_killed_program_had_the_same_pid(tmp_path: Path) -> None:
+    """In a container it often has; and a link that somebody has put there is not followed."""
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / f".partial-{os.getpid()}-notes.txt").symlink_to(tmp_path / "theirs")
+    with replacing(tmp_path / "notes.txt") as partial:
+        partial.write_text("mine")
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"theirs": "theirs", "notes.txt": "mine"}
+
+
+def test_a_file_with_the_longest_name_can_be_replaced(tmp_path: Path) -> None:
+    file = tmp_path / f"{'ä' * 125}.txt"
+    with replacing(file) as partial:
+        partial.write_text("text")
+        assert f"-{os.getpid()}-" in partial.name, "or it would stay after a kill"
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["text"]
+
+
 def _fail_to_replace(file: Path, fault: OSError | None) -> None:
     with replacing(file) as partial:
         partial.write_text("sec")

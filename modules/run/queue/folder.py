@@ -11,7 +11,16 @@ from typing import Final
 
 from modules.config import ConfigError, TrainConfig, load_config, save_config
 from modules.config.run_names import sanitize_run_name
-from modules.files import FileFault, is_link, open_for_writing, printable, read_json, replacing, validate_record
+from modules.files import (
+    FileFault,
+    is_link,
+    open_for_writing,
+    printable,
+    read_json,
+    remove_partial,
+    replacing,
+    validate_record,
+)
 from modules.run.folder.commands import request_command
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder, check_run_name, not_writable_error
@@ -82,6 +91,7 @@ class RunQueue:
         with file_lock(self.path / "edit.lock", _WAIT_FOR_EDITOR_S) as is_mine:
             if not is_mine:
                 raise ConfigError(f"{printable(self.path)} is being edited by another program", "Try again")
+            remove_partial(self.path, only="")  # of programs that were killed here
             before = self.read()
             after = change(before)
             if after != before:

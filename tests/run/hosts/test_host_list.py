@@ -30,9 +30,12 @@ def config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_list_keeps_its_order_and_is_private(capsys: pytest.CaptureFixture[str]) -> None:
     assert read_hosts() == []
     assert program.main(["add", "beta", "me@10.0.0.2", "~/tandem", "--port", "2222"]) == 0
+    half_written = hosts_file().with_name(".partial-99999999-hosts.json")  # by a program that was killed
+    half_written.touch()
     assert program.main(["add", "gamma", "gpu-box", "/opt/tandem", "--set", "cache_dir=/scratch"]) == 0
     assert program.main(["add", "beta", "me@fe80::1%eth0", "~", "--python", "python3.12"]) == 0
     assert [host.name for host in read_hosts()] == ["beta", "gamma"], "replaced in its place"
+    assert not half_written.exists()
     assert hosts_file().stat().st_mode & 0o777 == 0o600
     assert find_hosts(["gamma", "gamma"]) == [
         Host.make("gamma", "gpu-box", "/opt/tandem", settings=["cache_dir=/scratch"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -129,6 +130,17 @@ def test_editors_at_once_lose_nothing(tmp_path: Path) -> None:
     assert sorted(entry.number for entry in entries) == list(range(1, 25))
     assert len({entry.name for entry in entries}) == 24
     assert {load_config(queue.config_file(entry.number)).run_name for entry in entries} == {e.name for e in entries}
+
+
+def test_what_a_killed_editor_has_left_half_written_goes(tmp_path: Path) -> None:
+    queue = RunQueue(tmp_path / "runs")
+    queue.add(config_in(tmp_path))
+    (queue.path / ".partial-99999999-queue.json").write_text("{")
+    living = queue.path / f".partial-{os.getppid()}-config-7.json"
+    living.touch()
+    queue.want("pause")
+    assert list(queue.path.glob(".partial-*")) == [living]
+    assert queue.read().wanted == "pause"
 
 
 def test_old_entries_are_forgotten(tmp_path: Path) -> None:
