@@ -120,10 +120,12 @@ class QueueRunner:
 
     def _record(self, entry: Entry, ended: Ended) -> None:
         state: State = "finished" if ended.exit_code == FINISHED else "failed"
-        if ended.was_stopped:
+        if entry.state == "removed":
+            self._echo(f"Entry {entry.title} has ended; it was removed.")
+        elif ended.was_stopped:
             self._echo(f"Entry {entry.title} waits again.")
         else:
-            self._has_failed = self._has_failed or (state == "failed" and entry.state != "removed")
+            self._has_failed = self._has_failed or state == "failed"
             detail = "" if state == "finished" and ended.reason == "Finished" else f": {ended.reason}"
             self._echo(f"Entry {entry.title} {state}{detail}")
 

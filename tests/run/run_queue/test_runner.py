@@ -151,6 +151,8 @@ def test_a_stopped_run_waits_again_and_continues(queue: RunQueue, images: Path) 
     assert 1 not in steps(run)[reached:], "not from the beginning"
     queue.remove(1, stop=True)  # entry 2 comes next, and then the queue waits
     until(queue, lambda: states(queue) == {"long": "removed", "next": "finished"}, "end")
+    assert "Entry 1 (long) has ended; it was removed." in runner.output
+    assert "waits again" not in runner.output
     assert runner.process.poll() is None
     add(queue, images, "late", max_steps=2)
     until(queue, lambda: states(queue)["late"] == "finished", "the late one")
