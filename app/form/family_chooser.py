@@ -32,7 +32,7 @@ class FamilyChooser:
         self._all: Sequence[tuple[FamilyAbout, Tile]] = ()
         head = frame(self.frame)
         head.pack(fill="x", padx=theme.px(16), pady=theme.px(10))
-        text(head, "Families of models", "heading").pack(side="left")
+        text(head, "Model families", "heading").pack(side="left")
         self.fold_button = Button(head, "Hide", self.fold, icon="up", bg=theme.CARD, height=26)
         self.fold_button.pack(side="right")
         self.search = Entry(head, lambda words: self._filter(), width=220, placeholder="Name, maker or licence")

@@ -143,7 +143,7 @@ class FamilyTiles(tk.Canvas):
         self.create_image(x, y, anchor="nw", image=panel, tags=tag)
         self.create_image(x + theme.px(_SIDE), y + theme.px(_SIDE), anchor="nw", image=icon, tags=tag)
         left = x + theme.px(2 * _SIDE + _ICON)
-        self._draw_texts(place, left, y + theme.px(_SIDE - 2), x + width - theme.px(_SIDE // 2) - left, tag)
+        self._draw_texts(place, left, y + theme.px(_SIDE - 2), x + width - theme.px(_SIDE) + 2 - left, tag)
 
     def _draw_texts(self, place: int, x: int, y: int, room: int, tag: str) -> None:
         tile = self._tiles[place]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tkinter as tk
+
 from app.form.field import CONTROL_WIDTH, ControlField
 from app.widgets import theme
 from app.widgets.buttons import Entry, Slider, text
@@ -16,6 +18,7 @@ class TextField(ControlField):
 
     width = CONTROL_WIDTH
     control: Entry
+    _unit: tk.Label | None = None
 
     def build(self) -> None:
         word = self.option.empty or ("none" if self.option.picks else "automatic")
@@ -26,8 +29,13 @@ class TextField(ControlField):
         fills = self.width >= NARROWEST
         self.control.pack(side="left", fill="x" if fills else "none", expand=fills)
         if self.option.unit:
-            unit = text(self.area, self.option.unit, "small", colour=theme.MUTED, bg=self.bg)
-            unit.pack(side="left", padx=theme.px(8))
+            self._unit = text(self.area, self.option.unit, "small", colour=theme.MUTED, bg=self.bg)
+            self._unit.pack(side="left", padx=theme.px(8))
+
+    def enable(self, enabled: bool) -> None:
+        super().enable(enabled)
+        if self._unit is not None:
+            theme.paint(self._unit, fg=theme.MUTED if enabled else theme.FAINT)
 
     def parse(self, typed: str) -> object:
         """The value of the typed text; invalid text is left to validation."""

@@ -21,7 +21,7 @@ MAX_IMAGES: Final = 300  # shown
 NAME: Final = re.compile(r"sample-\d{1,9}\.png")  # as scripts/sample.py writes them
 _EMPTY: Final = (
     "No images yet.\nChoose a base model or a run, write a prompt and press Generate.\n"
-    "A process of its own generates the images; they appear here side by side."
+    "The images appear here side by side."
 )
 _REUSED: Final = ("prompt", "negative_prompt", "width", "height", "steps", "guidance_scale", "seed")
 _TITLES: Final = {

@@ -74,7 +74,7 @@ class CaptionEditor(tk.Frame):
         self._hint.pack(fill="x", pady=theme.px(theme.UNIT / 2))
         self._undo = Button(below, "Undo", self.undo, bg=theme.CARD)
         self._undo.configure(state="disabled")
-        self._undo.pack(anchor="w")
+        self._undo.pack(anchor="w", pady=(theme.UNIT / 2, 0))
         self.text = TextBox(self, lambda _: None, width=PREVIEW, height=48)
         self.text.pack(fill="both", expand=True, pady=(theme.px(theme.UNIT), 0))
         self.text.text.configure(undo=True)

@@ -116,7 +116,7 @@ class RunsPage(Page):
         self.count.pack(side="left", padx=theme.px(12))
         self.folders_button = Button(
             line,
-            "Folders …",
+            "Folders…",
             self._show_folders,
             icon="folder",
             style="quiet",
@@ -137,7 +137,7 @@ class RunsPage(Page):
             "Open settings", self._open_settings, "presets", "Edit a copy of the settings this run was started with."
         )
         self.backups_button = button(
-            "Backups …",
+            "Backups…",
             self._show_backups,
             "backup",
             "What this run can continue from, with step and size: check it, go back, or free disk space.",

@@ -144,7 +144,6 @@ class Section(tk.Frame):
         self._banner_title = text(self.banner, "", bg=theme.BAD_SOFT, wrap=640)
         self._banner_title.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(10), 0))
         self._banner_advice = text(self.banner, "", "small", colour=theme.MUTED, bg=theme.BAD_SOFT, wrap=640)
-        self._banner_advice.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(2), theme.px(10)))
         for label in (self._banner_title, self._banner_advice):
             label.configure(cursor="hand2")
             label.bind("<Button-1>", lambda event: self.event_generate("<<ShowError>>"))
@@ -265,10 +264,20 @@ class Section(tk.Frame):
             return
         origin = "" if problem.rank is None else f" (rank {problem.rank} on {problem.host})"
         self._banner_title.configure(text=f"{status.title}{origin}: {truncate(problem.text.strip(), 420)}")
-        self._banner_advice.configure(text=truncate(problem.advice.strip(), 300))
+        self._show_advice(truncate(problem.advice.strip(), 300))
         if status.can_resume:
             self._banner_resume.pack(side="left", padx=theme.px(4))
         else:
             self._banner_resume.pack_forget()
         # customtkinter scales its own widgets
         self.banner.pack(fill="x", padx=24, pady=(0, 10), before=self._holder)
+
+    def _show_advice(self, advice: str) -> None:
+        """Without advice, the title stands in the middle of the banner."""
+        self._banner_advice.configure(text=advice)
+        margin = theme.px(10)
+        self._banner_title.pack_configure(expand=not advice, pady=(margin, 0 if advice else margin))
+        if advice:
+            self._banner_advice.pack(side="top", anchor="w", padx=theme.px(16), pady=(theme.px(2), margin))
+        else:
+            self._banner_advice.pack_forget()

@@ -30,6 +30,12 @@ _STYLES: Final[dict[Style, dict[str, theme.Colour]]] = {
     "quiet": {"hover_color": theme.HOVER, "text_color": theme.TEXT},
     "danger": {"fg_color": theme.BAD_SOFT, "hover_color": theme.PRESSED, "text_color": theme.BAD},
 }
+_HELD: Final[dict[Style, theme.Colour]] = {  # while the mouse button is down on it
+    "accent": theme.ACCENT_PRESSED,
+    "plain": theme.EDGE,
+    "quiet": theme.PRESSED,
+    "danger": theme.EDGE,
+}
 
 
 class Button(UnscaledPadding, tk.Canvas):
@@ -115,6 +121,8 @@ class Button(UnscaledPadding, tk.Canvas):
         """Redraw it."""
         options, is_enabled = self._values, self._values["state"] != "disabled"
         fill = options["hover_color"] if self._is_under_pointer and is_enabled else options["fg_color"]
+        if self._is_pressed and fill != options["fg_color"]:
+            fill = _HELD[self._style]
         if self._style == "accent" and not is_enabled:
             fill = theme.HOVER
         self._draw_panel(theme.resolve(fill), theme.resolve(options["bg_color"]))
@@ -135,7 +143,7 @@ class Button(UnscaledPadding, tk.Canvas):
             height,
             theme.px(self._radius),
             fill=fill,
-            line=theme.resolve(theme.ACCENT) if self._has_ring else fill,
+            line=theme.resolve(theme.TEXT if self._style == "accent" else theme.ACCENT) if self._has_ring else fill,
             bg=bg,
             line_width=max(theme.px(2), 1),
         )
@@ -188,10 +196,12 @@ class Button(UnscaledPadding, tk.Canvas):
 
     def _press(self) -> None:
         self._is_pressed = True
+        self.draw()
 
     def _release(self, event: tk.Event[tk.Misc]) -> None:
         width, height = self._size()
         is_click = self._is_pressed and 0 <= event.x < width and 0 <= event.y < height
         self._is_pressed = False
+        self.draw()
         if is_click:
             self.invoke()

@@ -7,6 +7,7 @@ import tkinter as tk
 from typing import Final
 
 from app.widgets import theme
+from app.widgets.bar import Bar
 
 HEIGHT: Final = 6
 _MOVE_MS: Final = 50
@@ -20,9 +21,7 @@ class ProgressBar(tk.Canvas):
     def __init__(self, parent: tk.Misc, bg: theme.Colour = theme.CARD) -> None:
         super().__init__(parent, height=theme.px(HEIGHT), borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=bg)
-        thick = theme.px(HEIGHT)
-        self._trough = self.create_line(0, 0, 0, 0, width=thick, capstyle="round")
-        self._bar = self.create_line(0, 0, 0, 0, width=thick, capstyle="round", state="hidden")
+        self._trough, self._bar = Bar(self, theme.px(HEIGHT)), Bar(self, theme.px(HEIGHT))
         self._fraction: float | None = 0.0
         self._colour = theme.ACCENT
         self._moving = ""
@@ -51,21 +50,22 @@ class ProgressBar(tk.Canvas):
         super().destroy()
 
     def _recolour(self) -> None:
-        self.itemconfigure(self._trough, fill=theme.resolve(theme.TROUGH))
-        self.itemconfigure(self._bar, fill=theme.resolve(self._colour))
+        self._trough.colour(theme.resolve(theme.TROUGH))
+        self._bar.colour(theme.resolve(self._colour))
 
     def _draw(self) -> None:
         self._place(self._trough, 0.0, 1.0)
-        if self._fraction is not None:
+        if self._fraction:
             self._place(self._bar, 0.0, self._fraction)
-        self.itemconfigure(self._bar, state="normal" if self._fraction else "hidden")
+        else:
+            self._bar.hide()
 
     def _move(self) -> None:
         start = time.monotonic() % _CYCLE_S / _CYCLE_S * (1 + _SEGMENT) - _SEGMENT
-        self.itemconfigure(self._bar, state="normal")
         self._place(self._bar, max(0.0, start), min(1.0, start + _SEGMENT))
         self._moving = self.after(_MOVE_MS, self._move)
 
-    def _place(self, item: int, start: float, end: float) -> None:
-        middle, room = theme.px(HEIGHT) / 2, self.winfo_width() - theme.px(HEIGHT)
-        self.coords(item, middle + start * room, middle, middle + max(start, end) * room, middle)
+    def _place(self, bar: Bar, start: float, end: float) -> None:
+        thick = theme.px(HEIGHT)
+        room = self.winfo_width() - thick
+        bar.place(round(start * room), round(max(start, end) * room) + thick, 0)

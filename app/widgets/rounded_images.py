@@ -31,9 +31,9 @@ def switch(
     return _photo(widget, ("switch", width, height, is_on, track, knob, bg, ring))
 
 
-def disc(widget: tk.Misc, size: int, *, fill: str, bg: str, ring: str) -> ImageTk.PhotoImage:
-    """A filled circle with a ring around it."""
-    return _photo(widget, ("disc", size, fill, bg, ring))
+def disc(widget: tk.Misc, size: int, *, fill: str, ring: str = "") -> ImageTk.PhotoImage:
+    """A filled circle on any background; `ring` is the colour of its border of two pixels, none if empty."""
+    return _photo(widget, ("disc", size, fill, ring or fill))
 
 
 _Key = tuple[object, ...]
@@ -105,13 +105,16 @@ def _draw_switch(width: int, height: int, is_on: bool, track: str, knob: str, bg
     return image.resize((width, height), Image.Resampling.LANCZOS)
 
 
-def _draw_disc(size: int, fill: str, bg: str, ring: str) -> Image.Image:
+def _draw_disc(size: int, fill: str, ring: str) -> Image.Image:
+    """Transparent around the circle; its edge has the colour of the ring, not that of what is transparent."""
     n = OVERSAMPLING
-    image = Image.new("RGB", (size * n, size * n), bg)
-    pen = ImageDraw.Draw(image)
-    pen.ellipse((0, 0, size * n - 1, size * n - 1), fill=ring)
-    pen.ellipse((2 * n, 2 * n, size * n - 1 - 2 * n, size * n - 1 - 2 * n), fill=fill)
-    return image.resize((size, size), Image.Resampling.LANCZOS)
+    image, mask = Image.new("RGB", (size * n, size * n), ring), Image.new("L", (size * n, size * n), 0)
+    last = size * n - 1
+    ImageDraw.Draw(mask).ellipse((0, 0, last, last), fill=255)
+    if ring != fill:
+        ImageDraw.Draw(image).ellipse((2 * n, 2 * n, last - 2 * n, last - 2 * n), fill=fill)
+    image.putalpha(mask)
+    return image.resize((size, size), Image.Resampling.BOX)
 
 
 _SHAPES: dict[str, Callable[..., Image.Image]] = {

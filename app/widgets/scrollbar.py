@@ -62,10 +62,10 @@ class Scrollbar(UnscaledPadding, tk.Canvas):
             self.itemconfigure(item, state=state)
 
     def _colour(self) -> None:
-        fill = theme.resolve(theme.EDGE if self._is_under_pointer else theme.PRESSED)
+        fill = theme.resolve(theme.FIELD_LINE if self._is_under_pointer else theme.EDGE)
         behind = theme.resolve(self._behind)
         tk.Misc.configure(self, {"bg": behind})
-        self._disc = rounded_images.disc(self, self._thickness(), fill=fill, bg=behind, ring=fill)
+        self._disc = rounded_images.disc(self, self._thickness(), fill=fill)
         self.itemconfigure(self._body, fill=fill)
         for end in self._ends:
             self.itemconfigure(end, image=self._disc)

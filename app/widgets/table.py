@@ -137,13 +137,16 @@ def restyle(widget: tk.Misc) -> None:
         background=[("selected", theme.resolve(theme.ACCENT_SOFT))],
         foreground=[("selected", theme.resolve(theme.TEXT))],
     )
+    heading = theme.px(6)
+    # Tk adds 4 pixels to a cell and 1 to a heading: texts of both begin at the same place
+    style.configure(f"{_STYLE}.Cell", padding=(heading - 3, 0))
     style.configure(
         f"{_STYLE}.Heading",
         background=theme.resolve(theme.HOVER),
         foreground=theme.resolve(theme.MUTED),
         font=theme.tk_font("strong"),
         relief="flat",
-        padding=theme.px(6),
+        padding=heading,
     )
     style.map(f"{_STYLE}.Heading", background=[("active", theme.resolve(theme.PRESSED))])
     style.layout(_STYLE, [("Treeview.treearea", {"sticky": "nswe"})])

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from app.sections import SECTIONS
+from app.widgets import rounded_images, theme
 from app.widgets.button import Button
 from app.widgets.table import table
 from app.windows.multi_node import MultiNodeWindow
@@ -111,3 +113,43 @@ def test_no_label_is_cut_off_at_150_percent(at_150: Driver) -> None:
     assert cut_off(opened._dialog.window) == []
     assert opened._area.winfo_height() > 300
     opened._dialog.close()
+
+
+def test_accent_button_shows_its_focus_ring_and_that_it_is_held(shared_driver: Driver) -> None:
+    window = tk.Toplevel(shared_driver.window)
+    button = Button(window, "Train", style="accent", bg=theme.CARD)
+    button.pack()
+    shared_driver.settle()
+
+    def colours() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """At the edge and inside, beside the text."""
+        middle = button._shape.height() // 2
+        return tuple(window.tk.call(str(button._shape), "get", x, middle) for x in (0, 4))  # type: ignore[return-value]
+
+    edge, inside_it = colours()
+    assert edge == inside_it
+    button._show_ring(True)
+    assert colours()[0] != inside_it
+    button._show_ring(False)
+    button._point(True)
+    hovered = colours()
+    button._press()
+    assert colours() != hovered
+    window.destroy()
+
+
+def test_unit_is_as_faint_as_its_disabled_field(shared_driver: Driver) -> None:
+    field = shared_driver.field("epochs")
+    field.enable(False)
+    assert str(field._unit.cget("fg")) == theme.resolve(theme.FAINT)  # type: ignore[attr-defined]
+    field.enable(True)
+    assert str(field._unit.cget("fg")) == theme.resolve(theme.MUTED)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_disc_of_a_bar_is_symmetric_and_clear_at_its_corners(size: int) -> None:
+    image = rounded_images._draw(("disc", size, "#3D5FE0", "#3D5FE0"))
+    alpha = image.getchannel("A")
+    assert alpha.getpixel((0, 0)) < 128
+    assert alpha.getpixel((size // 2, size // 2)) == 255
+    assert alpha.tobytes() == alpha.transpose(Image.Transpose.ROTATE_180).tobytes()

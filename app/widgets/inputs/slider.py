@@ -5,9 +5,15 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from app.widgets import rounded_images, theme
+from app.widgets.bar import Bar
 from app.widgets.inputs.focus import handler, make_focusable
+
+_TROUGH: Final = 4  # unscaled pixels, as are those of the knob, without and with the focus
+_KNOB: Final = 14
+_RINGED_KNOB: Final = 18
 
 
 class Slider(tk.Canvas):
@@ -39,8 +45,7 @@ class Slider(tk.Canvas):
         self._value = low
         self._enabled = True
         self._focused = False
-        self._trough = self.create_line(0, 0, 0, 0, width=theme.px(4), capstyle="round")
-        self._filled = self.create_line(0, 0, 0, 0, width=theme.px(4), capstyle="round")
+        self._trough, self._filled = Bar(self, theme.px(_TROUGH)), Bar(self, theme.px(_TROUGH))
         self._knob = self.create_image(0, 0)
         self.bind("<Configure>", lambda event: self.draw())
         self.bind("<Button-1>", lambda event: self._dragged(event.x))
@@ -86,13 +91,16 @@ class Slider(tk.Canvas):
         left, right, y = self._span()
         x = left + (right - left) * (self._value - self._low) / (self._high - self._low)
         colour = theme.resolve(theme.ACCENT if self._enabled else theme.FAINT)
-        self.coords(self._trough, left, y, right, y)
-        self.coords(self._filled, left, y, x, y)
-        self.itemconfigure(self._trough, fill=theme.resolve(theme.TROUGH if self._enabled else theme.LINE))
-        self.itemconfigure(self._filled, fill=colour, state="normal" if x > left else "hidden")
+        half = theme.px(_TROUGH) // 2
+        self._trough.place(left - half, right + half, y - half)
+        self._filled.place(left - half, round(x), y - half)  # its end is below the knob
+        self._trough.colour(theme.resolve(theme.TROUGH if self._enabled else theme.LINE))
+        self._filled.colour(colour)
         bg = theme.resolve(self._on)
-        ring = theme.resolve(theme.ACCENT_TEXT) if self._focused else bg
-        self._image = rounded_images.disc(self, theme.px(18), fill=colour, bg=bg, ring=ring)
+        ring = theme.resolve(theme.TEXT) if self._focused else ""
+        self._image = rounded_images.disc(
+            self, theme.px(_RINGED_KNOB if self._focused else _KNOB), fill=colour, ring=ring
+        )
         self.coords(self._knob, x, y)
         self.itemconfigure(self._knob, image=self._image)
         tk.Misc.configure(self, {"bg": bg})
