@@ -25,7 +25,8 @@ from modules.annotators.select import select_images
 from modules.annotators.tags import TagChoice, Tagger, prepared, read_tags
 from modules.config import ConfigError
 from modules.diffusion.hub.one_model import is_complete_model, required_model_files
-from tests.annotators.tiny_models import TAGS, tiny_blip, tiny_clipseg, tiny_git, tiny_tagger
+from tests.annotators.tiny_models import tiny_blip, tiny_clipseg, tiny_git
+from tests.annotators.tiny_tagger import TAGS, tiny_tagger
 
 CPU = torch.device("cpu")
 IMAGES = [Image.new("RGB", (40, 30), "red"), Image.effect_noise((50, 64), 90).convert("RGB")]
