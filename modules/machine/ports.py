@@ -88,7 +88,7 @@ def loopback_fault() -> str:
         ):
             return ""
     except OSError as error:
-        return error.strerror or str(error)
+        return os.strerror(error.errno) if error.errno else str(error)  # Python adds its own words to strerror
 
 
 def _can_listen(family: socket.AddressFamily, port: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -30,6 +32,7 @@ from modules.machine import (
     torch_version,
     visible_gpus,
 )
+from modules.machine.ports import loopback_fault
 from tests.nvml import RTX, fake_nvml
 from tests.ports import free_port
 from tests.runs import ROOT, environment
@@ -58,6 +61,14 @@ def test_a_reserved_port_is_left_to_its_run() -> None:
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_a_machine_without_127_0_0_1_says_so_in_the_words_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loopback_fault() == ""
+    create = socket.create_server
+    foreign = "203.0.113.1"  # of no machine: https://www.rfc-editor.org/rfc/rfc5737
+    monkeypatch.setattr(socket, "create_server", lambda address: create((foreign, address[1])))
+    assert loopback_fault() == os.strerror(errno.EADDRNOTAVAIL)
+
+
 def test_port_in_use_on_one_interface_only() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert not port_is_free(server.getsockname()[1])
