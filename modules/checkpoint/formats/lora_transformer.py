@@ -63,10 +63,25 @@ def read_transformer_lora(file: Path, tensors: Mapping[str, Tensor]) -> tuple[li
             magnitude = None if magnitude is None else torch.cat(magnitude.chunk(2)[::-1])
         rows = part_rows(len(modules), *shapes[stem])
         magnitudes: Sequence[Tensor | None] = [None] * len(modules) if magnitude is None else magnitude.split(rows)
-        for module, part, own in zip(modules, up.split(rows), magnitudes, strict=True):
-            found.append(LoraWeights(TRANSFORMER, module, down, part, alpha, own))
+        parts = up.split(rows)
+        columns = _own_columns(parts, len(down))
+        for module, part, keep, own in zip(modules, parts, columns, magnitudes, strict=True):
+            if keep is None:
+                found.append(LoraWeights(TRANSFORMER, module, down, part, alpha, own))
+            else:
+                scaled = alpha * int(keep.sum()) / len(keep)
+                found.append(LoraWeights(TRANSFORMER, module, down[keep], part[:, keep], scaled, own))
         used |= {name, stem + _DOWN[end], f"{stem}.alpha", f"{stem}.dora_scale"}
     return found, used
+
+
+def _own_columns(parts: Sequence[Tensor], rank: int) -> Sequence[Tensor | None]:
+    """The columns of `up` that each part of a fused layer has for itself, where several LoRAs were joined to one; else
+    None.
+    """
+    used = torch.stack([(part.flatten(1) != 0).any(0) for part in parts])
+    is_joined = len(parts) > 1 and used.shape[1] == rank and bool(used.any(1).all()) and int(used.sum(0).max()) == 1
+    return list(used) if is_joined else [None] * len(parts)
 
 
 def _flat(stem: str) -> tuple[str, str]:

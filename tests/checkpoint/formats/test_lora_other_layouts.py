@@ -16,7 +16,7 @@ from peft.tuners.lycoris_utils import LycorisLayer
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.checkpoint.formats import LoraWeights, merged_weight, read_adapter, read_lora
+from modules.checkpoint.formats import LoraWeights, merged_weight, read_adapter, read_lora, write_lora
 from modules.checkpoint.formats.kohya_names import to_kohya
 from modules.config import ConfigError
 from tests.checkpoint.formats.adapted import ALL, ATTENTION, SD, SDXL, adapted, weights_in
@@ -335,3 +335,18 @@ def test_the_strength_of_dora_goes_from_the_base_model_to_what_was_trained() -> 
     expected = magnitude[:, None] * whole / whole.norm(dim=1, keepdim=True)
     assert_close(merged_weight(weight, dora), expected)
     assert_close(merged_weight(weight, dora, 0.5), (weight + expected) / 2)
+
+
+def test_a_lora_that_was_joined_for_a_fused_layer_has_its_rank_again(tmp_path: Path) -> None:
+    made = [
+        LoraWeights(
+            "transformer", f"layers.0.attention.to_{letter}", torch.randn(rank, 8), torch.randn(8, rank), 3.0, None
+        )
+        for letter, rank in (("q", 2), ("k", 2), ("v", 4))
+    ]
+    file = tmp_path / "kohya.safetensors"
+    write_lora(file, made, "kohya", {"transformer": ("transformer", "")}, {}, torch.float64, "z-image/lora")
+    found = {one.module: one for one in read_lora(file, {"transformer": ("transformer", "")})}
+    for one in made:
+        assert found[one.module].rank == one.rank
+        torch.testing.assert_close(found[one.module].delta(), one.delta(), rtol=1e-5, atol=1e-6)
