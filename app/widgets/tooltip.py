@@ -32,7 +32,8 @@ class Tooltip:
         for part in (widget, *widget.winfo_children()):
             tk.Misc.bind(part, "<Enter>", lambda event: tooltip._entered(event, widget, content), add="+")
             tk.Misc.bind(part, "<Leave>", lambda event: tooltip.hide(), add="+")
-            tk.Misc.bind(part, "<ButtonPress>", tooltip._pressed, add="+")
+            for press in ("<ButtonPress>", "<Button-1>"):  # only the more specific one is called, which buttons bind
+                tk.Misc.bind(part, press, tooltip._pressed, add="+")
 
     def rest(self, widget: tk.Misc, content: str, part: tuple[int, int, int]) -> None:
         """Show the text in a moment, as `show` does; `hide` prevents it."""

@@ -8,6 +8,7 @@ import pytest
 
 from app.form.choice_fields import MenuField
 from app.form.setting_text import choice_details
+from app.widgets.button import Button
 from app.widgets.popover import PopupMenu
 from app.widgets.popover_rows import Rows
 from app.widgets.tooltip import Tooltip
@@ -195,9 +196,8 @@ def choose_tiles_by_keys_and_search(driver: Driver) -> None:
 def test_click_shows_no_tooltip_until_the_pointer_moves(driver: Driver) -> None:
     """A click may move the button, or put another one, under the resting pointer."""
     window = driver.window
-    button = tk.Frame(window, width=80, height=30)
+    button = Button(window, "Generate", tooltip="Generates the images")
     button.place(x=0, y=0)
-    Tooltip.attach(button, "Generates the images")
     tooltip = Tooltip.of(button)
     driver.settle()
     button.event_generate("<Enter>", x=5, y=5, rootx=205, rooty=205)
