@@ -35,15 +35,18 @@ class FullTexts(TextBatch):
         return list(self.tensors[name].unbind())
 
     def mask(self, name: str) -> Tensor:
-        """bool [B, T], all true; its sum over T is known, since Lumina 2's transformer asks for the lengths."""
+        """bool [B, T], all true."""
         states = self.tensors[name]
-        mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-        lengths = np.full(len(states), states.shape[1])
+        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
 
-        def total(dim: int, keepdim: bool = False) -> object:
-            return torch.sum(mask, dim, keepdim) if keepdim else lengths  # Qwen-Image's keeps it a tensor
 
-        mask.sum = total  # type: ignore[method-assign, assignment]
+class CountedTexts(FullTexts):
+    """For a transformer that asks its mask for the lengths as numbers (`mask.sum(dim=1).tolist()`)."""
+
+    def mask(self, name: str) -> Tensor:
+        """bool [B, T], all true, with a `sum` that is no tensor, since fake tensors have no values."""
+        mask = super().mask(name)
+        mask.sum = lambda dim: np.full(len(mask), mask.shape[dim])  # type: ignore[method-assign, assignment]
         return mask
 
 
@@ -54,6 +57,7 @@ class FlowEstimates(FlowSampling):
     text_names: ClassVar[tuple[str, ...]]
     packed_latents: ClassVar[int] = 4  # of the autoencoder's, that are one token before the transformer sees them
     pixels_per_latent: ClassVar[int] = 8  # of x_t, on a side
+    estimated_texts: ClassVar[type[FullTexts]] = FullTexts
 
     @abstractmethod
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
@@ -88,7 +92,7 @@ class FlowEstimates(FlowSampling):
         limit = family.caption_limit
         tokens = min(limit, USUAL_TOKENS) if any(name.endswith(STATES) for name in cls.text_names) else limit
         shapes = cls.text_shapes(transformer.config, tokens)
-        text = FullTexts({name: torch.zeros(samples, *shape, dtype=dtype) for name, shape in shapes.items()})
+        text = cls.estimated_texts({name: torch.zeros(samples, *shape, dtype=dtype) for name, shape in shapes.items()})
         sigma = torch.zeros(samples, dtype=dtype)
         prediction: Tensor = family.velocity(x_t, sigma, text, family._guidance(x_t))
         return (prediction.to(dtype) - x_t).square().flatten(1).mean(1)

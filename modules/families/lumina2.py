@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
+from modules.families._flow_estimates import CountedTexts
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT = "prompt.states"
@@ -31,6 +32,7 @@ class Lumina2(FlowTransformer):
     text_names = (PROMPT,)
     max_tokens = 256
     packed_latents = 1
+    estimated_texts = CountedTexts
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The transformer counts time from noise, 0, to the image, 1, and predicts x_0 - noise."""

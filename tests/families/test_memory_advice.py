@@ -13,9 +13,10 @@ import torch
 from modules import ROOT
 from modules.config import ConfigError, TrainConfig, override
 from modules.families._by_name import family_class
-from modules.training.memory_table.advice import RESERVED, memory_problem, settings_that_fit
+from modules.training.memory_table.advice import RESERVED, _changes, memory_problem, settings_that_fit
 from modules.training.memory_table.report import check_capacity, check_memory
 from modules.training.memory_table.table import memory_table
+from tests.families.tiny_flow_pipelines import tiny_qwen_image
 
 
 def config_of(base: Path, **more: object) -> TrainConfig:
@@ -52,6 +53,27 @@ def test_a_lora_is_told_to_quantise(sd_folder: Path) -> None:
     assert table is not None
     found = settings_that_fit(kind, config, table.needed() - 100 + RESERVED)
     assert found[:2] == ["precision=bf16", "weights bf16 for the part unet"][: len(found)]
+
+
+def test_a_text_encoder_that_does_not_fit_is_kept_in_fewer_bits(tmp_path: Path) -> None:
+    base = tiny_qwen_image(tmp_path / "qwen_image")
+    given = {"family": "qwen_image", "base_model": str(base), "method": "lora", "precision": "bf16"}
+    config, kind = TrainConfig.model_validate(given), family_class("qwen_image")
+    table = memory_table(kind, config, activations=False)
+    assert table is not None
+    sizes = [table.total("device", "caching")]
+    said = []
+    for change, texts in _changes(kind, config, caching_fits=False):
+        if "text_encoder_weights" in texts[0]:
+            said += texts
+            changed = TrainConfig.model_validate(change(config.model_dump(mode="json")))
+            assert changed == TrainConfig.model_validate(override(config.model_dump(mode="json"), texts))
+            smaller = memory_table(kind, changed, activations=False)
+            assert smaller is not None
+            sizes.append(smaller.total("device", "caching"))
+    assert said == ["family_options.text_encoder_weights=int8", "family_options.text_encoder_weights=nf4"]
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert not [texts for _, texts in _changes(kind, config, caching_fits=True) if "encoder" in texts[0]]
 
 
 def test_unknown_models_have_no_table() -> None:

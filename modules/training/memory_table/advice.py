@@ -15,6 +15,7 @@ Change: TypeAlias = tuple[Callable[[dict[str, Any]], Mapping[str, Any]], list[st
 RESERVED: Final = GIB
 _SMALL_RESOLUTION: Final = 512
 _KEPT_IN: Final = ("bf16", "int8", "nf4")
+_ENCODER_OPTION: Final = "text_encoder_weights"  # of `family_options`
 
 
 def memory_problem(table: MemoryTable, capacity: int, device: str) -> str:
@@ -33,21 +34,25 @@ def settings_that_fit(kind: type[Family], config: TrainConfig, capacity: int, wo
     """
     taken: list[str] = []
     current = config
-    for change, texts in _changes(kind, config):
-        try:
+    try:
+        table = memory_table(kind, config, world_size, activations=False)
+        if table is None:
+            return []
+        caching_fits = table.total("device", "caching") + RESERVED <= capacity
+        for change, texts in _changes(kind, config, caching_fits=caching_fits):
             current = TrainConfig.model_validate(change(current.model_dump(mode="json")))
             taken += texts
             table = memory_table(kind, current, world_size, activations=False)
             if table is not None and table.needed() + RESERVED <= capacity:  # activations take seconds
                 table = memory_table(kind, current, world_size)
-        except (TandemError, ValueError):
-            return []
-        if table is not None and table.needed() + RESERVED <= capacity:
-            return taken
+            if table is not None and table.needed() + RESERVED <= capacity:
+                return taken
+    except (TandemError, ValueError):
+        return []
     return []
 
 
-def _changes(kind: type[Family], config: TrainConfig) -> Iterator[Change]:
+def _changes(kind: type[Family], config: TrainConfig, *, caching_fits: bool) -> Iterator[Change]:
     """Changes to the data of a config, with the assignments that make them."""
 
     def put(**values: object) -> Change:
@@ -59,6 +64,10 @@ def _changes(kind: type[Family], config: TrainConfig) -> Iterator[Change]:
         yield put(gradient_checkpointing=True)
     if config.precision in ("fp32", "tf32"):
         yield put(precision="bf16")
+    if not caching_fits and _ENCODER_OPTION in kind.Options.model_fields:
+        given = str(config.family_options.get(_ENCODER_OPTION, "run"))
+        for weights in _KEPT_IN[_KEPT_IN.index(given) + 1 if given in _KEPT_IN else 1 :]:
+            yield _encoders(weights)
     if config.method == "lora" and kind.submodules:
         part = kind.submodules[0]
         given = {entry.part: entry.weights for entry in config.parts}.get(part, "run")
@@ -78,6 +87,15 @@ def _changes(kind: type[Family], config: TrainConfig) -> Iterator[Change]:
             yield put(fused_backward=True, gradient_accumulation_steps=1, max_grad_norm=None)
     if config.resolution > _SMALL_RESOLUTION:
         yield put(resolution=_SMALL_RESOLUTION)
+
+
+def _encoders(weights: str) -> Change:
+    """Keep the text encoders as `weights`."""
+
+    def change(data: dict[str, Any]) -> Mapping[str, Any]:
+        return {**data, "family_options": {**data["family_options"], _ENCODER_OPTION: weights}}
+
+    return change, [f"family_options.{_ENCODER_OPTION}={weights}"]
 
 
 def _parts(part: str, weights: str) -> Change:

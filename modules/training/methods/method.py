@@ -168,8 +168,9 @@ def has_kohya_names(family: Family | type[Family]) -> bool:
 
     Of a family that is not Tandem's own, whose code has no table of names, there are none.
     """
-    is_known = has_own_names(getattr(family, "architecture", ""))
-    return has_lycoris_names(family) or ("transformer" in family.adapter_prefixes and is_known)
+    if has_lycoris_names(family) or "transformer" not in family.adapter_prefixes:
+        return has_lycoris_names(family)
+    return has_own_names(getattr(family, "architecture", ""))
 
 
 def has_lycoris_names(family: Family | type[Family]) -> bool:
