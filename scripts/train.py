@@ -22,7 +22,6 @@ from scripts.common import (
 prepare_program()
 
 from modules.config import TandemError, TrainConfig, resolve_config, save_config
-from modules.config.family_files import family_names
 from modules.config.file_access import set_file_access
 from modules.run import BAD_CONFIG, LaunchPlan, RunFolder
 from modules.run.console import echo
@@ -182,11 +181,9 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
     """One rank under torchrun or srun: rank 0 creates the run folder and shares its path."""
     quieten_torch(os.environ)
     from modules.distributed import open_store
-    from modules.distributed.deferred_compiler import defer_compiler
     from modules.training.run_location import shared_run_folder
     from modules.training.worker import run_worker
 
-    defer_compiler()
     set_network_interfaces(os.environ, rank_env.master_addr)
     note = check_gpus_of_step(os.environ, config.distributed_backend)
     if note and rank_env.rank == 0:
@@ -202,16 +199,13 @@ def run_as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namesp
 
 def run_supervised(folder: RunFolder, options: argparse.Namespace) -> int:
     """A process started by the supervisor: one rank, the only process, or the one that spawns the ranks."""
-    config = resolve_config(options.config, options.set)
     with quick_imports():
-        from modules.distributed.deferred_compiler import defer_compiler
         from modules.training.worker import run_worker, spawn_workers, supervised_by_us
 
         if options.spawn is None:
-            defer_compiler()
-            if config.family in family_names():  # whose libraries take seconds
-                import_module(f"modules.families.{config.family}")
+            import_module("torch._dynamo")  # torch's optimizers do in the first step
 
+    config = resolve_config(options.config, options.set)
     if options.spawn is not None:
         return spawn_workers(config, folder, int(options.spawn), int(options.port), options.resume)
     rank_env = read_rank_env(os.environ, config.initial_port)

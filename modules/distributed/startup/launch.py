@@ -17,7 +17,6 @@ from torch.multiprocessing.spawn import (
 )
 
 from modules.config import TrainingError
-from modules.distributed.deferred_compiler import defer_compiler
 from modules.distributed.process_group import cleanup_distributed, join_group, resolve_backend
 from modules.distributed.startup.loopback import host_store
 from modules.distributed.startup.store import LAUNCHER_STORE_VARIABLE
@@ -109,7 +108,6 @@ def _run_rank(
     os.environ[LAUNCHER_STORE_VARIABLE] = str(port)
     os.environ[STORE_SECRET] = secret
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    defer_compiler()
     function(rank_env, *arguments)
 
 
