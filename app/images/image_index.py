@@ -9,11 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from app.child_program import start_module
 
 # The settings that determine the result of a survey.
 SURVEY_SETTINGS = ("concepts", "resolution", "aspect_ratio_bucketing", "masked_training")
+_COUNTED: Final = {
+    "broken": "unreadable",
+    "caption": "without a caption",
+    "tiny": "too small",
+    "duplicate": "duplicate",
+}
 
 
 @dataclass
@@ -52,7 +59,7 @@ class ConceptFolder:
 
     images: list[IndexedImage] = field(default_factory=list)
     error: str = ""
-    problems: int = 0
+    problems: Counter[str] = field(default_factory=Counter)  # by kind
 
 
 @dataclass
@@ -71,7 +78,10 @@ class ImageIndex:
 
     def snapshot(self) -> ImageIndex:
         """A copy that the running survey no longer changes."""
-        folders = {number: replace(each, images=list(each.images)) for number, each in self.folders.items()}
+        folders = {
+            number: replace(each, images=list(each.images), problems=each.problems.copy())
+            for number, each in self.folders.items()
+        }
         return ImageIndex(folders, list(self.problems), list(self.buckets), self.error)
 
     def add(self, record: Mapping[str, object], roots: Mapping[int, Path]) -> None:
@@ -85,10 +95,9 @@ class ImageIndex:
             case "problem":
                 number, file = _integer(record["concept"]), Path(str(record["path"]))
                 self.problems.append(ImageProblem(number, file, str(record["kind"]), str(record["what"])))
+                self._folder(number).problems[str(record["kind"])] += 1
             case "concept":
-                folder = self._folder(_integer(record["concept"]))
-                folder.error = str(record.get("error", ""))
-                folder.problems = _integer(record.get("problems", 0))
+                self._folder(_integer(record["concept"])).error = str(record.get("error", ""))
             case "error":
                 self.error = str(record["message"])
             case "buckets":
@@ -98,6 +107,12 @@ class ImageIndex:
 
     def _folder(self, number: int) -> ConceptFolder:
         return self.folders.setdefault(number, ConceptFolder())
+
+
+def count_problems(kinds: Mapping[str, int]) -> str:
+    """Such as "3 unreadable, 12 without a caption"; an unreadable file is worse than any number of small images."""
+    counted = [(kinds.get(kind, 0), words) for kind, words in _COUNTED.items()]
+    return ", ".join(f"{n:,} {words}{'s' * (n != 1 and words == 'duplicate')}" for n, words in counted if n)
 
 
 Child = subprocess.Popen[str]

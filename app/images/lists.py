@@ -8,7 +8,7 @@ from typing import Final
 
 from app.images.image_index import ImageProblem
 from app.widgets import theme
-from app.widgets.buttons import text
+from app.widgets.buttons import Button, frame, text
 from app.widgets.scrollbar import Scrollbar
 from app.widgets.table import table
 
@@ -18,6 +18,9 @@ _BAR = 22
 
 _TAGS: Final = "Press Enter or double-click to show the images with this tag."
 _NO_TAGS: Final = "No tags: no image has a caption yet."
+_ANNOTATE: Final = (
+    "Have captions, tags or masks proposed for the folder of the selected image, or the first without a caption"
+)
 _KINDS: Final = {"broken": "unreadable", "caption": "caption", "tiny": "too small", "duplicate": "duplicate"}
 
 
@@ -53,8 +56,13 @@ class ProblemList(tk.Frame):
         theme.paint(self, bg=theme.CARD)
         self._problems: Sequence[ImageProblem] = ()
         columns = {"kind": ("Type", 130), "file": ("File", 300), "what": ("Problem", 480)}
-        self._hint = text(self, "", "small", colour=theme.MUTED)
-        self._hint.pack(side="bottom", anchor="w", pady=(theme.px(8), 0))
+        foot = frame(self)
+        foot.pack(side="bottom", fill="x", pady=(theme.px(8), 0))
+        self._hint = text(foot, "", "small", colour=theme.MUTED)
+        self._hint.pack(side="left")
+        self.annotate = Button(
+            foot, "Caption", lambda: self.event_generate("<<Annotate>>"), bg=theme.CARD, tooltip=_ANNOTATE
+        )
         self.table = table(self, columns)
         self.table.bind("<Return>", lambda _: self._select(on_select))
         self.table.bind("<Double-Button-1>", lambda _: self._select(on_select))
@@ -74,6 +82,16 @@ class ProblemList(tk.Frame):
         for number, each in enumerate(problems):
             kind = _KINDS.get(each.kind, each.kind)
             self.table.insert("", "end", iid=str(number), values=(kind, each.file.name, each.description))
+        if self.to_caption() is None:
+            self.annotate.pack_forget()
+        else:
+            self.annotate.pack(side="right")
+
+    def to_caption(self) -> ImageProblem | None:
+        """The selected problem, else the first image without a caption; None if every image has one."""
+        selected = [self._problems[int(item)] for item in self.table.selection()]
+        uncaptioned = [each for each in self._problems if each.kind == "caption"]
+        return next(iter(selected + uncaptioned), None) if uncaptioned else None
 
     def _select(self, on_select: Callable[[ImageProblem], object]) -> None:
         for item in self.table.selection():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import tkinter as tk
+from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from app.images.browser import ImageBrowser
 from app.images.captions import CaptionFiles
-from app.images.image_index import SURVEY_SETTINGS, ConceptFolder, ImageIndex, ImageProblem, tag_counts
+from app.images.image_index import SURVEY_SETTINGS, ConceptFolder, ImageIndex, ImageProblem, count_problems, tag_counts
 from app.images.lists import BucketHistogram, ProblemList, TagList
 from app.images.reader import SurveyReader
 from app.images.thumbnails import Thumbnails
@@ -79,6 +81,17 @@ class ImagePages(tk.Frame):
                 return self.image_index.folders[number]
         return None
 
+    @property
+    def folder_to_annotate(self) -> Path | None:
+        """The concept's folder of the image selected on this page, of the problems or of the images."""
+        if self._page != "problems":
+            return self.browser.folder
+        problem = self.problems.to_caption()
+        concepts = self._settings.get("concepts")
+        if problem is None or not isinstance(concepts, list):
+            return None
+        return Path(str(value_at(concepts[problem.concept], "path"))).expanduser().absolute()
+
     def reload_if_changed(self) -> None:
         """Schedule a reload if the folders' settings have changed since the last one."""
         settings = copy.deepcopy({name: self.state.draft.data.get(name) for name in SURVEY_SETTINGS})
@@ -118,7 +131,8 @@ class ImagePages(tk.Frame):
         images = found.images
         captioned = sum(image.caption_state in ("found", "control") for image in images)
         total = f"{len(images):,} image{'s' * (len(images) != 1)}, {captioned:,} with a caption."
-        total += f"  {len(found.problems):,} problem{'s' * (len(found.problems) != 1)}." if found.problems else ""
+        if problems := count_problems(Counter(each.kind for each in found.problems)):
+            total += f"  {problems}."
         if self._reader.is_reading:
             total = f"Reading the folders …  {total}"
         elif not value_at(self.state.draft.data, "concepts"):

@@ -10,7 +10,7 @@ from app.form.cards import Card
 from app.form.item_list import ItemListSpec
 from app.form.item_row import ItemContent
 from app.form.setting_text import format_value
-from app.images.image_index import ConceptFolder
+from app.images.image_index import ConceptFolder, count_problems
 from app.images.pages import ImagePages
 from app.images.thumbnails import Thumbnails
 from app.sections.form_section import FormSection
@@ -205,16 +205,16 @@ class Section(FormSection):
             _count(folder),
             "" if repeats in (1, 1.0, "1") else f"{format_value(repeats)}× per epoch",
             _KINDS.get(str(kind), str(kind)),
+            "" if folder is None else count_problems(folder.problems),
         ]
         cover = folder.images[0].file if folder is not None and folder.images else None
         return ItemContent(title, "  ·  ".join(filter(None, details)), path, cover)
 
 
 def _count(folder: ConceptFolder | None) -> str:
-    """The number of images and problems of a folder; empty before it was read."""
+    """The number of images of a folder; empty before it was read."""
     if folder is None:
         return ""
     if folder.error:
         return "cannot be read"
-    problems = f", {folder.problems:,} problems" if folder.problems else ""
-    return f"{len(folder.images):,} images{problems}"
+    return f"{len(folder.images):,} images"

@@ -62,7 +62,7 @@ def bind_requests(root: tk.Tk, window: RequestTarget) -> None:
             window.sections["generate"].use_run(state.run.folder)
 
     def annotate() -> None:
-        folder = window.sections["data"].pages.browser.folder
+        folder = window.sections["data"].pages.folder_to_annotate
         window.show_section("tools")
         window.sections["tools"].open_page("annotate")
         window.sections["tools"].pages["annotate"].offer(folder)

@@ -13,7 +13,7 @@ from app.shell.run_bar_help import HELP, help_text
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, add_tooltip, frame, handler, text
-from app.widgets.ellipsis import fit
+from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.progress_bar import ProgressBar
 from app.windows.error_details import ErrorDetails
 from app.windows.result import SHOW_RESULT
@@ -26,6 +26,7 @@ WIDEST, WIDE, MEDIUM, NARROW = 1400, 1220, 830, 680  # unscaled pixels of width 
 ICON_WIDTH: Final = 34
 LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
 BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
+_ABOVE: Final = 3  # of a title with one line below it
 STOP_WIDTH: Final = 112  # for "Force stop", too
 
 METRICS: Final[Mapping[str, str]] = {
@@ -118,15 +119,15 @@ class RunBar(tk.Frame):
         line = theme.paint(tk.Frame(self, height=1), bg=theme.LINE)
         line.pack(side="top", fill="x")
         body = frame(self)
-        body.pack(fill="both", expand=True, padx=theme.px(16), pady=theme.px(10))
+        body.pack(fill="both", expand=True, padx=theme.px(16), pady=theme.px(7))
         self._build_buttons(body)
         text_frame = frame(body)
         text_frame.pack(side="left", fill="y")
-        text_frame.configure(width=theme.px(270), height=theme.px(40))
+        text_frame.configure(width=theme.px(270), height=theme.px(52))  # the title and two lines
         text_frame.pack_propagate(False)
         self._text_frame = text_frame
-        first = frame(text_frame)
-        first.pack(fill="x")
+        self._first = first = frame(text_frame)
+        first.pack(fill="x", pady=(theme.px(_ABOVE), 0))
         self._dot = text(first, "●", "small")
         self._dot.pack(side="left", padx=(0, theme.px(7)))
         self._title = text(first, "", "strong")
@@ -143,7 +144,7 @@ class RunBar(tk.Frame):
         middle = frame(body)
         middle.pack(side="left", fill="both", expand=True, padx=theme.px(14))
         self._progress = ProgressBar(middle)
-        self._progress.pack(fill="x", pady=(theme.px(4), theme.px(7)))
+        self._progress.pack(fill="x", pady=(theme.px(4 + _ABOVE), theme.px(7)))
         self._metrics_frame = frame(middle)
         self._metrics_frame.pack(fill="x")
         self._cells: dict[str, tk.Frame] = {}
@@ -224,9 +225,8 @@ class RunBar(tk.Frame):
     def _show_state(self, status: Status) -> None:
         run = self._state.run
         if self._has_changed("title", status.title):
-            self._title.configure(
-                text=self._fitted(status.title, "strong", room=self._text_frame.winfo_reqwidth() - theme.px(24))
-            )
+            room = self._text_frame.winfo_reqwidth() - theme.px(24)
+            self._title.configure(text=fit(self, status.title.strip().split("\n")[0], theme.tk_font("strong"), room))
         if self._has_changed("tone", status.tone):
             theme.paint(self._dot, fg=TONES[status.tone])
         detail, colour = self._detail_of(status), theme.MUTED
@@ -237,11 +237,11 @@ class RunBar(tk.Frame):
         elif run is not None and status.kind == "training":
             detail = run.folder.name
         if self._has_changed("detail", (detail, colour)):
-            self._detail.configure(text=self._fitted(detail, "small", room=self._text_frame.winfo_reqwidth()))
+            font, room = theme.tk_font("small"), self._text_frame.winfo_reqwidth()
+            lines = fit_lines(self, detail.strip().split("\n")[0], font, room, most=2)
+            self._detail.configure(text=lines)
+            self._first.pack_configure(pady=(0 if "\n" in lines else theme.px(_ABOVE), 0))
             theme.paint(self._detail, fg=colour)
-
-    def _fitted(self, title: str, font: theme.FontName, room: int) -> str:
-        return fit(self, title.strip().split("\n")[0], theme.tk_font(font), room)
 
     def _has_details(self) -> bool:
         return self._status.problem is not None or bool(self._message and time.monotonic() < self._message_until)

@@ -237,6 +237,19 @@ def test_problem_opens_its_image(section: Section, shared_driver: Driver) -> Non
     assert browser(section).grid_view.selected_image is not None
 
 
+def test_problems_are_counted_by_kind_and_captions_are_a_click_away(
+    section: Section, shared_driver: Driver, folder: Path
+) -> None:
+    section.turn_to("problems")
+    kinds = "1 unreadable, 2 without a caption, 1 too small, 1 duplicate."
+    assert kinds in shared_driver.text(pages(section))
+    assert pages(section).problems.annotate.winfo_manager()
+    assert pages(section).folder_to_annotate == folder
+    pages(section).problems.annotate.invoke()
+    shared_driver.settle()
+    assert shared_driver.window.section == "tools"
+
+
 def test_tables_follow_the_colour_mode(section: Section, shared_driver: Driver) -> None:
     section.turn_to("problems")
     shared_driver.settle()
@@ -267,7 +280,9 @@ def test_concept_card_has_a_cover_and_counts(section: Section, shared_driver: Dr
     driver.wait(lambda: pages(section).is_complete, "the folder read again")
     item, is_on, is_wrong = section.list._items[0]
     assert (item.title, item.path, is_on, is_wrong) == ("cats", str(folder), True, False)
-    assert item.detail == "14 images, 5 problems  ·  3× per epoch  ·  for validation"
+    assert item.detail == (
+        "14 images  ·  3× per epoch  ·  for validation  ·  1 unreadable, 2 without a caption, 1 too small, 1 duplicate"
+    )
     assert item.cover == folder / "00.png"
     driver.wait(lambda: item.cover in section.list._covers, "the cover")
     canvas = section.list.canvas

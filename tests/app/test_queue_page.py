@@ -158,7 +158,7 @@ def test_add_start_and_follow(preferences: Path, images: Path, tmp_path: Path) -
         driven.click(driven.window.run_bar.enqueue)
         driven.until(lambda: queue.read().waiting, "an entry")
         said = driven.window.run_bar._detail  # shortened as it fits; the tooltip has it whole
-        driven.until(lambda: "cats is in the queue" in said.cget("text"), "message")
+        driven.until(lambda: "cats is in the queue" in " ".join(said.cget("text").split()), "message")
         driven.until(lambda: not driven.window.state_.actions._starting, "the end of adding")
         driven.press("F4")
         driven.until(lambda: len(queue.read().waiting) == 2, "a second entry")

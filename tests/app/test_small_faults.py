@@ -108,6 +108,16 @@ def test_error_in_the_run_bar_opens_by_keys(driver: Driver, home: Path, way: str
         assert driver.window.focus_get() is bar._detail, "the keyboard is back where it was"
 
 
+def test_long_message_has_two_lines_in_the_run_bar(driver: Driver) -> None:
+    bar = driver.window.run_bar
+    bar.show_message("Your unsaved changes are back; Undo returns to what was saved.")
+    driver.settle()
+    said = bar._detail
+    assert " ".join(said.cget("text").split()).endswith("what was saved.")
+    assert said.winfo_y() + said.winfo_reqheight() <= bar._text_frame.winfo_height()
+    assert said.winfo_reqwidth() <= bar._text_frame.winfo_width()
+
+
 def test_error_offers_a_debug_package(driver: Driver) -> None:
     bar = driver.window.run_bar
     bar.show_message("Something is wrong with ~/x.")
