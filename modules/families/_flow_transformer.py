@@ -34,6 +34,7 @@ from modules.diffusion.pixels import downsample_mask, mask_or_ones
 from modules.diffusion.resolve_options import has_fixed_captions
 from modules.diffusion.text_states import CAPTION, TextBatch, caption_of, pack_captions
 from modules.diffusion.transformer_files.base import FlowBase
+from modules.diffusion.transformer_files.loading import check_transformer_file
 from modules.diffusion.transformer_files.notes import base_notes
 from modules.diffusion.uncached_images import IMAGE, LATENT_NOISE
 from modules.families._family import NoiseLevels, read_options
@@ -123,6 +124,8 @@ class FlowTransformer(FlowEstimates):
                 "along a side.",
                 f"Use at most {longest}, and less for images that are not square.",
             )
+        if base.transformer is not None and model is not None:
+            check_transformer_file(base.transformer, model.transformer, base.label)
         return base_notes(base)
 
     @classmethod

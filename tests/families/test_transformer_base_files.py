@@ -98,8 +98,10 @@ def test_fp8_becomes_bf16_and_is_said(base: Any, tmp_path: Path) -> None:
     loaded = family_class("z_image").load_for_training(config).model
     assert {weight.dtype for weight in loaded.parameters()} == {torch.bfloat16}
     save_file({**small, "layers.0.feed_forward.w1.scale_weight": torch.ones(1)}, tmp_path / "scaled.safetensors")
-    with pytest.raises(ConfigError, match=r"base_model: .*scaled.safetensors' is quantised.*\s*Use the file in bf16"):
-        family_class("z_image").load(config_of("z_image", tmp_path / "scaled.safetensors", folder))
+    config = config_of("z_image", tmp_path / "scaled.safetensors", folder)
+    for read in (family_class("z_image").base_model_notes, family_class("z_image").load):
+        with pytest.raises(ConfigError, match=r"base_model: .*' is quantised.*\s*Use the file in bf16"):
+            read(config)
 
 
 def test_another_family_or_layout_is_named(base: Any, tmp_path: Path) -> None:
@@ -162,8 +164,8 @@ def test_without_a_layout_all_but_the_transformer_comes_from_the_hub(
     assert model is not None
     with pytest.raises(ConfigError, match=r"is a transformer alone; .* from 'Tongyi-MAI/Z-Image' on the hub"):
         model.ensure_cached()
-    (note,) = family_class("z_image").base_model_notes(config)  # its networks are known without a download
-    assert note.endswith("come from Tongyi-MAI/Z-Image (family_options.layout chooses another).")
+    with pytest.raises(ConfigError, match=r"base_model: .*\[1, 16\], but .* 'Tongyi-MAI/Z-Image' requires \[1, 3840\]"):
+        family_class("z_image").base_model_notes(config)  # whose networks are known without a download
     cached = tmp_path / "models--Tongyi-MAI--Z-Image"
     shutil.copytree(folder, cached / "snapshots" / ("0" * 40), ignore=shutil.ignore_patterns("diffusion_pytorch*"))
     (cached / "refs").mkdir()
@@ -171,5 +173,7 @@ def test_without_a_layout_all_but_the_transformer_comes_from_the_hub(
     assert model.cached_folder() is None  # the autoencoder is missing
     shutil.copytree(folder / "vae", cached / "snapshots" / ("0" * 40) / "vae", dirs_exist_ok=True)
     assert model.cached_folder() is not None
+    (note,) = family_class("z_image").base_model_notes(config)
+    assert note.endswith("come from Tongyi-MAI/Z-Image (family_options.layout chooses another).")
     loaded = family_class("z_image").load_for_training(config)
     assert loaded.components.folder == model.cached_folder()

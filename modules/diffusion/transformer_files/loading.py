@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from modules.diffusion.base_model_files import first_line
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.safetensors_reader import SafetensorsFile
 from modules.diffusion.transformer_files.names import transformer_layout
+from modules.diffusion.transformer_files.original_name import OriginalName
 from modules.diffusion.transformer_files.tensor_forms import to_diffusers
 from modules.diffusion.transformer_files.whole import Network, find_originals
 
@@ -29,25 +31,47 @@ def load_transformer_file(file: Path, kind: Any, folder: Path) -> Any:
     Those in fp8 become bf16. Only these and the few whose rows are in another order in diffusers take memory of their
     own. Raises ConfigError if the file does not hold such a transformer.
     """
-    transformer, config = _without_weights(kind, folder)
-    shapes = {name: tuple(tensor.shape) for name, tensor in transformer.state_dict().items()}
-    layout = transformer_layout(kind.__name__, config)
-    if layout is None:
-        raise ConfigError(
-            f"base_model: {str(file)!r} is a single file, and of a {kind.__name__} Tandem reads folders only.",
-            "Give the diffusers folder of the model, or its name on the hub (owner/model).",
-        )
-    network = Network("transformer", config, shapes, kind.__name__, str(folder))
-    try:
-        with SafetensorsFile(file) as source:
-            tensors = {
-                name: to_diffusers(original, source.read(original.name), shape)
-                for name, (original, shape) in find_originals(source, network, layout.name).items()
-            }
-    except ConfigError as error:
-        raise ConfigError(f"base_model: {error.message}", error.advice) from error
+    transformer = _without_weights(kind, folder)
+    with _of_base_model(), SafetensorsFile(file) as source:
+        found = _tensors_of(source, transformer, str(folder))
+        tensors = {
+            name: to_diffusers(original, source.read(original.name), shape) for name, (original, shape) in found.items()
+        }
     transformer.load_state_dict(_in_usable_formats(tensors, kind), assign=True)
     return transformer.eval()
+
+
+def check_transformer_file(file: Path, transformer: Any, layout: str) -> None:
+    """Compare the names and shapes in `file` with those of a transformer of diffusers, also on the meta device.
+
+    Raises ConfigError as `load_transformer_file` does; `layout` is its folder or hub name, for the message.
+    """
+    with _of_base_model(), SafetensorsFile(file) as source:
+        _tensors_of(source, transformer, layout)
+
+
+def _tensors_of(
+    source: SafetensorsFile, transformer: Any, layout: str
+) -> dict[str, tuple[OriginalName, tuple[int, ...]]]:
+    """As `find_originals`."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in transformer.state_dict().items()}
+    kind, config = type(transformer).__name__, transformer.config
+    names = transformer_layout(kind, config)
+    if names is None:
+        raise ConfigError(
+            f"{str(source.path)!r} is a single file, and of a {kind} Tandem reads folders only.",
+            "Give the diffusers folder of the model, or its name on the hub (owner/model).",
+        )
+    return find_originals(source, Network("transformer", config, shapes, kind, layout), names.name)
+
+
+@contextmanager
+def _of_base_model() -> Iterator[None]:
+    """Name the setting in errors."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"base_model: {error.message}", error.advice) from error
 
 
 def stored_in_fp8(file: Path) -> bool:
@@ -55,12 +79,12 @@ def stored_in_fp8(file: Path) -> bool:
     return any(kind.startswith("F8_") for kind in base_model_files.stored_formats([file]).values())
 
 
-def _without_weights(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
-    """The network, whose parameters are on torch's meta device and whose other tensors are real, and its config."""
+def _without_weights(kind: Any, folder: Path) -> Any:
+    """The network, whose parameters are on torch's meta device and whose other tensors are real."""
     try:
         with quiet_libraries(), init_empty_weights():
             config = kind.load_config(folder, subfolder="transformer", local_files_only=True)
-            return kind.from_config(config), config
+            return kind.from_config(config)
     except base_model_files.LIBRARY_ERRORS as error:
         raise ConfigError(
             f"base_model: the transformer that {str(folder)!r} describes cannot be built: {first_line(error)}",
