@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tkinter as tk
-from typing import Final
+from typing import Final, Literal
 
 from app.monitor.page import Page
 from app.monitor.rank_stats import Gauge, RankStats, findings, rank_stats
 from app.widgets import theme
-from app.widgets.buttons import card, frame, text
+from app.widgets.buttons import card, frame, text, wrap_within
 from app.widgets.ellipsis import fit, truncate
 from app.widgets.scrollbar import Scrollbar
 
@@ -55,13 +55,14 @@ class RanksPage(Page):
         """Summary and legend above, the table in a card."""
         self.stats: list[RankStats] = []
         self._shown_count = -1
-        head = frame(self, theme.WINDOW)
+        self._head = head = frame(self, theme.WINDOW)
         head.pack(fill="x", padx=theme.px(8), pady=(0, theme.px(8)))
         self.summary = text(head, "", bg=theme.WINDOW)
         self.summary.pack(side="left")
-        self.legend = tk.Canvas(head, height=theme.px(18), borderwidth=0, highlightthickness=0)
+        wrap_within(self.summary, head)
+        self.legend = tk.Canvas(head, width=1, height=theme.px(18), borderwidth=0, highlightthickness=0)
         theme.paint(self.legend, bg=theme.WINDOW)
-        self.legend.pack(side="right", fill="x", expand=True)
+        self.legend.pack(side="right", fill="x", expand=True, before=self.summary)
         self.legend.bind("<Configure>", lambda event: self._draw_legend())
         holder = card(self)
         holder.pack(fill="both", expand=True, padx=6, pady=(0, 6))
@@ -228,6 +229,14 @@ class RanksPage(Page):
             half = theme.px(4)
             legend.create_rectangle(x - 2 * half, middle - half, x, middle + half, fill=theme.resolve(colour), width=0)
             x -= theme.px(26)
+        self._place_legend(legend.winfo_width() - int(x))
+
+    def _place_legend(self, width: int) -> None:
+        """Beside the summary, or below it if one line is too short for both."""
+        fits = self.summary.winfo_reqwidth() + width <= self._head.winfo_width()
+        side: Literal["right", "bottom"] = "right" if fits else "bottom"
+        if self.legend.pack_info()["side"] != side:
+            self.legend.pack(side=side, fill="x", expand=fits, before=self.summary)
 
     def _write(self, x: float, y: float, label: str, colour: theme.Colour, font: theme.FontName) -> None:
         self.table.create_text(x, y, anchor="w", text=label, fill=theme.resolve(colour), font=theme.tk_font(font))

@@ -213,6 +213,20 @@ def test_exports_contain_every_value_and_all_plots(driven: Driven, runs: Path, t
     driven.until(lambda: "cannot be" in page.tools.message, "the reason")
 
 
+def test_legend_of_the_processes_is_not_covered(driven: Driven, runs: Path) -> None:
+    follow(driven, runs / "cats")
+    page = driven.monitor("ranks")
+    driven.until(lambda: len(page.stats) == 4, "four processes")
+    driven.window.geometry("900x800+0+0")
+    try:
+        driven.until(lambda: page.winfo_width() < 750, "a narrow window")
+        driven.until(lambda: page.legend.bbox("all")[0] >= 0, "a legend below the summary")
+        assert page.legend.winfo_y() >= page.summary.winfo_y() + page.summary.winfo_height()
+    finally:
+        driven.window.geometry("1280x800+0+0")
+        driven.until(lambda: page.winfo_width() > 1000, "the window as it was")
+
+
 def test_processes_show_statistics_and_the_straggler(driven: Driven, runs: Path) -> None:
     follow(driven, runs / "cats")
     page = driven.monitor("ranks")
