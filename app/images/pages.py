@@ -88,7 +88,7 @@ class ImagePages(tk.Frame):
             return self.browser.folder
         problem = self.problems.to_caption()
         concepts = self._settings.get("concepts")
-        if problem is None or not isinstance(concepts, list):
+        if problem is None or not isinstance(concepts, list) or problem.concept >= len(concepts):  # one was removed
             return None
         return Path(str(value_at(concepts[problem.concept], "path"))).expanduser().absolute()
 
