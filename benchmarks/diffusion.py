@@ -15,25 +15,22 @@ time. A second copy of the bare loop shows how noisy the figures are.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.diffusion_bench import STEPS, Bench, print_medians, run_in_turns
+from benchmarks.diffusion_bench import STEPS, BareLoop, Bench, print_medians, run_in_turns
 from benchmarks.diffusion_caching import caching, processes
 from benchmarks.diffusion_transformers import loading, text_reading, transformer_steps
-from modules.config import TrainConfig
-from modules.data.batch import Batch
 
 METHODS: dict[str, dict[str, object]] = {
     "lora": {"method": "lora", "lora_rank": 16, "lora_targets": "attention"},
@@ -52,28 +49,17 @@ def main() -> None:
     bench.targets.end()
 
 
-class BareLoop:
-    """A hand-written loop that trains an epsilon model on cached latents and encoded captions."""
+class EpsilonLoop(BareLoop):
+    """Of Stable Diffusion, on cached latents and encoded captions."""
 
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], config: TrainConfig) -> None:
-        self.unet = model.get_submodule("unet")
-        self.batches = itertools.cycle(batches)
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, fused=True)
-        self.max_norm = config.max_grad_norm
-
-    def step(self) -> None:
-        """One optimizer step."""
-        tensors = next(self.batches).tensors
+    def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """See BareLoop."""
         alpha_bar = tensors["alpha_bar"].to(torch.float32).view(-1, 1, 1, 1)
         x_t = alpha_bar.sqrt() * tensors["latents"] + (1 - alpha_bar).sqrt() * tensors["noise"]
         states = tensors["text_encoder.hidden"]
-        prediction = self.unet(x_t, tensors["timestep"], encoder_hidden_states=states, return_dict=False)[0]
-        functional.mse_loss(prediction, tensors["noise"]).backward()
-        if self.max_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.max_norm, foreach=True)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        unet = self.model.get_submodule("unet")
+        prediction = unet(x_t, tensors["timestep"], encoder_hidden_states=states, return_dict=False)[0]
+        return functional.mse_loss(prediction, tensors["noise"])
 
 
 def steps_of(method: str) -> Callable[[Bench], None]:
@@ -82,7 +68,7 @@ def steps_of(method: str) -> Callable[[Bench], None]:
     def part(bench: Bench) -> None:
         config = bench.config("cache", run_name=method, **METHODS[method])
         print(f"Steps, {method} (target {STEPS})")
-        ratio = print_medians(run_in_turns(config, BareLoop), "trainer", ("bare", "bare again"))
+        ratio = print_medians(run_in_turns(config, EpsilonLoop), "trainer", ("bare", "bare again"))
         bench.targets.at_least(f"{method}: bare / trainer", ratio, STEPS)
 
     return part

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.side_by_side import Clock, MemoryLoader, Screen
 from benchmarks.targets import Targets
@@ -77,21 +78,36 @@ def print_medians(clock: Clock, name: str, bare: tuple[str, str]) -> float:
     return ratios[0]
 
 
-class Loop(Protocol):
-    """A bare loop."""
+class BareLoop:
+    """A hand-written loop over batches in memory."""
 
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], config: TrainConfig) -> None: ...
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], config: TrainConfig) -> None:
+        self.model = model
+        self.batches = itertools.cycle(batches)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, fused=True)
+        self.max_norm = config.max_grad_norm
+
     def step(self) -> None:
         """One optimizer step."""
+        self.loss(next(self.batches).tensors).backward()
+        if self.max_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.max_norm, foreach=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The mean squared error of a batch."""
+        raise NotImplementedError
 
 
-def run_in_turns(config: TrainConfig, bare: type[Loop]) -> Clock:
+def run_in_turns(config: TrainConfig, bare: type[BareLoop]) -> Clock:
     """The real trainer from start to end; every step of it is followed by one of each bare loop."""
     from modules.training.control_requests import Outcome
     from modules.training.generic_trainer import GenericTrainer
 
     clock = Clock(["trainer", "bare", "bare again"], warm_up=3)
-    others: dict[str, Loop] = {}
+    others: dict[str, BareLoop] = {}
 
     class TimedTrainer(GenericTrainer):
         """The trainer as it is, timed between its steps."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Qwen3ForCausalLM, Qwen3Model
 
-from benchmarks.diffusion_bench import STEPS, Bench, print_medians, run_in_turns, train
+from benchmarks.diffusion_bench import STEPS, BareLoop, Bench, print_medians, run_in_turns, train
 from benchmarks.host_memory import wide_z_image
 from modules.config import TrainConfig
 from modules.data.batch import LENGTH, Batch
@@ -33,54 +32,43 @@ LORA: Mapping[str, object] = {
 }
 
 
-class BareLoop:
-    """A hand-written loop that trains a LoRA on cached latents and encoded captions."""
+class VelocityLoop(BareLoop):
+    """Of a flow-matching transformer, on cached latents and encoded captions."""
 
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], config: TrainConfig) -> None:
-        self.transformer = model.get_submodule("transformer")
-        self.batches = itertools.cycle(batches)
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, fused=True)
-        self.max_norm = config.max_grad_norm
-
-    def step(self) -> None:
-        """One optimizer step."""
-        tensors = next(self.batches).tensors
+    def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """See BareLoop."""
         x_0, noise, sigma = tensors["latents"], tensors["noise"], tensors["sigma"]
         x_t = torch.lerp(x_0, noise, sigma.view(-1, 1, 1, 1))
-        functional.mse_loss(self.velocity(x_t, sigma, tensors), noise - x_0).backward()
-        if self.max_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.max_norm, foreach=True)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        predicted = self.velocity(self.model.get_submodule("transformer"), x_t, sigma, tensors)
+        return functional.mse_loss(predicted, noise - x_0)
 
-    def velocity(self, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+    def velocity(self, transformer: nn.Module, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
         """The prediction of noise - x_0."""
         raise NotImplementedError
 
 
-class ZImageLoop(BareLoop):
+class ZImageLoop(VelocityLoop):
     """Of Z-Image."""
 
-    def velocity(self, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        """See BareLoop."""
+    def velocity(self, transformer: nn.Module, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        """See VelocityLoop."""
         lengths = tensors["prompt.states" + LENGTH].tolist()
         states = [each[:length].to(x_t.dtype) for each, length in zip(tensors["prompt.states"], lengths, strict=True)]
         images = list(x_t.unsqueeze(2).unbind(0))
-        predicted: list[Tensor] = self.transformer(images, 1 - sigma, states, return_dict=False)[0]
+        predicted: list[Tensor] = transformer(images, 1 - sigma, states, return_dict=False)[0]
         return -torch.stack(predicted).squeeze(2)
 
 
-class Flux2Loop(BareLoop):
+class Flux2Loop(VelocityLoop):
     """Of FLUX.2 klein."""
 
-    def velocity(self, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        """See BareLoop."""
+    def velocity(self, transformer: nn.Module, x_t: Tensor, sigma: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        """See VelocityLoop."""
         batch, _, height, width = x_t.shape
         places = torch.cartesian_prod(*(torch.arange(size) for size in (1, height, width, 1)))
         states = tensors["prompt"].to(x_t.dtype)
         words = torch.cartesian_prod(*(torch.arange(size) for size in (1, 1, 1, states.shape[1])))
-        out: Tensor = self.transformer(
+        out: Tensor = transformer(
             hidden_states=x_t.flatten(2).transpose(1, 2),
             encoder_hidden_states=states,
             timestep=sigma,
@@ -139,7 +127,7 @@ def _with_transformer(folder: Path, network: Any) -> Path:
     return folder
 
 
-MODELS: Mapping[str, tuple[Callable[[Path], Path], type[BareLoop]]] = {
+MODELS: Mapping[str, tuple[Callable[[Path], Path], type[VelocityLoop]]] = {
     "z_image": (z_image, ZImageLoop),
     "flux2": (flux2, Flux2Loop),
 }
