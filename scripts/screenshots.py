@@ -107,7 +107,7 @@ def _take_all(given: argparse.Namespace) -> Iterator[Path]:
 
 def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
     """The names of a section's pages, each when it is in sight."""
-    from app.sections import data, monitor
+    from app.sections import data, monitor, tools
 
     section = window.sections[name]
     if name == "data":
@@ -122,6 +122,11 @@ def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
             section.open_page(page)
             _wait(window, lambda page=page: page in section.pages)  # type: ignore[misc]
             _settle(window, 4 * SETTLE_S)
+            yield f"{name}-{page}"
+    elif name == "tools":
+        for page in tools.PAGES:
+            section.open_page(page)
+            _settle(window)
             yield f"{name}-{page}"
     else:
         if name == "model":  # a child process with torch draws the noise levels

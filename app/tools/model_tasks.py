@@ -46,7 +46,12 @@ class ModelTask:
 
 _NUMBERS: Final = {AS_IS: "As in the file", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 _DTYPE: Final = ToolField(
-    "dtype", "Number format", "choice", "Half-size formats: bf16 for current GPUs, fp16 for all.", AS_IS, _NUMBERS
+    "dtype",
+    "Saved precision (dtype)",
+    "choice",
+    "Half-size formats: bf16 for current GPUs, fp16 for all.",
+    AS_IS,
+    _NUMBERS,
 )
 _OUT: Final = ToolField("out", "Result", "save", "Where the result is written.", is_required=True)
 _OVERWRITE: Final = ToolField("overwrite", "Replace an existing file", "switch", "Off: an existing file is kept.", "")
