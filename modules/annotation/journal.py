@@ -16,7 +16,6 @@ from pydantic import Field, field_validator
 from modules.annotation.proposals import BEFORE, JOURNAL, Header, ProposalSet, check_below
 from modules.config import ConfigError
 from modules.files import (
-    PARTIAL,
     FileFault,
     Record,
     decode_json,
@@ -25,6 +24,7 @@ from modules.files import (
     read_bytes,
     read_lines,
     remove_tree,
+    replacing,
     validate_record,
 )
 
@@ -96,9 +96,8 @@ class Journal:
         for entry, data in changes:
             kept = self._before / str(entry.before)
             if data is not None and not kept.exists():
-                partial = kept.with_name(f"{kept.name}.partial")
-                _write_synced(partial, data)
-                os.replace(partial, kept)
+                with replacing(kept) as partial:
+                    _write_synced(partial, data)
             lines.append(json.dumps(entry.model_dump()) + "\n")
         with os.fdopen(open_for_writing(self._file, append=True), "rb+") as file:
             end = file.seek(0, os.SEEK_END)
@@ -125,9 +124,8 @@ class Journal:
             self._file.unlink(missing_ok=True)
             remove_tree(self._before)
             return
-        partial = self._file.with_name(f"{JOURNAL}.partial")
-        _write_synced(partial, "".join(json.dumps(each.model_dump()) + "\n" for each in left).encode("ascii"))
-        os.replace(partial, self._file)
+        with replacing(self._file) as partial:
+            _write_synced(partial, "".join(json.dumps(each.model_dump()) + "\n" for each in left).encode("ascii"))
 
 
 def existing_folder(header: Header) -> Path:
@@ -170,17 +168,13 @@ def write_beside(path: Path, data: bytes, *, mode: int = 0, mtime_ns: int = 0) -
 
     It is not synced: what it replaces is, in the journal.
     """
-    partial = path.with_name(f"{PARTIAL}{os.getpid()}-annotation")
-    try:
+    with replacing(path) as partial:
         with os.fdopen(open_for_writing(partial), "wb") as file:
             file.write(data)
         if mode:
             os.chmod(partial, mode)
         if mtime_ns:
             os.utime(partial, ns=(mtime_ns, mtime_ns))
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def place_of(root: Path, relative: str) -> Path:

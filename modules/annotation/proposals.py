@@ -32,6 +32,7 @@ from modules.files import (
     printable,
     read_json,
     read_lines,
+    replacing,
     validate_record,
 )
 from modules.run.folder.run_lock import file_lock
@@ -214,10 +215,11 @@ class ProposalSet:
 
     def _make(self, header: Header) -> None:
         (self.path / MASKS).mkdir(parents=True, exist_ok=True)
-        partial = self.path / f"{_SET}.partial"
-        with os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as file:
+        with (
+            replacing(self.path / _SET) as partial,
+            os.fdopen(open_for_writing(partial), "w", encoding="utf-8") as file,
+        ):
             json.dump(header.model_dump(), file, indent=1)
-        os.replace(partial, self.path / _SET)
 
     def _cut_torn_line(self) -> None:
         """A program that was killed may have written a part of a line, to which the next one must not be added."""

@@ -16,7 +16,7 @@ from modules.annotators.annotator import Annotator
 from modules.annotators.select import FoundImage, read_image
 from modules.config import TandemError
 from modules.diffusion.base_model_files import LIBRARY_ERRORS, first_line
-from modules.files import FileFault, open_for_writing, printable
+from modules.files import FileFault, open_for_writing, printable, replacing
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,8 @@ def _made(
         return _proposal(image, text=text) if text else _proposal(image, error="the model has found nothing to say")
     name = hashlib.sha256(image.relative.encode("utf-8", "surrogateescape")).hexdigest()[:24] + ".png"
     made = _proposal(image, mask=name)
-    file = proposals.mask_file(made)
-    partial = file.with_name(f"{name}.partial")
-    with os.fdopen(open_for_writing(partial), "wb") as output:
+    with replacing(proposals.mask_file(made)) as partial, os.fdopen(open_for_writing(partial), "wb") as output:
         output.write(png(result))
-    os.replace(partial, file)
     return made
 
 
