@@ -17,10 +17,10 @@ from app.annotate.rows import TITLES, Row
 from app.annotate.status import JobStatus, crashed, proposed, undone, wrote
 from app.background import Background
 from app.child_program import ChildProgram
-from app.runs.status import duration
 from modules import ROOT
 from modules.annotation import Message, Proposal, ProposalSet, Task
 from modules.files import FileFault, decode_json, printable, read_lines, validate_record
+from modules.run.format_duration import format_duration
 from modules.run.format_progress import BYTES, format_progress
 
 SCRIPT: Final = ROOT / "scripts" / "annotate.py"
@@ -235,7 +235,7 @@ class AnnotateJob:
         self._add(message.image, message.text or "", Path(message.mask) if message.mask else None, message.error or "")
         self._done += 1
         seconds = (time.monotonic() - self._began) / self._done * max(0, self._total - self._done)
-        left = f", about {duration(seconds)} left" if self._done >= _SURE and self._done < self._total else ""
+        left = f", about {format_duration(seconds)} left" if self._done >= _SURE and self._done < self._total else ""
         if not self.is_stopping:
             text = f"{self._done:,} of {self._total:,} images{left}"
             self.status = JobStatus(text, fraction=min(1.0, self._done / max(1, self._total)))

@@ -8,10 +8,10 @@ from pathlib import PurePath
 from typing import Final
 
 from app.form.setting_text import display_value, format_value
-from app.runs.status import duration
 from modules.config import Option
 from modules.files import printable
 from modules.run.exit_codes import FINISHED
+from modules.run.format_duration import format_duration
 from modules.run.queue.entries import Entry, Queue
 
 _STATES: Final = {
@@ -70,7 +70,7 @@ def _time(entry: Entry) -> str:
         return f"since {_clock(entry.started)}"
     if entry.state == "waiting":
         return f"added {_clock(entry.added)}"
-    took = "" if entry.started is None or entry.ended is None else f", {duration(entry.ended - entry.started)}"
+    took = "" if entry.started is None or entry.ended is None else f", {format_duration(entry.ended - entry.started)}"
     return f"{_clock(entry.ended)}{took}"
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from app.monitor.run_list import RunSummary
-from app.runs.status import duration
 from app.widgets import theme
 from app.widgets.table import table
+from modules.run.format_duration import format_duration
 
 _DASH: Final = "-"
 _COLUMNS: Final[Mapping[str, tuple[str, int]]] = {
@@ -112,6 +112,6 @@ def _row(summary: RunSummary, folder: str) -> tuple[str, ...]:
         steps,
         _DASH if summary.loss is None else f"{summary.loss:.4g}",
         _DASH if summary.validation_loss is None else f"{summary.validation_loss:.4g}",
-        duration(summary.duration_s) if summary.duration_s else _DASH,
+        format_duration(summary.duration_s) if summary.duration_s else _DASH,
         summary.notes.line,
     )

@@ -14,6 +14,7 @@ from modules.run.endings import ENDINGS, Ending
 from modules.run.folder.failures import read_start_failure
 from modules.run.folder.pidfile import Launcher, find_launcher
 from modules.run.folder.run_lock import is_training
+from modules.run.format_duration import in_words
 from modules.run.format_progress import format_progress
 from modules.run.join.join_line import read_join_line
 from modules.run.view.event_records import Message, Phase, Step
@@ -175,7 +176,7 @@ def _active_status(
     if name == "training":
         silent_s = now - max(phase.time, step.time if step is not None else 0.0)
         if silent_s > _QUIET_S:
-            since = duration(silent_s)
+            since = in_words(silent_s)
             return Status(
                 "quiet",
                 f"Training: no update for {since}",
@@ -229,16 +230,3 @@ def _console_tail(folder: RunFolder) -> str:
             return printable(file.read(_CONSOLE_TAIL_BYTES).decode(errors="replace"), _CONSOLE_TAIL_BYTES, lines=True)
     except (OSError, FileFault):
         return ""
-
-
-def duration(seconds: float) -> str:
-    """ "45 s", "3 min", "2 h 05 min", "4 d 3 h"."""
-    whole = max(0, round(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if whole < 90:
-        return f"{whole} s"
-    if hours < 1:
-        return f"{minutes} min"
-    if days < 1:
-        return f"{hours} h {minutes % 60:02d} min"
-    return f"{days} d {hours % 24} h"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.runs.actions import RunActions
-from app.runs.status import NO_RUN, Status, Tone, duration
+from app.runs.status import NO_RUN, Status, Tone
 from app.shell.run_bar_help import HELP, help_text
 from app.state import AppState
 from app.widgets import theme
@@ -17,6 +17,7 @@ from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.progress_bar import ProgressBar
 from app.windows.error_details import ErrorDetails
 from app.windows.result import SHOW_RESULT
+from modules.run.format_duration import format_duration
 from modules.run.view.event_records import Step
 
 REFRESH_MS: Final = 250
@@ -273,7 +274,7 @@ class RunBar(tk.Frame):
         self._set_metric("loss", None if step is None or step.loss is None else f"{step.loss:.4g}")
         speed = None if step is None or not step.samples_per_s or not status.is_alive else f"{step.samples_per_s:.3g}"
         self._set_metric("speed", speed)
-        left = None if step is None or step.eta_s is None or status.kind != "training" else duration(step.eta_s)
+        left = None if step is None or step.eta_s is None or status.kind != "training" else format_duration(step.eta_s)
         self._set_metric("left", left)
 
     def _set_metric(self, name: str, value: str | None) -> None:

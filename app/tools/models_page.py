@@ -16,6 +16,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Segments, card, frame, text, wrap_within
 from app.widgets.progress_bar import ProgressBar
 from app.widgets.scroll import Scroll
+from modules.run.format_duration import format_duration
 
 POLL_MS: Final = 200
 _INPUTS: Final = ("source", "to", "layout")  # the fields that the suggested name depends on
@@ -127,7 +128,7 @@ class ModelsPage(tk.Frame):
             self.progress.show(None, busy=True)
             seconds, written = int(time.monotonic() - job.started), job.written()
             size = f", {format_bytes(written)} written" if written else ""
-            self._say(f"Working on {job.out.name}: {seconds} s{size}", theme.MUTED)
+            self._say(f"Working on {job.out.name}: {format_duration(seconds)}{size}", theme.MUTED)
             self._poll_job = self.after(POLL_MS, self._poll)
             return
         self._state.model_job = None

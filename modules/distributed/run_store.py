@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from modules.config import TrainingError
 from modules.files import FileFault, decode_json, printable, validate_record
+from modules.run.format_duration import in_words
 from modules.run.join.keys import STORE_SECRET
 
 T = TypeVar("T")
@@ -186,7 +187,7 @@ class _Answering:
         if errors:
             raise errors[0]
         if not answers:
-            raise RuntimeError(f"the store has not answered for {self._limit_s:.0f} s")
+            raise RuntimeError(f"the store has not answered for {in_words(self._limit_s)}")
         return answers[0]
 
 

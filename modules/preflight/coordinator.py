@@ -17,6 +17,7 @@ from modules.distributed.process_group import Group
 from modules.distributed.run_store import parse_value
 from modules.distributed.startup.member import Member
 from modules.files import Record
+from modules.run.format_duration import in_words
 
 _POLL_EVERY_S = 0.005
 _GRACE_S = 5.0
@@ -109,7 +110,7 @@ class Coordinator:
             if waiting:
                 time.sleep(_POLL_EVERY_S)
         for rank in waiting:
-            self.lost[rank] = f"did not answer within {limit_s:.0f} s"
+            self.lost[rank] = f"did not answer within {in_words(limit_s)}"
         return dict(sorted(answers.items()))
 
     def end(self, report: str) -> None:

@@ -14,6 +14,7 @@ from modules.run.folder.commands import clear_commands
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import record_failure, root_cause
 from modules.run.folder.run_folder import RunFolder, not_writable_error
+from modules.run.format_duration import in_words
 from modules.run.hosts.host import Host
 from modules.run.hosts.remote_machines import RemoteMachines, hosts_of_former_run
 from modules.run.join.join_line import write_join_line
@@ -118,7 +119,7 @@ class MachinesStart:
         """Show how the other machines join, and wait for all of them; the plan with their processes."""
         config = self._config
         self._show_join_line(plan, server)
-        waiting = f"Waiting up to {config.startup_timeout_s} s ({server.summary()})."
+        waiting = f"Waiting up to {in_words(config.startup_timeout_s)} ({server.summary()})."
         self._echo(f"{waiting} Ctrl-C ends the wait.")
         self._events.write("joining", message=waiting, missing=server.missing_numbers(), by_hand=self._by_hand)
         self._start_hosts(plan, server)
@@ -167,7 +168,7 @@ class MachinesStart:
 
     def _is_everybody_back(self, server: JoinServer) -> bool:
         """Wait until every machine is ready to start again; whether it is, in time."""
-        self._echo(f"Waiting up to {self._config.startup_timeout_s} s for all machines ({server.summary()}).")
+        self._echo(f"Waiting up to {in_words(self._config.startup_timeout_s)} for all machines ({server.summary()}).")
         try:
             with raise_on_stop_signals():
                 self._remote.allow_restart()

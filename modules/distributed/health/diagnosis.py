@@ -11,6 +11,7 @@ from typing import TypedDict
 from modules.distributed.formatting import format_ranks
 from modules.distributed.health.flight_recorder import Collective
 from modules.files import printable
+from modules.run.format_duration import in_words
 
 # Their sizes must be the same on all ranks; those of other collectives may differ.
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -94,7 +95,7 @@ def find_straggler(snapshots: Mapping[int, RankSnapshot]) -> Diagnosis | None:
     also = f" (like {format_ranks(stuck[1:])})" if len(stuck) > 1 else ""
     message = (
         f"Rank {first.rank} on {first.host} is {first.whereabouts or 'in native code'} and has made no progress for "
-        f"{first.idle_s:.0f} s{also}; {_describe_others(snapshots, without=stuck)}."
+        f"{in_words(first.idle_s)}{also}; {_describe_others(snapshots, without=stuck)}."
     )
     return Diagnosis("hang", first.rank, message)
 
@@ -144,7 +145,7 @@ def describe_wait(rows: Sequence[WaitRow]) -> str:
     longest = max(rows, key=lambda row: row["seconds"])
     others = [f"rank {rank} ({longest['at'].get(str(rank)) or 'location unknown'})" for rank in longest["for"][:3]]
     more = len(longest["for"]) - len(others)
-    text = f"Rank {longest['rank']} has waited {longest['seconds']} s for {', '.join(others)}"
+    text = f"Rank {longest['rank']} has waited {in_words(longest['seconds'])} for {', '.join(others)}"
     return f"{text} and {more} more." if more else f"{text}."
 
 

@@ -13,6 +13,7 @@ from modules.distributed.startup.host_probe import HostProbe
 from modules.distributed.startup.member import Member, ranks_by_host
 from modules.run.folder.error_help import advice_for_kind
 from modules.run.folder.failures import Failure
+from modules.run.format_duration import in_words
 
 # A machine is lost if all its ranks have been silent for so long.
 DEAD_AFTER_S = 20.0
@@ -125,9 +126,13 @@ class HeartbeatMonitor:
         if status in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
             return failure_of(member, "gone", f"{who} exited during the run without reporting an error.")
         if status in _STOPPED and seconds > STOPPED_AFTER_S:
-            return failure_of(member, "stopped", f"{who} is stopped (state T) and has been idle for {seconds:.0f} s.")
+            return failure_of(
+                member, "stopped", f"{who} is stopped (state T) and has been idle for {in_words(seconds)}."
+            )
         if status == psutil.STATUS_DISK_SLEEP and seconds > DEAD_AFTER_S:
-            text = f"{who} has waited for a disk or network drive for {seconds:.0f} s (state D) and cannot be woken."
+            text = (
+                f"{who} has waited for a disk or network drive for {in_words(seconds)} (state D) and cannot be woken."
+            )
             return failure_of(member, "stopped", text)
         return None
 
@@ -135,14 +140,14 @@ class HeartbeatMonitor:
         member = self._everyone[rank]
         there = self._on(member.machine_id)
         if member.machine_id == self._machine:
-            text = f"Rank {rank} on {member.host} sent no heartbeat for {seconds:.0f} s, but its process exists."
+            text = f"Rank {rank} on {member.host} sent no heartbeat for {in_words(seconds)}, but its process exists."
             return failure_of(member, "stopped", text)
         if {each.rank for each in there} <= silent:
             ranks = ranks_by_host(there).replace(f" on {member.host}", "")
-            text = f"Host {member.host} ({ranks}) sent no heartbeat for {seconds:.0f} s"
+            text = f"Host {member.host} ({ranks}) sent no heartbeat for {in_words(seconds)}"
             text += " and cannot be reached." if self._is_unreachable(member.machine_id) else "."
         else:
-            text = f"Rank {rank} on {member.host} sent no heartbeat for {seconds:.0f} s."
+            text = f"Rank {rank} on {member.host} sent no heartbeat for {in_words(seconds)}."
         return failure_of(member, "lost", text)
 
 

@@ -22,6 +22,7 @@ from modules.distributed.startup.joined_hosts import SIGN_EVERY_S, JoinedHosts
 from modules.distributed.startup.member import Member, MissingRanks, disambiguate_hosts, find_missing_ranks
 from modules.files import printable
 from modules.machine import hostname, machine_id
+from modules.run.format_duration import in_words
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import SECRET_ADVICE
 
@@ -140,14 +141,16 @@ class _Deadline:
             if not silent and (has_changed or now >= self._report_at):
                 self._report_at = now + REPORT_EVERY_S
                 left_s = self._deadline - now
-                self._log(f"Waiting for {missing.missing} (at most {left_s:.0f} s more); present: {missing.present}.")
+                self._log(
+                    f"Waiting for {missing.missing} (at most {in_words(left_s)} more); present: {missing.present}."
+                )
         time.sleep(POLL_EVERY_S)
 
 
 def rendezvous_timeout(missing: str, timeout_s: float) -> GroupError:
     """The error at the deadline."""
     return GroupError(
-        f"Not all processes joined within {timeout_s:.0f} s: {missing}.",
+        f"Not all processes joined within {in_words(timeout_s)}: {missing}.",
         "Start the missing ones (every machine with the same master_addr, initial_port and num_nodes), check their "
         "messages, or raise startup_timeout_s.",
     )
@@ -237,8 +240,8 @@ class _SignsOfLife:
             ranks, seconds = found
             host = joined[ranks[0]].host
             raise GroupError(
-                f"Host {host} ({format_ranks(ranks)}) sent no sign of life for {seconds:.0f} s and cannot be reached. "
-                "It had joined, and was cut off before all other ranks had.",
+                f"Host {host} ({format_ranks(ranks)}) sent no sign of life for {in_words(seconds)} and cannot be "
+                "reached. It had joined, and was cut off before all other ranks had.",
                 "Check that it is running and connected; then start the run again on all machines.",
             )
 

@@ -16,6 +16,7 @@ from modules.distributed.run_store import RunStore
 from modules.distributed.startup.loopback import HAS_LIBUV, host_store
 from modules.distributed.startup.rendezvous import REPORT_AFTER_S, GroupError, Log, rendezvous, rendezvous_timeout
 from modules.machine import hostname
+from modules.run.format_duration import in_words
 from modules.run.launch.rank_env import RankEnv
 from modules.run.launch.store_secret import store_secret
 
@@ -72,7 +73,7 @@ def _connect_store(rank_env: RankEnv, hosts_store: bool, deadline: float, timeou
     connecting.join(min(REPORT_AFTER_S, _left(deadline)))
     if connecting.is_alive() and (left_s := _left(deadline)) > 0:
         where = f"{rank_env.master_addr}:{rank_env.master_port}"
-        log(f"Waiting for rank 0: the listener at {where} does not answer like its store ({left_s:.0f} s left).")
+        log(f"Waiting for rank 0: the listener at {where} does not answer like its store ({in_words(left_s)} left).")
         connecting.join(left_s)
     if connecting.is_alive():
         raise _store_error(rank_env, TimeoutError("the program listening there is not rank 0's store"))
@@ -102,7 +103,7 @@ def _wait_until_open(rank_env: RankEnv, timeout_s: float, log: Log) -> None:
             raise rendezvous_timeout(missing, timeout_s)
         if now >= report_at:
             report_at = now + 30.0
-            log(f"Waiting for rank 0 at {where} (at most {deadline - now:.0f} s more): {cause}.")
+            log(f"Waiting for rank 0 at {where} (at most {in_words(deadline - now)} more): {cause}.")
         time.sleep(0.2)
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from modules.config import ConfigError, TrainConfig
 from modules.files import read_text
 from modules.run.folder.run_folder import RunFolder
+from modules.run.format_duration import in_words
 from modules.run.join.channel import Channel, ChannelClosed, WrongToken, authenticate_to_server
 from modules.run.join.join_token import JOIN_TOKEN, check_token
 
@@ -110,7 +111,7 @@ def remove_join_line(folder: RunFolder) -> None:
 
 def connect(join_line: JoinLine, echo: Callable[[str], None]) -> Channel:
     """The channel to machine 0. Raises ConfigError if there is no answer or the token is wrong."""
-    notice = threading.Timer(_NOTICE_AFTER_S, echo, [f"No answer yet; retrying for {join_line.retry_for_s:.0f} s."])
+    notice = threading.Timer(_NOTICE_AFTER_S, echo, [f"No answer yet; retrying for {in_words(join_line.retry_for_s)}."])
     notice.daemon = True
     notice.start()
     try:

@@ -14,6 +14,7 @@ from modules.config import TrainConfig, dump
 from modules.files import printable
 from modules.machine import hostname
 from modules.run.folder.failures import Failure
+from modules.run.format_duration import in_words
 from modules.run.join.channel import ChannelClosed, Message
 from modules.run.join.checks import JoinRejected, check_dataset, check_software, failure_of, process_count
 from modules.run.join.fingerprint import Listing, all_listings, family_identity
@@ -83,7 +84,7 @@ class JoinServer:
 
         if not self._members.wait_until_complete(self._config.num_nodes, within_s, check):
             raise JoinError(
-                f"not every machine joined within {within_s:.0f} s ({self._members.summary()})",
+                f"not every machine joined within {in_words(within_s)} ({self._members.summary()})",
                 f"{if_late}, or raise startup_timeout_s",
             )
         return self._members.counts()

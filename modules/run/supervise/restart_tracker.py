@@ -12,6 +12,7 @@ import psutil
 from modules.machine import hostname
 from modules.run.folder.error_help import advice_for_kind
 from modules.run.folder.failures import Failure
+from modules.run.format_duration import in_words
 from modules.run.supervise.process_tree import ProcessTree, env_var
 
 _RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
@@ -76,7 +77,9 @@ class RestartTracker:
                 rank = str(first_rank)
             seconds = now - self._suspended_since[pid]
             if rank.isdecimal() and seconds > _SUSPENDED_AFTER_S:
-                text = f"The process of rank {rank} ({pid} on {hostname()}) is stopped (state T) for {seconds:.0f} s."
+                text = (
+                    f"The process of rank {rank} ({pid} on {hostname()}) is stopped (state T) for {in_words(seconds)}."
+                )
                 return Failure(int(rank), hostname(), "stopped", text, advice_for_kind("stopped"))
         return None
 
