@@ -47,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"--json: {options.json} cannot be written: {error.strerror or error}.", file=sys.stderr)
         return BAD_CONFIG
     except KeyboardInterrupt:
+        print("Stopped before all was checked.", file=sys.stderr)
         return INTERRUPTED
     show(report, options)
     return report.exit_code

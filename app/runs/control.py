@@ -124,13 +124,12 @@ class RunControl:
         """Request a stop after a backup; return an error message or "".
 
         `is_closing`: the window cannot repeat the request, so a run that has not started training also gets a signal.
-        A run that waits for other machines gets one in any case, because it reads no commands.
         """
         self._stop_wanted = True
-        if (is_closing or self.join_prompt is not None) and not self.has_started:
-            request_graceful_stop(self._launcher)
         try:
             request_command(self.folder, "stop")
+            if is_closing and not self.has_started:
+                request_graceful_stop(self._launcher)
         except OSError as error:
             if not request_graceful_stop(self._launcher):
                 self._stop_wanted = False

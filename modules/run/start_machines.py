@@ -10,7 +10,7 @@ from modules.config import TandemError, TrainConfig
 from modules.machine import PortReservations
 from modules.run.console import show_secret
 from modules.run.exit_codes import FAILED, INTERRUPTED
-from modules.run.folder.commands import clear_commands
+from modules.run.folder.commands import clear_commands, is_stopped_by_user, stop_reason
 from modules.run.folder.events import EventLog
 from modules.run.folder.failures import record_failure, root_cause
 from modules.run.folder.run_folder import RunFolder, not_writable_error
@@ -24,7 +24,7 @@ from modules.run.join.server import JoinServer
 from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.launch.plan import LaunchPlan
 from modules.run.launch.restarts import resume_since
-from modules.run.supervise.outcome import outcome_message
+from modules.run.supervise.outcome import CODE_OF_STOP, outcome_message
 from modules.run.supervise.supervisor import Supervisor, any_failure
 
 # Other machines take a while to notice a killed process; a failed run must end within 30 s overall.
@@ -181,14 +181,18 @@ class MachinesStart:
     def _check_while_waiting(self) -> None:
         """A request to stop may be a file, which nobody else reads before the start and between two."""
         self._remote.check()
-        if (self._folder.commands_dir / "stop").exists():
-            raise StopRequested(INTERRUPTED)
+        if (reason := stop_reason(self._folder)) is not None:
+            raise StopRequested(CODE_OF_STOP.get(reason, INTERRUPTED))
 
     def _stopped(self, server: JoinServer, stop: StopRequested) -> int:
         self._echo(f"Stopped while waiting for machines ({server.summary()}).")
         server.close("it was stopped while waiting for machines")
-        self._record_end("interrupted", stop.exit_code)
-        return stop.exit_code
+        # the window sends a signal as well, to a run that may not read its request
+        is_by_user = is_stopped_by_user(self._folder)
+        code = INTERRUPTED if is_by_user else stop.exit_code
+        reasons = {code: reason for reason, code in CODE_OF_STOP.items()}
+        self._record_end("stopped" if is_by_user else reasons[code], code)
+        return code
 
     def _how_it_ended(self) -> str:
         """What the other machines are told at the end; empty without a failure."""

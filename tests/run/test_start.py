@@ -56,4 +56,4 @@ def test_two_runs_in_one_second_take_different_ports(tmp_path: Path, images: Pat
         request_command(start.folder, "stop")
         start.join(30)
         assert start.code == 130
-        assert list(read_events(start.folder.events_file))[-1]["reason"] == "interrupted"
+        assert list(read_events(start.folder.events_file))[-1]["reason"] == "stopped"

@@ -94,6 +94,16 @@ def request_command(folder: RunFolder, name: str, reason: str = "") -> None:
     temporary.replace(folder.commands_dir / name)
 
 
+def stop_reason(folder: RunFolder) -> str | None:
+    """The reason of a pending stop, which may be empty; None without one."""
+    return Commands(folder, ("stop",)).pending().get("stop")
+
+
+def is_stopped_by_user(folder: RunFolder) -> bool:
+    """Whether a pending stop comes from a person, not from a signal."""
+    return stop_reason(folder) not in {None, STOP_INTERRUPTED, STOP_TERMINATED, STOP_PAUSED}
+
+
 def clear_commands(folder: RunFolder) -> None:
     """Delete commands left over from an earlier start. Raises OSError if the folder is a link or read-only."""
     _check_no_link(folder.commands_dir)

@@ -12,7 +12,13 @@ from types import FrameType
 from typing import Final
 
 from modules.run.console import warn
-from modules.run.folder.commands import STOP_INTERRUPTED, STOP_PAUSED, STOP_TERMINATED, request_command
+from modules.run.folder.commands import (
+    STOP_INTERRUPTED,
+    STOP_PAUSED,
+    STOP_TERMINATED,
+    is_stopped_by_user,
+    request_command,
+)
 from modules.run.folder.run_folder import RunFolder
 from modules.run.launch.plan import TORCHRUN
 from modules.run.supervise.process_tree import ProcessTree, signal_children
@@ -99,7 +105,8 @@ class StopRequests:
         else:
             warn("Stopping after a backup; press Ctrl-C again to stop at once.")
         try:
-            request_command(self._folder, "stop", self.stop_reason)
+            if not is_stopped_by_user(self._folder):  # who closes the window sends both
+                request_command(self._folder, "stop", self.stop_reason)
             is_delivered = self._has_first_rank
         except OSError:
             is_delivered = False

@@ -18,10 +18,12 @@ import pytest
 
 from modules.config import ConfigError
 from modules.run import RunFolder, read_events, request_command
+from modules.run.folder.commands import is_stopped_by_user
 from modules.run.launch.plan import TORCHRUN
 from modules.run.supervise.grace_periods import GracePeriods
 from modules.run.supervise.process_tree import ProcessTree
 from modules.run.supervise.restart_tracker import RestartTracker
+from modules.run.supervise.stop_requests import StopRequests
 from modules.run.supervise.supervisor import Supervisor, any_failure
 from tests.ports import free_port
 
@@ -240,6 +242,17 @@ def test_one_signal_stops_after_a_backup(
     assert "Stopping after a backup" in message
     assert "Training stopped" not in message
     assert last_finished(folder)["reason"] == reason
+
+
+def test_a_signal_does_not_replace_a_persons_stop(folder: RunFolder) -> None:
+    """The window sends both when it is closed; the run ends as stopped, not as terminated by somebody."""
+    request_command(folder, "stop")
+    requests = StopRequests(folder, ProcessTree(), [], has_first_rank=True)
+    with requests.handlers_installed(), subprocess.Popen([sys.executable, "-c", ""]) as child:
+        signal.raise_signal(signal.SIGTERM)
+        requests.handle(child)
+    assert requests.stop_reason == "terminated"
+    assert is_stopped_by_user(folder)
 
 
 def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder: RunFolder) -> None:
