@@ -16,16 +16,31 @@ from torch import Tensor, nn
 from modules.config import ConfigError
 from modules.diffusion import base_model_files
 from modules.diffusion.base_model_files import DAMAGED, first_line
+from modules.diffusion.fitting_weights import require_fitting, require_loaded
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.files import FileFault, read_json
 
 
 def load_network(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
-    """A network in `dtype`, from its safetensors. Raises ConfigError if it is damaged."""
+    """A network in `dtype`, from its safetensors. Raises ConfigError if it is damaged, or does not fit its config."""
     files = base_model_files.weight_files(folder, name)
-    argument = "torch_dtype" if issubclass(kind, ModelMixin) else "dtype"
-    variant = base_model_files.variant_of(files)
-    return load_part(folder, name, kind, use_safetensors=True, variant=variant, **{argument: dtype})
+    of_diffusers = issubclass(kind, ModelMixin)
+    arguments = {
+        ("torch_dtype" if of_diffusers else "dtype"): dtype,
+        "use_safetensors": True,
+        "variant": base_model_files.variant_of(files),
+        "output_loading_info": True,
+    }
+    if not of_diffusers:  # whose error says nothing of the tensor, while the info has it
+        arguments["ignore_mismatched_sizes"] = True
+    try:
+        network, info = load_part(folder, name, kind, **arguments)
+    except ConfigError:
+        if of_diffusers and (described := _without_weights(folder, name, kind)) is not None:
+            require_fitting(folder, name, described)
+        raise
+    require_loaded(folder, name, info)
+    return network
 
 
 def load_part(folder: Path, name: str, kind: Any, **arguments: object) -> Any:
@@ -37,6 +52,16 @@ def load_part(folder: Path, name: str, kind: Any, **arguments: object) -> Any:
         raise ConfigError(
             f"base_model: {name} of the model in {str(folder)!r} cannot be loaded: {first_line(error)}", DAMAGED
         ) from error
+
+
+def _without_weights(folder: Path, name: str, kind: Any) -> nn.Module | None:
+    """A network of diffusers on the meta device; None if its config describes none."""
+    try:
+        with quiet_libraries(), torch.device("meta"):
+            built: nn.Module = kind.from_config(kind.load_config(folder, subfolder=name, local_files_only=True))
+            return built
+    except base_model_files.LIBRARY_ERRORS:
+        return None
 
 
 def scheduler_config(folder: Path, option: str) -> dict[str, Any]:

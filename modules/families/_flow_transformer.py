@@ -15,6 +15,7 @@ from modules.config import ConfigError, TrainConfig
 from modules.data.batch import LENGTH, Batch, Example
 from modules.diffusion.component_files import weights_fingerprint
 from modules.diffusion.dtypes import HALF_DTYPES
+from modules.diffusion.fitting_weights import require_fitting
 from modules.diffusion.flow_matching import SigmaShift, sample_sigma
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import (
@@ -126,6 +127,8 @@ class FlowTransformer(FlowEstimates):
             )
         if base.transformer is not None and model is not None:
             check_transformer_file(base.transformer, model.transformer, base.label)
+        elif model is not None and (folder := base.folder()) is not None:
+            require_fitting(folder, "transformer", model.transformer)
         return base_notes(base)
 
     @classmethod

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from modules.config import TrainConfig
 from modules.data.batch import Batch, Example
 from modules.diffusion import noise, placeholder_tokens, samplers
+from modules.diffusion.base_model_files import find_base_model
 from modules.diffusion.caption_cache import encode_captions, stack_captions
 from modules.diffusion.component_files import copy_with_weights, weights_fingerprint
 from modules.diffusion.components import Components, load_components, required_hub_model, save_pipeline
 from modules.diffusion.diffusion_model import DiffusionModel
 from modules.diffusion.dtypes import HALF_DTYPES
+from modules.diffusion.fitting_weights import require_fitting
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.latents import Latents, encode_images, pad_batch
 from modules.diffusion.objectives import Ddpm, DenoisingLoss
@@ -100,6 +102,11 @@ class LatentDiffusion(LatentEstimates):
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, DiffusionOptions)
         check_family(config, cls.spec.class_names)
+        base = find_base_model(config.base_model, cls.spec.class_names, cls.spec.components)
+        folder = base.cached_folder() if isinstance(base, HubModel) else base
+        model: Any = cls.meta_model(config) if folder is not None and folder.is_dir() else None
+        if folder is not None and model is not None:
+            require_fitting(folder, "unet", model.unet)
         note = schedule_note(config.base_model, options, cls.spec)
         return [note] if note else []
 

@@ -40,11 +40,18 @@ def scheduler(text: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "scheduler" / "scheduler_config.json").write_text(text)
 
 
-def of_another_shape(folder: Path) -> None:
-    file = folder / "unet" / "diffusion_pytorch_model.safetensors"
-    save_file({name: tensor for name, tensor in load_file(file).items() if "conv_in" not in name}, file)
-    config = folder / "vae" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"latent_channels": 5}), "utf-8")
+def changed(part: str, change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (file,) = (folder / part).glob("*.safetensors")
+        tensors = load_file(file)
+        change(tensors)
+        save_file(tensors, file, metadata={"format": "pt"})
+
+    return damage
+
+
+def wider(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
+    return lambda tensors: tensors.update({name: torch.zeros(len(tensors[name]) + 1, *tensors[name].shape[1:])})
 
 
 def sparse(folder: Path) -> Path:
@@ -72,7 +79,22 @@ def sparse(folder: Path) -> Path:
         (scheduler('{"_class_name": "DDIMScheduler", "num_train_timesteps": "x"}'), "cannot be used"),
         (cut_off, "is damaged or truncated"),
         (pickled, "is a pickled file.*convert"),
-        (of_another_shape, "cannot be loaded"),
+        (
+            changed("unet", wider("conv_in.bias")),
+            r"safetensors': 'conv_in.bias' has .*\[9\], but unet/config.json .*\[8\]",
+        ),
+        (changed("unet", lambda t: t.pop("conv_in.bias")), "has no 'conv_in.bias', which unet/config.json requires"),
+        (
+            changed("unet", lambda t: t.update({"up_blocks.9.resnets.0.conv1.bias": torch.zeros(1)})),
+            "has 'up_blocks.9.resnets.0.conv1.bias', a layer of a block that config.json does not",
+        ),
+        (changed("vae", wider("encoder.conv_in.bias")), "'encoder.conv_in.bias' has .* but vae/config.json describes"),
+        (changed("vae", lambda t: t.pop("encoder.conv_in.bias")), "has no 'encoder.conv_in.bias'"),
+        (changed("text_encoder", lambda t: t.pop(min(t))), "has no '.*', which text_encoder/config.json requires"),
+        (
+            changed("text_encoder", lambda t: wider(next(n for n in t if "fc1.bias" in n))(t)),
+            "fc1.bias' has .* but text_encoder/config.json describes",
+        ),
     ],
 )
 def test_incomplete_model_folder(

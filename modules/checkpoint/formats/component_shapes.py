@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from modules.checkpoint.formats.diffusers_folder import DiffusersFolder
+from modules.checkpoint.formats.diffusers_folder import ComponentWeights, DiffusersFolder
 from modules.checkpoint.formats.folder_copy import WHOLE_LAYOUT
 from modules.config import ConfigError
 from modules.diffusion.base_model_files import LIBRARY_ERRORS, check_layer_counts, first_line
+from modules.diffusion.fitting_weights import ANOTHER_MODEL
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.transformer_files.names import transformer_layout
+
+_OLDER_ATTENTION: Final = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
 
 
 def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[int, ...]]:
@@ -28,21 +30,34 @@ def expected_shapes(component: str, layout: DiffusersFolder) -> dict[str, tuple[
             WHOLE_LAYOUT,
         ) from error
     names = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    if not component.startswith("text_encoder"):
-        return names
-    # With the prefix that every version of transformers accepts.
-    return {
-        name if name.startswith(("text_model.", "text_projection.")) else f"text_model.{name}": shape
-        for name, shape in names.items()
-    }
+    return {_present_name(component, name): shape for name, shape in names.items()}
 
 
-def require_all_tensors(component: str, names: Iterable[str], model: DiffusersFolder) -> None:
-    """Raises ConfigError if one of the component's tensors is not among the `names` of those in its files."""
-    if missing := sorted(expected_shapes(component, model).keys() - set(names)):
-        raise ConfigError(
-            f"{str(model.folder)!r}: {component} has no {missing[0]!r}, which its config.json requires.", WHOLE_LAYOUT
-        )
+def require_fitting_weights(component: str, weights: ComponentWeights, model: DiffusersFolder) -> None:
+    """Raises ConfigError if a tensor of the component is missing in its files, or not of the shape that its config
+    requires."""
+    expected = expected_shapes(component, model)
+    names = {_present_name(component, name): name for name in weights.names}
+    for name, shape in expected.items():
+        if name not in names:
+            raise ConfigError(
+                f"{str(model.folder)!r}: {component} has no {name!r}, which its config.json requires.", WHOLE_LAYOUT
+            )
+        if weights.shape(names[name]) != shape:
+            raise ConfigError(
+                f"{str(weights.file(names[name]))!r}: {names[name]!r} has the shape "
+                f"{[*weights.shape(names[name])]}, but {component}/config.json describes one of the shape {[*shape]}.",
+                ANOTHER_MODEL,
+            )
+
+
+def _present_name(component: str, name: str) -> str:
+    """As in `expected_shapes`: text encoders with the prefix that every version of transformers accepts, the attention
+    of autoencoders as diffusers names it today."""
+    if component == "vae":
+        return next((name.replace(old, new) for old, new in _OLDER_ATTENTION.items() if old in name), name)
+    has_prefix = not component.startswith("text_encoder") or name.startswith(("text_model.", "text_projection."))
+    return name if has_prefix else f"text_model.{name}"
 
 
 def _module(component: str, config: dict[str, Any]) -> torch.nn.Module:

@@ -75,6 +75,10 @@ class ComponentWeights:
         """The names of all tensors."""
         return list(self._file_of)
 
+    def file(self, name: str) -> Path:
+        """The file that has a tensor."""
+        return self._file_of[name].path
+
     def read(self, name: str) -> Tensor:
         """Read one tensor, as it is stored."""
         return self._file_of[name].read(name)

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from modules.checkpoint.formats.component_shapes import expected_shapes, require_all_tensors
+from modules.checkpoint.formats.component_shapes import expected_shapes, require_fitting_weights
 from modules.checkpoint.formats.diffusers_folder import (
     ComponentWeights,
     DiffusersFolder,
@@ -195,8 +195,7 @@ def _to_original(
                 f"{model.pipeline}.",
                 "Use the diffusers folder.",
             )
-    if component in ("transformer", "unet"):
-        require_all_tensors(component, source.names, model)
+    require_fitting_weights(component, source, model)
     tensors = {}
     for original_name, pieces in sources.items():
         pieces.sort(key=lambda piece: piece[0].part or 0)

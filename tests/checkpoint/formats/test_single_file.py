@@ -164,6 +164,22 @@ def test_tensor_without_an_original_name_is_reported(sd: Path, tmp_path: Path) -
         write_single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
 
 
+@pytest.mark.parametrize(("component", "name"), [("unet", "conv_in.bias"), ("vae", "decoder.conv_in.bias")])
+def test_weights_that_do_not_fit_their_config_are_named(sd: Path, tmp_path: Path, component: str, name: str) -> None:
+    folder = shutil.copytree(sd, tmp_path / "model")
+    file = folder / component / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    if component == "vae":  # as in the files of Stable Diffusion 1.5
+        tensors = {each.replace(".to_q.", ".query."): tensor for each, tensor in tensors.items()}
+    count = len(tensors.pop(name))
+    save_file(tensors, file)
+    with pytest.raises(ConfigError, match=f"{component} has no '{name}', which its config.json requires"):
+        write_single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
+    save_file({**tensors, name: torch.zeros(count + 1)}, file)
+    with pytest.raises(ConfigError, match=rf"'{name}' has the shape \[{count + 1}\], but .* the shape \[{count}\]"):
+        write_single_file(folder, tmp_path / "x.safetensors", torch.float32, {})
+
+
 def test_file_with_other_shapes_is_rejected(sd: Path, sdxl: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     write_single_file(sd, file, torch.float32, {})

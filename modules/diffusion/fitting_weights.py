@@ -1,0 +1,92 @@
+"""Whether the weights of a component in a model folder are those that its config.json describes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from torch import nn
+
+from modules.config import ConfigError
+from modules.diffusion.base_model_files import read_shapes, weight_files
+
+ANOTHER_MODEL: Final = (
+    "Copy or download the model folder again; its config.json and its weights have to be of the same model."
+)
+TRAINED: Final = ("transformer", "unet")
+_NUMBER: Final = re.compile(r"\.\d+\.")
+# Of language models that are used as text encoders: the head that predicts tokens, and what sees images. Files from
+# which they were removed are as good.
+_NOT_USED: Final = ("lm_head.", "visual.", "vision_tower.", "multi_modal_projector.")
+
+
+def require_fitting(folder: Path, component: str, network: nn.Module, option: str = "base_model") -> None:
+    """Compare the headers of the component's files with `network`, of diffusers and built by its config.json, also on
+    the meta device.
+
+    Raises ConfigError for another shape or a missing tensor. Files with other names are those of an older version of
+    the class, which renames tensors when it loads them: of these only tensors of the same name are compared.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    files = weight_files(folder, component, option)
+    stored = read_shapes(files)
+    require_shapes(f"{option}: ", files, stored, shapes)
+    if stored.keys() <= shapes.keys() and (missing := sorted(shapes.keys() - stored.keys())):
+        raise _missing(f"{option}: ", files, missing)
+
+
+def require_shapes(
+    prefix: str, files: Sequence[Path], stored: Mapping[str, Iterable[int]], shapes: Mapping[str, Iterable[int]]
+) -> None:
+    """Raises ConfigError, which begins with `prefix`, if a tensor of `stored` has not the shape that `shapes` gives
+    it; tensors without one are ignored."""
+    for name, shape in stored.items():
+        if name in shapes and [*shape] != [*shapes[name]]:
+            raise _misshapen(prefix, files, name, shape, shapes[name])
+
+
+def require_loaded(folder: Path, component: str, info: Mapping[str, Any]) -> None:
+    """Raises ConfigError if `from_pretrained` had to invent weights; `info` is its `output_loading_info`."""
+    files = weight_files(folder, component)
+    for name, stored, wanted in info["mismatched_keys"]:
+        raise _misshapen("base_model: ", files, name, stored, wanted)
+    missing = sorted(name for name in info["missing_keys"] if not any(part in f"{name}." for part in _NOT_USED))
+    if missing:
+        raise _missing("base_model: ", files, missing)
+    if component in TRAINED and (surplus := _of_more_blocks(read_shapes(files), info["unexpected_keys"])):
+        raise ConfigError(
+            f"base_model: {str(files[0].parent)!r} has {surplus!r}, a layer of a block that config.json does not "
+            "describe.",
+            ANOTHER_MODEL,
+        )
+
+
+def _of_more_blocks(names: Collection[str], unexpected: Iterable[str]) -> str:
+    """One of the `unexpected` tensors, which were not loaded, that is named as loaded ones of other blocks are; or
+    an empty string. There are harmless ones of other names."""
+    left = set(unexpected)
+    loaded = {_NUMBER.sub(".*.", name) for name in names if name not in left}
+    return next((name for name in sorted(left) if _NUMBER.search(name) and _NUMBER.sub(".*.", name) in loaded), "")
+
+
+def _misshapen(
+    prefix: str, files: Sequence[Path], name: str, stored: Iterable[int], wanted: Iterable[int]
+) -> ConfigError:
+    own = next((file for file in files if name in read_shapes([file])), files[0])
+    return ConfigError(
+        f"{prefix}{str(own)!r}: {name!r} has the shape {[*stored]}, but {own.parent.name}/config.json describes one of "
+        f"the shape {[*wanted]}.",
+        ANOTHER_MODEL,
+    )
+
+
+def _missing(prefix: str, files: Sequence[Path], names: Sequence[str]) -> ConfigError:
+    more = f" and {len(names) - 1} other tensors" if len(names) > 1 else ""
+    place = repr(str(files[0])) if len(files) == 1 else f"the files in {str(files[0].parent)!r}"
+    have = "has" if len(files) == 1 else "have"
+    return ConfigError(
+        f"{prefix}{place} {have} no {names[0]!r}{more}, which {files[0].parent.name}/config.json requires.",
+        ANOTHER_MODEL,
+    )
