@@ -9,7 +9,7 @@ from app.form.field import CONTROL_WIDTH, ControlField, Field
 from app.form.setting_text import choice_details
 from app.form.text_fields import NARROWEST, TextField
 from app.widgets.buttons import Button, Menu, PopupMenu, Switch, popup_menu
-from modules.config import TARGET_PRESETS
+from modules.config import TARGET_PRESETS, UNET_PRESETS
 
 
 class SuggestionField(TextField):
@@ -51,7 +51,10 @@ class TargetsField(SuggestionField):
     """The layers that a LoRA adapts: one of the presets, or patterns."""
 
     def suggestions(self) -> tuple[str, ...]:
-        return TARGET_PRESETS
+        family = self.state.family.declaration
+        if family is None or not family.parts or "unet" in family.parts:
+            return TARGET_PRESETS
+        return tuple(preset for preset in TARGET_PRESETS if preset not in UNET_PRESETS)
 
 
 class MenuField(ControlField):

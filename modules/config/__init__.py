@@ -10,7 +10,7 @@ from modules.config.io.override import override
 from modules.config.io.presets import load_preset, preset_names, resolve_config, save_preset
 from modules.config.options import Option, find_option, is_active, options
 from modules.config.section import Section, setting
-from modules.config.sections.adapters import TARGET_PRESETS, target_patterns, unknown_submodules
+from modules.config.sections.adapters import TARGET_PRESETS, UNET_PRESETS, target_patterns, unknown_submodules
 from modules.config.sections.concept import Concept
 from modules.config.sections.data import unsupported_resolution
 from modules.config.sections.optimizer import parse_learning_rate_factors
@@ -22,6 +22,7 @@ from modules.config.train_config import SECTIONS, TrainConfig
 __all__ = [
     "SECTIONS",
     "TARGET_PRESETS",
+    "UNET_PRESETS",
     "Change",
     "Concept",
     "ConfigError",

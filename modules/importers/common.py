@@ -18,6 +18,9 @@ IMAGES_ONLY = "Tandem trains on images"
 LORA = "Tandem's LoRA has no such setting"
 LORA_INSTEAD = "Tandem trains a plain LoRA instead"
 NO_DROPOUT = "Tandem has dropout of plain LoRA only"
+MERGE_FIRST = (
+    "merge it into the base model first: scripts/convert.py BASE OUTPUT --merge ADAPTER, and set base_model to OUTPUT"
+)
 MASKS = "put each mask next to its image: cat.jpg has cat-masklabel.png"
 METADATA = "set model_title, model_author and model_license"
 MONITOR = "Tandem logs to TensorBoard and shows the run in its Monitor"

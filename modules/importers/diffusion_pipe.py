@@ -51,6 +51,11 @@ LONG_CAPTIONS = (
     "captions of more than 75 tokens are encoded in as many chunks as they have; Tandem cuts them off there, unless "
     "family_options.long_prompts is chunk"
 )
+# docs/supported_models.md: Z-Image, FLUX.2 and Krea 2 have the first, the others the second.
+TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
+FROZEN_DTYPES: Mapping[str, object] = {"model.diffusion_model_dtype": None, "model.transformer_dtype": None}
+_NO_LAYOUT = "of Chroma's own components: set family_options.layout, or leave it empty for the hub's"
+_COMPONENTS = "text encoders and autoencoder come from family_options.layout, a diffusers folder or a name on the hub"
 OPTIMIZER_KEYS = (
     "betas", "weight_decay", "eps", "momentum", "d0", "d_coef", "decouple", "use_bias_correction", "scale_parameter",
     "relative_step", "warmup_init", "clip_threshold", "decay_rate",
@@ -62,6 +67,23 @@ def _family(value: object) -> object:
     if name == "sdxl":
         return ChangedValue("stable_diffusion_xl", LONG_CAPTIONS)
     return flow_family(name) or ChangedValue(name.replace("-", "_") or "unknown", common.NO_FAMILY)
+
+
+def _base_model(values: Values) -> list[Assignment]:
+    """A checkpoint, a diffusers folder, or for most flow-matching models a transformer's file, whose other components
+    such a folder has. Chroma's are those of FLUX.1 there, in which Tandem's Chroma cannot look for them."""
+    checkpoint, folder = (values[f"model.{name}"] for name in ("checkpoint_path", "diffusers_path"))
+    key = next((key for key in TRANSFORMER_FILES if values[key] is not None), "")
+    kind = flow_family(values["model.type"])
+    if not key or kind is None:
+        keys = ("model.checkpoint_path" if folder is None else "model.diffusers_path",)
+        base = checkpoint if folder is None else folder
+        return [] if base is None else [Assignment("base_model", model_path(base), keys=keys)]
+    found = [Assignment("base_model", model_path(values[key]), keys=(key,))]
+    if folder is not None:
+        target, why = ("", _NO_LAYOUT) if kind == "chroma" else ("flow_options.layout", "")
+        found.append(Assignment(target, model_path(folder) if target else None, why, ("model.diffusers_path",)))
+    return found
 
 
 def _method(values: Values) -> list[Assignment]:
@@ -136,8 +158,8 @@ def _checkpointing(value: object) -> object:
 
 
 def _base_weights(values: Values) -> str | None:
-    """models/base.py and utils/common.py: transformer_dtype is that of the frozen base."""
-    name = str(values["model.transformer_dtype"] or "").lower()
+    """models/base.py and utils/common.py: transformer_dtype (or diffusion_model_dtype) is that of the frozen base."""
+    name = next((str(values[key]).lower() for key in FROZEN_DTYPES if values[key]), "")
     if not name or name == str(values["model.dtype"] or "").lower():
         return None
     if not values["adapter.type"]:
@@ -159,8 +181,11 @@ TABLE = Table(
             "diffusion-pipe's alpha is the rank, and its LoRA is on all linear layers of blocks and text encoders",
         ),
         Rule("model.type", "family", None, _family, optional=True),
-        Rule("model.checkpoint_path", "base_model", None, model_path, optional=True),
-        Rule("model.diffusers_path", "base_model", None, model_path, optional=True),
+        CombinedRule(
+            {"model.checkpoint_path": None, "model.diffusers_path": None, **TRANSFORMER_FILES},
+            "base_model, family_options.layout", _base_model, "a transformer's file has its other components in layout",
+            {"model.type": None},
+        ),
         Rule("model.dtype", "precision", None, _PRECISION, optional=True),
         CombinedRule(
             dict.fromkeys(SUBMODULE_RATES.values()), "parts", _submodules,
@@ -195,7 +220,7 @@ TABLE = Table(
         Rule("lr_scheduler", "scheduler", "constant", _SCHEDULES),
         Rule("activation_checkpointing", "gradient_checkpointing", False, _checkpointing),
         base_weights_rule(
-            {"model.transformer_dtype": None}, _base_weights, {"model.dtype": None, "adapter.type": None}, ONE_SCALE
+            FROZEN_DTYPES, _base_weights, {"model.dtype": None, "adapter.type": None}, ONE_SCALE
         ),
         fused_rule("optimizer.gradient_release"),
         Rule("compile", "compile", False, boolean, optional=True),
@@ -227,11 +252,14 @@ TABLE = Table(
         Unsupported("monitoring.*", common.MONITOR),
         Unsupported("adapter.dtype", "adapters are always trained in fp32"),
         Unsupported("adapter.*", common.LORA),
+        Unsupported("model.merge_adapters", common.MERGE_FIRST),
+        Unsupported("model.vae model.vae_path model.text_encoder* model.llm_path", _COMPONENTS),
         Unsupported(
             "model.*_path",
             "Tandem loads a diffusers folder, one .safetensors file, or a name on the hub: set base_model",
         ),
-        Unsupported("model.*", "for a model family that Tandem does not have"),
+        Unsupported("model.lumina_shift", "set family_options.timestep_shift", default=False),
+        Unsupported("model.*", "Tandem has no such setting of a model"),
         Unsupported("optimizer.*", "the optimizer has no such setting here"),
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from modules.config import UNET_PRESETS
 from modules.config.known_models import known_model
 from modules.importers.memory import ENCODERS, QUANTIZED, swap_rule, swapped_blocks
 from modules.importers.readers import boolean, number
@@ -41,6 +42,7 @@ FLOW_FAMILIES: Final = frozenset(_NAMES)
 _BY_NAME: Final = {name: family for family, names in _NAMES.items() for name in names}
 _SHARED_OPTIONS: Final = ("loss", "huber_delta", "offload_frozen", "vae_tiling", "latents")
 _GUIDED: Final = ("flux", "qwen_image", "flux2")
+_OF_UNET: Final = re.compile(r"unet|text_encoder")
 _OWN: Final = "family_options."
 _PATH: Final = "flow_options."  # where rules put what counts only if the family turns out to be one of these
 
@@ -70,8 +72,8 @@ def fit_to_family(translation: Translation) -> None:
     _take_flow_options(translation)
     _fit_parts(translation)
     _fit_targets(translation)
-    if data.get("lora_layouts", "diffusers") != "diffusers":
-        translation.withdraw("lora_layouts", f"a LoRA of {family} has the names of diffusers, which ComfyUI reads")
+    if data.get("block_offload") and data.get("method") == "lora" and data.get("compile"):
+        translation.withdraw("compile", "blocks that are kept in host memory (block_offload) cannot be compiled")
 
 
 def _take_flow_options(translation: Translation) -> None:
@@ -136,10 +138,10 @@ def _take_encoder_weights(translation: Translation, target: str, part: dict[str,
 
 
 def _fit_targets(translation: Translation) -> None:
+    """Trainers that adapt all of a UNet's blocks adapt all of a transformer's."""
     targets = translation.data.get("lora_targets")
-    if targets in (None, "all_linear", "attention", "attention_mlp", "all"):
-        return
-    translation.change("lora_targets", "all_linear", "patterns for a UNet; of the transformer, all linear layers")
+    if isinstance(targets, str) and (targets in UNET_PRESETS or _OF_UNET.search(targets)):
+        translation.change("lora_targets", "blocks", "of the transformer, all linear layers of its blocks")
 
 
 def timestep_rule(
@@ -218,7 +220,8 @@ KOHYA_RULES: Final = (
 
 def _ai_toolkit(values: Values) -> list[Assignment]:
     name = str(values["train.timestep_type"] or "sigmoid").lower()
-    known = {"sigmoid": "logit_normal", "linear": "uniform", "shift": "uniform", "flux_shift": "uniform"}
+    shifted = dict.fromkeys(("shift", "flux_shift", "lumina2_shift"), "uniform")
+    known = {"sigmoid": "logit_normal", "linear": "uniform", **shifted}
     if name not in known:
         raise UnsupportedValueError("set family_options.timestep_distribution and family_options.loss_weighting")
     found = [distribution(known[name], "train.timestep_type")]
@@ -226,7 +229,9 @@ def _ai_toolkit(values: Values) -> list[Assignment]:
 
 
 AI_TOOLKIT_RULES: Final = (
-    timestep_rule({"train.timestep_type": "sigmoid"}, _ai_toolkit, "shift and flux_shift are the model's own shift"),
+    timestep_rule(
+        {"train.timestep_type": "sigmoid"}, _ai_toolkit, "shift, flux_shift and lumina2_shift are the model's own shift"
+    ),
 )
 
 

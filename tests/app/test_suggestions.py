@@ -29,6 +29,10 @@ def test_lora_presets_are_offered(driver: Driver) -> None:
     driver.set("lora_conv_rank", "8")
     assert driver.draft.config is not None
     assert driver.draft.config.lora_conv_rank == 8
+    driver.set("family", "flux")
+    family = driver.window.state_.family
+    driver.wait(lambda: family.name == "flux" and family.declaration is not None, "the family")
+    assert menu_of(field) == ["attention", "attention_mlp", "blocks", "all_linear", "all"], "no UNet"
 
 
 def test_families_are_offered(driver: Driver) -> None:

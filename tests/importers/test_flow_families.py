@@ -78,11 +78,27 @@ def imported(folder: Path, name: str, text: str) -> TrainConfig:
 def test_kohya_flux(tmp_path: Path) -> None:
     config = imported(tmp_path, "flux.toml", KOHYA_FLUX)
     assert (config.family, config.method, config.lora_rank, config.lora_alpha) == ("flux", "lora", 16, 8)
-    assert config.lora_targets == "all_linear"
+    assert (config.lora_targets, config.lora_layouts) == ("blocks", "kohya")
     assert [part.part for part in config.parts] in ([], ["transformer"])
     assert config.family_options == {
         "timestep_distribution": "logit_normal", "timestep_shift": "static", "shift": 3.1582, "guidance": 1.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "family"),
+    [
+        ('clip_l = "c"\nt5xxl = "t"\nae = "a"', "flux"),
+        ('clip_l = "c"\nclip_g = "g"\nt5xxl = "t"', "stable_diffusion_3"),
+        ('gemma2 = "g"\nae = "a"', "lumina2"),
+        ('model_type = "chroma"\nt5xxl = "t"\nae = "a"', "chroma"),
+    ],
+)
+def test_kohya_fine_tunes_are_known_by_their_text_encoders(files: str, family: str, tmp_path: Path) -> None:
+    text = f'pretrained_model_name_or_path = "/models/a.safetensors"\nmax_train_steps = 5\n{files}\n'
+    config = imported(tmp_path, "a.toml", text)
+    assert (config.family, config.method) == (family, "fine_tune")
+    assert [part.part for part in config.parts] == ["transformer"]
 
 
 def test_kohya_sd3(tmp_path: Path) -> None:
@@ -98,10 +114,48 @@ def test_ai_toolkit(tmp_path: Path) -> None:
     assert config.family_options["timestep_distribution"] == "logit_normal"
 
 
+def test_blocks_of_ai_toolkit_in_host_memory(tmp_path: Path) -> None:
+    offload = "layer_offloading: true, layer_offloading_transformer_percent: 0.5, assistant_lora_path: a/b"
+    config = imported(tmp_path, "a.yaml", AI_TOOLKIT.replace("quantize: true", offload))
+    assert (config.block_offload, config.lora_targets) == (0.5, "blocks")
+    report = import_file(tmp_path / "a.yaml").report
+    assert ["--merge" in each.why for each in report.not_imported if "assistant" in each.source] == [True]
+
+
 def test_diffusion_pipe(tmp_path: Path) -> None:
     config = imported(tmp_path, "qwen.toml", DIFFUSION_PIPE)
     assert (config.family, config.base_model, config.lora_rank) == ("qwen_image", "Qwen/Qwen-Image", 32)
     assert config.family_options["shift"] == 3
+
+
+def test_transformer_files_of_diffusion_pipe(tmp_path: Path) -> None:
+    z_image = DIFFUSION_PIPE.replace("qwen_image", "z_image").replace(
+        'diffusers_path = "Qwen/Qwen-Image"', 'diffusion_model = "/m/z.safetensors"\ndiffusion_model_dtype = "float8"'
+    )
+    config = imported(tmp_path, "z.toml", z_image)
+    assert (config.family, config.base_model) == ("z_image", "/m/z.safetensors")
+    assert [(part.part, part.weights) for part in config.parts] == [("transformer", "fp8")]
+    both = 'diffusers_path = "Qwen/Qwen-Image"\ntransformer_path = "/m/q.safetensors"'
+    config = imported(tmp_path, "q.toml", DIFFUSION_PIPE.replace('diffusers_path = "Qwen/Qwen-Image"', both))
+    assert (config.base_model, config.family_options["layout"]) == ("/m/q.safetensors", "Qwen/Qwen-Image")
+    chroma = DIFFUSION_PIPE.replace("qwen_image", "chroma").replace("Qwen/Qwen-Image", "black-forest-labs/FLUX.1-dev")
+    chroma = chroma.replace("[adapter]", 'transformer_path = "/m/c.safetensors"\n[adapter]')
+    config = imported(tmp_path, "c.toml", chroma)
+    assert (config.base_model, config.family_options.get("layout", "")) == ("/m/c.safetensors", "")
+
+
+@pytest.mark.parametrize(
+    ("family", "flavour", "base"),
+    [
+        ("flux2", "klein-4b", "black-forest-labs/FLUX.2-klein-base-4B"),
+        ("z-image", "turbo", "Tongyi-MAI/Z-Image-Turbo"),
+        ("sd3", "", "stabilityai/stable-diffusion-3.5-medium"),
+        ("qwen_image", "edit-v2", None),
+    ],
+)
+def test_base_models_of_simple_tuner(family: str, flavour: str, base: str | None, tmp_path: Path) -> None:
+    given = {"model_family": family, "model_type": "lora", "learning_rate": 1e-4, "model_flavour": flavour}
+    assert imported(tmp_path, "config.json", json.dumps(given)).base_model == base
 
 
 @pytest.mark.parametrize(
@@ -135,6 +189,18 @@ def test_onetrainer(model_type: str, family: str, tmp_path: Path) -> None:
     assert config.family == family
     assert config.family_options["timestep_distribution"] == "logit_normal"
     assert config.family_options["timestep_shift"] == "model"
+
+
+def test_layers_and_blocks_of_onetrainer(tmp_path: Path) -> None:
+    data = {
+        "training_method": "LORA", "model_type": "Z_IMAGE", "base_model_name": "x/y", "concepts": [], "compile": True,
+        "layer_filter_preset": "attn-mlp", "gradient_checkpointing": "CPU_OFFLOADED",
+        "transformer": {"train": True, "weight_dtype": "FLOAT_8", "offload_fraction": 0.6},
+    }  # fmt: skip
+    config = imported(tmp_path, "a.json", json.dumps(data))
+    assert (config.lora_targets, config.block_offload, config.compile) == ("attention_mlp", 0.6, False)
+    config = imported(tmp_path, "b.json", json.dumps({**data, "layer_filter": "attention,feed_forward"}))
+    assert config.lora_targets == ".*attention.*,.*feed_forward.*", "each model has layers of its own"
 
 
 def test_names_of_all_trainers() -> None:

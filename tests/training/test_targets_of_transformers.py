@@ -54,6 +54,9 @@ def test_presets_choose_what_their_names_say(kind: str) -> None:
     assert fused <= {_last(name, JOINT | fused) for name in attention}
     assert {_last(name, FEED_FORWARD[kind]) for name in more} == FEED_FORWARD[kind]
     assert all(re.match(rf"transformer\.({BLOCKS})\.\d+\.", name) for name in attention | more)
+    linear = _chosen(model, "all_linear")
+    assert _chosen(model, "blocks") == {name for name in linear if re.match(rf"transformer\.({BLOCKS})\.\d+\.", name)}
+    assert attention | more < linear
 
 
 def _chosen(model: TransformerModel, targets: str) -> set[str]:

@@ -11,7 +11,8 @@ from modules.config.section import Section, setting
 from modules.config.sections.submodule import SubmoduleSettings
 
 # Presets of `lora_targets`; anything else is patterns.
-TARGET_PRESETS: Final = ("attention", "attention_mlp", "all_linear", "all", "kohya", "kohya_conv", "onetrainer")
+UNET_PRESETS: Final = ("kohya", "kohya_conv", "onetrainer")  # of layers that only Stable Diffusion's UNet has
+TARGET_PRESETS: Final = ("attention", "attention_mlp", "blocks", "all_linear", "all", *UNET_PRESETS)
 MAX_RANK: Final = 4096
 MAX_ALPHA: Final = 1_000_000
 _PATTERN_SEPARATOR: Final = re.compile(r",(?![^{]*\})")  # a comma within {1,2} belongs to its pattern
@@ -168,10 +169,11 @@ class AdapterSettings(Section):
         "attention",
         title="LoRA target modules",
         help="attention: the attention layers, the usual choice. attention_mlp: the feed-forward layers as well. "
-        "all_linear: every linear layer. all: convolutions as well, for styles and textures. kohya: what kohya's LoRA "
-        "adapts, attention_mlp and the layers around it (proj_in, proj_out). kohya_conv: its LoCon (LoRA-C3Lier), with "
-        "the residual blocks and their convolutions. onetrainer: OneTrainer's attn-mlp. Or regular expressions "
-        "separated by commas, which are searched for in the names of layers, such as mid_block, up_blocks.*attn2.",
+        "blocks: all linear layers of the repeated blocks, so modulation, too. all_linear: every linear layer. all: "
+        "convolutions as well, for styles and textures. For Stable Diffusion's UNet: kohya: what kohya's LoRA adapts, "
+        "attention_mlp and the layers around it (proj_in, proj_out); kohya_conv: its LoCon (LoRA-C3Lier), with the "
+        "residual blocks and their convolutions; onetrainer: OneTrainer's attn-mlp. Or regular expressions separated "
+        "by commas, which are searched for in the names of layers, such as mid_block, up_blocks.*attn2.",
         depends_on="method=lora",
         min_length=1,
         resume="fixed",

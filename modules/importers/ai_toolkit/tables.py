@@ -145,6 +145,11 @@ def _base_weights(values: Values) -> str | None:
     return _FORMATS.get(name, name)
 
 
+def _offload(values: Values) -> list[Assignment]:
+    share = number(values["model.layer_offloading_transformer_percent"])
+    return [Assignment("block_offload", share)] if boolean(values["model.layer_offloading"]) and share else []
+
+
 def _encoder_weights(values: Values) -> str | None:
     name = str(values["model.qtype_te"]).lower()
     return _FORMATS.get(name, name) if boolean(values["model.quantize_te"]) else None
@@ -174,6 +179,10 @@ PROCESS_TABLE = Table(
         base_weights_rule(
             {"model.quantize": False, "model.qtype": "qfloat8"}, _base_weights,
             {f"network.{name}": None for name in NETWORK_NAMES}, ONE_SCALE,
+        ),
+        CombinedRule(
+            {"model.layer_offloading": False, "model.layer_offloading_transformer_percent": 1.0}, "block_offload",
+            _offload, "a fraction of the layers there, of the blocks here",
         ),
         encoder_weights_rule({"model.quantize_te": False, "model.qtype_te": "qfloat8"}, _encoder_weights),
         Rule("model.is_v_pred", "family_options.prediction_type", False, prediction_type, optional=True),
@@ -233,6 +242,8 @@ PROCESS_TABLE = Table(
         Unsupported("model.dtype", "parts sets the precision of frozen weights", default="float16"),
         Unsupported("model.use_text_encoder_?", "all text encoders are used", default=True),
         Unsupported("model.vae_path", "put the autoencoder into a diffusers folder"),
+        Unsupported("model.assistant_lora_path", common.MERGE_FIRST),
+        Unsupported("model.layer_offloading_text_encoder_percent", "set family_options.text_encoder_weights"),
         Unsupported("model.*", "Tandem does not quantise or unload weights this way"),
         Unsupported("adapter.*", "Tandem does not train such adapters"),
         Unsupported("slider.*", "Tandem does not train sliders"),

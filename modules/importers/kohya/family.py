@@ -15,6 +15,9 @@ OTHER_FAMILIES = {
     "flux1_checkbox": "flux", "sd3_checkbox": "stable_diffusion_3", "lumina_checkbox": "lumina", "model_type": "",
 }  # fmt: skip
 MODULES = {"flux": "flux", "sd3": "stable_diffusion_3", "lumina": "lumina", "chroma": "chroma", "hunyuan": "hunyuan"}
+# Files that only one model's scripts ask for (flux_train.py, sd3_train.py, lumina_train.py); the first that is given.
+FILES: Mapping[str, object] = {"gemma2": None, "clip_g": None, "t5xxl": None}
+_FAMILY_OF_FILE = {"gemma2": "lumina2", "clip_g": "stable_diffusion_3", "t5xxl": "flux"}
 METHOD_KEYS: Mapping[str, object] = {"network_module": None, "LoRA_type": None, "token_string": None}
 FAMILY_KEYS = {"pretrained_model_name_or_path": None, "sdxl": None, "v2": False, **dict.fromkeys(OTHER_FAMILIES, False)}
 # Only sdxl_train.py and sdxl_train_network.py have these.
@@ -51,6 +54,7 @@ def family(values: Values) -> list[Assignment]:
     if values["model_type"] not in EMPTY_VALUES:  # of flux_train_network.py: flux or chroma
         other.insert(0, ("model_type", str(values["model_type"])))
     other += [("network_module", family) for word, family in MODULES.items() if word in module.rpartition("_")[2]]
+    other += [(name, _FAMILY_OF_FILE[key]) for key in FILES if values[key] not in EMPTY_VALUES]
     if other:
         known, keys = flow_family(other[0][1]), tuple(key for key, _ in other if key in FAMILY_KEYS) or (name,)
         why = "" if known else common.NO_FAMILY

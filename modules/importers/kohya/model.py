@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.importers import common
 from modules.importers.flow_families import KOHYA_RULES
-from modules.importers.kohya.family import FAMILY_KEYS, METHOD_KEYS, XL_ONLY, family, find_method, is_xl
+from modules.importers.kohya.family import FAMILY_KEYS, FILES, METHOD_KEYS, XL_ONLY, family, find_method, is_xl
 from modules.importers.kohya.trained import dropout, submodules, targets
 from modules.importers.readers import boolean, integer, number, optional_number, prediction_type
 from modules.importers.rules import (
@@ -70,7 +70,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     CombinedRule(
         FAMILY_KEYS, "base_model, family", family,
         "sd-scripts has a script for each model; if the file does not say, it is guessed from the model's name",
-        {**METHOD_KEYS, **XL_ONLY},
+        {**METHOD_KEYS, **XL_ONLY, **FILES},
     ),
     Rule("network_dim", "lora_rank", 4, integer),
     CombinedRule({"network_alpha": 1.0}, "lora_alpha", _alpha, "0 means the rank", {"network_dim": 4}),

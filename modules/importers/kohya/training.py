@@ -213,7 +213,7 @@ TRAINING_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("ddp_gradient_as_bucket_view", "gradient_as_bucket_view", False, boolean, optional=True),
 )  # fmt: skip
 
-_FLOW = "base_model is a diffusers folder or a name on the hub, with its own text encoders and autoencoder"
+_FLOW = "text encoders and autoencoder come from family_options.layout, a diffusers folder or a name on the hub"
 
 TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("model_list", "used by kohya's GUI only", default=ANY),

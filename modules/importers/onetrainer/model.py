@@ -29,6 +29,7 @@ from modules.importers.rules import (
 
 # OneTrainer filters the layers of the UNet; those of text encoders are all adapted.
 TARGETS = {"full": "all", "attn-mlp": "onetrainer", "attn-only": r"attn|^text_encoder", "attn": r"attn|^text_encoder"}
+OF_TRANSFORMERS = {"full": "all", "blocks": "blocks", "attn-mlp": "attention_mlp", "attn-only": "attention"}
 
 
 def _family(value: object) -> object:
@@ -49,8 +50,9 @@ def _targets(values: Values) -> list[Assignment]:
     if str(values["training_method"]).upper() != "LORA":
         filtered = preset != "full" or bool(pattern)
         return [Assignment("", why="layers can be chosen for LoRA only", keys=keys)] if filtered else []
-    if preset in TARGETS:
-        return [Assignment("lora_targets", TARGETS[preset], keys=keys[:1])]
+    presets = OF_TRANSFORMERS if flow_family(values["model_type"]) else TARGETS
+    if preset in presets and not (presets is OF_TRANSFORMERS and pattern):  # each model has patterns of its own
+        return [Assignment("lora_targets", presets[preset], keys=keys[:1])]
     if not pattern:
         raise UnsupportedValueError("Tandem has no such preset; set lora_targets")
     parts = [part.strip() for part in pattern.split(",") if part.strip()]
@@ -176,7 +178,7 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
     Rule("lora_alpha", "lora_alpha", 1.0, number),
     CombinedRule(
         {"layer_filter_preset": "full", "layer_filter": "", "layer_filter_regex": False}, "lora_targets", _targets,
-        "patterns become regular expressions", {"training_method": "FINE_TUNE"},
+        "patterns become regular expressions", {"training_method": "FINE_TUNE", "model_type": "STABLE_DIFFUSION_15"},
     ),
     *(submodule_rule(index, part) for index, part in enumerate(SUBMODULES)),
     submodule_rule(0, "transformer"),

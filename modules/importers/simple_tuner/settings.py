@@ -15,7 +15,6 @@ from modules.importers.readers import (
     choice,
     integer,
     is_text,
-    model_path,
     non_empty_text,
     number,
     optional_number,
@@ -27,16 +26,15 @@ from modules.importers.readers import (
     text,
 )
 from modules.importers.rules import (
-    EMPTY_VALUES,
     Assignment,
     ChangedValue,
     CombinedRule,
-    PathValue,
     Rule,
     Table,
     UnsupportedValueError,
     Values,
 )
+from modules.importers.simple_tuner.base_model import base_model
 from modules.importers.simple_tuner.unsupported import UNSUPPORTED
 
 SAMPLE_NUMBERS = {
@@ -44,7 +42,6 @@ SAMPLE_NUMBERS = {
     "validation_guidance": "guidance_scale",
     "validation_seed": "seed",
 }
-SDXL_FLAVOURS = ("base-1.0", "base-0.9")  # helpers/models/sdxl/model.py, HUGGINGFACE_PATHS
 # helpers/training/optimizer_param.py, optimizer_choices: what differs from Tandem's defaults.
 _ADAMW = {"eps": 1e-6}
 DEFAULTS: Mapping[str, Mapping[str, object]] = {
@@ -85,18 +82,6 @@ def _length(values: Values) -> list[Assignment]:
     if count and count > 0:
         return common.max_steps(integer(count), "max_train_steps")
     return [Assignment("epochs", integer(epochs), keys=("num_train_epochs",))] if epochs else []
-
-
-def _base_model(values: Values) -> list[Assignment]:
-    """The model, or that which SimpleTuner takes for the family and flavour if none is given."""
-    name, flavour = values["pretrained_model_name_or_path"], str(values["model_flavour"] or "base-1.0")
-    if name not in EMPTY_VALUES:
-        return [Assignment("base_model", model_path(name), keys=("pretrained_model_name_or_path",))]
-    if str(values["model_family"]).lower() == "sdxl" and flavour in SDXL_FLAVOURS:
-        found = f"stabilityai/stable-diffusion-xl-{flavour}"
-        why = "the file has no base model: this is SimpleTuner's for the family"
-        return [Assignment("base_model", PathValue(found, "model"), why, ("model_flavour", "model_family"))]
-    return []
 
 
 def _rate(values: Values) -> list[Assignment]:
@@ -237,7 +222,7 @@ TABLE = Table(
         ),
         Rule("model_family", "family", None, _family, optional=True),
         CombinedRule(
-            {"pretrained_model_name_or_path": None, "model_flavour": None}, "base_model", _base_model,
+            {"pretrained_model_name_or_path": None, "model_flavour": None}, "base_model", base_model,
             "without one SimpleTuner has a base model for SDXL", {"model_family": None},
         ),
         Rule("lora_dropout", "lora_dropout", 0.1, number),

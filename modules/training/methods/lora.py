@@ -45,6 +45,8 @@ _MLP: Final = (
     r"feed_forward\.(w|linear_)[123]|proj_mlp|single_transformer_blocks\.\d+\.proj_out|fc1|fc2|(?<!embedder\.)mlp\.\w+|"
     r"gate_proj|up_proj|down_proj|wi(_\d)?|wo"
 )
+# Layers in a numbered module, but those of Chroma's embedder of time and guidance.
+_BLOCKS: Final = r"(?<!guidance_layer\.layers)\.\d+\."
 # All that kohya-ss/sd-scripts adapts (networks/lora.py) in Transformer2DModel, CLIPAttention and CLIPMLP; with conv_dim
 # also in ResnetBlock2D, Downsample2D and Upsample2D.
 _KOHYA: Final = r"(^|\.)(attentions\.\d+|self_attn|mlp)\."
@@ -59,6 +61,7 @@ _PRESETS: Final[Mapping[str, tuple[str, tuple[type[nn.Module], ...]]]] = dict(
         (
             (rf"(^|\.)({_ATTENTION})$", _LINEAR),
             (rf"(^|\.)({_ATTENTION}|{_MLP})$", _LINEAR),
+            (_BLOCKS, _LINEAR),
             ("", _LINEAR),
             ("", _ALL),
             (_KOHYA, _ALL),
