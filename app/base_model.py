@@ -24,6 +24,21 @@ _MODEL_TYPES = (
     ("cond_stage_model.model.", "Stable Diffusion 2", "stable_diffusion"),
     ("cond_stage_model.transformer.", "Stable Diffusion 1", "stable_diffusion"),
 )
+# Names of diffusers pipelines, without what is said of their use, and the families that train their models.
+_PIPELINES = {
+    "Chroma": "chroma",
+    "Flux": "flux",
+    "Flux2": "flux2",
+    "Flux2Klein": "flux2",
+    "Krea2": "krea2",
+    "Lumina2": "lumina2",
+    "QwenImage": "qwen_image",
+    "StableDiffusion": "stable_diffusion",
+    "StableDiffusion3": "stable_diffusion_3",
+    "StableDiffusionXL": "stable_diffusion_xl",
+    "ZImage": "z_image",
+}
+_PIPELINE_USE = re.compile(r"(Img2Img|Inpaint)?Pipeline$")
 _LORA = ("lora_", ".lora_", ".hada_", ".lokr_", ".oft_")
 
 
@@ -81,7 +96,8 @@ def _inspect_folder(folder: Path) -> BaseModelInfo:
     )
     if missing:
         return BaseModelInfo(error=f"{kind}, but components are missing or incomplete: {', '.join(missing)}.")
-    return BaseModelInfo(f"{kind}, with {', '.join(sorted(components))}.")
+    trained_by = _PIPELINES.get(_PIPELINE_USE.sub("", kind), "")
+    return BaseModelInfo(f"{kind}, with {', '.join(sorted(components))}.", family=trained_by)
 
 
 def _is_component(entry: object) -> bool:

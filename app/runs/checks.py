@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.base_model import inspect_base_model
+from app.base_model import BaseModelInfo, inspect_base_model, other_family
 from app.family_declaration import FamilyDeclaration
 from modules.config import Fault, TrainConfig
 
@@ -26,6 +26,7 @@ def missing_for_training(config: TrainConfig, declaration: FamilyDeclaration | N
     brings_data = declaration is not None and declaration.brings_data
     if not brings_data and not any(concept.enabled for concept in config.concepts):
         certain.append(Fault("concepts", "There are no images to train on: add a folder under Data."))
-    error = inspect_base_model(config.base_model).error if config.base_model else ""
+    base = inspect_base_model(config.base_model) if config.base_model else BaseModelInfo()
+    error = base.error or other_family(base, config.family)
     doubtful = [Fault("base_model", f"Base model: {error}")] if error else []
     return Missing((*certain, *doubtful), certain=bool(certain))

@@ -12,7 +12,11 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UNet2DModel
 from safetensors.torch import save_file
 
 from app.base_model import inspect_base_model, other_family
+from app.runs.checks import missing_for_training
 from app.widgets import theme
+from modules.config import TrainConfig
+from modules.config.family_files import family_names
+from modules.families._by_name import family_class
 from tests.app.driver import Driver
 
 
@@ -37,6 +41,22 @@ def pipeline(tmp_path: Path) -> Path:
 
 def test_diffusers_folder_is_known_with_its_parts(pipeline: Path) -> None:
     assert inspect_base_model(str(pipeline)).description == "SomePipeline, with scheduler, unet."
+
+
+def test_folder_of_another_family_is_named(tmp_path: Path, pipeline: Path) -> None:
+    (pipeline / "model_index.json").write_text('{"_class_name": "StableDiffusionXLInpaintPipeline"}')
+    wrong = other_family(inspect_base_model(str(pipeline)), "stable_diffusion")
+    assert wrong.endswith("Stable Diffusion 1 and 2 does not train it: choose Stable Diffusion XL as the family.")
+    config = TrainConfig.model_validate({"family": "stable_diffusion", "base_model": str(pipeline)})
+    assert [fault.path for fault in missing_for_training(config, None, "").faults] == ["concepts", "base_model"]
+
+
+def test_pipelines_are_those_of_the_families(tmp_path: Path) -> None:
+    for family in family_names():
+        spec = getattr(family_class(family), "spec", None)
+        for name in spec.class_names if spec else ():
+            (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": name}))
+            assert inspect_base_model(str(tmp_path)).family == family
 
 
 def test_missing_parts_are_named(pipeline: Path) -> None:
