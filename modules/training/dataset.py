@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -33,6 +34,7 @@ from modules.training.dataset_consistency import (
     check_same_view,
     report_unshared_cache,
 )
+from modules.training.finite_weights import encode_finite
 from modules.training.model_setup import caches_images
 from modules.training.precision import Precision
 from modules.training.progress_report import ProgressReport
@@ -229,7 +231,7 @@ def _fill_cache(
             part = batches[0].for_rank(groups.index_in_group, encoders)
             if len(part):
                 on_progress(0, len(part))  # reported before the first image, which may fail
-            cache.encode(part, family.encode_batch, ranks.rank, on_progress, report.warning)
+            cache.encode(part, partial(encode_finite, config, family), ranks.rank, on_progress, report.warning)
 
     locks = groups.is_first_in_group and len(batches[0]) > 0
     with locked_caches(Path(config.cache_dir), ranks, report, progress.check_stop, locks=locks) as has_waited:

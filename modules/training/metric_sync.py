@@ -11,6 +11,7 @@ from modules.distributed import RankGroup
 from modules.monitoring import Report
 from modules.training import run_info
 from modules.training.backup_writer import BackupWriter
+from modules.training.finite_weights import check_weights
 from modules.training.memory_guard import MemoryGuard
 from modules.training.safeguards import NonFiniteGuard
 from modules.training.setup import Components
@@ -36,7 +37,8 @@ class MetricSync:
         self._ranks, self._report = ranks, report
         # no method of this object: a cycle would keep the group's connections open after a failure
         newest_backup = partial(_newest_backup, components.backups, ranks)
-        self._nonfinite = NonFiniteGuard(config.max_nonfinite_steps, config.precision, newest_backup, report)
+        check = partial(check_weights, config, components.family, components.weights.model)
+        self._nonfinite = NonFiniteGuard(config.max_nonfinite_steps, config.precision, newest_backup, report, check)
         self._log_timer = TimeTrigger({"log": config.log_every})
         self._logged = progress
 

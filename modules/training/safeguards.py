@@ -17,19 +17,32 @@ class NonFiniteGuard:
     The gradient norm is the same on all ranks, so all ranks agree.
     """
 
-    def __init__(self, limit: int, precision: str, newest_backup: Callable[[], str], report: Report) -> None:
+    def __init__(
+        self,
+        limit: int,
+        precision: str,
+        newest_backup: Callable[[], str],
+        report: Report,
+        check_weights: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check_weights` is called once, if no step before the first non-finite one was finite: it raises if that is
+        due to weights that were loaded."""
         self._limit = limit
         self._precision = precision
         self._newest_backup = newest_backup
         self._report = report
+        self._check_weights: Callable[[], None] | None = check_weights
         self._in_a_row = 0
 
     def check(self, record: StepRecord) -> None:
         """Warn of a skipped step; raises TrainingError after too many in a row."""
         if math.isfinite(record.grad_norm):
-            self._in_a_row = 0
+            self._in_a_row, self._check_weights = 0, None
         if math.isfinite(record.grad_norm) or record.out_of_memory:
             return
+        if self._check_weights is not None:
+            self._check_weights()
+            self._check_weights = None
         self._in_a_row += 1
         self._report.warning(
             f"Step {record.step}: the gradient is not finite, so every rank skipped it ({self._in_a_row} in a row)."

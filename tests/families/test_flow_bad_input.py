@@ -10,20 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from modules.checkpoint.formats import read_lora
-from modules.config import ConfigError, TrainConfig
+from modules.config import ConfigError, TrainConfig, TrainingError
 from modules.data.index.build import build_index
 from modules.diffusion.quantized import QuantizedLinear
 from modules.families._by_name import family_class
 from modules.families._family import SampleRequest
 from modules.families._find_family import find_family
 from modules.training.dataset import check_sizes
+from modules.training.finite_weights import encode_finite
 from modules.training.methods.lora import adapter_names
 from tests.families.flow_checks import CAPTIONS, batch, example, load
 from tests.families.tiny_flow_pipelines import TINY
 from tests.families.tiny_pipelines import tiny_sd
+from tests.runs import tiny_config, train_alone
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +129,28 @@ def test_a_sample_beyond_the_positions_of_the_model_is_refused(name: str, tmp_pa
     with pytest.raises(ConfigError, match=f"{longest + 16}x16.* use width and height of at most {longest}"):
         family.sample(SampleRequest("a disc", "", longest + 16, 16, 1, 1.0, 0))
     assert family.sample(SampleRequest("a disc", "", longest, 16, 1, 1.0, 0)).size == (longest, 16)
+
+
+def test_weights_that_are_not_finite_are_named(z_image: Path, images: Path, tmp_path: Path) -> None:
+    name, folder = "layers.0.attention.to_q.weight", shutil.copytree(z_image, tmp_path / "model")
+    (file,) = (folder / "transformer").glob("*.safetensors")
+    tensors = load_file(file)
+    tensors[name].view(-1)[-1] = float("inf")
+    save_file(tensors, file, metadata={"format": "pt"})
+    settings: dict[str, object] = {"family": "z_image", "base_model": str(folder), "method": "lora", "max_steps": 1}
+    (tmp_path / "images").mkdir()
+    for each in sorted(images.iterdir())[:4]:
+        shutil.copy(each, tmp_path / "images")
+    settings |= {"resolution": 64, "parts": [{"part": "transformer", "weights": "int8"}]}
+    code, run = train_alone(tiny_config(tmp_path / "images", tmp_path, **settings))
+    assert code == 3
+    assert f"not finite (NaN or infinity) in 'transformer.{name}', so no step can be computed" in run.failure(0)
+
+
+def test_what_cannot_be_encoded_is_not_cached(z_image: Path) -> None:
+    family = load("z_image", z_image)
+    config = TrainConfig.model_validate({"family": "z_image", "base_model": str(z_image)})
+    assert encode_finite(config, family, [example(0)], 1)
+    family.components.vae.encoder.conv_in.bias.data[0] = float("nan")
+    with pytest.raises(TrainingError, match=r"not finite .* in 'vae.encoder.conv_in.bias', so no step"):
+        encode_finite(config, family, [example(0)], 1)
