@@ -76,6 +76,10 @@ class PathField(TextField):
 class BaseModelField(PathField):
     """Shows below the field what type of model it is, or what is missing."""
 
+    def build(self) -> None:
+        super().build()
+        self.state.subscribe("family", self._schedule_check, self.area)  # another one may train it, or not
+
     def _check(self) -> None:
         self._job = ""
         name = self.control.get().strip()

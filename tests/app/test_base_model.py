@@ -123,6 +123,11 @@ def test_field_shows_the_model_type(driver: Driver, pipeline: Path) -> None:
     driver.set("base_model", "nowhere/at/all")
     driver.wait(lambda: "neither a file or folder" in driver.text(), "that it is missing")
     assert message.cget("fg") == theme.resolve(theme.WARN)
+    (pipeline / "model_index.json").write_text('{"_class_name": "ZImagePipeline"}')
+    driver.set("base_model", str(pipeline))
+    driver.wait(lambda: "Pixel diffusion does not train it" in driver.text(), "another family")
+    driver.draft.set("family", "z_image")
+    driver.wait(lambda: message.cget("fg") == theme.resolve(theme.MUTED), "that this family trains it")
 
 
 def test_names_on_the_hub_that_are_known() -> None:
