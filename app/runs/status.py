@@ -121,6 +121,7 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         position = view.position
         total = view.run_info.total_steps if view.run_info is not None else None
         never_started = view.run_info is None and view.backup_step is None
+        cause_of_end = view.cause_of_end
         error, backup, last_event_at = view.error, view.backup_step, view.time
         backing_up = None if is_old else view.backing_up
     done = _fraction(position, total)
@@ -147,7 +148,7 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         problem = liveness.start_failure
         return Status("failed", "Did not start", "bad", "", False, done, problem, never_started)
     if finished is not None:
-        return _final_status(finished.reason, done, error or liveness.failure, backup)
+        return _final_status(finished.reason, done, error or liveness.failure, backup, cause_of_end)
     if liveness.failure is not None or error is not None:
         return Status("failed", "Failed", "bad", "", False, done, error or liveness.failure)
     if phase is None and step is None and (output := _last_lines(liveness.console)):
@@ -197,14 +198,16 @@ def _effect_of_resume(backup: int | None) -> str:
     return f"Resume continues from the backup of step {backup:,}."
 
 
-def _final_status(reason: str, done: float | None, error: Message | None, backup: int | None) -> Status:
+def _final_status(
+    reason: str, done: float | None, error: Message | None, backup: int | None, cause: str = ""
+) -> Status:
     if reason == "failed":
         problem = error or Message(0.0, "error", "The run failed without a message; check its log.")
         return Status("failed", "Failed", "bad", "", False, done, problem)
     ending = ENDINGS.get(reason, Ending(reason.capitalize() or "Ended"))
     if ending.is_complete:
         return Status(reason, ending.title, "good", ending.explanation, False, 1.0)
-    detail = f"{ending.explanation} {_effect_of_resume(backup)}".strip()
+    detail = f"{cause or ending.explanation} {_effect_of_resume(backup)}".strip()
     return Status(reason or "ended", ending.title, "warn", detail, False, done)
 
 

@@ -81,6 +81,7 @@ class MachinesStart:
                 folder_proofs=prove_run(self._folder, token),
                 resume=self._resume,
                 record=lambda failure: record_failure(self._folder, failure, keep_existing=True),
+                report_stop=self._report_stop,
             )
         except TandemError as error:
             self._record_end(error.kind, error.exit_code, error)
@@ -89,7 +90,8 @@ class MachinesStart:
             return self._run(server, plan)
         finally:
             was_forced = self._supervisor is not None and self._supervisor.was_forced
-            self._remote.finish(_AFTER_TRAINING_S if self._has_started else _AFTER_WAITING_S, at_once=was_forced)
+            patience_s = _AFTER_TRAINING_S if self._has_started else _AFTER_WAITING_S
+            self._remote.finish(patience_s, at_once=was_forced, lost=server.silent)
             if self._has_started:
                 self._remote.report_unexpected_ends()
 
@@ -206,6 +208,13 @@ class MachinesStart:
         self._echo(message)
         if not self._has_started:
             self._events.write("joining", message=message, missing=missing)
+
+    def _report_stop(self, message: str) -> None:
+        """Another machine was stopped: on the terminal, and in the window as the cause of the end."""
+        if (self._supervisor is not None and self._supervisor.is_stopped) or is_stopped_by_user(self._folder):
+            return  # this one was, too
+        self._echo(message)
+        self._events.write("warning", message=message, is_cause_of_end=True)
 
     def _show_join_line(self, plan: LaunchPlan, server: JoinServer) -> None:
         config, echo = self._config, self._echo

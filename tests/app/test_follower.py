@@ -304,6 +304,25 @@ def test_failed_resume_is_newer_than_the_last_end() -> None:
     assert status_of(view, Liveness(start_failure=failure), 104.0).kind == "stopped"
 
 
+def test_warnings_of_a_resumed_run_count_once() -> None:
+    view = RunView()
+    for start in (100.0, 200.0):
+        view.apply([{"t": start + number, "type": "warning", "message": text} for number, text in enumerate("ab")])
+    assert [(each.time, each.text) for each in view.warnings] == [(200.0, "a"), (201.0, "b")]
+
+
+def test_a_run_that_stops_with_another_machine_names_it() -> None:
+    view = RunView()
+    why = "Machine 1, beta (10.0.0.2), was stopped by Ctrl-C there."
+    view.apply([{"t": 100.0, "type": "warning", "message": why, "is_cause_of_end": True}])
+    view.apply([{"t": 101.0, "type": "finished", "reason": "interrupted"}])
+    status = status_of(view, Liveness(), 102.0)
+    assert (status.title, status.detail.startswith(why)) == ("Interrupted", True)
+    view.apply([{"t": 103.0, "type": "phase", "phase": "loading"}])
+    view.apply([{"t": 104.0, "type": "finished", "reason": "interrupted"}])
+    assert why not in status_of(view, Liveness(), 105.0).detail, "it was an earlier start"
+
+
 def test_join_prompt_comes_from_this_starts_events(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "r")
     folder.make_directories()

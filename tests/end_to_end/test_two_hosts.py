@@ -297,7 +297,9 @@ def test_ctrl_c_while_waiting_is_told_to_all(
     second.wait_for("Waiting for machine 2")
     interrupt(beta)
     assert "Stopped; machine 0 has been notified." in second.wait(130)
-    first.wait_for(rf"beta \({beta.address}\), machine 1, has left: it was stopped. Still missing: machines 1 and 2")
+    first.wait_for(
+        rf"beta \({beta.address}\), machine 1, has left: it was stopped by Ctrl-C. Still missing: machines 1 and 2"
+    )
     second = terminal(beta, words(tmp_path, line))
     second.wait_for("Waiting for machine 2")
     interrupt(alpha)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from modules.run.join.session import StopRequested, raise_on_stop_signals
 from modules.run.supervise.stop_requests import SAME_REQUEST_S
 
 _JOINS: Final = "Joining the run at"  # train.py's first line, after which ssh has done its work
+_NUMBERED: Final = re.compile(r"this is machine (\d{1,7}) of ")  # of train.py, once machine 0 has let it join
 _REFUSED: Final = "Training did not start: "  # of train.py, before why
 _FILES_ELSEWHERE: Final = (
     "If its files are elsewhere, add that to its settings in the list of machines, such as concepts.0.path=/data/cats"
@@ -76,6 +78,7 @@ class RemoteMachine:
         self.host, self._argv, self._log = host, list(argv), log
         self._process: subprocess.Popen[bytes] | None = None
         self._output: OutputFile | None = None
+        self.was_left = False  # without waiting for its end
 
     def start(self, token: str) -> None:
         """Start it. Raises HostError, and OSError if its log cannot be written."""
@@ -130,6 +133,12 @@ class RemoteMachine:
         is_cut = self.exit_code == SSH_FAILED or self.exit_code < 0
         return "killed, or cut off" if is_cut else f"exit code {self.exit_code}"
 
+    @property
+    def number(self) -> int | None:
+        """Its number among the machines of the run, as it says; None before it has joined."""
+        found = _NUMBERED.findall(self.output())
+        return int(found[-1]) if found else None
+
     def output(self) -> str:
         """The end of what it has printed."""
         try:
@@ -145,6 +154,7 @@ class RemoteMachine:
 
     def disconnect(self) -> None:
         """End ssh."""
+        self.was_left = True
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -203,14 +213,19 @@ class RemoteMachines:
     def report_unexpected_ends(self) -> None:
         """Print the last lines of those that have not ended by themselves; the others have reported to machine 0."""
         for machine in self._machines:
-            if machine.exit_code not in EXIT_CODES:
+            if machine.exit_code not in EXIT_CODES and not machine.was_left:
                 self._echo(str(machine.why_ended()))
 
-    def finish(self, patience_s: float, *, at_once: bool = False) -> None:
+    def finish(self, patience_s: float, *, at_once: bool = False, lost: Collection[int] = ()) -> None:
         """Wait until all have ended; after `patience_s` they are asked to stop, and in the end left alone.
 
+        Those with the numbers `lost` are not waited for: no request would reach them, and they notice it themselves.
         `at_once`, or Ctrl-C, asks them to end at once; at the next Ctrl-C, they are left alone.
         """
+        for machine in self._running():
+            if lost and machine.number in lost:
+                machine.disconnect()
+                self._echo(f"Note: {machine.host} can no longer be reached; its part of the run ends by itself there.")
         try:
             with raise_on_stop_signals():
                 if not at_once:

@@ -139,8 +139,9 @@ class JoinClient:
             store_secret=derive_key(self._join_line.token, "store", self._start.nonce),
             may_restart=any_failure if self._start.restarts_left > 0 else None,
         )
-        with while_training(self._session, self._folder, self._ranks):
-            code = self._supervisor.run()
+        supervisor = self._supervisor
+        with while_training(self._session, self._folder, self._ranks, lambda: supervisor.stopped_by):
+            code = supervisor.run()
         if self._supervisor.restart_was_stopped:
             raise StopRequested(code)  # machine 0 would wait for this machine
         return code
@@ -159,7 +160,7 @@ class JoinClient:
 
     def leave(self, error: BaseException) -> None:
         """Disconnect, with the reason."""
-        reason = "it was stopped" if isinstance(error, StopRequested) else str(error)
+        reason = f"it was stopped by {error.by}" if isinstance(error, StopRequested) else str(error)
         if isinstance(error, (PathNotAllowed, PathMissing)):
             reason = FOR_MACHINE_0
         if isinstance(error, CodeNotTrusted):
@@ -174,6 +175,9 @@ class JoinClient:
         failure = None if outcome is None else outcome.failure
         if failure is not None and failure.rank in self._ranks:
             send_failure(self._session, failure)
+        if self._supervisor.was_forced:  # the others would wait for its ranks
+            self._session.send("leave", reason=f"it was stopped at once by {self._supervisor.stopped_by}")
+            return None
         is_possible = self._start.restarts_left > 0 and code not in {INTERRUPTED, TERMINATED, PAUSED}
         if failure is not None or is_possible:
             self._session.send("finished")

@@ -21,7 +21,7 @@ from modules.run.join.fingerprint import Listing, all_listings, family_identity
 from modules.run.join.keys import derive_key
 from modules.run.join.listener import Listener
 from modules.run.join.members import JoinError, Members, RemoteMachine
-from modules.run.join.session import Session
+from modules.run.join.session import ChannelSilent, Session
 
 Report = Callable[[str, list[int]], None]
 
@@ -43,9 +43,11 @@ class JoinServer:
         folder_proofs: Sequence[str] = (),
         resume: str = "",
         record: Callable[[Failure], None] = lambda failure: None,
+        report_stop: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Start listening; `resume` is this run's --resume, if any, `record` receives failures of other machines.
 
+        `report_stop` receives the sentence about one that was stopped while all train, with which all stop.
         `report` receives each message and the numbers of the missing machines; `folder_proofs` are those of
         `prove_run`. Raises JoinError if no port is free.
         """
@@ -55,7 +57,9 @@ class JoinServer:
         self._folder_proofs = list(folder_proofs)
         self._report_message = report
         self._resume = resume  # what the next start resumes
+        self.silent: set[int] = set()  # machines that are no longer heard, though nothing has closed the connection
         self._record = record
+        self._report_stop = report_stop
         self._members = Members(config.num_nodes)
         self._start_message: Message | None = None
         self._outcome: str | None = None  # set by `close`
@@ -159,6 +163,7 @@ class JoinServer:
                 )
         except ChannelClosed as end:
             note = f"{machine}, machine {number}, disconnected ({end})."
+            self.silent |= {number} if isinstance(end, ChannelSilent) else set()
             self._record_loss(machine, number, f"can no longer be reached: {end}")
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             note = f"{machine} was rejected: it violates the protocol ({printable(repr(error), 200)})."
@@ -211,6 +216,7 @@ class JoinServer:
             everyone = f"all {machines} machines have"
             others = everyone if wanted is None else f"machine {wanted}, {self._members.holder(wanted)}, has"
             raise JoinRejected(f"{others} already joined", "Raise num_nodes on machine 0 if more are needed")
+        self.silent.discard(number)
         return number
 
     def _admit(self, session: Session, machine: RemoteMachine, number: int, notes: Sequence[str]) -> str:
@@ -270,6 +276,12 @@ class JoinServer:
                 self._record(failure_of(message, self._ranks(number), machine.host))
             elif message["type"] == "finished":
                 self._members.mark_reported(number)
+            elif message["type"] == "stopping":
+                by = printable(message["by"], _LONGEST_REASON)
+                self._report_stop(
+                    f"Machine {number}, {machine}, was stopped by {by} there, so the whole run stops after a backup. "
+                    "To continue, resume it here, and let that machine join again."
+                )
             elif message["type"] == "leave":
                 if message.get("is_done"):
                     return ""

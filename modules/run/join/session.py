@@ -13,7 +13,7 @@ from typing import Final
 
 from modules.run.exit_codes import INTERRUPTED, TERMINATED
 from modules.run.join.channel import Channel, ChannelClosed, Message
-from modules.run.supervise.signals import termination_signals
+from modules.run.supervise.signals import describe_stop, termination_signals
 
 PING_EVERY_S: Final = 2.0
 TIMEOUT_S: Final = 12.0
@@ -22,15 +22,21 @@ _MOST_DRAINED: Final = 10_000
 _MOST_KEPT: Final = 8
 
 
+class ChannelSilent(ChannelClosed):
+    """Nothing comes any more: the other machine, its network or this one's has failed."""
+
+
 class StopRequested(BaseException):
     """The user or the system asked this process to stop while it waited for other machines.
 
     A BaseException like KeyboardInterrupt, as it can be raised anywhere and must not be handled as an error.
     """
 
-    def __init__(self, exit_code: int) -> None:
+    def __init__(self, exit_code: int, by: str = "a request") -> None:
+        """`by` is the signal in words."""
         super().__init__("stopped")
         self.exit_code = exit_code
+        self.by = by
 
 
 class Session:
@@ -65,7 +71,7 @@ class Session:
             raise self._end
         message = self._channel.receive(within_s)
         if message is None and time.monotonic() - self._channel.heard_at > TIMEOUT_S:
-            raise ChannelClosed(f"no message for {TIMEOUT_S:.0f} s")
+            raise ChannelSilent(f"no message for {TIMEOUT_S:.0f} s")
         return None if message is None or message["type"] == "ping" else message
 
     def drain(self) -> None:
@@ -104,7 +110,7 @@ def raise_on_stop_signals() -> Iterator[None]:
         return
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        raise StopRequested(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+        raise StopRequested(INTERRUPTED if number == signal.SIGINT else TERMINATED, describe_stop(number))
 
     before = {number: signal.signal(number, stop) for number in termination_signals()}
     try:

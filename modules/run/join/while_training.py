@@ -1,10 +1,10 @@
-"""The connection of a joined machine while it trains: its failures are sent, and what machine 0 sends is received."""
+"""The connection of a joined machine while it trains: its failures and a signal that stops it are sent to machine 0."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Final
@@ -18,17 +18,26 @@ _POLL_EVERY_S: Final = 0.3
 
 
 @contextmanager
-def while_training(session: Session, folder: RunFolder, ranks: range) -> Iterator[None]:
+def while_training(
+    session: Session, folder: RunFolder, ranks: range, stopped_by: Callable[[], str] = lambda: ""
+) -> Iterator[None]:
     """Inside the block every new failure of `ranks` is sent at once to machine 0, which may not see this disk.
 
-    What arrives meanwhile is kept for `session.receive`; nothing else may receive inside the block.
+    So is what `stopped_by` says, once it is not empty: all machines stop, and only this one knows why. What arrives
+    meanwhile is kept for `session.receive`; nothing else may receive inside the block.
     """
     is_over = threading.Event()
+    has_told = False
     sent = {(failure.rank, failure.time) for failure in read_failures(folder)}  # of an earlier start
 
     def attend() -> None:
+        nonlocal has_told
         while not is_over.wait(_POLL_EVERY_S):
             session.drain()
+            if not has_told and (signal := stopped_by()):
+                has_told = True
+                with suppress(ChannelClosed):
+                    session.send("stopping", by=signal)
             for failure in read_failures(folder):
                 if failure.rank in ranks and (failure.rank, failure.time) not in sent:
                     sent.add((failure.rank, failure.time))

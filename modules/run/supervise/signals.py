@@ -41,6 +41,12 @@ def _existing(*names: str) -> list[signal.Signals]:
     return [signal.Signals[name] for name in names if hasattr(signal, name)]
 
 
+def describe_stop(number: int) -> str:
+    """What has sent a signal that stops a run, for "stopped by ..."."""
+    name = signal.Signals(number).name
+    return {"SIGINT": "Ctrl-C", "SIGHUP": "the end of its terminal (SIGHUP)"}.get(name, f"a signal ({name})")
+
+
 def ignore_termination_signals() -> None:
     """Keep the exit code of a run that has ended, should a signal arrive while Python shuts down."""
     for number in termination_signals():

@@ -24,6 +24,7 @@ from modules.run.launch.plan import TORCHRUN
 from modules.run.supervise.process_tree import ProcessTree, signal_children
 from modules.run.supervise.signals import (
     PAUSE_SIGNAL,
+    describe_stop,
     ignores_signals_after_stop,
     pause_signal_unblocked,
     termination_signals,
@@ -53,6 +54,7 @@ class StopRequests:
         self._handled = 0
         self._requested_at = 0.0
         self.stop_reason = ""  # the reason of the stop command
+        self.stopped_by = ""  # the signal in words
         self.was_forced = False
         self.was_requested = False  # a rank was asked to stop, by a signal or a command
 
@@ -84,6 +86,7 @@ class StopRequests:
                 continue
             if self.stop_reason in {"", STOP_PAUSED}:
                 self.stop_reason, self._requested_at = _REASONS.get(number, STOP_TERMINATED), at
+                self.stopped_by = describe_stop(number)
                 self._request_stop(child)
             elif at - self._requested_at > SAME_REQUEST_S:
                 self.was_forced = True
@@ -95,6 +98,7 @@ class StopRequests:
         self._handled += len(late)
         if late and not self.stop_reason:
             self.stop_reason = _REASONS.get(late[0][0], STOP_TERMINATED)
+            self.stopped_by = describe_stop(late[0][0])
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
         self._received.append((number, time.monotonic()))

@@ -180,6 +180,11 @@ class Supervisor:
         return bool(self._requests.stop_reason)
 
     @property
+    def stopped_by(self) -> str:
+        """The signal that has requested a stop, in words; empty without one."""
+        return self._requests.stopped_by
+
+    @property
     def was_forced(self) -> bool:
         """Whether a second signal has stopped the run at once."""
         return self._requests.was_forced

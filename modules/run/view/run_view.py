@@ -70,6 +70,7 @@ class RunView:
         self.step: Step | None = None
         self.finished: Finished | None = None
         self.error: Message | None = None  # since the last start
+        self.cause_of_end = ""  # of a run that stops because another machine was stopped
         self.time = 0.0  # of the last event, in seconds since the epoch
         self.first_time: float | None = None
         # different lengths, so that they are not all compacted at the same step, which would block the window
@@ -129,6 +130,7 @@ class RunView:
         name = parse_text(event.get("phase"))
         if name == "loading":  # the first event of each start, resumed ones too
             self.finished, self.error, self.step, self.backing_up = None, None, None, None
+            self.cause_of_end = ""
         counted = parse_int(event.get("done")), parse_int(event.get("total")), parse_text(event.get("unit"))
         self.phase = Phase(name, time, *counted)
 
@@ -211,7 +213,13 @@ class RunView:
 
     def _warning(self, event: Event, time: float) -> None:
         self._set_time(time)
-        self.warnings.append(Message(time, "warning", parse_text(event.get("message"))))
+        message = Message(time, "warning", parse_text(event.get("message")))
+        if event.get("is_cause_of_end") is True:
+            self.cause_of_end = message.text
+        # a run that is resumed repeats what it has warned of before
+        if same := next((each for each in self.warnings if each.text == message.text), None):
+            self.warnings.remove(same)
+        self.warnings.append(message)
 
     def _joining(self, event: Event, time: float) -> None:
         # not the time of the view: the phase and the end of an earlier start are still there

@@ -52,11 +52,18 @@ def images(tmp_path: Path) -> Path:
 class Harness:
     """A join server in this process, and clients that connect to it as another machine would."""
 
-    def __init__(self, config: TrainConfig, record: Callable[[Failure], None] = lambda failure: None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        record: Callable[[Failure], None] = lambda failure: None,
+        report_stop: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self.config = config
         self.said: list[str] = []
         self.missing: list[list[int]] = []
-        self.server = JoinServer(config, "x", self._report, token=generate_token(), record=record)
+        self.server = JoinServer(
+            config, "x", self._report, token=generate_token(), record=record, report_stop=report_stop
+        )
         self._ends = ExitStack()
 
     def _report(self, message: str, missing: list[int]) -> None:
@@ -312,6 +319,7 @@ def test_disconnected_machine_is_missing(make_server: Callable[..., Harness], mo
     monkeypatch.setattr(Session, "_ping", lambda self: None)  # the cable was pulled: nothing comes, nothing ends
     harness.join("delta")
     harness.wait_for("delta (127.0.0.1), machine 1, disconnected (no message for")
+    assert harness.server.silent == {1}, "unlike those whose connection has ended"
 
 
 def test_machines_rejoin_while_restarts_are_left(make_server: Callable[..., Harness]) -> None:
@@ -351,18 +359,22 @@ def test_a_machine_reports_failures_of_its_own_ranks_only(images: Path) -> None:
     """A hostile guest tries to end the run in rank 0's name."""
     data = {"num_nodes": 2, "enable_multi_gpu": True, "concepts": [{"path": str(images)}]}
     recorded: list[Failure] = []
-    harness = Harness(TrainConfig.model_validate({**data, "initial_port": free_port()}), recorded.append)
+    stops: list[str] = []
+    harness = Harness(TrainConfig.model_validate({**data, "initial_port": free_port()}), recorded.append, stops.append)
     failure = {"host": "alpha", "kind": "error", "message": "m\x1b[2J", "advice": "", "traceback": "", "age_s": 1}
     try:
         session = harness.join("beta", processes=2)
         harness.server.wait(20)
         harness.server.start([1, 2], 5555)
         session.expect("start")
+        session.send("stopping", by="Ctrl-C\x1b[2J")
         session.send("failure", rank=2, **failure)
         session.send("failure", rank=0, **failure)
         harness.wait_for("violates the protocol", "a failure of rank 0, which is not its own")
     finally:
         harness.close()
+    (stop,) = stops
+    assert stop.startswith("Machine 1, beta (127.0.0.1), was stopped by Ctrl-C\\x1b[2J there, so the whole run stops")
     own, lost = recorded
     assert (own.rank, own.host, own.message) == (2, "beta", "m\\x1b[2J"), "the host is the one that it joined as"
     assert (lost.rank, lost.kind, lost.host) == (1, "machine_lost", "beta")

@@ -144,7 +144,8 @@ class _Training:
     """In place of the processes, which have no connection to the attacker."""
 
     codes: list[int] = []  # noqa: RUF012  # of the starts of this case
-    restart_was_stopped = False
+    restart_was_stopped = was_forced = False
+    stopped_by = ""
 
     def __init__(self, plan: LaunchPlan, *, may_restart: bool) -> None:
         self._code = self.codes.pop(0) if self.codes else 0
