@@ -26,7 +26,7 @@ from modules.config import TandemError
 if TYPE_CHECKING:
     from app.main_window import MainWindow
 
-SIZES = ("1280x800", "1920x1080")
+SIZES = ("1280x800", "1366x768", "1920x1080", "2560x1440")
 MODES = ("dark", "light")
 SCALES = (100, 150)
 SETTLE_S = 0.3
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     given.out = given.out.resolve()
     try:
-        with display(own=given.own_display), _own_preferences():
+        with display(own=given.own_display, size=_smallest_around(given.sizes)), _own_preferences():
             for file in _take_all(given):
                 print(file)
     except TandemError as error:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def display(own: bool, size: str = SIZES[-1]) -> Iterator[None]:
+def display(own: bool, size: str = "1920x1080") -> Iterator[None]:
     """The present display, or one of our own while this lasts. Raises TandemError if there can be none."""
     if os.environ.get("DISPLAY") and not own:
         yield
@@ -77,6 +77,12 @@ def _own_preferences() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TANDEM_CONFIG_DIR"] = folder
         yield
+
+
+def _smallest_around(sizes: Sequence[str]) -> str:
+    """The smallest display that holds a window of each of these sizes."""
+    pairs = [size.split("x") for size in sizes]
+    return f"{max(int(width) for width, _ in pairs)}x{max(int(height) for _, height in pairs)}"
 
 
 def _take_all(given: argparse.Namespace) -> Iterator[Path]:
