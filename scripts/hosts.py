@@ -80,6 +80,11 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="a setting of that machine in each run, e.g. cache_dir=/scratch/cache",
     )
+    add.add_argument(
+        "--allow_differences",
+        action="store_true",
+        help="train even if Tandem's code or the versions of packages there differ from this machine's",
+    )
     listing = action("list", "list the machines")
     listing.add_argument("--json", action="store_true", help="as JSON")
     test = action("test", "test machines: reachable, the same versions, their GPUs")
@@ -99,6 +104,7 @@ def add(options: argparse.Namespace) -> int:
         port=options.port,
         python=options.python,
         settings=options.set,
+        allow_differences=options.allow_differences,
     )
     verb = "Replaced" if add_host(host) else "Added"
     echo(f"{verb} {host} in {hosts_file()}. Test it with: python scripts/hosts.py test {host.name}")
@@ -123,6 +129,7 @@ def show_list(options: argparse.Namespace) -> int:
     for host in hosts:
         more = [f"port {host.port}"] if host.port is not None else []
         more += [f"Python {host.python}"] if host.python else []
+        more += ["differences allowed"] if host.allow_differences else []
         rest = "  ".join([host.folder, *more, *host.settings])
         echo(printable(f"{host.name:<{widths[0]}}  {host.target:<{widths[1]}}  {rest}", 5000))
     return FINISHED

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.widgets import theme
-from app.widgets.buttons import Entry, frame, text
+from app.widgets.buttons import Entry, Switch, frame, text
 from app.windows.dialog import Dialog
 from modules.config import ConfigError
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
@@ -29,6 +29,8 @@ _FIELDS: Final = (
     ),
 )
 
+_DIFFERENCES: Final = "Train even if Tandem's code or versions there differ; results may vary"
+
 
 class HostDialog:
     """`saved` is called with the machine once it is in the list; `former` is the one to change."""
@@ -48,8 +50,16 @@ class HostDialog:
             self.entries[name].pack(fill="x")
             if explanation:
                 text(place, explanation, "small", colour=theme.MUTED).pack(anchor="w", pady=(theme.px(2), 0))
+        text(body, "Allow differences").grid(
+            row=len(_FIELDS), column=0, sticky="nw", padx=(0, theme.px(16)), pady=theme.px(4)
+        )
+        place = frame(body)
+        place.grid(row=len(_FIELDS), column=1, sticky="ew", pady=theme.px(4))
+        self.allow_differences = Switch(place, lambda _: None)
+        self.allow_differences.pack(anchor="w")
+        text(place, _DIFFERENCES, "small", colour=theme.MUTED).pack(anchor="w", pady=(theme.px(2), 0))
         self.message = text(body, "", "small", colour=theme.BAD, wrap=WIDTH + 60)
-        self.message.grid(row=len(_FIELDS), column=0, columnspan=2, sticky="w", pady=(theme.px(8), 0))
+        self.message.grid(row=len(_FIELDS) + 1, column=0, columnspan=2, sticky="w", pady=(theme.px(8), 0))
         if former is not None:
             self._fill(former)
         self.dialog.button("Cancel", self.dialog.close)
@@ -106,6 +116,7 @@ class HostDialog:
             port=int(port) if port else None,
             python=given["python"],
             settings=settings,
+            allow_differences=self.allow_differences.get(),
         )
 
     def _fill(self, host: Host) -> None:
@@ -119,3 +130,4 @@ class HostDialog:
         }
         for name, value in shown.items():
             self.entries[name].show(value)
+        self.allow_differences.show(host.allow_differences)

@@ -390,11 +390,13 @@ def test_a_machine_is_added_tested_and_started_by_train(
         (dialog,) = driver.dialogs()
         assert "“Port” is '70000'; use a number from 1 to 65535" in driver.text(dialog)
         driver.press("ctrl+a")
-        driver.type(str(server.port))
-        driver.press("Return")
+        driver.type(f"{server.port}\t\t\t\t")
+        driver.press("space")
+        driver.click_button("Save and test")
         assert driver.dialogs() == []
         driver.wait(lambda: "Connecting" not in card.results["beta"][0], "the result of the test")
         assert card.results["beta"][0].startswith("Ready: Tandem ")
+        assert card.hosts[0].allow_differences
         driver.click_really(card.switches["beta"])
         assert driver.draft.get("num_nodes") == 2
         assert driver.draft.get("enable_multi_gpu") is True

@@ -53,12 +53,13 @@ def compare(host: Host, there: Description, here: Description) -> HostCheck:
     elif there.code != here.code:
         different.insert(0, f"Tandem's code on {host.name} differs from this machine's, both of version {here.tandem}")
     summary = _summary(there)
-    if different:
+    if different and not host.allow_differences:
         advice = "Install the same on both: git pull, then ./scripts/setup.sh."
         return HostCheck(host, summary, f"{'; '.join(different)}. {advice}")
     if fault := _without_gpu(host, there, here):
         return HostCheck(host, summary, fault)
-    notes = ["It has no GPU and trains on its CPU, as this machine does."] if not there.gpus else []
+    notes = [f"{'; '.join(different)}, which its entry allows."] if different else []
+    notes += ["It has no GPU and trains on its CPU, as this machine does."] if not there.gpus else []
     return HostCheck(host, summary, notes=tuple(notes))
 
 

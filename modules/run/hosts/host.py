@@ -39,6 +39,7 @@ class Host(Record):
     port: Annotated[int, Field(ge=1, le=65_535)] | None = None  # None: as in ~/.ssh/config, or 22
     python: Annotated[str, Field(max_length=_MAX_PATH)] = ""  # "": DEFAULT_PYTHON
     settings: Annotated[list[str], Field(max_length=_MAX_SETTINGS)] = Field(default_factory=list)
+    allow_differences: bool = False  # train even if code or versions there differ from this machine's
 
     @classmethod
     def make(
@@ -50,12 +51,14 @@ class Host(Record):
         port: int | None = None,
         python: str = "",
         settings: Sequence[str] = (),
+        allow_differences: bool = False,
     ) -> Self:
         """A host from what a person has typed. Raises ConfigError naming the field."""
         check_local_settings(settings)
         fields = {"name": name, "target": target, "folder": folder, "port": port, "python": python}
         try:
-            return cls(**fields, settings=list(settings))  # type: ignore[arg-type]
+            more = {**fields, "settings": list(settings), "allow_differences": allow_differences}
+            return cls(**more)  # type: ignore[arg-type]
         except ValidationError as error:
             where = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
             given = {**fields, "settings": ", ".join(settings)}[where]

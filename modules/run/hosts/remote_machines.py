@@ -50,6 +50,7 @@ def join_arguments(config: TrainConfig, host: Host, address: str, resume: str = 
     named = [*(value for _, value in paths_of_machine_0(config, own)), resume]
     allowed = [value for value in dict.fromkeys(named) if value and _exists(value)]
     trust = ["--trust_code"] if config.family.endswith(".py") and "family" not in own else []
+    trust += ["--allow_differences"] if host.allow_differences else []
     return [
         *("scripts/train.py", "--join", address, "--token_file", "-", "--stop_from_stdin"),
         *trust,

@@ -50,8 +50,9 @@ def check_software(config: TrainConfig, hello: Message, host: str) -> list[str]:
     if errors and not hello.get("allow_differences"):
         raise JoinRejected(
             "; ".join((*errors, *packages.warnings)),
-            "Install the same version on both machines (git pull, then the installer), or join with "
-            "--allow_differences if you know that the difference is harmless",
+            "Install the same version on both machines (git pull, then ./scripts/setup.sh). If you know that the "
+            "difference is harmless, add --allow_differences to the line that joins, or, for a machine that is started "
+            "over ssh, to its entry in the list of machines (scripts/hosts.py add)",
         )
     if hello.get("config") is not None:
         _check_config(config, strings(hello["config"]), host)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, Self
+
+from modules.run.hosts.measuring import passed_on
+
+_NOTHING_TO_KEEP_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -14,6 +20,12 @@ class GracePeriods:
     report_s: float = 4.0  # of torchrun after that, for its report
     finish_s: float = 60.0  # of all processes after the `finished` event
     alone_s: float = 5.0  # of a torchrun whose ranks have all ended and which waits for other machines
+    stop_s: float = math.inf  # of all processes after a request to stop: a run takes as long as its backup
+
+    @classmethod
+    def of_start(cls, environment: Mapping[str, str]) -> Self:
+        """Those of a start: one that only measures may be in the middle of a large batch, and has nothing to keep."""
+        return cls(stop_s=_NOTHING_TO_KEEP_S) if passed_on(environment) else cls()
 
     def deadline(self, failed_at: float | None, finished_at: float | None, alone_since: float | None) -> float:
         """The earliest end of those that have begun; infinite if none has."""

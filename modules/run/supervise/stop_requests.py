@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import threading
@@ -44,9 +45,17 @@ class StopRequests:
     """Handles the signals of this process and forwards stop requests to the ranks."""
 
     def __init__(
-        self, folder: RunFolder, process_tree: ProcessTree, argv: Sequence[str], *, has_first_rank: bool
+        self,
+        folder: RunFolder,
+        process_tree: ProcessTree,
+        argv: Sequence[str],
+        *,
+        has_first_rank: bool,
+        within_s: float = math.inf,
     ) -> None:
+        """What has not stopped `within_s` of a request is stopped at once; infinite if a backup may be made."""
         self._folder = folder
+        self._within_s = within_s
         self._tree = process_tree
         self._is_torchrun = str(TORCHRUN) in argv
         self._has_first_rank = has_first_rank
@@ -89,8 +98,13 @@ class StopRequests:
                 self.stopped_by = describe_stop(number)
                 self._request_stop(child)
             elif at - self._requested_at > SAME_REQUEST_S:
-                self.was_forced = True
-                self._tree.kill()
+                self._force()
+        if self.stop_reason and not self.was_forced and time.monotonic() - self._requested_at > self._within_s:
+            self._force()
+
+    def _force(self) -> None:
+        self.was_forced = True
+        self._tree.kill()
 
     def take_late(self) -> None:
         """Count signals since the end of the processes, which no `handle` has seen, as a requested stop."""
@@ -107,7 +121,8 @@ class StopRequests:
         if self.stop_reason == STOP_PAUSED:
             warn("Pausing after a backup because of SIGUSR1; --resume latest continues from there.")
         else:
-            warn("Stopping after a backup; press Ctrl-C again to stop at once.")
+            after = " after a backup" if math.isinf(self._within_s) else ""
+            warn(f"Stopping{after}; press Ctrl-C again to stop at once.")
         try:
             if not is_stopped_by_user(self._folder):  # who closes the window sends both
                 request_command(self._folder, "stop", self.stop_reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shlex
@@ -92,7 +93,8 @@ class Supervisor:
         self._reader = follow_from_end(folder.events_file)
         self._events = EventSummary()
         self._log = LauncherLogFile(folder.launcher_log)
-        self._requests = StopRequests(folder, self._tree, argv, has_first_rank=0 in ranks)
+        within_s = self._grace.stop_s
+        self._requests = StopRequests(folder, self._tree, argv, has_first_rank=0 in ranks, within_s=within_s)
         self._failed_at: float | None = None
         self._finished_at: float | None = None
         self._alone_since: float | None = None
@@ -119,6 +121,7 @@ class Supervisor:
             collect_remote_failures=collect_remote_failures,
             store_secret=store_secret,
             may_restart=may_restart,
+            grace=GracePeriods.of_start(os.environ),
         )
 
     def run(self) -> int:
@@ -154,7 +157,7 @@ class Supervisor:
                 # Helper processes of a successful run are about to exit; those of a failed one may hang.
                 self._tree.terminate(patience_s=2.0 if child.poll() == 0 else 0.0)
                 child.wait()
-            if self._collect_remote_failures is not None and child.returncode != 0:
+            if self._collect_remote_failures is not None and child.returncode != 0 and not self.was_forced:
                 self._collect_remote_failures()
             self.outcome = self._decide_outcome(child.returncode)
             release_reserve(self._folder, self._ranks)
@@ -330,5 +333,5 @@ class Supervisor:
             write_last_events(self._folder, self._events, outcome, self._requests.stop_reason)
         if message := outcome_message(outcome, self._folder):
             warn(message)
-        elif self._requests.was_forced:
+        elif self.was_forced and math.isinf(self._grace.stop_s):
             warn(f"Stopped at once, without a backup; {resume_hint(self._folder, self._ranks)}")

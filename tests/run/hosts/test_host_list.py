@@ -29,7 +29,8 @@ def config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_list_keeps_its_order_and_is_private(capsys: pytest.CaptureFixture[str]) -> None:
     assert read_hosts() == []
-    assert program.main(["add", "beta", "me@10.0.0.2", "~/tandem", "--port", "2222"]) == 0
+    assert program.main(["add", "beta", "me@10.0.0.2", "~/tandem", "--port", "2222", "--allow_differences"]) == 0
+    assert read_hosts()[0].allow_differences
     half_written = hosts_file().with_name(".partial-99999999-hosts.json")  # by a program that was killed
     half_written.touch()
     assert program.main(["add", "gamma", "gpu-box", "/opt/tandem", "--set", "cache_dir=/scratch"]) == 0

@@ -66,6 +66,8 @@ def test_what_a_machine_chooses_itself_is_not_allowed_to_it(tmp_path: Path) -> N
     )
     arguments = join_arguments(config, BETA, "10.0.0.1:12356")
     assert [text for text in arguments if text.startswith("--allow")] == [f"--allow={tmp_path / 'more'}"]
+    different = join_arguments(config, BETA.model_copy(update={"allow_differences": True}), "10.0.0.1:12356")
+    assert "--allow_differences" in different
 
 
 # Prints how many requests it got, and whether a supervisor there takes the second for another one.

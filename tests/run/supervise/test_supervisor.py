@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -253,6 +254,24 @@ def test_a_signal_does_not_replace_a_persons_stop(folder: RunFolder) -> None:
         requests.handle(child)
     assert requests.stop_reason == "terminated"
     assert is_stopped_by_user(folder)
+
+
+def test_what_only_measures_is_not_waited_for_after_a_stop(
+    folder: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its largest batch may take minutes, and there is nothing to keep."""
+    assert GracePeriods.of_start({"TANDEM_FIND_BATCH_SIZE": "{}"}).stop_s == 5.0
+    assert GracePeriods.of_start({}).stop_s == math.inf
+    tree = ProcessTree()
+    requests = StopRequests(folder, tree, [], has_first_rank=True, within_s=0.3)
+    argv, environment = [sys.executable, "-c", "import time; time.sleep(100)"], {**os.environ, **tree.variables}
+    with requests.handlers_installed(), subprocess.Popen(argv, env=environment) as child:
+        signal.raise_signal(signal.SIGINT)
+        while child.poll() is None:
+            requests.handle(child)
+            time.sleep(0.05)
+    assert (requests.was_forced, requests.stop_reason) == (True, "interrupted")
+    assert "Stopping; press Ctrl-C again" in capfd.readouterr().err
 
 
 def test_a_late_signal_does_not_end_a_run_that_a_rank_was_asked_to_pause(folder: RunFolder) -> None:
