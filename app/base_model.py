@@ -133,7 +133,7 @@ def _inspect_file(file: Path) -> BaseModelInfo:
     count = f"{len(shapes):,} tensors"
     if (family := named_family(shapes)) in family_names():
         rest = hub_model_of(shapes, file.name)
-        source = f"; the other components come from {rest}, unless chosen below" if rest else ""
+        source = f"; the other components come from {rest}, unless others are chosen (Advanced)" if rest else ""
         return BaseModelInfo(
             f"Transformer of {family_about(family).title} (family {family}), {count}{source}.", family=family
         )

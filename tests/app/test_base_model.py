@@ -79,7 +79,10 @@ def test_damaged_index_and_an_empty_folder(pipeline: Path, tmp_path: Path) -> No
         ("cond_stage_model.model.transformer.x", "Stable Diffusion 2"),
         ("conditioner.embedders.1.model.x", "Stable Diffusion XL"),
         ("double_blocks.0.img_mod.lin.x", "Transformer of FLUX.1 dev and schnell (family flux)"),
-        ("layers.0.attention.qkv.x", "the other components come from Tongyi-MAI/Z-Image, unless chosen below."),
+        (
+            "layers.0.attention.qkv.x",
+            "the other components come from Tongyi-MAI/Z-Image, unless others are chosen (Advanced).",
+        ),
         ("something.else", "Unknown model type"),
     ],
 )
