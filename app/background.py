@@ -8,6 +8,7 @@ import tkinter as tk
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from app.widgets.own_events import bind_own
 from modules.config import TandemError
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class Background:
         self._pause_ms = POLL_MS
         self._threads = 0
         self._is_open = True
-        tk.Misc.bind(root, "<Destroy>", self._root_destroyed, add="+")
+        bind_own(root, "<Destroy>", self._root_destroyed)
 
     def run(
         self,
@@ -55,9 +56,9 @@ class Background:
         if self._pending == 1:
             self._root.after(POLL_MS, self._collect)
 
-    def _root_destroyed(self, event: tk.Event[tk.Misc]) -> None:
+    def _root_destroyed(self) -> None:
         """End each thread after its current job: nobody is left to receive results."""
-        if event.widget is self._root and self._is_open:
+        if self._is_open:
             self._is_open = False
             for _ in range(self._threads):
                 self._jobs.put(None)

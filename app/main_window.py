@@ -17,7 +17,7 @@ from app.shell.closing import confirm_close
 from app.shell.files import Files
 from app.shell.header import Header
 from app.shell.keys import bind_keys
-from app.shell.prebuild import SectionBuilder
+from app.shell.prebuild import prepare_sections
 from app.shell.requests import bind_requests
 from app.shell.run_bar import RunBar
 from app.shell.session import Session
@@ -28,6 +28,7 @@ from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.appearance import follow_system
 from app.widgets.buttons import Button, add_tooltip
+from app.widgets.own_events import bind_own
 from app.widgets.scroll import enclosing, scroll_by_wheel
 from app.widgets.tooltip import Tooltip
 from app.windows.faults import show_faults
@@ -71,15 +72,15 @@ class MainWindow(ctk.CTk):
         bind_requests(self, self)
         scroll_by_wheel(self)
         self.bind_all("<FocusIn>", _scroll_to_focus, add="+")
-        self.bind("<Configure>", self._resized, add="+")
+        self.unbind("<Configure>")  # of customtkinter, which only needs it to scale the window
+        bind_own(self, "<Configure>", self._resized)
         self.protocol("WM_DELETE_WINDOW", self.close)
         self.state_.subscribe("jump", self._jump)
         self.state_.subscribe("draft", self._update_title)
         self.state_.subscribe("invalid", lambda: show_faults(self, self.state_, "Training cannot start yet."))
         self._collector = TkThreadCollector(self)
         self._open_initial(config_file)
-        background = self.state_.background
-        self.builder = SectionBuilder(self, background, list(SECTIONS), lambda: self.sections, self._section)
+        self._prepare_sections()
 
     def show_section(self, name: str) -> None:
         """Show a section."""
@@ -126,7 +127,7 @@ class MainWindow(ctk.CTk):
         self._build()
         self.show_section(name)
         self._fit(self.winfo_width())
-        self.builder.restart()
+        self._prepare_sections()
 
     def scale_by(self, steps: int) -> None:
         place = theme.SCALES.index(self.preferences.scale) + steps
@@ -231,6 +232,11 @@ class MainWindow(ctk.CTk):
             self.run_bar.lift()  # keeps it last in the focus order
         return self.sections[name]
 
+    def _prepare_sections(self) -> None:
+        """Build the sections that have not been visited, while the window is left alone."""
+        steps = prepare_sections(list(SECTIONS), self.sections, self._section, self.state_.background)
+        self.state_.slices.in_quiet_moments(steps)
+
     def _jump(self) -> None:
         path = self.state_.jump_target
         name = "model" if path.startswith("family_options") else section_of(path)
@@ -242,10 +248,11 @@ class MainWindow(ctk.CTk):
         if path is not None:
             self.state_.jump_to(path)
 
-    def _resized(self, event: tk.Event[tk.Misc]) -> None:
-        if event.widget is self and event.width != self._width:
-            self._width = event.width
-            self._fit(event.width)
+    def _resized(self) -> None:
+        width = self.winfo_width()
+        if width != self._width:
+            self._width = width
+            self._fit(width)
 
     def _fit(self, width: int) -> None:
         self.sidebar.narrow(width < theme.px(NARROW_BELOW))

@@ -14,6 +14,7 @@ from app.draft import Draft
 from app.family_loader import FamilyLoader
 from app.preferences import Preferences
 from app.runs.control import RunControl
+from app.slices import Slices
 from modules.run import RunFolder
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class AppState:
         self.root = root
         self.preferences = preferences
         self.background = Background(root)
+        self.slices = Slices(root)
         self.draft = Draft(self._draft_changed)
         self.family = FamilyLoader(root, self.background, self.draft, lambda: self.notify("family"))
         root.after_idle(self.family.refresh)

@@ -193,7 +193,7 @@ def prepared() -> Figures:
     root = MainWindow()
     root.update()
     turns: list[float] = []
-    while not root.builder.is_done:
+    while not root.state_.slices.is_done:
         turns.append(timed(root.update))
         time.sleep(BEAT_MS / 1000)
 

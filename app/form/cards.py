@@ -214,11 +214,19 @@ class Columns:
             self._place()
 
     def _place(self) -> None:
-        for frame, _ in self._cards:
-            tk.Pack.pack_forget(frame)  # type: ignore[arg-type]
-        for frame, column in self._shown:
-            place = self._columns[column if self._two else 0]
-            frame.pack(in_=place, fill="x", pady=(0, GAP))  # type: ignore[attr-defined]
+        """Pack what is new or moved; what stays in its place is not drawn again."""
+        if self._two is None:
+            return  # until the width is known
+        for number, place in enumerate(self._columns):
+            wanted = [frame for frame, column in self._shown if number == (column if self._two else 0)]
+            packed: list[tk.Misc] = list(place.pack_slaves())
+            for gone in packed:
+                if gone not in wanted:
+                    tk.Pack.pack_forget(gone)  # type: ignore[arg-type]
+            stays = [frame for frame in packed if frame in wanted]
+            for at, frame in enumerate(wanted):
+                if stays[: at + 1] != wanted[: at + 1]:
+                    frame.pack(in_=place, fill="x", pady=(0, GAP))  # type: ignore[attr-defined]
         # Keyboard focus follows the stacking order: down one column, then down the other.
         for frame, _ in sorted(self._shown, key=lambda item: item[1] if self._two else 0):
             frame.lift()

@@ -151,8 +151,7 @@ class Section(FormSection):
         self._origin.configure(
             text=f"The data comes from build_data in {name}; folders of images are not used." * self.brings_data
         )
-        filled = {str(block.frame) for block in self.blocks if block.arrange(self.wants)}
-        hidden |= {str(block.frame) for block in self.blocks} - filled
+        hidden |= self.empty_cards()
         self.columns.arrange(lambda frame: str(frame) not in hidden)
 
     def wants(self, option: Option) -> bool:

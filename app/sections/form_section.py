@@ -1,4 +1,7 @@
-"""A section of generated cards; only the grouping of settings is written by hand."""
+"""A section of generated cards; only the grouping of settings is written by hand.
+
+The first cards appear at the first visit at once, the others one by one between the events of the window (Slices).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from app.widgets import theme
 from app.widgets.buttons import frame, text
 from app.widgets.scroll import Scroll
 from modules.config import Option, TrainConfig, options
+
+FIRST_CARDS = 2  # shown at once, one in each column
 
 
 class FormSection(tk.Frame):
@@ -31,6 +36,8 @@ class FormSection(tk.Frame):
         self.shown = False
         self._forced: set[str] = set()  # advanced settings that were jumped to stay visible
         self.blocks: list[FieldCard] = []
+        self._due: list[FieldCard] = []  # those of the blocks that are still to appear
+        self._jump = ""  # where to go when all have appeared
         self.lists: dict[str, ItemList] = {}
         title, subtitle = SECTIONS[self.name]
         head = frame(self, theme.WINDOW)
@@ -72,6 +79,7 @@ class FormSection(tk.Frame):
         """Append a card of fields."""
         block = FieldCard(self.scroll.inside, title, wanted, self.state, self.field_class)
         self.blocks.append(block)
+        self._due.append(block)
         self.columns.add(block.frame, column)
         return block
 
@@ -83,6 +91,29 @@ class FormSection(tk.Frame):
         """Show the section."""
         self.shown = True
         self.refresh()
+        steps = self._reveal()
+        for _ in range(FIRST_CARDS):
+            next(steps, None)
+        if self._due:
+            self.state.slices.soon(steps)
+
+    def show_later(self, *blocks: FieldCard) -> None:
+        """Let cards that got other fields appear anew, one by one."""
+        self._due += [block for block in blocks if block not in self._due]
+        if self.shown:
+            self.state.slices.soon(self._reveal())
+
+    def _reveal(self) -> Iterator[None]:
+        """Let the cards that are due appear, those of one step each, and then do the jump that waits for them."""
+        while self._due and self.shown:
+            block = self._due.pop(0)
+            if block.arrange(self.wants):
+                self.arrange()
+                block.refresh()
+                yield
+        if self._jump and self.shown:
+            path, self._jump = self._jump, ""
+            self.jump_to(path)
 
     def prepare(self) -> Iterator[None]:
         """Create the fields before the section is first shown, those of one card at each step."""
@@ -93,6 +124,7 @@ class FormSection(tk.Frame):
     def hide(self) -> None:
         """Hide the section."""
         self.shown = False
+        self._jump = ""
 
     def refresh(self) -> None:
         """Update the section from the draft."""
@@ -100,13 +132,17 @@ class FormSection(tk.Frame):
             each.refresh()
         self.arrange()
         for block in self.blocks:
-            block.refresh()
+            if block not in self._due:
+                block.refresh()
 
     def arrange(self) -> None:
         """Show the settings that apply to the current choices."""
-        filled = {str(block.frame) for block in self.blocks if block.arrange(self.wants)}
-        fields = {str(block.frame) for block in self.blocks}
-        self.columns.arrange(lambda frame: str(frame) in filled or str(frame) not in fields)
+        empty = self.empty_cards()
+        self.columns.arrange(lambda frame: str(frame) not in empty)
+
+    def empty_cards(self) -> set[str]:
+        """The names of the cards without a setting that applies, or that are still to appear; arranges the others."""
+        return {str(block.frame) for block in self.blocks if block in self._due or not block.arrange(self.wants)}
 
     def wants(self, option: Option) -> bool:
         """Whether a setting is shown now."""
@@ -126,7 +162,10 @@ class FormSection(tk.Frame):
         return depends and draft.get(self.master_switch) is not True and draft.is_default(option.path, option)
 
     def jump_to(self, path: str) -> None:
-        """Scroll to the field of a path, focus it and highlight it."""
+        """Scroll to the field of a path, focus it and highlight it; once all cards have appeared, which move it."""
+        if self._due:
+            self._jump = path
+            return
         head, _, rest = path.partition(".")
         if (shown := self.lists.get(head)) is not None:
             index = rest.split(".")[0]

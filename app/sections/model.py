@@ -49,7 +49,7 @@ class Section(FormSection):
         self._status = text(self._note, "", colour=theme.MUTED)
         wrap_within(self._status, self._note)
         self._status.pack(padx=theme.px(16), pady=theme.px(16), anchor="w")
-        self.review = Button(self._note, "Review the file ...", self._review, bg=theme.CARD)
+        self.review = Button(self._note, "Review the file…", self._review, bg=theme.CARD)
         self.columns.add(self._note, 1)
         self._common_card = self.add_card("", [], 1)
         self.noise = NoiseCard(self.scroll.inside, self.state)
@@ -94,11 +94,8 @@ class Section(FormSection):
             empty.add(str(self.family_card.frame))
         if not (known and self.noise.is_wanted):
             empty.add(str(self.noise.frame))
-        filled = {str(block.frame) for block in self.blocks if block.arrange(self.wants)}
-        fields = {str(block.frame) for block in self.blocks}
-        self.columns.arrange(
-            lambda frame: str(frame) not in empty and (str(frame) in filled or str(frame) not in fields)
-        )
+        empty |= self.empty_cards()
+        self.columns.arrange(lambda frame: str(frame) not in empty)
 
     def wants(self, option: Option) -> bool:
         if option.path == "family_options":
@@ -131,6 +128,7 @@ class Section(FormSection):
             self._common_card.replace_options(title, [option for option in declaration.options if not option.advanced])
             more = f"More options of {name}"
             self._advanced_card.replace_options(more, [option for option in declaration.options if option.advanced])
+            self.show_later(self._common_card, self._advanced_card)
             none = "" if declaration.options else f"{name} has no extra options."
             said = "" if declaration.name in family_names() else declaration.about
             self._status.configure(text=said or none)
@@ -142,4 +140,4 @@ class Section(FormSection):
                 text=f"{error}\nYou can type the options below; they are checked when training starts."
             )
         else:
-            self._status.configure(text=f"Loading the options of {name} …")
+            self._status.configure(text=f"Loading the options of {name}…")

@@ -53,7 +53,7 @@ class Section(FormSection):
         hidden = {str(self.no_samples)} if draws else set[str]()
         if not draws and not self.list.items:
             hidden |= {str(self.list.frame), *(str(block.frame) for block in self.blocks)}
-        hidden |= {str(block.frame) for block in self.blocks if not block.arrange(self.wants)}
+        hidden |= self.empty_cards()
         self.columns.arrange(lambda frame: str(frame) not in hidden)
 
     def _added(self) -> None:

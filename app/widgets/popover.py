@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, Literal
 
 from app.widgets import theme
+from app.widgets.own_events import bind_own
 from app.widgets.popover_rows import Row, Rows
 
 EDGE: Final = 8  # unscaled pixels that stay free at the edges of the screen
@@ -218,17 +219,15 @@ def _watch(owner: tk.Misc) -> None:
             tk.Misc.bind_all(root, sequence, partial(_pressed, root), add="+")
     if "popover_at_" not in owner.__dict__:
         owner.__dict__["popover_at_"] = _geometry(owner)
-        tk.Misc.bind(owner, "<Configure>", partial(_close_moved, owner), add="+")
-        tk.Misc.bind(owner, "<Unmap>", partial(_close_moved, owner), add="+")
+        for sequence in ("<Configure>", "<Unmap>"):
+            bind_own(owner, sequence, partial(_close_moved, owner))
 
 
 def _geometry(window: tk.Misc) -> tuple[int, int, int, int]:
     return window.winfo_rootx(), window.winfo_rooty(), window.winfo_width(), window.winfo_height()
 
 
-def _close_moved(owner: tk.Misc, event: tk.Event[tk.Misc]) -> None:
-    if event.widget is not owner:
-        return
+def _close_moved(owner: tk.Misc) -> None:
     at = _geometry(owner)
     if at != owner.__dict__.get("popover_at_", at) or not owner.winfo_viewable():
         _close_open(owner)

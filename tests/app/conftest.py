@@ -58,7 +58,7 @@ def only_what_is_tested(request: pytest.FixtureRequest) -> Iterator[None]:
     tests together would spend an hour on that. The tests of these programs are exempted."""
     never = 3_600_000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.shell.prebuild.FIRST_MS", never)
+        patch.setattr("app.slices.FIRST_MS", never)
         if Path(request.module.__file__ or "").stem not in ("test_curves", "test_memory_card"):
             patch.setattr("app.curves.noise_card.FIRST_MS", never)
             patch.setattr("app.curves.memory_card.PAUSE_MS", never)

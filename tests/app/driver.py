@@ -67,8 +67,10 @@ class Driver:
             return False
 
     def settle(self) -> None:
-        """Process all pending events."""
+        """Process all pending events, until the page in sight is complete."""
         for _ in range(3):
+            self.window.update()
+        while self.is_open and self.window.state_.slices.is_busy:
             self.window.update()
 
     def wait(self, condition: Callable[[], object], what: str = "") -> None:

@@ -66,7 +66,7 @@ def test_problems_say_that_files_are_still_being_read(driver: Driver, home: Path
     driver.window.show_section("data")
     section = driver.window.sections["data"]
     section.turn_to("problems")
-    assert section.pages.problems._hint.cget("text") == "The files are still being read …"
+    assert section.pages.problems._hint.cget("text") == "The files are still being read…"
     driver.wait(lambda: section.pages.is_complete, "the folder is read")
     problems: ProblemList = section.pages.problems
     rows = [problems.table.item(item, "values") for item in problems.table.get_children()]
@@ -184,33 +184,33 @@ def test_large_folders_are_not_counted_to_the_end(tmp_path: Path, monkeypatch: p
 
 def test_sections_are_prepared_in_quiet_moments(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.window.show_section("training")
-    builder = driver.window.builder
-    monkeypatch.setattr("app.shell.prebuild.FIRST_MS", 1)
-    monkeypatch.setattr("app.shell.prebuild.QUIET_S", math.inf)
+    slices = driver.window.state_.slices
+    monkeypatch.setattr("app.slices.FIRST_MS", 1)
+    monkeypatch.setattr("app.slices.QUIET_S", math.inf)
     before = set(driver.window.sections)
     looks: list[float] = []
-    schedule = builder._schedule
+    schedule = slices._schedule
 
-    def look_again() -> None:
-        looks.append(builder._input_at)
-        schedule()
+    def look_again(pause_ms: int) -> None:
+        looks.append(slices._input_at)
+        schedule(pause_ms)
 
-    monkeypatch.setattr(builder, "_schedule", look_again)
-    monkeypatch.setattr(builder, "_input_at", 0.0)
-    builder.restart()
+    monkeypatch.setattr(slices, "_schedule", look_again)
+    monkeypatch.setattr(slices, "_input_at", 0.0)
+    driver.window._prepare_sections()
     driver.field("max_steps").control.line.focus_force()
     driver.press("1", "BackSpace")
-    driver.wait(lambda: looks and looks[-1] > 0, "a turn of the builder that has seen the keys")
+    driver.wait(lambda: looks and looks[-1] > 0, "a step that has seen the keys")
     assert set(driver.window.sections) == before, "nothing is built under the hands of who types"
-    monkeypatch.setattr("app.shell.prebuild.QUIET_S", 0.0)
-    driver.wait(lambda: builder.is_done, "all sections")
+    monkeypatch.setattr("app.slices.QUIET_S", 0.0)
+    driver.wait(lambda: slices.is_done, "all sections")
     assert set(driver.window.sections) == set(SECTIONS)
     prepared = driver.window.sections["output"]
     assert prepared.find("backups_kept") is not None, "with its fields"
     assert not prepared.winfo_ismapped()
     driver.window.set_scale(125)
-    assert not builder.is_done
-    driver.wait(lambda: builder.is_done, "all sections at the other scale")
+    assert not slices.is_done
+    driver.wait(lambda: slices.is_done, "all sections at the other scale")
     driver.window.set_scale(100)
 
 
