@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
@@ -18,7 +17,6 @@ from modules.diffusion.hub.model import HubModel
 from modules.files import FileFault, file_size, open_regular, printable, read_json
 
 REPO_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+(/[\w.-]+)*))?")
-SAFETENSORS_HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
 _SMALL_FILE_LIMIT = 64 << 20  # bytes; a tokenizer's are a few MB
 _MOST_LAYERS = 1000  # of a block; the largest published models have some dozens
 LORA_ADVICE = "To continue training it, give it as lora_from; to generate images with it, as scripts/sample.py --lora."
@@ -218,15 +216,6 @@ def read_shapes(files: list[Path]) -> dict[str, list[int]]:
                 "Download or copy it again.",
             ) from error
     return shapes
-
-
-def dtype_of(files: list[Path], prefixes: tuple[str, ...] = ("",)) -> torch.dtype:
-    """fp16 or bf16 if all floating point tensors are, so that none has to be converted; else fp32.
-
-    Only tensors with a dimension and with one of the `prefixes` count.
-    """
-    found = {kind for name, kind in stored_formats(files).items() if name.startswith(prefixes)}
-    return SAFETENSORS_HALF.get(found.pop(), torch.float32) if len(found) == 1 else torch.float32
 
 
 def stored_formats(files: Sequence[Path]) -> dict[str, str]:

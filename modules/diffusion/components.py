@@ -23,6 +23,7 @@ from modules.diffusion.component_files import load_network, load_part, scheduler
 from modules.diffusion.declared_schedule import EDM_KEYS, DeclaredSchedule, declared_schedule, measured_schedule
 from modules.diffusion.hub.model import HubModel
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.stored_dtype import dtype_of
 from modules.diffusion.text_encoders import TextEncoder, pool_at_end_token
 
 CLASSES: Mapping[str, Any] = {
@@ -152,7 +153,7 @@ def _from_folder(folder: Path, spec: PipelineSpec) -> Components:
     scheduler = scheduler_config(folder, "base_model")
     loaded: dict[str, Any] = {}
     for name in ("unet", "vae", *spec.encoders):
-        dtype = base_model_files.dtype_of(base_model_files.weight_files(folder, name))
+        dtype = dtype_of(base_model_files.weight_files(folder, name))
         loaded[name] = load_network(folder, name, CLASSES[name], dtype)
     for name in spec.encoders.values():
         loaded[name] = load_part(folder, name, CLASSES[name])
@@ -165,7 +166,7 @@ def _from_file(file: Path, layout: str, spec: PipelineSpec) -> Components:
     config = Path(layout) if layout else _layout_on_hub(file, shapes, spec).ensure_cached()
     _check_layout(config, spec)
     pipeline_class = getattr(diffusers, spec.inpainting if is_inpainting else spec.pipeline)
-    dtype = base_model_files.dtype_of([file], ORIGINAL_COMPONENTS)
+    dtype = dtype_of([file], ORIGINAL_COMPONENTS)
     without = {} if "text_encoder_2" in spec.encoders else {"safety_checker": None, "feature_extractor": None}
     try:
         pipeline = pipeline_class.from_single_file(

@@ -23,6 +23,7 @@ from modules.diffusion.component_files import copy_with_weights, load_network, l
 from modules.diffusion.encoder_weights import quantize_encoder_
 from modules.diffusion.hub.files import INDEX
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.diffusion.stored_dtype import SAFETENSORS_HALF, dtype_of
 from modules.diffusion.transformer_files.base import FlowBase, base_of_file
 from modules.diffusion.transformer_files.loading import load_transformer_file
 from modules.files import FileFault, open_regular, printable, read_json
@@ -269,7 +270,7 @@ def _load_transformer(folder: Path, kind: Any, single_file: Path | None) -> Any:
         return load_transformer_file(single_file, kind, folder)
     files = base_model_files.weight_files(folder, "transformer")
     stored = base_model_files.stored_formats(files)
-    halves = [half for name, half in base_model_files.SAFETENSORS_HALF.items() if name in stored.values()]
+    halves = [half for name, half in SAFETENSORS_HALF.items() if name in stored.values()]
     if len(halves) == 1 and "F32" in stored.values() and len(set(stored.values())) == 2:
         transformer = load_network(folder, "transformer", kind, halves[0])
         wide = {}
@@ -279,7 +280,7 @@ def _load_transformer(folder: Path, kind: Any, single_file: Path | None) -> Any:
                 wide.update({name: weights.get_tensor(name) for name in names if stored.get(name) == "F32"})
         if not transformer.load_state_dict(wide, strict=False, assign=True).unexpected_keys:
             return transformer  # with others the class has renamed weights of older files
-    return load_network(folder, "transformer", kind, base_model_files.dtype_of(files))
+    return load_network(folder, "transformer", kind, dtype_of(files))
 
 
 def _load_tokenizer(folder: Path, name: str, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The rooms that the window uses load nothing heavy."""
+"""The rooms that the window uses, and the process that downloads a model, load nothing heavy."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
         "modules.machine",
         "modules.run.supervise.supervisor",
         "modules.run.queue.runner",
+        "modules.diffusion.hub.download",
         "app",
     ],
 )

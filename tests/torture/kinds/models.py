@@ -12,10 +12,11 @@ import torch
 from modules.checkpoint import read_model_config
 from modules.checkpoint.formats import architecture_of, read_diffusers_folder
 from modules.checkpoint.formats.conversion import convert_dtype, folder_to_single_file
-from modules.diffusion.base_model_files import dtype_of, find_base_model
+from modules.diffusion.base_model_files import find_base_model
 from modules.diffusion.components import check_base_model, load_components, read_schedule
 from modules.diffusion.hub.files import is_complete
 from modules.diffusion.hub.model import HubModel
+from modules.diffusion.stored_dtype import dtype_of
 from modules.families.stable_diffusion import StableDiffusion
 from tests.families.tiny_pipelines import tiny_sd
 from tests.torture.kind import Places
