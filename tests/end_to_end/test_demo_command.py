@@ -25,8 +25,8 @@ def test_the_demo_learns_colours(tmp_path: Path) -> None:
     del variables["PYTEST_CURRENT_TEST"]
     variables.pop("OMP_NUM_THREADS", None)
     done = subprocess.run(
-        # 5 of its 25 epochs; the shapes follow from 12 on
-        [str(ROOT / "train_distributed.sh"), "all", "demo", "--run_name", "demo", "--set", "epochs=5"],
+        # 3 of its 25 epochs; the shapes follow from 12 on
+        [str(ROOT / "train_distributed.sh"), "all", "demo", "--run_name", "demo", "--set", "epochs=3"],
         cwd=tmp_path,
         env=variables,
         capture_output=True,
