@@ -10,15 +10,18 @@ from modules.data.archives.cifar import is_archive
 from modules.data.index.build import check_concepts
 from modules.families._by_name import family_class
 from modules.training.methods.lora import check_lora_targets
+from modules.training.methods.lora_files import expected_file_limits
 from modules.training.model_setup import check_available
 from modules.training.sample_requests import sample_requests
 
 
 def check_startable(config: TrainConfig) -> list[str]:
-    """Notes on the base model. Raises the first of `startup_problems`."""
+    """Notes on the base model, and on what other programs will not take from a LoRA. Raises the first of
+    `startup_problems`."""
     if problems := startup_problems(config):
         raise problems[0]
-    return list(family_class(config.family).base_model_notes(config))
+    family = family_class(config.family)
+    return [*family.base_model_notes(config), *expected_file_limits(family, config)]
 
 
 def startup_problems(config: TrainConfig) -> list[TandemError]:

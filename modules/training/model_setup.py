@@ -13,8 +13,9 @@ from modules.families._family import Family
 from modules.monitoring.wandb_log import check_wandb
 from modules.training.early_stopping import LOSS, keeps_best
 from modules.training.methods.adapter_layers import NAMES
+from modules.training.methods.lora_files import has_kohya_names, has_lycoris_names
 from modules.training.methods.lora_from import check_lora_from
-from modules.training.methods.method import has_kohya_names, has_lycoris_names, prepare
+from modules.training.methods.method import prepare
 from modules.training.move_model import move_model
 from modules.training.optimizers import check_installed
 from modules.training.precision import Precision

@@ -19,7 +19,8 @@ from modules.monitoring import RankStepTimes, Report
 from modules.run import RunFolder
 from modules.run.endings import ENDINGS
 from modules.training.control_requests import Outcome
-from modules.training.methods.method import file_limits, method_summary
+from modules.training.methods.lora_files import file_limits
+from modules.training.methods.method import method_summary
 from modules.training.setup import Components
 from modules.training.step_metrics import RANK_METRICS
 

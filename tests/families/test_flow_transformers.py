@@ -20,7 +20,8 @@ from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.distributed import Weights
 from modules.families._by_name import family_class
 from modules.training.methods.lora import adapter_names
-from modules.training.methods.method import LORA_FILES, export_of
+from modules.training.methods.lora_files import LORA_FILES
+from modules.training.methods.method import export_of
 from modules.training.model_setup import prepare_model
 from modules.training.precision import Precision
 from tests.families.flow_checks import REQUEST, VELOCITIES, batch, direct_loss, load, pipeline

@@ -17,7 +17,8 @@ from torch import Tensor
 from modules.config import ConfigError, TrainConfig, explain
 from modules.distributed import Weights
 from modules.training.methods.adapter_layers import layer_sizes
-from modules.training.methods.method import apply_adapter, export_of, file_limits, method_summary
+from modules.training.methods.lora_files import file_limits
+from modules.training.methods.method import apply_adapter, export_of, method_summary
 from modules.training.model_setup import check_available, load_family
 from modules.training.parameter_groups import parameter_groups
 from modules.training.submodules import submodule_groups
@@ -168,7 +169,7 @@ def test_what_does_not_fit_together_is_said_before_training(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"oft_block_size is 3, but no number near it divides the 5 inputs of 'unet"):
         ready(**settings_of("oft") | {"family_options": {"width": 5}})
     (limit,) = file_limits(*ready(**settings_of("oft")))
-    assert limit.startswith(f"{FILE} is an OFT that rotates inputs")
+    assert limit.startswith(f"{FILE} is an OFT that rotates the inputs of layers")
 
 
 def test_a_family_without_prefixes_gets_dotted_names(tmp_path: Path) -> None:

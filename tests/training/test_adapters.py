@@ -14,7 +14,8 @@ from modules.data.loading.progress import Progress
 from modules.distributed import Weights
 from modules.families.z_image import ZImage
 from modules.training.methods.lora import max_useful_rank
-from modules.training.methods.method import _layouts, has_kohya_names, method_summary
+from modules.training.methods.lora_files import has_kohya_names, layouts
+from modules.training.methods.method import method_summary
 from modules.training.methods.textual_inversion import TrainedRows
 from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
 from modules.training.precision import Precision
@@ -128,8 +129,8 @@ def test_a_transformer_that_tandem_has_no_names_for_is_saved_in_diffusers_layout
     mine = type("Mine", (ZImage,), {"architecture": "mine"})
     assert has_kohya_names(ZImage)
     assert not has_kohya_names(mine)
-    assert _layouts(mine, TrainConfig(method="lora")) == ["diffusers"]
-    assert _layouts(mine, TrainConfig(method="lora", lora_layouts="diffusers")) == ["diffusers"]
+    assert layouts(mine, TrainConfig(method="lora")) == ["diffusers"]
+    assert layouts(mine, TrainConfig(method="lora", lora_layouts="diffusers")) == ["diffusers"]
 
 
 @pytest.mark.parametrize(

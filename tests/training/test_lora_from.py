@@ -13,7 +13,8 @@ from modules.checkpoint import read_model_config
 from modules.checkpoint.formats import read_lora, write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.training.methods.lora import adapter_names
-from modules.training.methods.method import export_of, file_limits, method_summary
+from modules.training.methods.lora_files import expected_file_limits, file_limits
+from modules.training.methods.method import export_of, method_summary
 from modules.training.model_setup import check_available, load_family, prepare_model
 from modules.training.precision import Precision
 from scripts.sample import main as generate_images
@@ -163,7 +164,9 @@ def limits(tmp_path: Path, **settings: object) -> list[str]:
     )
     family = load_family(config)
     prepare_model(family, config, Precision("fp32", torch.device("cpu")))
-    return file_limits(family, config)
+    found = file_limits(family, config)
+    assert found == expected_file_limits(type(family), config)  # what --dry_run says
+    return found
 
 
 def test_what_other_programs_do_not_read_is_said_before_training(tmp_path: Path) -> None:
@@ -172,7 +175,11 @@ def test_what_other_programs_do_not_read_is_said_before_training(tmp_path: Path)
     assert limits(tmp_path, lora_rank=4, lora_alpha=1, lora_layouts="kohya") == []
     (alpha,) = limits(tmp_path, lora_rank=4, lora_alpha=1)
     assert "pytorch_lora_weights.safetensors has its alpha in the header" in alpha
-    assert "set it to 0.25" in alpha
+    assert "set it to 0.25, or use lora_kohya.safetensors, which holds alpha for each layer" in alpha
+    (alone,) = limits(tmp_path, lora_rank=4, lora_alpha=1, lora_layouts="diffusers")
+    assert "or use lora_kohya.safetensors (lora_layouts both writes it), which" in alone
+    (oft,) = limits(tmp_path, lora_algorithm="oft", lora_targets="attention", oft_block_size=2)
+    assert "merge it into the model (scripts/convert.py --merge); from the merged model --extract makes" in oft
     (dora,) = limits(tmp_path, lora_rank=4, lora_alpha=4, lora_weight_decompose=True)
     assert dora.startswith("lora_kohya.safetensors is a DoRA")
     assert limits(tmp_path, lora_rank=4, lora_alpha=4, lora_weight_decompose=True, lora_layouts="diffusers") == []

@@ -21,7 +21,8 @@ from modules.importers.ai_toolkit.tables import TARGETS as AI_TOOLKIT
 from modules.importers.diffusion_pipe import TARGETS as DIFFUSION_PIPE
 from modules.importers.onetrainer.model import TARGETS as ONETRAINER
 from modules.training.methods.lora import lora_targets
-from modules.training.methods.method import LORA_FILES, apply_adapter, export_of
+from modules.training.methods.lora_files import LORA_FILES
+from modules.training.methods.method import apply_adapter, export_of
 from modules.training.model_setup import load_family
 from tests.adapted_models import BOTH, LORA, assert_close, batch_of, ready, train_a_little
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from modules.checkpoint.formats import read_lora
 from modules.config import TrainConfig
 from modules.diffusion.quiet_libraries import quiet_libraries
+from modules.distributed import Weights
 from modules.families._flow_transformer import TransformerModel
 from modules.training.methods.lora import lora_targets
+from modules.training.methods.method import export_of, prepare
+from tests.families.flow_checks import load
+from tests.families.tiny_flow_pipelines import TINY
 
 with quiet_libraries():
     import diffusers
@@ -69,3 +75,23 @@ def _chosen(model: TransformerModel, targets: str) -> set[str]:
 def _last(name: str, known: set[str]) -> str:
     """Of `known`, the end of `name`; otherwise all of it."""
     return next((end for end in known if name.endswith("." + end)), name)
+
+
+@pytest.mark.parametrize("targets", ["to_q", r"to_[kv]"])
+def test_some_of_the_layers_that_are_one_in_the_models_own_code(targets: str, tmp_path: Path) -> None:
+    folder = TINY["lumina2"](tmp_path / "model")  # whose keys have fewer rows than its queries
+    settings = {"method": "lora", "lora_targets": targets, "lora_rank": 2}
+    family = load("lumina2", folder, **settings)
+    config = TrainConfig.model_validate({"family": "lumina2", "base_model": str(folder), **settings})
+    prepare(family, config)
+    for number, (_, weight) in enumerate(trained := [*family.model.named_parameters()]):
+        weight.data = torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+    assert trained
+    export_of(family, Weights(family.model), config, {})(tmp_path)
+    ours, theirs = (
+        {one.module: one.delta() for one in read_lora(tmp_path / name, family.adapter_prefixes)}
+        for name in ("pytorch_lora_weights.safetensors", "lora_kohya.safetensors")
+    )
+    assert ours.keys() == {name for name in theirs if re.search(targets, name)}
+    for name, delta in theirs.items():
+        assert torch.allclose(delta, ours.get(name, torch.zeros(1)).to(delta), atol=1e-5), name

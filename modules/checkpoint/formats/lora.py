@@ -49,11 +49,12 @@ def write_lora(
     metadata: Mapping[str, str],
     dtype: torch.dtype,
     architecture: str = "",
+    rows: Mapping[str, int] | None = None,
 ) -> None:
     """Write the adapters, all of one algorithm.
 
     `architecture` is the model's modelspec name, empty if it is that in `metadata`; kohya's layout names the layers of
-    transformers by it.
+    transformers by it. For `rows` see `own_tensors`.
 
     Raises ConfigError if the layout cannot name a module, OSError if the disk is full.
     """
@@ -71,19 +72,26 @@ def write_lora(
         return
     if layout == "kohya":
         own = any(one.submodule == TRANSFORMER for one in plain)
-        write_safetensors(
-            file, own_tensors(plain, architecture, dtype) if own else kohya_tensors(plain, prefixes, dtype), header
-        )
+        tensors = own_tensors(plain, architecture, dtype, rows) if own else kohya_tensors(plain, prefixes, dtype)
+        write_safetensors(file, tensors, header)
         return
     settings = {ADAPTER_METADATA: json.dumps(peft_configs(plain, prefixes), indent=2, sort_keys=True)}
     write_safetensors(file, diffusers_tensors(plain, prefixes, dtype), header | settings)
 
 
-def check_kohya_names(adapters: Sequence[AdapterWeights], prefixes: AdapterPrefixes, architecture: str) -> None:
-    """Raises ConfigError if kohya's layout cannot name a module of these, for a model of this architecture."""
+def check_kohya_names(
+    adapters: Sequence[AdapterWeights],
+    prefixes: AdapterPrefixes,
+    architecture: str,
+    rows: Mapping[str, int] | None = None,
+) -> None:
+    """Raises ConfigError if kohya's layout cannot name a module of these, for a model of this architecture.
+
+    For `rows` see `own_tensors`.
+    """
     plain = [one for one in adapters if isinstance(one, LoraWeights)]
     if any(one.submodule == TRANSFORMER for one in plain):
-        own_tensors(plain, architecture, torch.float32)
+        own_tensors(plain, architecture, torch.float32, rows)
     else:
         kohya_key_prefixes(adapters, prefixes)
 

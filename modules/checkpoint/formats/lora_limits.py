@@ -35,9 +35,9 @@ def limits_of_layout(
     if layout == "kohya":
         return dora_limits(file) if any(each.magnitude is not None for each in adapters) else ""
     factors = {each.alpha / each.rank for each in adapters} - {1.0}
-    named = has_kohya_names(adapters, prefixes, architecture)
-    alpha = alpha_limits(file, min(factors), max(factors), has_kohya_names=named) if factors else ""
-    return f"{alpha} {name_limits(file, (each.module for each in adapters))}".strip()
+    kohya = "its copy in the kohya layout (--to kohya)" if has_kohya_names(adapters, prefixes, architecture) else ""
+    alpha = alpha_limits(file, min(factors), max(factors), kohya) if factors else ""
+    return f"{alpha} {name_limits(file, (each.module for each in adapters), kohya)}".strip()
 
 
 def dora_limits(file: str) -> str:
@@ -49,34 +49,40 @@ def dora_limits(file: str) -> str:
     )
 
 
-def alpha_limits(file: str, least: float, most: float, *, has_kohya_names: bool = True) -> str:
-    """The sentence on alpha in diffusers' layout; `least` and `most` are alpha / rank of its layers."""
+def alpha_limits(file: str, least: float, most: float, kohya: str = "") -> str:
+    """The sentence on alpha in diffusers' layout; `least` and `most` are alpha / rank of its layers.
+
+    `kohya` is what to use in place of the file, in kohya's layout; empty if that has no names for the layers.
+    """
+    factor = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
     resized = (
         "train with alpha equal to the rank, or write it again with scripts/convert.py --resize, which makes it so"
     )
-    instead = "give them the kohya layout" if has_kohya_names else resized
-    factor = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    instead = f"use {kohya}, which holds alpha for each layer" if kohya else resized
     return (
         f"{file} has its alpha in the header, which diffusers, peft and Tandem read. ComfyUI and Forge do not: there "
         f"its strength is as if alpha were the rank, so set it to {factor}, or {instead}."
     )
 
 
-def name_limits(file: str, modules: Iterable[str]) -> str:
-    """The sentence on layers of which ComfyUI does not know diffusers' names; empty if there are none."""
+def name_limits(file: str, modules: Iterable[str], kohya: str = "") -> str:
+    """The sentence on layers of which ComfyUI does not know diffusers' names; empty if there are none. `kohya` as
+    above."""
     found = [module for module in modules if _UNKNOWN_TO_COMFYUI.search(module)]
     if not found:
         return ""
     some = f"{len(found)} layers, such as {found[0]}," if len(found) > 1 else found[0]
+    instead = f"Give it {kohya}" if kohya else "Train with lora_targets attention_mlp"
     return (
-        f"ComfyUI leaves out what {file} has for {some} whose names it does not know. Give it a LoRA in the "
-        "kohya layout, train with lora_targets attention_mlp, or merge it into the model (scripts/convert.py --merge)."
+        f"ComfyUI leaves out what {file} has for {some} whose names it does not know. {instead}, or merge it into the "
+        "model (scripts/convert.py --merge)."
     )
 
 
 def oft_limits(file: str) -> str:
-    """The sentence on OFT."""
+    """The sentence on OFT; ComfyUI's (comfy/weight_adapter/oft.py) rotates the rows of a weight, its outputs."""
     return (
-        f"{file} is an OFT that rotates inputs: OneTrainer and Tandem read it, ComfyUI, A1111 and diffusers do not. "
-        "For these programs merge it into the model (scripts/convert.py --merge)."
+        f"{file} is an OFT that rotates the inputs of layers: OneTrainer and Tandem read it. ComfyUI, A1111 and "
+        "diffusers do not: their OFT rotates outputs, which cannot express it. For these programs merge it into the "
+        "model (scripts/convert.py --merge); from the merged model --extract makes a LoRA."
     )

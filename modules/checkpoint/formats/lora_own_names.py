@@ -9,7 +9,7 @@ Where that code has one layer for several of diffusers', such as query, key and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,7 @@ class _Layer:
     name: str  # with the number of its block
     pattern: str  # with * for it
     parts: Sequence[LoraWeights | None]  # None for one without an adapter
+    known_rows: Sequence[int | None]  # of these parts in the model, None if that is not at hand
 
     @property
     def adapters(self) -> list[LoraWeights]:
@@ -46,15 +47,20 @@ class _Layer:
 
     def rows(self) -> list[int]:
         """Of each part. Raises ConfigError if that of one without an adapter is not known."""
-        known = [None if part is None else part.matrix_shape[0] for part in self.parts]
-        if None not in known:
-            return [rows for rows in known if rows is not None]
+        known = [
+            rows if part is None else part.matrix_shape[0]
+            for part, rows in zip(self.parts, self.known_rows, strict=True)
+        ]
+        if self.adapters[0].magnitude is None or None not in self.parts:
+            whole = [rows for rows in known if rows is not None]
+            if len(whole) == len(known):
+                return whole
         if len(known) == 4:  # query, key and value as wide as FLUX.1, and its MLP's first layer
             return [self.columns] * 3 + [MLP_ROWS[self.family] * self.columns]
         if self.family == "lumina2" or self.adapters[0].magnitude is not None:
             raise ConfigError(
                 f"lora_layouts: kohya's layout has one layer {self.name!r} for query, key and value, and this LoRA "
-                "changes only some of them.",
+                f"changes only some of them{' as a DoRA' if self.adapters[0].magnitude is not None else ''}.",
                 "Choose only the layout diffusers, or train all three (lora_targets attention).",
             )
         return [self.adapters[0].matrix_shape[0]] * len(known)
@@ -88,8 +94,13 @@ def has_kohya_names(adapters: Iterable[AdapterWeights], prefixes: AdapterPrefixe
     return all(prefixes[one.submodule][1] for one in found) or bool(own_family(found, architecture))
 
 
-def own_tensors(adapters: Sequence[LoraWeights], architecture: str, dtype: torch.dtype) -> dict[str, LazyTensor]:
+def own_tensors(
+    adapters: Sequence[LoraWeights], architecture: str, dtype: torch.dtype, rows: Mapping[str, int] | None = None
+) -> dict[str, LazyTensor]:
     """The tensors of a file, for a model of this modelspec architecture.
+
+    `rows` are the outputs of the model's layers by their names in diffusers, if the model is at hand: of layers that
+    have no adapter but are one with such that have one.
 
     Raises ConfigError if the layout cannot name a module or hold what is adapted of it.
     """
@@ -100,7 +111,7 @@ def own_tensors(adapters: Sequence[LoraWeights], architecture: str, dtype: torch
             "Choose only the layout diffusers.",
         )
     tensors = {}
-    for layer in _layers(family, adapters):
+    for layer in _layers(family, adapters, rows or {}):
         down, up, alpha, magnitude = _joined(layer)
         stem = _PREFIX + layer.name.replace(".", "_")
         tensors[f"{stem}.lora_down.weight"] = lazy_tensor(down, dtype)
@@ -117,7 +128,7 @@ def _pattern(module: str) -> tuple[str, str]:
     return _NUMBER.sub(r"\1.*.", module, count=1), number[2] if number else ""
 
 
-def _layers(family: str, adapters: Sequence[LoraWeights]) -> list[_Layer]:
+def _layers(family: str, adapters: Sequence[LoraWeights], rows: Mapping[str, int]) -> list[_Layer]:
     table = TABLES[family]
     members: dict[str, list[str]] = {}
     for ours, theirs in table.items():
@@ -127,7 +138,13 @@ def _layers(family: str, adapters: Sequence[LoraWeights]) -> list[_Layer]:
         pattern, number = _pattern(one.module)
         found.setdefault((table[pattern], number), {})[pattern] = one
     return [
-        _Layer(family, theirs.replace("*", number), theirs, [parts.get(each) for each in members[theirs]])
+        _Layer(
+            family,
+            theirs.replace("*", number),
+            theirs,
+            [parts.get(each) for each in members[theirs]],
+            [rows.get(each.replace("*", number)) for each in members[theirs]],
+        )
         for (theirs, number), parts in found.items()
     ]
 

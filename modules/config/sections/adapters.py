@@ -48,7 +48,7 @@ class AdapterSettings(Section):
         help="lora: two small matrices for each layer, which every program reads. loha: the elementwise product of two "
         "such pairs, for a higher rank with as many weights. lokr: a Kronecker product, with the smallest files. oft: "
         "rotates the inputs of linear layers, which keeps the angles between them. Their files are for ComfyUI and "
-        "LyCORIS (loha, lokr) and OneTrainer (oft).",
+        "LyCORIS (loha, lokr); oft is read by OneTrainer alone and has to be merged for all other programs.",
         depends_on="method=lora",
         resume="fixed",
     )

@@ -106,9 +106,14 @@ def base_weight(layer: Any) -> Tensor:
     return cast(Tensor, layer.get_base_layer().weight)
 
 
+def adapter_sizes(model: nn.Module) -> dict[str, LayerSize]:
+    """Those of all adapted layers, by name."""
+    return {name: _size(layer) for name, layer in adapted_layers(model)}
+
+
 def layer_sizes(model: nn.Module) -> list[LayerSize]:
     """Those of all adapted layers, the most frequent first."""
-    sizes = Counter(_size(layer) for _, layer in adapted_layers(model))
+    sizes = Counter(adapter_sizes(model).values())
     return [size for size, count in sizes.most_common() for _ in range(count)]
 
 

@@ -9,17 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from modules.checkpoint import to_cpu
 from modules.checkpoint.formats import (
-    Layout,
-    alpha_limits,
     check_kohya_names,
-    dora_limits,
-    has_own_names,
-    name_limits,
-    oft_limits,
     read_adapter,
     read_embedding,
     write_embedding,
@@ -30,23 +24,17 @@ from modules.diffusion.dtypes import DTYPES
 from modules.diffusion.quantized import QuantizedLinear
 from modules.distributed import Weights
 from modules.families._family import Family
-from modules.training.methods.adapter_layers import NAMES, adapted_layers, layer_sizes
+from modules.training.methods.adapter_layers import NAMES, layer_sizes
 from modules.training.methods.lora import (
     adapter_names,
     add_lora,
-    lora_size,
     lora_weights,
     max_useful_rank,
     merge_lora,
 )
+from modules.training.methods.lora_files import LORA_FILES, layouts
 from modules.training.methods.textual_inversion import add_embedding, load_embedding, trained_vectors
 from modules.training.submodules import freeze_others
-
-# By layout; the first is the name that diffusers expects in a folder.
-LORA_FILES: Final[Mapping[Layout, str]] = {
-    "diffusers": "pytorch_lora_weights.safetensors",
-    "kohya": "lora_kohya.safetensors",
-}
 
 
 def prepare(family: Family, config: TrainConfig) -> None:
@@ -81,24 +69,6 @@ def method_summary(family: Family, config: TrainConfig, weights: Weights) -> str
         vectors = f"{config.embedding_vectors} vector{'s' * (config.embedding_vectors > 1)}"
         return f"{config.embedding_token} is trained as {vectors}, initialised from {config.embedding_init!r};{rest}"
     return f"Of the model,{rest}" if frozen else ""
-
-
-def file_limits(family: Family, config: TrainConfig) -> list[str]:
-    """What other programs will not take from the files that the run saves: a sentence for each of them."""
-    if config.method != "lora" or not family.adapter_prefixes:
-        return []
-    layouts, sizes = _layouts(family, config), layer_sizes(family.model)
-    unknown = name_limits(LORA_FILES["diffusers"], (name for name, _ in adapted_layers(family.model)))
-    found = [unknown] if "diffusers" in layouts and unknown else []
-    if config.lora_algorithm != "lora":
-        return [oft_limits(LORA_FILES[layouts[0]])] if config.lora_algorithm == "oft" else found
-    if "kohya" in layouts and lora_size(family).dora:
-        found.append(dora_limits(LORA_FILES["kohya"]))
-    factors = {size.alpha / size.rank for size in sizes} - {1.0}
-    if "diffusers" in layouts and factors:
-        least, most, named = min(factors), max(factors), has_kohya_names(family)
-        found.append(alpha_limits(LORA_FILES["diffusers"], least, most, has_kohya_names=named))
-    return found
 
 
 def _excess_rank(rank: int, largest: int) -> str:
@@ -143,9 +113,10 @@ def embedding_file(config: TrainConfig) -> str:
 
 def _add_lora(family: Family, config: TrainConfig) -> None:
     add_lora(family, config)
-    if "kohya" in _layouts(family, config):
+    if "kohya" in layouts(family, config):
         adapters = lora_weights(family, dict(family.model.named_parameters()))
-        check_kohya_names(adapters, adapter_names(family), family.modelspec().get("architecture", ""))
+        architecture = family.modelspec().get("architecture", "")
+        check_kohya_names(adapters, adapter_names(family), architecture, _rows(family))
 
 
 PREPARE: Final[Mapping[str, Callable[[Family, TrainConfig], None]]] = {
@@ -155,38 +126,20 @@ PREPARE: Final[Mapping[str, Callable[[Family, TrainConfig], None]]] = {
 }
 
 
-def _layouts(family: Family, config: TrainConfig) -> list[Layout]:
-    """The layouts to write; kohya's exists only for families that declare their prefixes."""
-    if config.lora_algorithm != "lora":  # which diffusers does not read
-        return ["kohya"] if has_lycoris_names(family) else ["diffusers"]
-    known: list[Layout] = ["diffusers", "kohya"] if has_kohya_names(family) else ["diffusers"]
-    return [layout for layout in known if config.lora_layouts in (layout, "both")]
-
-
-def has_kohya_names(family: Family | type[Family]) -> bool:
-    """Whether kohya's layout has names for the layers of the family's models, transformers in their own code.
-
-    Of a family that is not Tandem's own, whose code has no table of names, there are none.
-    """
-    if has_lycoris_names(family) or "transformer" not in family.adapter_prefixes:
-        return has_lycoris_names(family)
-    return has_own_names(getattr(family, "architecture", ""))
-
-
-def has_lycoris_names(family: Family | type[Family]) -> bool:
-    """Whether LoHa, LoKr and OFT get kohya's names. Of transformers they keep diffusers', which ComfyUI knows, too: in
-    the models' own code some layers are one, and so would be several adapters.
-    """
-    return any(kohya for _, kohya in family.adapter_prefixes.values())
-
-
 def _write_lora(
     family: Family, config: TrainConfig, trained: Mapping[str, Tensor], metadata: Mapping[str, str], folder: Path
 ) -> None:
     weights, names = lora_weights(family, trained), adapter_names(family)
     architecture, dtype = family.modelspec().get("architecture", ""), DTYPES[config.save_dtype]
-    for layout in _layouts(family, config):
-        write_lora(folder / LORA_FILES[layout], weights, layout, names, metadata, dtype, architecture)
+    for layout in layouts(family, config):
+        write_lora(folder / LORA_FILES[layout], weights, layout, names, metadata, dtype, architecture, _rows(family))
+
+
+def _rows(family: Family) -> dict[str, int]:
+    """The outputs of the linear layers of a transformer, by their names in it."""
+    transformer = getattr(family.model, "transformer", None)
+    layers = transformer.named_modules() if isinstance(transformer, nn.Module) else ()
+    return {name: layer.out_features for name, layer in layers if isinstance(getattr(layer, "out_features", None), int)}
 
 
 def _write_embedding(

@@ -178,7 +178,7 @@ def test_a_lora_in_kohyas_layout_is_resized_and_named_for_comfyui(
     )
     assert convert(tmp_path / "cats.safetensors", tmp_path / "same.safetensors", "--to", "diffusers") == 0
     note = capsys.readouterr().err
-    assert "or give them the kohya layout" in note
+    assert "or use its copy in the kohya layout (--to kohya), which holds alpha for each layer" in note
     assert "ComfyUI leaves out what same.safetensors has for double_stream_modulation_img.linear" in note
     assert convert(tmp_path / "cats.safetensors", tmp_path / "small.safetensors", "--resize", "--rank", 2) == 0
     assert "header" not in capsys.readouterr().err
