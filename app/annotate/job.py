@@ -106,7 +106,7 @@ class AnnotateJob:
         self._begin(earlier.header.task, Path(earlier.header.folder), earlier.header.ending)
         self._set, self.is_written, self.work = earlier.proposals, earlier.is_written, "propose"
         self._is_preparing = True
-        self.status = JobStatus("Reading the proposals …", fraction=None)
+        self.status = JobStatus("Reading the proposals…", fraction=None)
 
         def show(found: dict[str, Proposal]) -> None:
             self._is_preparing = False
@@ -121,7 +121,7 @@ class AnnotateJob:
         chosen = {row.relative: (row.text, not (row.is_accepted and row.has_proposal)) for row in self.rows}
         proposals = self._set
         self._is_preparing = True
-        self.status = JobStatus("Writing …", fraction=None)
+        self.status = JobStatus("Writing…", fraction=None)
 
         def begin(_: object) -> None:
             self._is_preparing = False
@@ -133,7 +133,7 @@ class AnnotateJob:
     def undo(self) -> None:
         """Take back what was written."""
         if self._set is not None and not self.is_running:
-            self.status = JobStatus("Putting back what was there …", fraction=None)
+            self.status = JobStatus("Putting back what was there…", fraction=None)
             self._forget_problems()
             self._by_file = {os.path.splitext(row.relative)[0] + self.ending: row for row in self.rows}
             self._start("undo", "undo", str(self._set.path))
@@ -143,7 +143,7 @@ class AnnotateJob:
         if self._child is not None and not self.is_stopping:
             self.is_stopping = True
             self._child.stop()
-            self.status = JobStatus("Stopping …", fraction=None)
+            self.status = JobStatus("Stopping…", fraction=None)
 
     def close(self) -> None:
         """End the process: nobody is left to see what it proposes, which is kept."""
@@ -207,7 +207,7 @@ class AnnotateJob:
         elif message.note is not None:
             self.note = printable(message.note, _SHOWN)
         elif message.loading is not None:
-            self.status = JobStatus(f"Loading {printable(message.loading, 100)} …", fraction=None)
+            self.status = JobStatus(f"Loading {printable(message.loading, 100)}…", fraction=None)
         elif message.downloading is not None and message.downloading[1] > 0:
             done, total = message.downloading
             self.status = JobStatus(f"Downloading: {format_progress(done, total, BYTES)}", fraction=done / total)

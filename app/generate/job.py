@@ -120,7 +120,7 @@ class GenerateJob:
     def _apply(self, event: SampleEvent) -> None:
         match event.event:
             case "loading":
-                self.status = JobStatus("Loading the model …", fraction=None)
+                self.status = JobStatus("Loading the model…", fraction=None)
             case "downloading" if event.total > 0:
                 progress = format_progress(event.done, event.total, BYTES)
                 self.status = JobStatus(f"Downloading the model: {progress}", fraction=event.done / event.total)

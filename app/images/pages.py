@@ -134,7 +134,7 @@ class ImagePages(tk.Frame):
         if problems := count_problems(Counter(each.kind for each in found.problems)):
             total += f"  {problems}."
         if self._reader.is_reading:
-            total = f"Reading the folders …  {total}"
+            total = f"Reading the folders…  {total}"
         elif not value_at(self.state.draft.data, "concepts"):
             total = "No image folder yet: add one under “Folders and settings”."
         self._summary.configure(text=total)

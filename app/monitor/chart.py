@@ -61,8 +61,8 @@ class Chart:
         self._artists: list[Artists] = []
         self._size = (0, 0)
         self._axis: Axis = "steps"
-        self.axes.yaxis.set_major_locator(MaxNLocator(5))
-        self.axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
+        self.axes.yaxis.set_major_locator(_y_ticks(5))
+        self.axes.yaxis.set_major_formatter(FuncFormatter(self._y_label))
         self.axes.set_axisbelow(True)
         self.recolour()
 
@@ -147,7 +147,7 @@ class Chart:
         left, right, top, bottom = (theme.px(edge) for edge in _EDGES)
         width, height = size
         self.axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height))
-        self.axes.yaxis.set_major_locator(MaxNLocator(max(2, height // theme.px(42))))
+        self.axes.yaxis.set_major_locator(_y_ticks(max(2, height // theme.px(42))))
 
     def _match_artists(self, lines: Sequence[PlotLine]) -> None:
         """Create one pair of artists per line, in its colour."""
@@ -171,12 +171,20 @@ class Chart:
         if self.axes.get_yscale() != scale:
             self.axes.set_yscale(scale)
             if not is_log:
-                self.axes.yaxis.set_major_locator(MaxNLocator(5))
-            self.axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
+                self.axes.yaxis.set_major_locator(_y_ticks(5))
+            self.axes.yaxis.set_major_formatter(FuncFormatter(self._y_label))
         if is_log:
             self.axes.set_ylim(low / 1.1, high * 1.1)
         else:
-            self.axes.set_ylim(*_padded(low, high, 0.06))
+            is_constant = high - low <= 1e-6 * abs(high)  # what differs is rounding
+            self.axes.set_ylim(*_padded(high if is_constant else low, high, 0.06))
+
+    def _y_label(self, value: float, place: int | None) -> str:
+        """Of a tick: small numbers all in the same notation."""
+        if value == 0 or max(map(abs, self.axes.get_ylim())) >= 1e-3 or self.axes.get_yscale() == "log":
+            return format_number(value)
+        digits, _, exponent = f"{value:.3e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
 
     def _set_x_axis(self) -> None:
         if self._axis == "steps":
@@ -205,6 +213,10 @@ class _Multiples(MaxNLocator):
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
         return [tick * self._unit for tick in super().tick_values(vmin / self._unit, vmax / self._unit)]
+
+
+def _y_ticks(most: int) -> MaxNLocator:
+    return MaxNLocator(most, steps=[1, 2, 5, 10])
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

@@ -90,6 +90,11 @@ class CurvesPage(Page):
                 plot.draw()
                 return
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a plot waits to be drawn."""
+        return self.run is not None and any(plot.is_due for plot in self.plots.values())
+
     def lines(self, name: str) -> list[PlotLine]:
         """The lines that a plot shows."""
         return list(self.plots[name].lines)

@@ -36,5 +36,10 @@ class Page(tk.Frame):
     def refresh(self) -> None:
         """Show new data; takes at most a few milliseconds if there is none."""
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether something is left to draw, for which `refresh` is called again soon."""
+        return False
+
     def close(self) -> None:
         """Release threads and files when the window closes."""

@@ -31,7 +31,7 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
     elif has_runner:
         state = "Working" if running or waiting else "Ready: what is added starts at once"
     elif is_working:
-        state = "Starting …"
+        state = "Starting…"
     else:
         state = "Not started" if waiting else "Nothing to do"
     return f"{state}  ·  {running} running, {waiting} waiting"
@@ -50,7 +50,13 @@ def _value(option: Option, value: object) -> str:
     return printable(" ".join(display_value(option, value).split()), 200)
 
 
-def row_of(entry: Entry, place: int | None, settings: str = "") -> tuple[str, ...]:
+def loss_text(loss: float | None, validation_loss: float | None) -> str:
+    """The last losses of a run, that of validation first; empty if it has none."""
+    named = (("validation", validation_loss), ("loss", loss))
+    return ", ".join(f"{name} {value:.4g}" for name, value in named if value is not None)
+
+
+def row_of(entry: Entry, place: int | None, settings: str = "", losses: str = "") -> tuple[str, ...]:
     """The cells of an entry; `place` is that among those that wait, `settings` in what it differs from others."""
     code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
     reason = printable(entry.reason.split("\n")[0], 300)
@@ -61,7 +67,7 @@ def row_of(entry: Entry, place: int | None, settings: str = "") -> tuple[str, ..
         " + ".join(["All" if entry.devices is None else ", ".join(map(str, entry.devices)), *entry.hosts]),
         _time(entry),
         settings,
-        f"{reason}{code}" if reason and reason != _STATES[entry.state] else "",
+        f"{reason}{code}" if reason and reason != _STATES[entry.state] else losses,
     )
 
 

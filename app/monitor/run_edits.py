@@ -45,12 +45,12 @@ class RunEdits:
         selected = self._selected()
         only: _State = "normal" if len(selected) == 1 else "disabled"
         some: _State = "normal" if selected else "disabled"
-        menu.add_command(label="Rename …", command=self.rename, state=only, accelerator="F2")
-        menu.add_command(label="Tags and notes …", command=self.edit_notes, state=only)
+        menu.add_command(label="Rename…", command=self.rename, state=only, accelerator="F2")
+        menu.add_command(label="Tags and notes…", command=self.edit_notes, state=only)
         menu.add_command(label="Open folder", command=self.show_folder, state=only)
-        menu.add_command(label="Debug package …", command=self.make_debug_package, state=only)
+        menu.add_command(label="Debug package…", command=self.make_debug_package, state=only)
         menu.add_separator()
-        menu.add_command(label="Move to the trash …", command=self.delete, state=some, accelerator="Del")
+        menu.add_command(label="Move to the trash…", command=self.delete, state=some, accelerator="Del")
         if self.trashed:
             menu.add_command(label="Take back from the trash", command=self.undo_delete)
         menu.tk_popup(x, y)

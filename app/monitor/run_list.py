@@ -53,10 +53,14 @@ class RunList:
 
     def scan_folders(self, folders: Sequence[Path], limit: int = MAX_RUNS) -> list[RunSummary]:
         """Summaries of the newest runs in each of several folders, newest first."""
-        paths = [path for folder in folders for path in _folders(folder)[:limit]]
+        found = self.read([path for folder in folders for path in _folders(folder)[:limit]])
+        return sorted(found, key=lambda summary: summary.started or 0.0, reverse=True)
+
+    def read(self, paths: Sequence[Path]) -> list[RunSummary]:
+        """Summaries of these runs, as far as they exist; what is cached of others is forgotten."""
         found = [summary for path in paths if (summary := self._summary(path)) is not None]
         self._cached = {summary.path: self._cached[summary.path] for summary in found}
-        return sorted(found, key=lambda summary: summary.started or 0.0, reverse=True)
+        return found
 
     def _summary(self, path: Path) -> RunSummary | None:
         folder = RunFolder(path)

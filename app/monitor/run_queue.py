@@ -8,8 +8,9 @@ from typing import Final
 
 from app.monitor.page import Page
 from app.monitor.queue_devices import DevicesField
-from app.monitor.queue_texts import row_of, settings_text, state_text
+from app.monitor.queue_texts import loss_text, row_of, settings_text, state_text
 from app.monitor.row_drag import RowDrag
+from app.monitor.run_list import RunList
 from app.shell.ask import Choice, ask
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
@@ -40,7 +41,9 @@ class QueuePage(Page):
         self._said = ""
         self._problem = ""  # why the last change was refused, until the next one or another selection
         self._differences = Differences()
+        self._runs = RunList()
         self.settings: dict[int, str] = {}  # of each entry, as far as they differ
+        self.losses: dict[int, str] = {}  # of those that are finished
         self._followed: tuple[int, float | None] | None = None  # the start of an entry
         self._build_head()
         self._upper = upper = card(self)
@@ -94,11 +97,14 @@ class QueuePage(Page):
         self._is_reading = True
         queue = self.run_queue
 
-        def read() -> tuple[Queue, bool, dict[int, str]]:
+        def read() -> tuple[Queue, bool, dict[int, str], dict[int, str]]:
             found = queue.read()
             differences = self._differences.of(queue, found.in_order())
             texts = {number: settings_text(each) for number, each in differences.items()}
-            return found, queue.has_runner(), texts
+            folders = {queue.run_folder(each).path: each.number for each in found.entries if each.state == "finished"}
+            summaries = self._runs.read(list(folders))
+            losses = {folders[each.path]: loss_text(each.loss, each.validation_loss) for each in summaries}
+            return found, queue.has_runner(), texts, losses
 
         self.state.background.run(read, self._show, self._unreadable)
 
@@ -257,11 +263,11 @@ class QueuePage(Page):
         if self.winfo_exists():
             self._say(reason)
 
-    def _show(self, found: tuple[Queue, bool, dict[int, str]]) -> None:
+    def _show(self, found: tuple[Queue, bool, dict[int, str], dict[int, str]]) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
         if not self.winfo_exists() or self.drag.item:
             return
-        self.queue, self.has_runner, self.settings = found
+        self.queue, self.has_runner, self.settings, self.losses = found
         if self.has_runner:
             self._starting_until = 0.0
         entries = self.queue.in_order()
@@ -271,7 +277,8 @@ class QueuePage(Page):
         places = {entry.number: place for place, entry in enumerate(self.queue.waiting, 1)}
         for index, entry in enumerate(entries):
             item = str(entry.number)
-            values = row_of(entry, places.get(entry.number), self.settings.get(entry.number, ""))
+            number = entry.number
+            values = row_of(entry, places.get(number), self.settings.get(number, ""), self.losses.get(number, ""))
             if not self.table.exists(item):
                 self.table.insert("", index, iid=item, values=values, tags=(entry.state,))
             elif tuple(self.table.item(item, "values")) != values:

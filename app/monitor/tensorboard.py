@@ -62,7 +62,7 @@ class TensorBoard:
             self._report(f"TensorBoard did not start: {error}")
             return
         self.url = f"http://127.0.0.1:{port}/"
-        self._report("TensorBoard is starting …")
+        self._report("TensorBoard is starting…")
         self._polls = 0
         self._owner.after(_POLL_MS, lambda: self._poll(port))
 

@@ -113,15 +113,15 @@ class Toolbar(tk.Frame):
 
     def _offer_exports(self) -> None:
         menu = popup_menu(self)
-        menu.add_command(label="Save the plots as PNG …", command=lambda: self._choose("png", self.save_plots))
-        menu.add_command(label="Save the numbers as CSV …", command=lambda: self._choose("csv", self.save_numbers))
-        menu.add_command(label="Save the numbers as JSON …", command=lambda: self._choose("json", self.save_numbers))
+        menu.add_command(label="Save the plots as PNG…", command=lambda: self._choose("png", self.save_plots))
+        menu.add_command(label="Save the numbers as CSV…", command=lambda: self._choose("csv", self.save_numbers))
+        menu.add_command(label="Save the numbers as JSON…", command=lambda: self._choose("json", self.save_numbers))
         menu.open_below(self.export)
 
     def _choose(self, ending: str, save: Callable[[Path], object]) -> None:
         if self._run is None:
             return
-        title = f"Save the {'plots' if ending == 'png' else 'numbers'} as {ending.upper()} …"
+        title = f"Save the {'plots' if ending == 'png' else 'numbers'} as {ending.upper()}…"
         name = choose_path(self, "save", title, Path(), (f".{ending}",), f"{self._run.folder.name}.{ending}")
         if name:
             save(Path(name))

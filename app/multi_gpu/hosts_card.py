@@ -81,7 +81,7 @@ class HostsCard:
 
     def test(self, host: Host) -> None:
         """Test it in the background; the result appears below its name."""
-        self._show_result(host.name, "Connecting …", theme.MUTED)
+        self._show_result(host.name, "Connecting…", theme.MUTED)
         self._state.background.run(partial(check_host, host), self._tested)
 
     @property

@@ -85,7 +85,7 @@ class RunActions:
 
     def _show_waiting(self) -> Dialog:
         """A dialog with which to give up while something is being checked; it shows itself after a moment."""
-        dialog = Dialog(self._owner, "Checking the settings …", "The model family and the base model are being read.")
+        dialog = Dialog(self._owner, "Checking the settings…", "The model family and the base model are being read.")
 
         def cancel() -> None:
             self._starting = False

@@ -89,7 +89,7 @@ class Status:
 
 
 NO_RUN: Final = Status("none", "No run yet", "idle", "Press Train to start.", fraction=0.0)
-READING: Final = Status("reading", "Reading the run …", "idle")
+READING: Final = Status("reading", "Reading the run…", "idle")
 STARTING: Final = Status(
     "starting", "Starting", "busy", "Loading Python and libraries; this takes a few seconds.", is_alive=True
 )

@@ -21,6 +21,7 @@ from app.widgets.ellipsis import truncate
 from modules.run.view.event_records import Message
 
 REFRESH_MS: Final = 125
+DRAWING_MS: Final = 25  # while a page draws one of its plots after the other
 IDLE_MS: Final = 400  # while the run is over: a run that is resumed elsewhere, another list of runs
 
 # Module and class of each page, imported when first shown; only curves and runs need matplotlib.
@@ -183,7 +184,7 @@ class Section(tk.Frame):
             # importing matplotlib takes a second: keep the window responsive
             self._importing.add(self.page)
             module = _PAGES[self.page][0]
-            self._show_message("Preparing the plots …", "")
+            self._show_message("Preparing the plots…", "")
             self.state.background.run(lambda: importlib.import_module(module), lambda _: self._arrange_again())
             return
         if self.page not in self.pages and self.page in self._importing and not self._is_imported(self.page):
@@ -230,6 +231,8 @@ class Section(tk.Frame):
             page.refresh()
         run = self.state.run
         pause = REFRESH_MS if run is not None and (run.is_alive or not run.is_caught_up) else IDLE_MS
+        if page is not None and page.is_unfinished:
+            pause = DRAWING_MS
         # on a slow screen, spend at most half the time on plots
         self._job = self.after(max(pause, round((time.monotonic() - started) * 1000)), self._tick)
 

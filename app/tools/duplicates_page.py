@@ -75,7 +75,7 @@ class DuplicatesPage(ProgramPage):
             return
         self.groups, self.marked, self.trashed, self.at = [], set(), [], 0
         self._review.pack_forget()
-        self.say("Reading the images …")
+        self.say("Reading the images…")
         self.run(MODULE, [str(folder), self.distance.value()])
 
     def answer(self, answer: Answer) -> None:

@@ -66,7 +66,7 @@ class PreviewPage(ProgramPage):
         size_step = 8 if family is None else family.size_step
         cached = bool(settings.get("cache_latents", True)) and (family is None or family.draws_samples)
         arguments = ["{folder}", str(size_step), str(int(epoch) - 1), self.count.value(), *(["cached"] * cached)]
-        self.say("Reading the images …")
+        self.say("Reading the images…")
         self.run(MODULE, arguments, json.dumps(settings))
 
     def answer(self, answer: Answer) -> None:

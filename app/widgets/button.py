@@ -22,6 +22,7 @@ Style = Literal["accent", "plain", "quiet", "danger"]
 _ICON: Final = 18
 _AROUND_ICON: Final = 1  # real pixels
 _GAP: Final = 6  # between icon and text
+_BESIDE_TEXT: Final = 9  # of a button without icon, at each side
 _CURSOR: Final = {"win32": "hand2", "darwin": "pointinghand"}.get(sys.platform, "")
 
 _STYLES: Final[dict[Style, dict[str, theme.Colour]]] = {
@@ -165,7 +166,9 @@ class Button(UnscaledPadding, tk.Canvas):
         self.coords(self._label, left + icon + gap + 1, height // 2)
 
     def _request_size(self) -> None:
-        least = 2 * theme.px(self._radius) + sum(self._widths())
+        icon, gap, text = self._widths()
+        side = theme.px(_BESIDE_TEXT if text and not icon else self._radius)
+        least = 2 * side + icon + gap + text
         width, height = max(theme.px(self._values["width"]), least), theme.px(self._values["height"])
         if (width, height) != self._requested_size:
             self._requested_size = width, height

@@ -1,4 +1,4 @@
-"""A thin progress bar; a moving segment while the progress is unknown."""
+"""A thin progress bar; a moving segment while the progress is unknown, nothing before anything has started."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ class ProgressBar(tk.Canvas):
         theme.paint(self, bg=bg)
         self._trough, self._bar = Bar(self, theme.px(HEIGHT)), Bar(self, theme.px(HEIGHT))
         self._fraction: float | None = 0.0
+        self._is_busy = False
         self._colour = theme.ACCENT
         self._moving = ""
         theme.follow(self, "colours", self._recolour)
         self.bind("<Configure>", lambda event: self._draw())
 
     def show(self, fraction: float | None, *, busy: bool, colour: theme.Colour = theme.ACCENT) -> None:
-        """Show a fraction from 0 to 1; None while `busy` shows a moving segment."""
+        """Show a fraction from 0 to 1; None while `busy` shows a moving segment. Idle at 0 it is not seen."""
         if colour != self._colour:
             self._colour = colour
             self._recolour()
-        if fraction != self._fraction:
-            self._fraction = fraction
+        if (fraction, busy) != (self._fraction, self._is_busy):
+            self._fraction, self._is_busy = fraction, busy
             self._draw()
         if fraction is None and busy and not self._moving:
             self._move()
@@ -54,6 +55,10 @@ class ProgressBar(tk.Canvas):
         self._bar.colour(theme.resolve(self._colour))
 
     def _draw(self) -> None:
+        if not (self._fraction or self._is_busy):
+            self._trough.hide()
+            self._bar.hide()
+            return
         self._place(self._trough, 0.0, 1.0)
         if self._fraction:
             self._place(self._bar, 0.0, self._fraction)

@@ -17,7 +17,7 @@ from modules.files import FileFault, Record, printable, read_json, validate_reco
 from modules.run import RunFolder
 
 SCRIPT = ROOT / "scripts" / "backup.py"
-_READING = "Reading …"
+_READING = "Reading…"
 
 
 class Backup(Record):
@@ -56,7 +56,7 @@ class BackupsWindow(ProgramWindow):
         self.table.bind("<<TreeviewSelect>>", lambda event: self._on_select())
         self.status = text(self.dialog.body, "", colour=theme.MUTED, wrap=740)
         self.status.pack(fill="x", pady=(theme.px(8), 0))
-        self.remove_button = self.dialog.button("Remove old ones …", self._ask_to_remove)
+        self.remove_button = self.dialog.button("Remove old ones…", self._ask_to_remove)
         self.verify_button = self.dialog.button("Check all files", self.verify)
         self.restore_button = self.dialog.button("Continue from this one", self.restore)
         self.dialog.button("Close", self.dialog.close, "accent")

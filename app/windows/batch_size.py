@@ -69,7 +69,7 @@ class BatchSizeWindow(ProgramWindow):
         self.result = None
         self.use.configure(state="disabled", text="Use it")
         self.again.configure(state="disabled")
-        self.show_status("Searching …", theme.MUTED)
+        self.show_status("Searching…", theme.MUTED)
         arguments = ["--config", str(file), "--json", str(self._found), "--memory_target", self.target.get().strip()]
         self.run(SCRIPT, [*arguments, *hosts])
 

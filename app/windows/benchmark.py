@@ -74,7 +74,7 @@ class BenchmarkWindow(ProgramWindow):
         save_config(config, file)
         self.result, self._is_stopping = None, False
         self.button.configure(text="Stop")
-        self.show_status("Starting …", theme.MUTED)
+        self.show_status("Starting…", theme.MUTED)
         named = ["--name", self.state.draft.file.name if self.state.draft.file else "unsaved settings"]
         files = ["--json", str(self._found), "--plot", str(self._picture), *(["--dark"] if theme.is_dark() else [])]
         self.run(SCRIPT, ["--config", str(file), *named, *files, *arguments])
@@ -83,7 +83,7 @@ class BenchmarkWindow(ProgramWindow):
     def progressed(self, output: str) -> None:
         """Show which case is measured, the cases that were, and what the program says."""
         if (cases := _CASE.findall(output)) and not self._is_stopping:
-            self.show_status(f"{printable(cases[-1])} …", theme.MUTED)
+            self.show_status(f"{printable(cases[-1])}…", theme.MUTED)
         self._load()
         self.pages.show_output(output)
 
@@ -156,14 +156,14 @@ class BenchmarkWindow(ProgramWindow):
             self.start()
             return
         self._is_stopping = True
-        self.show_status("Stopping …", theme.MUTED)
+        self.show_status("Stopping…", theme.MUTED)
         self.child.stop()
 
     def _offer_files(self) -> None:
         menu = popup_menu(self.dialog.window)
-        menu.add_command(label="Save the result as JSON …", command=partial(self._choose_file, "json"))
+        menu.add_command(label="Save the result as JSON…", command=partial(self._choose_file, "json"))
         if self.pages.plot is not None:
-            menu.add_command(label="Save the plot as PNG …", command=partial(self._choose_file, "png"))
+            menu.add_command(label="Save the plot as PNG…", command=partial(self._choose_file, "png"))
         menu.tk_popup(self.saving.winfo_rootx(), self.saving.winfo_rooty() + self.saving.winfo_height())
 
     def _choose_file(self, ending: str) -> None:

@@ -38,10 +38,10 @@ class DebugPackageWindow:
         self.table = table(holder, columns, ("size",))
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_part())
         self.preview = self._build_preview()
-        self.status = text(self.dialog.body, "Collecting …", "small", colour=theme.MUTED, wrap=800)
+        self.status = text(self.dialog.body, "Collecting…", "small", colour=theme.MUTED, wrap=800)
         self.status.pack(fill="x", pady=(theme.px(8), 0))
         self.dialog.button("Close", self.dialog.close)
-        self.save_button = self.dialog.button("Save …", self._choose, "accent")
+        self.save_button = self.dialog.button("Save…", self._choose, "accent")
         self.save_button.configure(state="disabled")
         draft = state.draft.config
         config = None if draft is None else dump(draft)
@@ -94,7 +94,7 @@ class DebugPackageWindow:
 
     def _choose(self) -> None:
         name = f"{'tandem' if self._folder is None else self._folder.name}-debug.zip"
-        if chosen := choose_path(self.dialog.window, "save", "Save the debug package …", Path(), (".zip",), name):
+        if chosen := choose_path(self.dialog.window, "save", "Save the debug package…", Path(), (".zip",), name):
             self.save(Path(chosen))
 
     def _say(self, message: str) -> None:

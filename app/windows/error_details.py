@@ -50,7 +50,7 @@ class ErrorDetails:
             self.show_log = self.dialog.button("Show log", lambda: self._leave(open_log))
         if path := setting_named(self._message):
             self.show_setting = self.dialog.button("Show setting", lambda: self._leave(lambda: state.jump_to(path)))
-        self.debug_package = self.dialog.button("Debug package …", lambda: self._leave(self._make_package))
+        self.debug_package = self.dialog.button("Debug package…", lambda: self._leave(self._make_package))
         self.dialog.button("Close", self.dialog.close, "accent")
         self.dialog.on_return(self.dialog.close)
 

@@ -93,7 +93,7 @@ class PreflightWindow(ProgramWindow):
         self.report = None
         self._is_stopping = False
         self.button.configure(text="Stop")
-        self.show_status("Checking …", theme.MUTED)
+        self.show_status("Checking…", theme.MUTED)
         self.run(SCRIPT, ["--config", str(file), "--json", str(self._result), "--test", _DEPTHS[self.depth.get()]])
 
     def ended(self, exit_code: int, output: str) -> None:
@@ -133,7 +133,7 @@ class PreflightWindow(ProgramWindow):
             self.start()
             return
         self._is_stopping = True
-        self.show_status("Stopping …", theme.MUTED)
+        self.show_status("Stopping…", theme.MUTED)
         self.child.stop()
 
     def _config_file(self, config: TrainConfig) -> Path | None:
@@ -166,7 +166,7 @@ class PreflightWindow(ProgramWindow):
                 text(self.waiting, more, colour=theme.MUTED).pack(anchor="w", pady=(theme.px(10), 0))
             self._joined.pack(fill="x", pady=(theme.px(12), 0))
         if not self.waiting.winfo_manager():
-            self.show_status("Waiting for the other machines …", theme.MUTED)
+            self.show_status("Waiting for the other machines…", theme.MUTED)
             self.waiting.place(relwidth=1, relheight=1)
             self.waiting.lift()
         said = [line for line in output.splitlines() if line.startswith(WAITING)]

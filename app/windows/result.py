@@ -50,7 +50,7 @@ class ResultWindow:
         self._scroll = Scroll(self.dialog.body, theme.CARD)
         self._scroll.canvas.configure(width=theme.px(_WIDTH), height=theme.px(60))
         self._scroll.pack(fill="both", expand=True)
-        self._status = text(self.dialog.body, "Reading …", colour=theme.MUTED, wrap=_WIDTH)
+        self._status = text(self.dialog.body, "Reading…", colour=theme.MUTED, wrap=_WIDTH)
         self._status.pack(anchor="w", pady=(theme.px(8), 0))
         self.dialog.button("Open folder", partial(self._open, folder.path))
         self.generate = self.dialog.button("Generate with it", self._generate)

@@ -23,7 +23,7 @@ class RunFoldersWindow:
         self.dialog = Dialog(owner, "Folders of runs", "Runs lists those of the settings, and of these folders:")
         self._rows = frame(self.dialog.body)
         self._rows.pack(fill="x")
-        self.dialog.button("Add a folder …", self._choose)
+        self.dialog.button("Add a folder…", self._choose)
         self.dialog.button("Close", self.dialog.close, "accent")
         self._fill()
 

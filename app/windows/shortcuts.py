@@ -21,7 +21,7 @@ SHORTCUTS: Final = (
         ("Ctrl+I", "Help for the field"), ("F8  Shift+F8", "Next or previous error"),
     )),
     ("Finding", (
-        ("Ctrl+F  Ctrl+K", "Search settings"), ("Ctrl+1 … Ctrl+8", "Section"), ("Ctrl+Tab", "Next section"),
+        ("Ctrl+F  Ctrl+K", "Search settings"), ("Ctrl+1 to Ctrl+9", "Section"), ("Ctrl+Tab", "Next section"),
         ("Ctrl+E", "Simple or advanced"), ("Tab  Shift+Tab", "Next or previous field"),
     )),
     ("Window", (

@@ -30,7 +30,7 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
     status = text(dialog.body, "F1 lists the keyboard shortcuts.", "small", colour=theme.MUTED)
 
     def demo() -> None:
-        status.configure(text="Generating the demo images …")
+        status.configure(text="Generating the demo images…")
         state.background.run(run_demo_script, lambda done: open_demo(), lambda why: status.configure(text=why))
 
     def open_demo() -> None:

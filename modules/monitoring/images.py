@@ -66,7 +66,7 @@ def _wrap(prompt: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> li
         if font.getlength(longer) <= TILE or not lines[-1]:
             lines[-1] = longer
         elif len(lines) == 2:
-            lines[-1] = f"{lines[-1]} …"
+            lines[-1] = f"{lines[-1]}…"
             break
         else:
             lines.append(word)

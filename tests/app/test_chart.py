@@ -35,6 +35,19 @@ def test_no_step_is_named_twice(steps: tuple[int, ...]) -> None:
     assert ticks(chart, *steps) == named  # back from the time axis
 
 
+def test_constant_small_number_has_ticks_around_it_in_one_notation() -> None:
+    steps, rate = np.arange(9, dtype=np.float64), np.full(9, 1e-4)
+    rate[4:] *= 1 + 1e-15  # as a schedule computes it
+    chart = Chart()
+    line = PlotLine("lr", Points(steps, rate, rate, rate, steps, steps), theme.SERIES[0], smooth=True)
+    chart.show([line], "steps", 0.0, None, 400, 200)
+    chart.render()
+    named = [label.get_text() for label in chart.axes.get_yticklabels()]
+    assert "1e-4" in named
+    assert len(named) == len(set(named))
+    assert all(label.endswith(("e-4", "e-5")) for label in named)
+
+
 def test_outliers_are_cut_off_only_where_runs_are_compared() -> None:
     steps = np.arange(100, dtype=np.float64)
     loss = np.where(steps == 50, 1000.0, 1.0 + 0.1 * np.sin(steps))

@@ -12,9 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from app.monitor.queue_texts import row_of
+from app.monitor.queue_texts import loss_text, row_of
 from app.monitor.run_queue import QueuePage
+from app.shell.closing import confirm_close
 from modules.config import load_config, save_config
+from modules.run.folder.run_lock import file_lock
 from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
@@ -125,6 +127,32 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     driver.wait(lambda: page.table.item("4", "values")[5] == "Learning rate: 0.5", "the settings that differ")
 
 
+def test_closing_the_window_says_what_the_queue_goes_on_with(driver: Driver, home: Path, images: Path) -> None:
+    queue, closed = RunQueue("runs"), list[str]()
+
+    def close() -> str:
+        confirm_close(driver.window, driver.window.state_, lambda: closed.append("closed"))
+        return driver.text(next(iter(driver.dialogs()), driver.window))
+
+    queue.add(tiny(images, home, run_name="one", device="cpu"))
+    queue.add(tiny(images, home, run_name="two", device="cpu"))
+    close()
+    assert closed == ["closed"], "nobody works it off"
+    with file_lock(queue.runner_lock):
+        queue.want("run")
+        assert "2 wait to be started. The queue has a process of its own" in close()
+        driver.press("Escape")
+        assert len(closed) == 1
+        queue.edit(lambda found: found.with_entry(found.entry(1).changed(state="running")))
+        assert "one is training, and 1 more waits to be started." in close()
+        driver.click_button("Stop the queue")
+        driver.wait(lambda: len(closed) == 2, "the end")
+        assert queue.read().wanted == "stop"
+        queue.edit(lambda found: found.with_entry(found.entry(1).changed(state="finished")))
+        close()
+    assert len(closed) == 3, "nothing is left to do"
+
+
 def test_a_broken_queue_is_named(driver: Driver, home: Path) -> None:
     queue = RunQueue("runs")
     queue.path.mkdir(parents=True)
@@ -200,10 +228,12 @@ def test_cells_of_a_row() -> None:
     """The result does not repeat the state; the machines over ssh stand beside the GPUs."""
 
     def result(**values: Any) -> str:
-        return row_of(Entry(number=1, name="cats", devices=None, added=1.0, ended=2.0, **values), None)[-1]
+        entry = Entry(number=1, name="cats", devices=None, added=1.0, ended=2.0, **values)
+        return row_of(entry, None, losses="loss 0.05")[-1]
 
     assert row_of(Entry(number=1, name="cats", devices=None, hosts=["beta"], added=1.0), 1)[3] == "All + beta"
-    assert result(state="finished", exit_code=0, reason="Finished") == ""
-    assert result(state="removed", reason="Removed") == ""
+    assert result(state="finished", exit_code=0, reason="Finished") == "loss 0.05"
     assert result(state="finished", exit_code=130, reason="Stopped") == "Stopped (exit code 130)"
     assert result(state="failed", exit_code=2, reason="No such folder") == "No such folder (exit code 2)"
+    assert loss_text(0.05, None) == "loss 0.05"
+    assert loss_text(0.05, 0.0625) == "validation 0.0625, loss 0.05"

@@ -233,7 +233,7 @@ def test_debug_package_is_seen_before_it_is_written(driven: Driven, page: RunsPa
     before = set(home.rglob("*"))
     page.edits.make_debug_package()
     dialog = opened(driven)
-    save = button(dialog, "Save …")
+    save = button(dialog, "Save…")
     driven.until(lambda: save.cget("state") == "normal", "the parts")
     listed = next(each for each in widgets(dialog) if isinstance(each, ttk.Treeview)).get_children()
     assert {"about.txt", "config.json", "events.jsonl", "versions.txt", "devices.txt"} <= set(listed)
