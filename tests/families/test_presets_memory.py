@@ -8,8 +8,8 @@ import pytest
 
 from modules.config import load_preset, preset_names
 from modules.families._by_name import family_class
-from modules.training.memory_table.report import card_bytes
-from modules.training.memory_table.table import memory_table
+from modules.training.memory_table.report import card_bytes, preset_for
+from modules.training.memory_table.table import GIB, memory_table
 
 FOR_CARDS = [name for name in preset_names() if re.search(r"_(\d+)gb$", name)]
 ACTIVATIONS = 0.1  # of the card that is left at least; presets were chosen by the whole table
@@ -38,3 +38,17 @@ def test_the_captions_of_flux2_dev_are_encoded_on_a_24_gb_card() -> None:
     whole = config.model_copy(update={"family_options": {}})
     quantized, in_bf16 = (sum(each.bytes for each in kind.frozen_networks(one)) for one in (config, whole))
     assert quantized <= (1 - ACTIVATIONS) * card_bytes(24) < in_bf16
+
+
+@pytest.mark.parametrize(
+    ("given", "card", "preset"),
+    [
+        ("z_image_lora_24gb", 16, "z_image_lora_16gb"),
+        ("flux2_dev_lora_48gb", 32, "flux2_dev_lora_24gb"),
+        ("sdxl_fine_tune", 24, "sdxl_fine_tune_24gb"),
+        ("qwen_image_lora_24gb", 12, ""),
+    ],
+)
+def test_the_preset_for_a_card_is_named(given: str, card: int, preset: str) -> None:
+    assert preset_for(load_preset(given), card * GIB) == preset
+    assert preset_for(load_preset(given).model_copy(update={"base_model": "someone/else"}), card * GIB) == ""

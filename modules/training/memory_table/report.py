@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 import torch
 
 from modules.config import ConfigError, TandemError, TrainConfig
+from modules.config.io.presets import preset_data, preset_names
 from modules.families._by_name import family_class
 from modules.families._family import Family
 from modules.machine import visible_gpus
@@ -19,6 +21,8 @@ MIB: Final = 2**20
 # More than weights, gradients, optimizer and EMA take of a weight, in units of the weight: a model that fits with it
 # is not looked at closely.
 _AMPLE: Final = 8
+_OF_CARD: Final = re.compile(r"\w+_(\d+)gb")  # the name of a preset that ships with Tandem
+_SAME: Final = ("family", "base_model", "method")
 
 
 def memory_report(config: TrainConfig, world_size: int = 1) -> tuple[MemoryTable | None, list[str]]:
@@ -44,10 +48,14 @@ def memory_lines(config: TrainConfig, world_size: int = 1) -> list[str]:
 
 
 def advice(kind: type[Family], config: TrainConfig, capacity: int, world_size: int) -> str:
-    """Which settings fit, as a sentence."""
+    """Which settings fit, and which preset is for such a device, in a sentence or two."""
     found = settings_that_fit(kind, config, capacity, world_size)
+    preset = preset_for(config, capacity)
+    fits = f"The preset {preset} is for a device of this size." if preset else ""
     if found:
-        return f"It should fit with {', '.join(found)}."
+        return f"It should fit with {', '.join(found)}. {fits}".strip()
+    if fits:
+        return fits
     more = " or training_mode fully_sharded on several GPUs" if world_size == 1 else ""
     return f"No settings are known with which it fits; use a LoRA of a smaller model{more} (docs/models.md)."
 
@@ -78,6 +86,19 @@ def check_capacity(kind: type[Family], config: TrainConfig, capacity: int, devic
         f"{in_gib(capacity)}.",
         advice(kind, config, capacity, world_size),
     )
+
+
+def preset_for(config: TrainConfig, capacity: int) -> str:
+    """The preset of the same base model and method for the largest card of at most `capacity` bytes; empty if none."""
+    found = {}
+    for name in preset_names():
+        size = _OF_CARD.fullmatch(name)
+        if size is None or card_bytes(int(size[1])) > capacity:
+            continue
+        data = preset_data(name)
+        if [data.get(key) for key in _SAME] == [getattr(config, key) for key in _SAME]:
+            found[int(size[1])] = name
+    return found[max(found)] if found else ""
 
 
 def card_bytes(gigabytes: int) -> int:
