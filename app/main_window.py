@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tkinter as tk
 import traceback
 from functools import partial
 from pathlib import Path
@@ -23,13 +22,14 @@ from app.shell.run_bar import RunBar
 from app.shell.session import Session
 from app.shell.sidebar import Sidebar, section_of
 from app.shell.window_geometry import WindowGeometry
+from app.slices import each
 from app.state import AppState
 from app.toolkit import ctk
 from app.widgets import theme
 from app.widgets.appearance import follow_system
 from app.widgets.buttons import Button, add_tooltip
 from app.widgets.own_events import bind_own
-from app.widgets.scroll import enclosing, scroll_by_wheel
+from app.widgets.scroll import scroll_by_wheel, scroll_to_focus
 from app.widgets.tooltip import Tooltip
 from app.windows.faults import show_faults
 from app.windows.shortcuts import show_shortcuts
@@ -71,7 +71,7 @@ class MainWindow(ctk.CTk):
         bind_keys(self, self)
         bind_requests(self, self)
         scroll_by_wheel(self)
-        self.bind_all("<FocusIn>", _scroll_to_focus, add="+")
+        scroll_to_focus(self)
         self.unbind("<Configure>")  # of customtkinter, which only needs it to scale the window
         bind_own(self, "<Configure>", self._resized)
         self.protocol("WM_DELETE_WINDOW", self.close)
@@ -115,12 +115,15 @@ class MainWindow(ctk.CTk):
         self.set_mode(MODES[(MODES.index(self.preferences.mode) + 1) % len(MODES)])
 
     def set_scale(self, percent: int) -> None:
-        """Scale the whole window: everything is rebuilt; the draft and the run are kept."""
+        """Scale the whole window: everything is rebuilt, what is in sight first; the draft and the run are kept."""
         if percent == self.preferences.scale:
             return
         self.preferences.scale = percent
+        hidden = self._hidden_sections()
         for child in self.winfo_children():
-            child.destroy()
+            if child not in hidden:
+                child.destroy()
+        self.state_.slices.soon(each(hidden, lambda section: section.destroy()))
         theme.set_scale(percent)  # now: customtkinter would scale every widget that exists
         self.sections.clear()
         name, self.section, self._width = self.section, "", 0
@@ -275,8 +278,14 @@ class MainWindow(ctk.CTk):
         self.title(f"{'● ' if draft.is_dirty else ''}{draft.title} - Tandem")
 
     def _mode_changed(self, dark: bool) -> None:
+        hidden = self._hidden_sections()
         theme.set_dark(dark)
+        theme.recolour(self, but=hidden)
+        self.state_.slices.soon(each(hidden, theme.recolour))
         self.state_.notify("theme")
+
+    def _hidden_sections(self) -> list[Any]:
+        return [section for name, section in self.sections.items() if name != self.section]
 
     def _confirm_close(self) -> None:
         confirm_close(self, self.state_, self.destroy)
@@ -288,10 +297,3 @@ class MainWindow(ctk.CTk):
             return
         traceback.print_exception(kind, error, trace)
         self.run_bar.show_message(f"{kind.__name__}: {error}: a bug in the window; training continues.")
-
-
-def _scroll_to_focus(event: tk.Event[tk.Misc]) -> None:
-    """Scroll the widget that gets the focus into view, unless it is the area itself or its scrollbar."""
-    area = enclosing(event.widget)
-    if area is not None and str(event.widget).startswith(f"{area.inside}."):
-        area.see(event.widget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from app.background import DESTROYED_WIDGET
@@ -68,6 +68,13 @@ class Slices:
         if self._job:
             self._root.after_cancel(self._job)
         self._job = self._root.after(pause_ms, self._step)
+
+
+def each(widgets: Iterable[tk.Misc], action: Callable[[tk.Misc], object]) -> Iterator[None]:
+    """Do this for one widget at each step."""
+    for widget in widgets:
+        action(widget)
+        yield
 
 
 def _advance(steps: Iterator[None]) -> bool:

@@ -105,9 +105,9 @@ class Sidebar(tk.Frame):
         for name, entry in self.entries.items():
             entry.configure(text="" if narrow else f"  {SECTIONS[name][0]}", anchor="center" if narrow else "w")
         if narrow:
-            self._name.pack_forget()
+            self._title.pack_forget()
         else:
-            self._name.pack(side="left", padx=theme.px(8))
+            self._title.pack(side="left", padx=theme.px(8))
         self._counts = {}
         self.refresh()
 
@@ -131,8 +131,8 @@ class Sidebar(tk.Frame):
         brand = frame(self, theme.SIDEBAR)
         brand.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(16)))
         icons.label(brand, "brand", 28, theme.ACCENT_TEXT, theme.SIDEBAR).pack(side="left")
-        self._name = text(brand, "Tandem", "brand", bg=theme.SIDEBAR)
-        self._name.pack(side="left", padx=theme.px(8))
+        self._title = text(brand, "Tandem", "brand", bg=theme.SIDEBAR)
+        self._title.pack(side="left", padx=theme.px(8))
         return brand
 
     def _entry(self, name: str) -> Button:

@@ -69,6 +69,11 @@ def scroll_by_wheel(root: tk.Tk) -> None:
         root.bind_all(sequence, _turned, add="+")
 
 
+def scroll_to_focus(root: tk.Tk) -> None:
+    """Scroll each widget that gets the focus into view, unless it is an area itself or its scrollbar."""
+    root.bind_all("<FocusIn>", _focused, add="+")
+
+
 def enclosing(widget: object) -> Scroll | None:
     """The innermost area that contains a widget."""
     while isinstance(widget, tk.Misc):
@@ -76,6 +81,12 @@ def enclosing(widget: object) -> Scroll | None:
             return widget
         widget = widget.master
     return None
+
+
+def _focused(event: tk.Event[tk.Misc]) -> None:
+    area = enclosing(event.widget)
+    if area is not None and str(event.widget).startswith(f"{area.inside}."):
+        area.see(event.widget)
 
 
 def _turned(event: tk.Event[tk.Misc]) -> None:

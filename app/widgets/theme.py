@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Literal, TypeVar
 
 from app.toolkit import ctk
@@ -128,10 +128,17 @@ def is_dark() -> bool:
 
 
 def set_dark(dark: bool) -> None:
-    """Switch the theme; widgets registered with `follow` or `paint` are recoloured."""
+    """Switch the theme; `recolour` is to be called for what exists."""
     ctk.set_appearance_mode("dark" if dark else "light")
-    for widget in list(_followers):
-        _recolour(widget)
+
+
+def recolour(widget: tk.Misc, but: Collection[tk.Misc] = ()) -> None:
+    """Give the widget and all inside, without those in `but`, the colours of the current theme."""
+    for draw in widget.__dict__.get(_FOLLOWS, {}).values():
+        draw()
+    for child in list(widget.children.values()):
+        if child not in but:
+            recolour(child, but)
 
 
 def resolve(colour: Colour) -> str:
@@ -146,18 +153,10 @@ def paint(widget: W, **colours: Colour) -> W:
     return widget
 
 
-def follow(widget: tk.Misc, name: str, recolour: Callable[[], object]) -> None:
-    """Call `recolour` now and at every theme change while the widget exists; `name` replaces an earlier callback."""
-    if widget not in _followers:
-        _followers[widget] = {}
-        widget.bind("<Destroy>", lambda event: _followers.pop(event.widget, None), add="+")
-    _followers[widget][name] = recolour
-    recolour()
+def follow(widget: tk.Misc, name: str, draw: Callable[[], object]) -> None:
+    """Call `draw` now and at every theme change while the widget exists; `name` replaces an earlier callback."""
+    widget.__dict__.setdefault(_FOLLOWS, {})[name] = draw
+    draw()
 
 
-_followers: dict[tk.Misc, dict[str, Callable[[], object]]] = {}
-
-
-def _recolour(widget: tk.Misc) -> None:
-    for recolour in _followers.get(widget, {}).values():
-        recolour()
+_FOLLOWS: Final = "follows_theme_"  # attribute of a widget: what is to be called, by name
