@@ -11,6 +11,7 @@ from torch import Tensor
 from modules.diffusion.flow_options import GuidedFlowOptions
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
+from modules.diffusion.transformer_files.architectures import variant_architecture
 from modules.families._flow_transformer import FlowTransformer, from_tokens, image_positions, to_tokens
 
 PROMPT, POOLED = "prompt", "pooled"
@@ -53,8 +54,8 @@ class Flux(FlowTransformer):
 
     def modelspec(self) -> Mapping[str, str]:
         """See Family."""
-        is_dev = self.components.transformer.config["guidance_embeds"]
-        return {**super().modelspec(), "architecture": "flux-1-dev" if is_dev else "flux-1-schnell"}
+        config = self.components.transformer.config
+        return {**super().modelspec(), "architecture": variant_architecture("FluxTransformer2DModel", config)}
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:

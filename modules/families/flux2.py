@@ -13,6 +13,7 @@ from modules.diffusion.flow_matching import SigmaShift
 from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
+from modules.diffusion.transformer_files.architectures import variant_architecture
 from modules.families._flow_transformer import FlowTransformer, from_tokens, to_tokens
 
 PROMPT = "prompt"
@@ -32,7 +33,7 @@ class Flux2(FlowTransformer):
     )
     Options = GuidedFlowOptions
     spec = FlowPipelineSpec(("Flux2KleinPipeline", "Flux2Pipeline"), {"text_encoder": "tokenizer"})
-    architecture = "flux-2-klein"
+    architecture = "Flux.2-klein"
     text_names = (PROMPT,)
     packed_latents = 1
     pixels_per_latent = 16
@@ -68,7 +69,11 @@ class Flux2(FlowTransformer):
 
     def modelspec(self) -> Mapping[str, str]:
         """See Family."""
-        return {**super().modelspec(), "architecture": "flux-2-dev" if self._is_dev else self.architecture}
+        config, pipeline = self.components.transformer.config, self.components.pipeline_class.__name__
+        return {
+            **super().modelspec(),
+            "architecture": variant_architecture("Flux2Transformer2DModel", config, pipeline),
+        }
 
     def count_tokens(self, caption: str) -> int:
         """See FlowSampling; dev's pipeline puts its system message before the caption."""

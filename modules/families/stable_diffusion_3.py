@@ -11,6 +11,7 @@ from torch import Tensor
 from modules.diffusion.flow_matching import TIMESTEP_SCALE
 from modules.diffusion.flow_pipeline import FlowPipelineSpec
 from modules.diffusion.text_states import TextBatch
+from modules.diffusion.transformer_files.architectures import variant_architecture
 from modules.families._flow_transformer import FlowTransformer
 
 PROMPT, POOLED = "prompt", "pooled"
@@ -43,6 +44,11 @@ class StableDiffusion3(FlowTransformer):
             return_dict=False,
         )[0]
         return prediction
+
+    def modelspec(self) -> Mapping[str, str]:
+        """See Family."""
+        config = self.components.transformer.config
+        return {**super().modelspec(), "architecture": variant_architecture("SD3Transformer2DModel", config)}
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:

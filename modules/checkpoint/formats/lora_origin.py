@@ -27,6 +27,7 @@ _DECLARED: Final = {
     "stable-diffusion": "stable_diffusion",
     "flux-1": "flux",
     "flux-2": "flux2",
+    "flux.2": "flux2",
     "chroma": "chroma",
     "z-image": "z_image",
     "qwen-image": "qwen_image",

@@ -37,10 +37,12 @@ RESOLUTIONS: Final = {
 _TRANSFORMERS: Final = {
     "flux-1": "https://github.com/black-forest-labs/flux",
     "flux-2": "https://github.com/black-forest-labs/flux2",
+    "flux.2": "https://github.com/black-forest-labs/flux2",
     "chroma": "https://huggingface.co/lodestones/Chroma1-HD",
     "stable-diffusion-v3": "https://github.com/Stability-AI/sd3.5",
     "z-image": "https://github.com/Comfy-Org/ComfyUI",
     "qwen-image": "https://github.com/QwenLM/Qwen-Image",
+    "lumina-2": "https://github.com/Alpha-VLLM/Lumina-Image-2.0",
     "krea-2": "https://huggingface.co/krea/Krea-2-Raw",
 }
 
@@ -107,7 +109,7 @@ def file_metadata(config: TrainConfig, run: RunMetadata, layout: FileLayout) -> 
 def original_implementation(architecture: str) -> str:
     """The code that defines the original layout."""
     for start, where in _TRANSFORMERS.items():
-        if architecture.startswith(start):
+        if architecture.lower().startswith(start):
             return where
     owner = "Stability-AI/generative-models" if "xl" in architecture else "CompVis/stable-diffusion"
     return f"https://github.com/{owner}"

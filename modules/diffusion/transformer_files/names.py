@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from modules.diffusion.transformer_files.architectures import variant_architecture
 from modules.diffusion.transformer_files.original_name import ComponentConfig, NameMapper, OriginalName
 
 PREFIX: Final = "model.diffusion_model."
@@ -257,11 +258,8 @@ class TransformerLayout:
 def transformer_layout(class_name: str, config: ComponentConfig, pipeline: str = "") -> TransformerLayout | None:
     """Of the transformer of this diffusers class and config, in a pipeline of that class; None if there is none."""
     layout = _LAYOUTS.get(class_name)
-    if layout is not None and class_name == "FluxTransformer2DModel" and not config.get("guidance_embeds"):
-        return replace(layout, architecture="flux-1-schnell")
-    if layout is not None and pipeline == "Flux2Pipeline":
-        return replace(layout, architecture="flux-2-dev")
-    return layout
+    variant = variant_architecture(class_name, config, pipeline)
+    return replace(layout, architecture=variant) if layout is not None and variant else layout
 
 
 def _mapper(
@@ -298,7 +296,7 @@ def _same_name(name: str, _: ComponentConfig) -> OriginalName:
 _LAYOUTS: Final = {
     "FluxTransformer2DModel": TransformerLayout("flux-1-dev", _mapper(_FLUX1, swaps=True)),
     "ChromaTransformer2DModel": TransformerLayout("chroma", _mapper(_CHROMA)),
-    "Flux2Transformer2DModel": TransformerLayout("flux-2-klein", _mapper(_FLUX2, swaps=True)),
+    "Flux2Transformer2DModel": TransformerLayout("Flux.2-klein", _mapper(_FLUX2, swaps=True)),
     "SD3Transformer2DModel": TransformerLayout("stable-diffusion-v3", _mapper(_SD3, swaps=True, is_sd3=True), PREFIX),
     "ZImageTransformer2DModel": TransformerLayout("z-image", _mapper(_Z_IMAGE)),
     "Lumina2Transformer2DModel": TransformerLayout("lumina-2", _mapper(_LUMINA2, is_grouped=True)),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.checkpoint.formats.lora_origin import lora_family
+from modules.checkpoint.formats.lora_origin import family_of_architecture, lora_family
+from modules.checkpoint.formats.metadata import original_implementation
 from modules.config import ConfigError, TrainConfig
+from modules.diffusion.transformer_files.names import transformer_layout
 from modules.training.methods.lora import adapter_names
 from modules.training.methods.lora_from import read_lora_from
 from scripts import convert
@@ -55,7 +58,13 @@ def test_the_names_tell_the_family(layers: list[str], kohya: bool, family: str, 
 
 
 def test_modelspec_tells_the_family(tmp_path: Path) -> None:
-    for declared, family in (("flux-1-dev/lora", "flux"), ("stable-diffusion-v1/lora", "stable_diffusion"), ("x", "")):
+    for declared, family in (
+        ("flux-1-dev/lora", "flux"),
+        ("Flux.2-klein-4b/lora", "flux2"),
+        ("stable-diffusion-v3.5-large/lora", "stable_diffusion_3"),
+        ("stable-diffusion-v1/lora", "stable_diffusion"),
+        ("x", ""),
+    ):
         metadata = {"modelspec.architecture": declared}
         file = lora(tmp_path / "a.safetensors", "transformer.transformer_blocks.0.attn.to_q", metadata=metadata)
         assert lora_family(file) == family
@@ -92,3 +101,29 @@ def test_merging_a_lora_of_another_family(tmp_path: Path, capsys: pytest.Capture
         said = capsys.readouterr().err
         assert f"(it belongs to the family {family})" in said
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "pipeline", "name"),
+    [
+        ("FluxTransformer2DModel", {"guidance_embeds": True}, "FluxPipeline", "flux-1-dev"),
+        ("FluxTransformer2DModel", {"guidance_embeds": False}, "FluxPipeline", "flux-1-schnell"),
+        ("Flux2Transformer2DModel", {}, "Flux2Pipeline", "Flux.2-dev"),
+        *(
+            ("Flux2Transformer2DModel", {"num_attention_heads": heads, "attention_head_dim": 128}, "Flux2Klein", name)
+            for heads, name in ((24, "Flux.2-klein-4b"), (32, "Flux.2-klein-9b"), (1, "Flux.2-klein"))
+        ),
+        ("SD3Transformer2DModel", {"num_layers": 24, "dual_attention_layers": []}, "", "stable-diffusion-v3-medium"),
+        ("SD3Transformer2DModel", {"num_layers": 24, "dual_attention_layers": [0]}, "", "stable-diffusion-v3.5-medium"),
+        ("SD3Transformer2DModel", {"num_layers": 38}, "", "stable-diffusion-v3.5-large"),
+        ("Lumina2Transformer2DModel", {}, "Lumina2Pipeline", "lumina-2"),
+    ],
+)
+def test_the_variants_of_a_model_have_names_of_their_own(
+    kind: str, config: dict[str, Any], pipeline: str, name: str
+) -> None:
+    layout = transformer_layout(kind, config, pipeline)
+    assert layout is not None
+    assert layout.architecture == name
+    assert family_of_architecture(name)
+    assert "CompVis" not in original_implementation(name)

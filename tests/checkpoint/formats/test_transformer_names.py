@@ -70,7 +70,8 @@ def test_a_transformer_becomes_one_file_and_a_folder_again(family: str, flow: An
     assert set(EXPECTED[family]) <= load_file(file).keys()
     with safe_open(file, "pt") as opened:
         architecture = opened.metadata()["modelspec.architecture"]
-    assert architecture == family_class(family).architecture == architecture_of(read_diffusers_folder(folder))
+    assert architecture == architecture_of(read_diffusers_folder(folder))
+    assert architecture.startswith(family_class(family).architecture)
     assert is_transformer_file(load_file(file).keys())
     assert convert(file, again, "--to", "diffusers", "--layout", folder) == 0
     before = load_file(folder / WEIGHTS)
