@@ -28,11 +28,13 @@ from modules.annotation import (
 )
 from modules.config import ConfigError, TandemError
 from modules.config.file_access import set_file_access
-from modules.run.exit_codes import FAILED, INTERRUPTED
+from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
 from scripts.annotate_events import Reporter
 from scripts.annotate_options import TASKS, add_out, add_task_options
 
 PROBLEMS: Final = FAILED  # some files could not be written or put back
+EXIT_CODES: Final = """exit codes: 0 done, though some images may have failed; 2 a mistake in the command; 3 every image
+failed, or some files could not be written or put back; 4 no image can be read; 130 stopped"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,7 +68,9 @@ def failed(reporter: Reporter, error: TandemError, exit_code: int) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
-        description="Caption, tag and mask images with models; review, write and undo it.", allow_abbrev=False
+        description="Caption, tag and mask images with models; review, write and undo it.",
+        epilog=EXIT_CODES,
+        allow_abbrev=False,
     )
     add_version(top)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -95,14 +99,14 @@ def propose(options: argparse.Namespace, reporter: Reporter) -> int:
     """`caption`, `tag` or `mask`: propose, and without `--review` write it."""
     from scripts.annotate_run import make_proposals
 
-    proposals = make_proposals(options, reporter)
+    proposals, code = make_proposals(options, reporter)
     if proposals is None:
-        return 0
+        return code
     if not options.review:
-        return write(proposals, reporter)
-    if not reporter.events:
+        return max(code, write(proposals, reporter))
+    if not reporter.events and code == FINISHED:
         print(f"Nothing is written yet; to write it: python scripts/annotate.py apply {proposals.path}")
-    return 0
+    return code
 
 
 def apply(options: argparse.Namespace, reporter: Reporter) -> int:

@@ -13,12 +13,14 @@ from modules.annotators.model_folder import find_device, find_dtype, model_folde
 from modules.annotators.propose import Wording, images_left, propose
 from modules.annotators.select import FoundImage, Selection, select_images
 from modules.files import remove_tree
+from modules.run.exit_codes import FAILED, FINISHED, NO_DATA
 from scripts.annotate_events import Reporter
 from scripts.annotate_options import header_of
 
 
-def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalSet | None:
-    """The proposals for a command line, None if no image is to be asked about. Images that cannot be read are reported.
+def make_proposals(options: argparse.Namespace, reporter: Reporter) -> tuple[ProposalSet | None, int]:
+    """The proposals for a command line, None if no image is to be asked about, and an exit code: 3 if there is none but
+    failed ones, 4 if no image can be read. Images that cannot be read are reported.
 
     Raises TandemError or OSError.
     """
@@ -30,7 +32,7 @@ def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalS
         reporter.send(Message(total=len(selection.faults), kept=0))
         report_faults(selection, reporter)
         reporter.send(Message(finished=0))
-        return None
+        return None, FINISHED if selection.present else NO_DATA
     proposals = ProposalSet.create(Path(options.out), header)
 
     def report(proposal: Proposal) -> None:
@@ -46,8 +48,9 @@ def make_proposals(options: argparse.Namespace, reporter: Reporter) -> ProposalS
         if annotator is not None:
             wording = Wording(getattr(options, "prefix", ""), getattr(options, "suffix", ""))
             propose(proposals, left, annotator, wording, options.batch_size, report)
-    reporter.send(Message(finished=sum(each.is_wanted for each in proposals.read().values())))
-    return proposals
+    made = proposals.read().values()
+    reporter.send(Message(finished=sum(each.is_wanted for each in made)))
+    return proposals, FAILED if all(each.error is not None for each in made) else FINISHED
 
 
 def report_faults(selection: Selection, reporter: Reporter) -> None:

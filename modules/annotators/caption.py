@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from modules.annotators.annotator import MOST_PIXELS_A_SIDE
 from modules.annotators.model_folder import loading, moved
-from modules.annotators.processor import load_processor
+from modules.annotators.processor import check_image_sizes, load_processor
 from modules.config import ConfigError
 from modules.diffusion.quiet_libraries import quiet_libraries
 
@@ -41,6 +41,7 @@ class Captioner:
             self._model.eval().to(device)
         if not hasattr(self._processor, "image_processor") or not hasattr(self._processor, "tokenizer"):
             raise ConfigError(f"--model: {name!r} has no processor of images and text.", "Choose another model.")
+        check_image_sizes(self._processor.image_processor, name)
         self._kind = str(self._model.config.model_type)
         self._is_chat = bool(getattr(self._processor, "chat_template", None))
         self._processor.tokenizer.padding_side = "left"  # what is generated follows the prompt
@@ -50,6 +51,8 @@ class Captioner:
                 "Copy or download it again, or use another.",
             )
         self.prompt = prompt or (_CHAT_PROMPT if self._is_chat else _PROMPTS.get(self._kind, ""))
+        if self._kind == "florence2":
+            _check_task(self.prompt, self._processor)
         with loading(name):
             self._text = self._chat_text() if self._is_chat else self.prompt
 
@@ -93,6 +96,18 @@ class Captioner:
         length = given.shape[1]
         repeats = made.shape[1] >= length and bool((made[:, :length] == given).all())
         return made[:, length:] if repeats else made
+
+
+def _check_task(prompt: str, processor: Any) -> None:
+    """Raise ConfigError for a task of Florence-2 that answers with places in the image, or that has a text beside it,
+    which its processor does not take."""
+    answers = processor.tasks_answer_post_processing_type
+    tasks = [task for task in processor.task_prompts_without_inputs if answers[task] == "pure_text"]
+    if prompt not in tasks and any(task in prompt for task in answers):
+        raise ConfigError(
+            f"--prompt is {prompt!r}; of Florence-2's tasks {', '.join(tasks)} describe an image.",
+            "Give one of them and nothing beside it, or a question in plain words.",
+        )
 
 
 def _open_ended(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from PIL import Image
 from transformers import CLIPSegForImageSegmentation, CLIPSegProcessor
 
 from modules.annotators.model_folder import loading, moved
+from modules.annotators.processor import check_image_sizes
 from modules.diffusion.quiet_libraries import quiet_libraries
 
 MODEL_TYPES: Final = frozenset({"clipseg"})
@@ -71,6 +72,7 @@ class Masker:
                 folder, dtype=dtype, use_safetensors=True, local_files_only=True
             )
             self._model.eval().to(device)
+        check_image_sizes(self._processor.image_processor, name)
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[Image.Image]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,21 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import BlipForConditionalGeneration, CLIPSegForImageSegmentation, CLIPSegProcessor
+from transformers import (
+    BlipForConditionalGeneration,
+    BlipImageProcessorPil,
+    CLIPImageProcessorPil,
+    CLIPSegForImageSegmentation,
+    CLIPSegProcessor,
+    Qwen2VLImageProcessorPil,
+)
 
 from modules.annotation import Header, ProposalSet
 from modules.annotators import caption, mask
 from modules.annotators.caption import Captioner
 from modules.annotators.mask import Masker, MaskShape
 from modules.annotators.model_folder import model_folder
+from modules.annotators.processor import check_image_sizes
 from modules.annotators.propose import Wording, images_left, propose
 from modules.annotators.select import select_images
 from modules.annotators.tags import TagChoice, Tagger, prepared, read_tags
@@ -90,6 +99,24 @@ def test_no_code_of_processors_and_no_empty_vocabulary(
     (tmp_path / blip.name / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match="'tiny' has no vocabulary"):
         captioner(tmp_path / blip.name)
+
+
+@pytest.mark.parametrize(
+    ("processor", "said"),
+    [
+        (BlipImageProcessorPil(), ""),
+        (Qwen2VLImageProcessorPil(), ""),  # whose longest edge of a million is a number of pixels
+        (BlipImageProcessorPil(size={"height": 10**9, "width": 8}), "asks for images of 1,000,000,000 pixels a side"),
+        (CLIPImageProcessorPil(crop_size=10**5), "100,000 pixels a side (crop_size.height of its image processor)"),
+        (Qwen2VLImageProcessorPil(min_pixels=10**9), "images of 1,000,000,000 pixels (size.shortest_edge"),
+    ],
+)
+def test_images_are_not_enlarged_without_a_limit(processor: Any, said: str) -> None:
+    if not said:
+        check_image_sizes(processor, "tiny")
+        return
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_image_sizes(processor, "tiny")
 
 
 def test_masks_are_onetrainers(clipseg: Path) -> None:

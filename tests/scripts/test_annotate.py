@@ -52,6 +52,9 @@ def test_captions_from_start_to_undo(
         patch.setattr(Captioner, "__call__", interrupt)
         code, messages = run(capsys, *command)
     assert code == 130
+    with monkeypatch.context() as patch:
+        patch.setattr(Captioner, "__call__", lambda self, images: 1 / 0)
+        assert run(capsys, *command, "--replace", "--review", "--out", "other")[0] == 3, "it failed at every image"
     assert [each.image for each in messages if each.text] == ["a.png"]
     code, messages = run(capsys, *command)
     assert code == 0
@@ -77,6 +80,9 @@ def test_captions_from_start_to_undo(
     assert (code, messages[-1]) == (3, Message(undone=1, left=1))
     assert messages[0].image == "a.txt"
     assert not (work / "cats" / "sub" / "c.txt").exists()
+    (work / "none").mkdir()
+    (work / "none" / "broken.png").write_bytes(b"none")
+    assert run(capsys, "caption", "none", "--model", "./model")[0] == 4
 
 
 def test_masks_that_training_reads(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
