@@ -45,6 +45,7 @@ class Review(tk.Frame):
         Button(head, "Settings", back, icon="left", bg=theme.CARD).pack(side="right")
         self.stop_button = Button(head, "Stop", self.stop, icon="stop", bg=theme.CARD)
         self.stop_button.pack(side="right", padx=(0, 8))
+        self.failed_button = Button(head, "Show failed", self._filter, bg=theme.CARD)
         self.progress = ProgressBar(outer)
         self.progress.pack(fill="x", padx=theme.px(16))
         self.status = text(outer, "", colour=theme.MUTED)
@@ -97,8 +98,23 @@ class Review(tk.Frame):
         )
         self.undo_button.configure(state="normal" if job.can_undo else "disabled")
         self._keys.configure(text=_MASK_KEYS if job.task == "mask" else _KEYS)
+        self._offer_failed()
         self.list.empty = "" if job.is_running else _EMPTY
         self.list.grow()
+
+    def _filter(self) -> None:
+        self.list.filter(not self.list.only_problems)
+        self.refresh()
+
+    def _offer_failed(self) -> None:
+        """The button that shows only what failed, or all again."""
+        failed = sum(bool(row.problem) for row in self._job.rows)
+        label = "Show all" if self.list.only_problems else f"Show the {failed:,} failed"
+        self.failed_button.configure(text=label)
+        if not (failed or self.list.only_problems):
+            self.failed_button.pack_forget()
+        elif not self.failed_button.winfo_manager():
+            self.failed_button.pack(side="right", padx=(0, 8))
 
     def _show_install(self, error: str) -> None:
         found = _INSTALL.search(error)

@@ -32,7 +32,9 @@ class ReviewList(tk.Frame):
         super().__init__(parent, borderwidth=0, highlightthickness=0)
         theme.paint(self, bg=theme.CARD)
         self._changed = changed
-        self._rows: Sequence[Row] = ()
+        self._all: Sequence[Row] = ()
+        self._rows: Sequence[Row] = ()  # of these, those that are shown
+        self.only_problems = False
         self.selected = 0
         self.is_enabled = True
         self.empty = ""  # shown while there is no proposal
@@ -60,14 +62,27 @@ class ReviewList(tk.Frame):
         `ending` is that of the files with what the images have now.
         """
         self.close_editor(keep=False)
-        self._rows, self.drawing.task, self.drawing.ending = rows, task, ending
+        self._all = self._rows = rows
+        self.only_problems = False
+        self.drawing.task, self.drawing.ending = task, ending
         self.selected = self._top = 0
         self.drawing.forget()
         self.draw()
 
     def grow(self) -> None:
         """Draw again, after proposals were added or changed."""
+        if self.only_problems:
+            self._rows = [row for row in self._all if row.problem]
+            self.selected = max(0, min(self.selected, len(self._rows) - 1))
         self._schedule()
+
+    def filter(self, only_problems: bool) -> None:
+        """Show only the proposals with a problem, or all."""
+        self.close_editor(keep=True)
+        self.only_problems = only_problems
+        self._rows = self._all
+        self.selected = self._top = 0
+        self.grow()
 
     @property
     def is_editing(self) -> bool:
@@ -92,7 +107,7 @@ class ReviewList(tk.Frame):
             self._changed()
 
     def decide_all(self, is_accepted: bool) -> None:
-        """Accept or reject all proposals."""
+        """Accept or reject all proposals that are shown."""
         for each in self._rows:
             each.is_accepted = is_accepted
         self._schedule()

@@ -27,11 +27,16 @@ TIMEOUT_S: Final = 60
 
 
 class RunLength:
-    """Calls `changed` once another number is known. `steps` is None while it is not, `world_size` the processes."""
+    """Calls `changed` once another number is known. `steps` is None while it is not, `world_size` the processes.
+
+    `end` says which of two limits ends the run; empty if there is only one. `is_counting` until the first answer.
+    """
 
     def __init__(self, owner: tk.Misc, state: AppState, changed: Callable[[], object]) -> None:
         self.steps: int | None = None
         self.world_size = 1
+        self.end = ""
+        self.is_counting = True
         self._owner, self._state, self._changed = owner, state, changed
         self._asked = ""
         self._job = ""
@@ -52,14 +57,15 @@ class RunLength:
         data = {name: value for name, value in json.loads(asked).items() if value is not None}
         self._state.background.run(lambda: _count(data, config), lambda found: self._show(asked, *found))
 
-    def _show(self, asked: str, steps: int | None, world_size: int) -> None:
-        if asked == self._asked and (steps, world_size) != (self.steps, self.world_size):
-            self.steps, self.world_size = steps, world_size
+    def _show(self, asked: str, steps: int | None, world_size: int, end: str) -> None:
+        known = (self.steps, self.world_size, self.end, self.is_counting)
+        if asked == self._asked and (steps, world_size, end, False) != known:
+            self.steps, self.world_size, self.end, self.is_counting = steps, world_size, end, False
             self._changed()
 
 
-def _count(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int | None, int]:
-    """(steps, processes); None if they cannot be counted. Slow: call it off the main thread."""
+def _count(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int | None, int, str]:
+    """(steps, processes, `end`); None and "" if they cannot be counted. Slow: call it off the main thread."""
     world_size = 1
     if config is not None:
         try:
@@ -67,7 +73,7 @@ def _count(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int 
         except ConfigError:
             world_size = 1  # which its own fields report
     if not data.get("concepts"):
-        return None, world_size
+        return None, world_size, ""
     argv = [sys.executable, "-m", "modules.data.loading.count_steps", str(world_size)]
     cache = os.path.abspath(str(data.get("cache_dir", "cache")))  # its list of images
     text = json.dumps({**data, "concepts": absolute_concepts(data["concepts"]), "cache_dir": cache})
@@ -77,9 +83,9 @@ def _count(data: Mapping[str, object], config: TrainConfig | None) -> tuple[int 
         )
         answer = decode_json(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
-        return None, world_size
-    steps = answer.get("steps") if isinstance(answer, dict) else None
-    return steps if isinstance(steps, int) and steps > 0 else None, world_size
+        return None, world_size, ""
+    steps, end = (answer.get("steps"), answer.get("end")) if isinstance(answer, dict) else (None, "")
+    return (steps if isinstance(steps, int) and steps > 0 else None), world_size, end if isinstance(end, str) else ""
 
 
 def absolute_concepts(concepts: object) -> list[object]:

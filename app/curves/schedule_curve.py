@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from app.curves.run_length import RunLength
 from app.curves.sketch import Curve, Sketch
-from app.form.setting_text import format_value
+from app.form.setting_text import format_value, with_titles
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import text, wrap_within
@@ -56,7 +56,8 @@ class ScheduleCurve(tk.Frame):
         at = [round(number * (steps - 1) / (count - 1)) for number in range(count)]
         factors = [learning_rate_factor(step, steps, config) for step in at]
         self.sketch.show(Curve(factors, "step 1", _middle(config, steps), f"step {steps:,}", format_value(highest)))
-        self.line.configure(text=describe(config, steps, highest, is_known))
+        said = describe(config, steps, highest, is_known or self.length.is_counting)
+        self.line.configure(text=" ".join(filter(None, (said, with_titles(self.length.end)))))
 
 
 def describe(config: TrainConfig, steps: int, highest: float, is_known: bool) -> str:

@@ -157,6 +157,8 @@ class GenerateForm(tk.Frame):
         row.grid_columnconfigure(0, weight=1)
         self._path(row, "lora", 0)
         self._entry(self._field(row, "lora_scale", 1), "lora_scale")
+        several = "Several strengths, such as 0, 0.5, 1, give a row of images each."
+        text(body, several, "small", colour=theme.MUTED, wrap=_INSIDE).pack(anchor="w", pady=(0, theme.px(10)))
 
     def _build_prompt(self, body: tk.Frame) -> None:
         button = Button(

@@ -8,6 +8,7 @@ import tkinter as tk
 from collections.abc import Mapping
 from typing import Final
 
+from app.form.setting_text import with_titles
 from app.monitor.page import Page
 from app.monitor.recent_runs import RecentRuns
 from app.monitor.result_card import ResultCard
@@ -254,7 +255,7 @@ class Section(tk.Frame):
 
     def _last_warning(self) -> str:
         run = self.state.run
-        return run.view.warnings[-1].text if run is not None and run.view.warnings else ""
+        return with_titles(run.view.warnings[-1].text) if run is not None and run.view.warnings else ""
 
     def _show_banner(self, status: Status | None) -> None:
         problem = None if status is None else status.problem
@@ -266,8 +267,8 @@ class Section(tk.Frame):
             self.banner.pack_forget()
             return
         origin = "" if problem.rank is None else f" (rank {problem.rank} on {problem.host})"
-        self._banner_title.configure(text=f"{status.title}{origin}: {truncate(problem.text.strip(), 420)}")
-        self._show_advice(truncate(problem.advice.strip(), 300))
+        self._banner_title.configure(text=f"{status.title}{origin}: {truncate(with_titles(problem.text.strip()), 420)}")
+        self._show_advice(truncate(with_titles(problem.advice.strip()), 300))
         if status.can_resume:
             self._banner_resume.pack(side="left", padx=theme.px(4))
         else:

@@ -7,6 +7,7 @@ import tkinter as tk
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from app.form.setting_text import with_titles
 from app.runs.actions import RunActions
 from app.runs.status import NO_RUN, Status, Tone
 from app.shell.run_bar_help import HELP, help_text
@@ -28,6 +29,7 @@ ICON_WIDTH: Final = 34
 LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
 BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
 _ABOVE: Final = 3  # of a title with one line below it
+_FOCUS_RING: Final = 1  # around the line below it, in pixels
 STOP_WIDTH: Final = 112  # for "Force stop", too
 
 METRICS: Final[Mapping[str, str]] = {
@@ -135,7 +137,7 @@ class RunBar(tk.Frame):
         self._title.pack(side="left")
         self._detail = text(text_frame, "", "small", colour=theme.MUTED)
         self._detail.pack(fill="x", pady=(theme.px(2), 0))
-        self._detail.configure(highlightthickness=1)  # the ring of the focus
+        self._detail.configure(highlightthickness=_FOCUS_RING)
         theme.paint(self._detail, highlightbackground=theme.CARD, highlightcolor=theme.ACCENT)
         add_tooltip(self._detail, self._full_detail)
         for key in ("<Return>", "<space>"):
@@ -238,7 +240,7 @@ class RunBar(tk.Frame):
         elif run is not None and status.kind == "training":
             detail = run.folder.name
         if self._has_changed("detail", (detail, colour)):
-            font, room = theme.tk_font("small"), self._text_frame.winfo_reqwidth()
+            font, room = theme.tk_font("small"), self._text_frame.winfo_reqwidth() - 2 * _FOCUS_RING
             lines = fit_lines(self, detail.strip().split("\n")[0], font, room, most=2)
             self._detail.configure(text=lines)
             self._first.pack_configure(pady=(0 if "\n" in lines else theme.px(_ABOVE), 0))
@@ -249,13 +251,13 @@ class RunBar(tk.Frame):
 
     def _detail_of(self, status: Status) -> str:
         if status.problem is not None:
-            return status.problem.text
+            return with_titles(status.problem.text)
         run = self._state.run
         return status.detail or (run.folder.name if run is not None else "")
 
     def _full_detail(self) -> str:
         problem = self._status.problem
-        advice = "" if problem is None or not problem.advice else f"\n\n{problem.advice}"
+        advice = "" if problem is None or not problem.advice else f"\n\n{with_titles(problem.advice)}"
         if self._message and time.monotonic() < self._message_until:
             return self._message
         return self._detail_of(self._status) + advice
@@ -270,12 +272,22 @@ class RunBar(tk.Frame):
                 step, position, run_info = run.view.step, run.view.position, run.view.run_info
             total = run_info.total_steps if run_info is not None else None
         self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
-        self._set_metric("step", _step_text(position, total if self._level else None))
+        self._set_metric("step", self._step_text(position, total if self._level else None))
         self._set_metric("loss", None if step is None or step.loss is None else f"{step.loss:.4g}")
         speed = None if step is None or not step.samples_per_s or not status.is_alive else f"{step.samples_per_s:.3g}"
         self._set_metric("speed", speed)
         left = None if step is None or step.eta_s is None or status.kind != "training" else format_duration(step.eta_s)
         self._set_metric("left", left)
+
+    def _step_text(self, step: int | None, total: int | None) -> str | None:
+        """Without the total where both would reach into the next column."""
+        if step is None:
+            return None
+        both = f"{step:,}" if total is None else f"{step:,} of {total:,}"
+        last = self._cells["loss"]
+        font, room = theme.tk_font("small"), last.winfo_x() - self._metric_labels["step"].winfo_x() - theme.px(8)
+        is_wide = not last.winfo_x() or int(self.tk.call("font", "measure", font, both)) <= room
+        return both if is_wide else f"{step:,}"
 
     def _set_metric(self, name: str, value: str | None) -> None:
         if self._has_changed(name, value):
@@ -329,12 +341,6 @@ class RunBar(tk.Frame):
             return False
         self._shown[name] = value
         return True
-
-
-def _step_text(step: int | None, total: int | None) -> str | None:
-    if step is None:
-        return None
-    return f"{step:,}" if total is None else f"{step:,} of {total:,}"
 
 
 def _bar_colour(status: Status) -> theme.Colour:

@@ -1,7 +1,7 @@
 """The config of a run: settings, files, overrides, presets and error messages. Imports neither torch nor numpy."""
 
 from modules.config.changes import Change, find_changes
-from modules.config.derived import effective_batch, learning_rate_scale, total_steps
+from modules.config.derived import effective_batch, end_of_run, learning_rate_scale, total_steps
 from modules.config.errors import ConfigError, DataError, ResumeError, TandemError, TrainingError
 from modules.config.explain import Fault, allowed, explain, faults
 from modules.config.interval import Interval
@@ -41,6 +41,7 @@ __all__ = [
     "better_direction",
     "dump",
     "effective_batch",
+    "end_of_run",
     "explain",
     "faults",
     "find_changes",

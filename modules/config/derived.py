@@ -29,6 +29,18 @@ def total_steps(config: TrainConfig, steps_per_epoch: int) -> int:
     return by_epochs if config.max_steps is None else min(by_epochs, config.max_steps)
 
 
+def end_of_run(config: TrainConfig, steps_per_epoch: int) -> str:
+    """Which of two limits ends the run, in a sentence; empty if there is only one, or no image."""
+    by_epochs = config.epochs * steps_per_epoch
+    if config.max_steps is None or not steps_per_epoch:
+        return ""
+    epochs = "epoch ends" if config.epochs == 1 else f"{config.epochs:,} epochs end"
+    if config.max_steps < by_epochs:
+        done = f"{config.max_steps / steps_per_epoch:.3g}"
+        return f"max_steps ends the run after {config.max_steps:,} steps, {done} of {config.epochs:,} epochs."
+    return f"The {epochs} the run after {by_epochs:,} of {config.max_steps:,} steps."
+
+
 def learning_rate_scale(config: TrainConfig, world_size: int) -> float:
     """The factor on the learning rate; 1 if global_batch_size fixes the batch for any number of processes, or if the
     optimizer estimates its step size from the gradients."""

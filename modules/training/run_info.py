@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from modules.checkpoint import StoredState
-from modules.config import TrainConfig
+from modules.config import TrainConfig, end_of_run
 from modules.config.schedules import learning_rate_factor
 from modules.data.loading.progress import Progress
 from modules.distributed import ClusterInfo, RankGroup, cluster_lines, cluster_warnings, device_name
@@ -117,12 +117,13 @@ def summary(components: Components, world_size: int) -> list[str]:
         f"{components.config.precision}; effective batch {plan.global_batch_size}, "
         f"{components.total_steps} steps, {components.data.order.steps_per_epoch} per epoch."
     )
+    end = end_of_run(components.config, components.data.order.steps_per_epoch)
     method = method_summary(components.family, components.config, weights)
     groups = (group.summary(plan.learning_rate) for group in components.groups)
     notes = components.family.base_model_notes(components.config)
     batch_norm = batch_norm_note(weights.model, components.config, components.device, world_size)
     last = (_idle_warning(components), weights.summary(), batch_norm, plan.explanation)
-    lines = (first, *notes, method, *groups, *last)
+    lines = (first, end, *notes, method, *groups, *last)
     return [line for line in lines if line]
 
 

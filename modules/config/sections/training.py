@@ -25,7 +25,7 @@ class TrainingSettings(Section):
     epochs: int = setting(
         10,
         title="Epochs",
-        help="How often training goes through all images.",
+        help="How often training goes through all images. “Maximum steps” ends the run earlier if it is less.",
         unit="epochs",
         ge=1,
         le=1_000_000,
@@ -33,7 +33,8 @@ class TrainingSettings(Section):
     max_steps: int | None = setting(
         None,
         title="Maximum steps",
-        help="Ends the run after this many steps, even if epochs are left. Empty: only the epochs count.",
+        help="Ends the run after this many steps, even if epochs are left. The epochs end it earlier if they are "
+        "fewer. Empty: only the epochs count.",
         empty="no limit",
         unit="steps",
         ge=1,

@@ -1,8 +1,9 @@
 """`python -m modules.data.loading.count_steps WORLD_SIZE`: the optimizer steps of a run, before it starts.
 
-The window runs it in a child process. Standard input is a config as JSON; the answer is {"steps": N} or
-{"error": "..."}. Images that cannot be used are left out, as in the run: what the newest index in the cache does not
-know is opened for that, unless it is very much.
+The window runs it in a child process. Standard input is a config as JSON; the answer is {"steps": N,
+"end": "..."} or {"error": "..."}; `end` says which of two limits ends the run, and is empty if there is only one.
+Images that cannot be used are left out, as in the run: what the newest index in the cache does not know is opened for
+that, unless it is very much.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from modules.config import ConfigError, TandemError, TrainConfig, effective_batch, total_steps, validate
+from modules.config import ConfigError, TandemError, TrainConfig, effective_batch, end_of_run, total_steps, validate
 from modules.data.index.build import in_validation_split, newest_index
 from modules.data.index.concept_rows import usable_images
 from modules.data.index.scan import scan_concept
@@ -35,15 +36,17 @@ def main(arguments: Sequence[str]) -> int:
         data = decode_json(sys.stdin.read())
         if not isinstance(data, dict):
             raise ConfigError("The settings are no group of settings.")
-        print(json.dumps({"steps": count_steps(validate(data, "the settings"), int(arguments[0]))}))
+        config = validate(data, "the settings")
+        per_epoch = steps_per_epoch(config, int(arguments[0]))
+        print(json.dumps({"steps": total_steps(config, per_epoch), "end": end_of_run(config, per_epoch)}))
     except (TandemError, FileFault) as error:
         print(json.dumps({"error": str(error)}))
         return 2
     return 0
 
 
-def count_steps(config: TrainConfig, world_size: int) -> int:
-    """Optimizer steps of the whole run on `world_size` processes. Raises DataError if a folder cannot be listed."""
+def steps_per_epoch(config: TrainConfig, world_size: int) -> int:
+    """Optimizer steps of an epoch on `world_size` processes. Raises DataError if a folder cannot be listed."""
     numbers, kept, known = [], [], newest_index(Path(config.cache_dir))
     for number, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "train":
@@ -61,7 +64,7 @@ def count_steps(config: TrainConfig, world_size: int) -> int:
         [concept.loss_weight for concept in config.concepts],
     )
     order = Order(rows, config.seed, effective_batch(config, world_size), config.drop_last)
-    return total_steps(config, order.steps_per_epoch)
+    return order.steps_per_epoch
 
 
 if __name__ == "__main__":
