@@ -95,6 +95,16 @@ def with_titles(sentence: str, more: Iterable[Option] = ()) -> str:
     return _NAME.sub(title, sentence).replace(", or empty (null)", ", or empty")
 
 
+def setting_title(path: str) -> str:
+    """The title of a setting: "Learning rate", or of one in a list "Folder, concept 1"; the path if it has none."""
+    option = find_option(TrainConfig, path)
+    if option is None:
+        return path
+    group, *parts = path.split(".")
+    places = [int(part) + 1 for part in parts if part.isdecimal()]
+    return f"{option.title}, {group.removesuffix('s')} {places[0]}" if places else option.title
+
+
 def inactive_reason(option: Option, data: object, index: int = 0, more: Iterable[Option] = ()) -> str:
     """The first unmet condition of a setting that has no effect now, or "". `more` are the family's options."""
     from modules.config.options import _holds

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
+from app.form.setting_text import setting_title
 from app.monitor.chart import PlotLine
 from app.monitor.curves import PLOTS, SPANS
 from app.monitor.legend import distinct_names
@@ -18,13 +19,13 @@ from app.state import AppState
 from app.widgets import icons, theme
 from app.widgets.buttons import Menu, Segments, Slider, card, frame, text
 from app.widgets.table import table
-from modules.config import TrainConfig, find_option
 from modules.run import RunFolder
 from modules.run.view.run_view import RunView
 from modules.run.view.series import Curve
 
 MAX_RUNS: Final = len(theme.SERIES)
 _REDRAW_S: Final = 0.5
+_BESIDE_NAME: Final = 34  # unscaled pixels of the dot in a heading, and around it
 METRICS: Final[Mapping[str, str]] = {
     "loss": PLOTS["loss"],
     "validation": "Validation",
@@ -109,15 +110,13 @@ class RunComparison(tk.Frame):
         width = max(300, self._table_frame.winfo_width() / theme.scale() - 20)
         run_width = round((width - 140) / len(paths))
         columns = {"setting": ("Setting", 140)}
-        names = distinct_names([path.name for path in paths], max(12, run_width // 9))
+        names = distinct_names([path.name for path in paths], max(8, (run_width - _BESIDE_NAME) // 8))
         columns |= {f"run{index}": (f" {name}", max(70, run_width)) for index, name in enumerate(names)}
         self.difference_table = table(self._table_frame, columns)
         for index, colour in zip(range(len(paths)), theme.SERIES, strict=False):
             icons.show_in_heading(self.difference_table, f"run{index}", "dot", 12, colour)
         for name, values in rows:
-            option = find_option(TrainConfig, name)
-            title = option.title if option is not None and "." not in name else name
-            self.difference_table.insert("", "end", values=(title, *values))
+            self.difference_table.insert("", "end", values=(setting_title(name), *values))
 
     def _read(self) -> None:
         for path in self.paths:

@@ -56,4 +56,7 @@ def distinct_names(names: Sequence[str], most: int = _MOST) -> list[str]:
     common = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*long, strict=False)))
     start = min((common, *(len(name) - most // 2 for name in long)))
     ends = {name: f"…{name[start:]}" if start else name for name in long}
+    last = [ends[name] if len(ends.get(name, "")) <= most else f"…{name[1 - most :]}" for name in long]
+    if start and len(set(last)) == len(set(long)):  # they differ at their ends, too
+        ends = dict(zip(long, last, strict=True))
     return [truncate(ends.get(name, name), most) for name in names]

@@ -1,10 +1,11 @@
-"""The Samples page: all prompts at one step, with a slider over the steps, or one prompt at all steps."""
+"""The Samples page: all prompts at one step, with a slider over the steps and the loss, or one prompt at all steps."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Final
 
+from app.monitor.loss_strip import LossStrip
 from app.monitor.page import Page
 from app.monitor.sample_index import SampleIndex
 from app.monitor.tile_grid import TileGrid
@@ -42,6 +43,9 @@ class SamplesPage(Page):
             self.slider.bind(key, handler(partial(self._step_by, by)))
         self.position = text(self._controls, "", bg=theme.WINDOW)
         self.position.pack(side="left", padx=theme.px(12))
+        self.loss = LossStrip(self._controls, self._choose_step)
+        self.loss.pack(side="right", fill="x", expand=True, padx=(0, theme.px(12)))
+        add_tooltip(self.loss, "The training loss. Click for the samples of a step.")
         self.menu = Menu(self._controls, [""], self._choose_prompt, bg=theme.WINDOW, width=460)
         self.custom = Button(bar, "Custom sample…", self._ask_custom, icon="generate", bg=theme.WINDOW)
         self.custom.pack(side="right")
@@ -57,6 +61,7 @@ class SamplesPage(Page):
         """Clear the page for another run."""
         self.index = SampleIndex()
         self.grid_view.clear()
+        self.loss.clear()
         self.step, self.prompt, self._follows = None, "", True
         self.slider.show(1)
         self.menu.set_choices([""])
@@ -66,6 +71,8 @@ class SamplesPage(Page):
     def refresh(self) -> None:
         """Show new samples, and whether more can be asked for."""
         self._show_custom()
+        if self.run is not None and self.loss.refresh(self.run.view):
+            self._show_position()
         resets = self.index.resets
         if self.run is None or not self.index.update(self.run.view, self.run.folder):
             return
@@ -94,14 +101,29 @@ class SamplesPage(Page):
         samples = self.shown()
         if self.by_prompt:
             items = [(sample, f"step {sample.step:,}") for sample in samples]
-            self.position.configure(text="")
         else:
             items = [(sample, sample.prompt) for sample in samples]
-            count = len(self.index.steps)
-            number = self.index.steps.index(self.step) + 1 if self.step in self.index.steps else 0
-            position = f"Step {self.step:,}   ({number} of {count})" if number else ""
-            self.position.configure(text=position)
+        self._show_position()
         self.grid_view.show(items, keep_scroll=keep_scroll)
+
+    def _show_position(self) -> None:
+        """Which step is shown, and the loss at it."""
+        steps = self.index.steps
+        if self.by_prompt or self.step is None or self.step not in steps:
+            self.loss.mark(None)
+            self.position.configure(text="")
+            return
+        loss = self.loss.loss_at(self.step)
+        position = f"Step {self.step:,}   ({steps.index(self.step) + 1} of {len(steps)})"
+        self.position.configure(text=position if loss is None else f"{position}   Loss {loss:.3g}")
+        self.loss.mark(self.step)
+
+    def _choose_step(self, wanted: float) -> None:
+        """Show the samples drawn nearest to a step."""
+        steps = self.index.steps
+        if steps and not self.by_prompt:
+            index = min(range(len(steps)), key=lambda number: abs(steps[number] - wanted))
+            self._go_to(index)
 
     def _ask_custom(self) -> None:
         if self.run is not None:
@@ -145,10 +167,12 @@ class SamplesPage(Page):
     def _step_by(self, by: int) -> None:
         steps = self.index.steps
         if self.step in steps:
-            index = min(max(steps.index(self.step) + by, 0), len(steps) - 1)
-            fraction = index / max(1, len(steps) - 1)
-            self.slider.show(fraction)
-            self._slide(fraction)
+            self._go_to(min(max(steps.index(self.step) + by, 0), len(steps) - 1))
+
+    def _go_to(self, index: int) -> None:
+        fraction = index / max(1, len(self.index.steps) - 1)
+        self.slider.show(fraction)
+        self._slide(fraction)
 
     def _open(self, sample: SampleFile) -> None:
         if self._viewer is not None and self._viewer.winfo_exists():

@@ -10,6 +10,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Style, frame, text
 
 _POLL_MS = 250
+_OPENING_MS = 50
 EDGE = 24  # pixels of the screen height that a tall dialog leaves free
 
 
@@ -62,17 +63,10 @@ class Dialog:
 
     def show(self) -> tk.Toplevel:
         """Place it over its owner and take the keyboard focus."""
-        window, owner = self.window, self._owner
-        window.update_idletasks()
-        width = min(window.winfo_reqwidth(), window.winfo_screenwidth())
-        height = min(window.winfo_reqheight(), window.winfo_screenheight() - theme.px(EDGE))
-        x = owner.winfo_rootx() + (owner.winfo_width() - width) // 2
-        y = owner.winfo_rooty() + (owner.winfo_height() - height) // 3
-        y = min(max(y, 0), window.winfo_screenheight() - height)
-        if (width, height) == (window.winfo_reqwidth(), window.winfo_reqheight()):
-            window.geometry(f"+{max(x, 0)}+{y}")  # without a size it grows with its contents
-        else:
-            window.geometry(f"{width}x{height}+{max(x, 0)}+{y}")
+        window = self.window
+        self._place()
+        if self._owner.winfo_width() == 1:  # it is still opening: where it will be is known in a moment
+            window.after(_OPENING_MS, self._place)
         window.deiconify()
         window.lift()
         window.wait_visibility()
@@ -96,3 +90,16 @@ class Dialog:
             self._owner.tk.call("focus", "-force", self._focused)
         else:
             self._owner.focus_force()
+
+    def _place(self) -> None:
+        window, owner = self.window, self._owner
+        window.update_idletasks()
+        width = min(window.winfo_reqwidth(), window.winfo_screenwidth())
+        height = min(window.winfo_reqheight(), window.winfo_screenheight() - theme.px(EDGE))
+        x = owner.winfo_rootx() + (owner.winfo_width() - width) // 2
+        y = owner.winfo_rooty() + (owner.winfo_height() - height) // 3
+        y = min(max(y, 0), window.winfo_screenheight() - height)
+        if (width, height) == (window.winfo_reqwidth(), window.winfo_reqheight()):
+            window.geometry(f"+{max(x, 0)}+{y}")  # without a size it grows with its contents
+        else:
+            window.geometry(f"{width}x{height}+{max(x, 0)}+{y}")

@@ -49,7 +49,7 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
         (
             "play",
             "Try the demo",
-            "Generates 200 small images and trains on them for about a minute, even without a GPU.",
+            "Generates 1,200 small images. Then press Train: it takes about four minutes, even without a GPU.",
             demo,
         ),
         ("presets", "Open a preset", "Ready-made settings; change what you like.", presets),

@@ -65,5 +65,7 @@ def test_names_of_runs_keep_what_differs() -> None:
     names = ["a-very-long-name-of-a-run-with-rank-8", "a-very-long-name-of-a-run-with-rank-16", "short"]
     assert distinct_names(names[:2]) == ["…n-with-rank-8", "…n-with-rank-16"]
     assert distinct_names(["cats", "dogs"]) == ["cats", "dogs"]
+    dated = ["stable_diffusion-1", "stable_diffusion-20261123-161121"]
+    assert distinct_names(dated, 13) == ["…sion-1", "…61123-161121"]
     assert all(len(name) <= 26 for name in distinct_names(names))
     assert len(set(distinct_names(names))) == 3

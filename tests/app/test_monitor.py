@@ -290,6 +290,10 @@ def test_samples_by_step_and_by_prompt_with_settings(driven: Driven, runs: Path)
     driven.until(lambda: page.step == 300, "the step before")
     driven.press("Home")
     driven.until(lambda: page.step == 100, "the first step")
+    driven.until(lambda: "Loss" in page.position.cget("text"), "the loss of this step")
+    driven.click(page.loss)  # its middle: step 200, of 400
+    assert page.step == 200
+    assert page.loss.loss_at(200) == pytest.approx(step_of(runs / "cats", 200)["loss"], rel=0.2)
     page.mode.buttons["By prompt"].invoke()
     page._choose_prompt(PROMPTS[2])
     driven.until(lambda: [sample.step for sample in page.shown()] == [100, 200, 300, 400], "one prompt through time")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.form.setting_text import with_titles
+from app.form.setting_text import setting_title, with_titles
 from app.images.lists import ProblemList
 from app.preferences import Preferences
 from app.sections import SECTIONS
@@ -47,6 +47,12 @@ def test_train_names_fields_by_their_titles(driver: Driver) -> None:
 )
 def test_names_become_titles(sentence: str, shown: str) -> None:
     assert with_titles(sentence) == shown
+
+
+def test_settings_of_lists_have_titles() -> None:
+    assert setting_title("learning_rate") == "Learning rate"
+    assert setting_title("concepts.0.path") == "Folder, concept 1"
+    assert setting_title("family_options.width") == "family_options.width"
 
 
 def test_empty_limits_say_that_there_is_none(driver: Driver) -> None:
@@ -115,7 +121,9 @@ def test_long_message_has_two_lines_in_the_run_bar(driver: Driver) -> None:
     said = bar._detail
     assert " ".join(said.cget("text").split()).endswith("what was saved.")
     assert said.winfo_y() + said.winfo_reqheight() <= bar._text_frame.winfo_height()
-    assert said.winfo_reqwidth() <= bar._text_frame.winfo_width()
+    for letters in range(60, 120):  # a line of any width
+        bar.show_message("i" * letters)
+        assert said.winfo_reqwidth() <= bar._text_frame.winfo_width(), letters
 
 
 def test_error_offers_a_debug_package(driver: Driver) -> None:

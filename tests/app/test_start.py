@@ -66,7 +66,9 @@ def test_config_is_opened_at_the_start(display: str, home: Path) -> None:
 def test_missing_config_is_reported_at_start(display: str, home: Path) -> None:
     with Driver.open(config_file=home / "gone.yaml") as driver:
         driver.wait(driver.dialogs, "the sentence")
-        assert "does not exist" in driver.text(driver.dialogs()[0])
+        (dialog,) = driver.dialogs()
+        assert "does not exist" in driver.text(dialog)
+        driver.wait(lambda: dialog.winfo_rootx() > driver.window.winfo_rootx() + 100, "its place in the middle")
         driver.press("Escape")
 
 

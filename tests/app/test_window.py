@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import tkinter as tk
@@ -17,6 +18,7 @@ from app.sections.sampling import NO_SAMPLES
 from app.widgets import theme
 from app.windows.shortcuts import SHORTCUTS
 from modules.config import TrainConfig, load_config, options, save_config, trusted_code
+from scripts.make_demo_data import make_demo_data
 from tests.app.driver import Driver, click, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -442,7 +444,8 @@ def test_welcome_leads_to_the_demo(display: str, home: Path) -> None:
     with Driver.open(welcomed=False) as driver:
         driver.wait(driver.dialogs, "the welcome")
         (dialog,) = driver.dialogs()
-        driver.click_really(driver.label(dialog, "Generates 200 small images"))  # anywhere in the row
+        count = inspect.signature(make_demo_data).parameters["count"].default
+        driver.click_really(driver.label(dialog, f"Generates {count:,} small images"))  # anywhere in the row
         driver.wait(lambda: driver.draft.preset == "demo", "the demo's pictures")
         assert driver.dialogs() == []
         assert driver.draft.faults == ()
