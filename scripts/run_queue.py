@@ -111,6 +111,8 @@ def parser() -> argparse.ArgumentParser:
         "run", "work off the queue; Ctrl-C stops the present run after a backup, and the next `run` continues it"
     )
     run.add_argument("--keep_waiting", action="store_true", help="wait for new entries instead of ending")
+    # internal: as the window does, wait for new entries until the process of this id has ended
+    run.add_argument("--keep_waiting_for", type=int, metavar="PROCESS", help=argparse.SUPPRESS)
     run.add_argument("--stop_on_failure", action="store_true", help="start nothing more once a run has failed")
     action("pause", "let the process that works off the queue end after the present runs")
     action("stop", "let it stop the present runs after a backup, and end; they wait again")
@@ -214,7 +216,11 @@ def retry_entries(options: argparse.Namespace) -> int:
 def run_queue(options: argparse.Namespace) -> int:
     """`run`."""
     runner = QueueRunner(
-        queue_of(options), echo, keep_waiting=options.keep_waiting, stop_on_failure=options.stop_on_failure
+        queue_of(options),
+        echo,
+        keep_waiting=options.keep_waiting,
+        keep_waiting_for=options.keep_waiting_for,
+        stop_on_failure=options.stop_on_failure,
     )
     return runner.run()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,11 @@ from app.monitor.queue_texts import loss_text, row_of
 from app.monitor.run_queue import QueuePage
 from app.shell.closing import confirm_close
 from modules.config import load_config, save_config
-from modules.run.folder.run_lock import file_lock
 from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from tests.app.driver import Driver
-from tests.app.run_driver import Driven, tiny
+from tests.app.run_driver import ROOT, Driven, tiny
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +127,15 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     driver.wait(lambda: page.table.item("4", "values")[5] == "Learning rate: 0.5", "the settings that differ")
 
 
+RUNNER = """
+import sys; from pathlib import Path
+from modules.run.folder.run_lock import file_lock
+with file_lock(Path(sys.argv[1])) as is_mine:
+    print(is_mine, flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_closing_the_window_says_what_the_queue_goes_on_with(driver: Driver, home: Path, images: Path) -> None:
     queue, closed = RunQueue("runs"), list[str]()
 
@@ -138,7 +147,11 @@ def test_closing_the_window_says_what_the_queue_goes_on_with(driver: Driver, hom
     queue.add(tiny(images, home, run_name="two", device="cpu"))
     close()
     assert closed == ["closed"], "nobody works it off"
-    with file_lock(queue.runner_lock):
+    holder = [sys.executable, "-c", RUNNER, str(queue.runner_lock)]
+    with subprocess.Popen(holder, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as runner:
+        assert runner.stdin is not None
+        assert runner.stdout is not None
+        assert runner.stdout.readline() == b"True\n"
         queue.want("run")
         assert "2 wait to be started. The queue has a process of its own" in close()
         driver.press("Escape")
@@ -150,6 +163,7 @@ def test_closing_the_window_says_what_the_queue_goes_on_with(driver: Driver, hom
         assert queue.read().wanted == "stop"
         queue.edit(lambda found: found.with_entry(found.entry(1).changed(state="finished")))
         close()
+        runner.stdin.close()
     assert len(closed) == 3, "nothing is left to do"
 
 

@@ -6,9 +6,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
+
+import psutil
 
 from modules.config import ConfigError, TandemError
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED
@@ -29,14 +31,27 @@ Echo = Callable[[str], None]
 
 
 class QueueRunner:
-    """`run` returns once nothing waits, or with `keep_waiting` only when it is stopped or paused."""
+    """`run` returns once nothing waits, or with `keep_waiting` only when it is stopped or paused.
+
+    With `keep_waiting_for`, a process id, it returns once nothing waits and that process has ended.
+    """
 
     def __init__(
-        self, queue: RunQueue, echo: Echo, *, keep_waiting: bool = False, stop_on_failure: bool = False
+        self,
+        queue: RunQueue,
+        echo: Echo,
+        *,
+        keep_waiting: bool = False,
+        keep_waiting_for: int | None = None,
+        stop_on_failure: bool = False,
     ) -> None:
         self._queue = queue
         self._echo = echo
         self._keep_waiting = keep_waiting
+        self._window: psutil.Process | None = None  # or what else adds entries
+        if keep_waiting_for is not None:
+            with suppress(psutil.Error, ValueError):
+                self._window = psutil.Process(keep_waiting_for)
         self._stop_on_failure = stop_on_failure
         self._active: dict[int, ActiveRun] = {}
         self._has_failed = False
@@ -85,9 +100,18 @@ class QueueRunner:
             return _CODES.get(self._signal, TERMINATED)
         if queue.wanted != "run":
             return PAUSED if queue.wanted == "pause" else INTERRUPTED
-        if may_start and (self._keep_waiting or queue.waiting):
+        if may_start and (queue.waiting or self._waits_for_entries):
             return None
         return FAILED if self._has_failed else FINISHED
+
+    @property
+    def _waits_for_entries(self) -> bool:
+        if self._keep_waiting or self._window is None:
+            return self._keep_waiting
+        try:
+            return self._window.is_running() and self._window.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
 
     def _adopt(self) -> None:
         """Take over the entries that a runner which was killed has left: their runs go on, or wait to be continued."""
@@ -147,7 +171,7 @@ class QueueRunner:
         """Start the entries whose devices and machines are free; none overtakes an earlier one that needs the same."""
         waiting = queue.waiting
         if not waiting:
-            self._say("Waiting for new entries." if self._keep_waiting and not self._active else "")
+            self._say("Waiting for new entries." if self._waits_for_entries and not self._active else "")
             return
         used = [run.entry.resources for run in self._active.values()]
         if any(not any(entry.overlaps(each) for each in used) for entry in waiting):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -16,11 +17,22 @@ SCRIPT: Final = ROOT / "scripts" / "run_queue.py"
 
 
 def start_runner(queue: RunQueue) -> subprocess.Popen[bytes] | None:
-    """Start a runner that waits for new entries, or let the present one go on: then None. Raises ConfigError."""
+    """Start a runner that waits for new entries as long as this process lives, or let the present one go on: then None.
+
+    Raises ConfigError.
+    """
     queue.want("run")
     if queue.has_runner():
         return None
-    argv = [sys.executable, str(SCRIPT), "run", "--runs_dir", str(queue.runs_dir), "--keep_waiting"]
+    argv = [
+        sys.executable,
+        str(SCRIPT),
+        "run",
+        "--runs_dir",
+        str(queue.runs_dir),
+        "--keep_waiting_for",
+        str(os.getpid()),
+    ]
     try:
         process = start_detached(argv, queue.console_file)
     except OSError as error:

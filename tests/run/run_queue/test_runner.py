@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_lock import is_training
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
+from modules.run.queue.runner import QueueRunner
 from scripts import run_queue
 from tests.runs import ROOT, environment, tiny_config
 
@@ -126,6 +128,22 @@ def test_a_failed_run_stops_the_queue_only_if_asked(
     assert steps(folder_of(queue, "good"))[-1] == 2
     run_queue.main(["list", "--runs_dir", str(queue.runs_dir)])
     assert "(exit code 4)" in capsys.readouterr().out
+
+
+def test_an_empty_queue_ends_with_the_window(queue: RunQueue) -> None:
+    """Also with one that was killed; it stays a zombie here."""
+    said: list[str] = []
+    codes: list[int] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as window:
+        runner = QueueRunner(queue, said.append, keep_waiting_for=window.pid)
+        thread = threading.Thread(target=lambda: codes.append(runner.run()), daemon=True)
+        thread.start()
+        until(queue, lambda: said == ["Waiting for new entries."], "wait")
+        window.kill()
+        thread.join(60)
+    assert codes == [0]
 
 
 def test_a_stopped_run_waits_again_and_continues(queue: RunQueue, images: Path) -> None:
