@@ -50,22 +50,23 @@ def test_noise_levels_are_those_of_the_family(driver: Driver) -> None:
     driver.window.show_section("model")
     noise = driver.window.sections["model"].noise
 
-    def is_drawn(**options: object) -> bool:
+    def counts(**options: object) -> tuple[int, ...]:
         config = TrainConfig(family="pixel_diffusion", family_options=options)  # type: ignore[arg-type]
-        return noise.histogram.counts == tuple(histogram(config)[0])
+        return tuple(histogram(config)[0])
 
-    driver.wait(is_drawn, "the first histogram")
+    expected, other = counts(), counts(shift=1.0, timesteps="uniform")
+    driver.wait(lambda: noise.histogram.counts == expected, "the first histogram")
     assert "shifted by 6" in noise.line.cget("text")
     assert noise.frame.winfo_viewable()
     process = noise._program._process
     driver.set("family_options.shift", "1")
     driver.set("family_options.timesteps", "uniform")
-    driver.wait(lambda: is_drawn(shift=1.0, timesteps="uniform"), "the histogram of other options")
+    driver.wait(lambda: noise.histogram.counts == other, "the histogram of other options")
     assert noise._program._process is process, "one process answers all questions"
     assert noise.sketch.curve.bars
     driver.set("family_options.shift", "-4")
     driver.settle()
-    assert is_drawn(shift=1.0, timesteps="uniform"), "the last valid one stays"
+    assert noise.histogram.counts == other, "the last valid one stays"
     driver.window.destroy()
     assert process.poll() is not None, "it ends with the window"
 

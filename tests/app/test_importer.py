@@ -53,7 +53,10 @@ def choose_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setattr(importer, "choose_path", lambda *given: str(file))
 
 
-def test_import_report_is_shown_and_opened(driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_are_shown_and_copied_and_escape_changes_nothing(
+    driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = driver.draft.data
     choose_file(monkeypatch, theirs)
     driver.window.files.import_settings()
     driver.wait(driver.dialogs, "the lists")
@@ -66,23 +69,6 @@ def test_import_report_is_shown_and_opened(driver: Driver, theirs: Path, monkeyp
     assert ("epochs 17", "epochs 17", "") in rows(driver)
     assert str(report.imported[0]) in driver.text(driver.dialogs()[0])  # the chosen row as a sentence
 
-    driver.answer("Open")
-    assert driver.dialogs() == []
-    assert driver.draft.get("epochs") == 17
-    assert driver.draft.get("concepts.0.path") == str(theirs.parent / "pictures")
-    assert driver.draft.file is None
-    assert driver.draft.is_dirty
-    driver.save(theirs.parent / "ours.yaml")
-    assert load_config(theirs.parent / "ours.yaml").learning_rate == 2e-5
-
-
-def test_cancel_changes_nothing_and_lists_can_be_copied(
-    driver: Driver, theirs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = driver.draft.data
-    choose_file(monkeypatch, theirs)
-    driver.window.files.import_settings()
-    driver.wait(driver.dialogs, "the lists")
     driver.answer("Copy the lists")
     assert "Not imported" in driver.window.clipboard_get()
     driver.press("Escape")
@@ -111,12 +97,20 @@ def test_unknown_file_gets_an_error_message(driver: Driver, home: Path, monkeypa
     driver.answer("Close")
 
 
-def test_welcome_dialog_opens_the_import(display: str, theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_welcome_dialog_opens_the_import_and_it_is_saved(
+    display: str, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choose_file(monkeypatch, theirs)
     with Driver.open(welcomed=False) as driver:
         driver.wait(driver.dialogs, "the welcome")
         driver.answer("Import settings")
         driver.wait(lambda: any("OneTrainer" in driver.text(one) for one in driver.dialogs()), "the lists")
         driver.answer("Open")
+        assert driver.dialogs() == []
         assert driver.draft.get("epochs") == 17
+        assert driver.draft.get("concepts.0.path") == str(theirs.parent / "pictures")
+        assert driver.draft.file is None
+        assert driver.draft.is_dirty
+        driver.save(theirs.parent / "ours.yaml")
+        assert load_config(theirs.parent / "ours.yaml").learning_rate == 2e-5
         driver.window.state_.draft.new()

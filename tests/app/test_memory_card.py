@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 from app.curves.memory_card import MemoryCard
 from app.sections.model import Section
-from modules.config import TrainConfig, dump
+from modules.config import TrainConfig
+from modules.training.memory_table.report import memory_report
 from tests.app.driver import Driver
-from tests.runs import ROOT
 
 
 def card_of(driver: Driver) -> MemoryCard:
@@ -19,14 +15,11 @@ def card_of(driver: Driver) -> MemoryCard:
     return section.memory
 
 
-def table(**settings: object) -> dict[str, object]:
-    """What the program says of a config."""
-    argv = [sys.executable, "-m", "modules.training.memory_table", "1"]
-    config = json.dumps(dump(TrainConfig.model_validate(settings)))
-    done = subprocess.run(argv, cwd=ROOT, input=config, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+def trained(**settings: object) -> object:
+    """The parameters that a config trains, as the run itself counts them."""
+    found, _ = memory_report(TrainConfig.model_validate(settings), world_size=1)
+    assert found is not None
+    return found.as_data()["trained"]
 
 
 def test_it_shows_what_the_settings_train_and_computes_only_in_sight(driver: Driver) -> None:
@@ -34,9 +27,9 @@ def test_it_shows_what_the_settings_train_and_computes_only_in_sight(driver: Dri
     driver.window.show_section("model")
     card = card_of(driver)
     driver.wait(lambda: card.is_current, "the first answer")
-    expected = table(family="pixel_diffusion")
-    assert card.answer.trained == expected["trained"]
-    assert f"{expected['trained']:,}" in driver.text(card.frame)
+    expected = trained(family="pixel_diffusion")
+    assert card.answer.trained == expected
+    assert f"{expected:,}" in driver.text(card.frame)
     assert "Fine-tuning" in driver.text(card.frame)
     assert "Activations come on top" in driver.text(card.frame)
     assert card.frame.winfo_viewable()
@@ -56,7 +49,7 @@ def test_it_shows_what_the_settings_train_and_computes_only_in_sight(driver: Dri
     assert not card.program.is_running
     driver.window.show_section("model")
     driver.wait(lambda: card.is_current, "the answer for a LoRA")
-    assert card.answer.trained == table(family="pixel_diffusion", method="lora")["trained"] != expected["trained"]
+    assert card.answer.trained == trained(family="pixel_diffusion", method="lora") != expected
     assert "LoRA of rank 16" in driver.text(card.frame)
 
 
