@@ -31,15 +31,18 @@ check() {
     "$python" "$@" || failed="$failed $name"
 }
 
-install_system_packages
-./scripts/setup.sh --dev || exit
+install_system_packages & # beside pip: both mostly wait for the network
+./scripts/setup.sh --dev
+set_up=$?
+wait
+[ "$set_up" = 0 ] || exit "$set_up"
 # The ranks of a test share few cores; with a thread per core each, they would only wait for one another.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 unset PYTHONDONTWRITEBYTECODE # container images set it; each of a thousand processes would compile its modules
 
 check ruff -m ruff check --quiet --output-format concise .
 check format -m ruff format --quiet --check --output-format concise .
-[ -n "$fast" ] || check mypy -m mypy
+[ -n "$fast" ] || check mypy -m mypy --num-workers 2
 # Not bin/lint-imports: its first line holds the path .venv was created at, and the folder may have been moved.
 check layers -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 [ -z "$failed" ] || echo "== failed, see above:$failed"
