@@ -106,7 +106,7 @@ def quantize_(layer: nn.Linear, kind: str, device: torch.device) -> None:
     bits = torch.empty(len(weight), weight.shape[1] // (2 if kind == "nf4" else 1), dtype=_DTYPES[kind], device=device)
     scales = torch.empty(len(weight), 1, dtype=torch.float32, device=device)
     for rows in _pieces(weight, device):
-        values = weight[rows].to(device, torch.float32)
+        values = weight[rows].to(device).to(torch.float32)  # at once, torch would convert in host memory, then copy
         largest = values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
         scales[rows] = largest / _LARGEST[kind]
         values = values / scales[rows]

@@ -20,6 +20,7 @@ from transformers import (
     CLIPImageProcessorPil,
     CLIPSegForImageSegmentation,
     CLIPSegProcessor,
+    Florence2ForConditionalGeneration,
     Qwen2VLImageProcessorPil,
 )
 
@@ -34,7 +35,7 @@ from modules.annotators.select import select_images
 from modules.annotators.tags import TagChoice, Tagger, prepared, read_tags
 from modules.config import ConfigError
 from modules.diffusion.hub.one_model import is_complete_model, required_model_files
-from tests.annotators.tiny_models import tiny_blip, tiny_clipseg, tiny_git
+from tests.annotators.tiny_models import tiny_blip, tiny_clipseg, tiny_florence2, tiny_git
 from tests.annotators.tiny_tagger import TAGS, tiny_tagger
 
 CPU = torch.device("cpu")
@@ -65,6 +66,20 @@ def test_blip_says_what_transformers_says(blip: Path) -> None:
         assert text == model._processor.decode(made[0], skip_special_tokens=True).strip()
         assert len(text.split()) >= 3
     assert all(text.startswith("a photo of ") for text in captioner(blip, "a photo of")(IMAGES))
+
+
+def test_florence2_describes_by_its_tasks(tmp_path: Path) -> None:
+    model = captioner(model_folder(str(tiny_florence2(tmp_path)), "transformers", caption.MODEL_TYPES))
+    assert model.prompt == "<MORE_DETAILED_CAPTION>"
+    reference = Florence2ForConditionalGeneration.from_pretrained(tmp_path)
+    for image, text in zip(IMAGES, model(IMAGES), strict=True):
+        asked = model._processor([image], "Describe with a paragraph what is shown in the image.", return_tensors="pt")
+        made = reference.generate(**asked, max_new_tokens=5, do_sample=False)
+        assert text == model._processor.decode(made[0], skip_special_tokens=True).strip()
+        assert len(text.split()) >= 3
+    assert captioner(tmp_path, "<OCR>")(IMAGES) != model(IMAGES)
+    with pytest.raises(ConfigError, match=r"--prompt is '<OD>'; of Florence-2's tasks <OCR>, <CAPTION>, <DETAILED"):
+        captioner(tmp_path, "<OD>")
 
 
 def test_git_goes_on_after_the_prompt(tmp_path: Path) -> None:

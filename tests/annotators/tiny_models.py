@@ -1,11 +1,13 @@
-"""Tiny models with random weights, saved as published ones are: BLIP, GIT and CLIPSeg."""
+"""Tiny models with random weights, saved as published ones are: BLIP, GIT, Florence-2 and CLIPSeg."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
+    BartConfig,
     BertTokenizer,
     BlipConfig,
     BlipForConditionalGeneration,
@@ -15,10 +17,15 @@ from transformers import (
     CLIPSegConfig,
     CLIPSegForImageSegmentation,
     CLIPSegProcessor,
+    Florence2Config,
+    Florence2ForConditionalGeneration,
+    Florence2Processor,
+    Florence2VisionConfig,
     GitConfig,
     GitForCausalLM,
     GitProcessor,
     GitVisionConfig,
+    RobertaTokenizer,
 )
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -108,4 +115,45 @@ def tiny_clipseg(folder: Path) -> Path:
     CLIPSegForImageSegmentation(config).save_pretrained(folder)
     images = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE})
     CLIPSegProcessor(images, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def tiny_florence2(folder: Path) -> Path:
+    """A Florence-2 of 13 words and images of 64 x 64 pixels, with the tasks that its processor knows."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    vocabulary = [*special, *ByteLevel.alphabet(), *(f"\u0120{word}" for word in WORDS)]
+    tokenizer = RobertaTokenizer(
+        vocab={word: number for number, word in enumerate(vocabulary)},
+        merges=[],
+        extra_special_tokens={"image_token": "<image>"},
+    )
+    text = BartConfig(
+        vocab_size=len(tokenizer),
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=256,
+    )
+    vision = Florence2VisionConfig(
+        depths=(1, 1, 1, 1), embed_dim=(8, 8, 8, 8), num_heads=(1, 1, 1, 1), num_groups=(1, 1, 1, 1), projection_dim=16
+    )
+    torch.manual_seed(2)
+    model = Florence2ForConditionalGeneration(
+        Florence2Config(
+            text_config=text.to_dict(), vision_config=vision.to_dict(), image_token_id=tokenizer.image_token_id
+        )
+    )
+    with torch.no_grad():  # such that images differ, and only words are said
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn_like(parameter))
+        model.model.language_model.shared.weight[: len(vocabulary) - len(WORDS)] *= 0.01
+    model.save_pretrained(folder)
+    side = {"height": 2 * SIDE, "width": 2 * SIDE}
+    images = CLIPImageProcessorPil(size=side, do_center_crop=False, image_seq_length=5)  # 2 x 2 places and their mean
+    Florence2Processor(images, tokenizer).save_pretrained(folder)
     return folder

@@ -28,6 +28,9 @@ CASES: list[tuple[dict[str, Any], str, float]] = [
     ({**LORA, "precision": "bf16"}, "cpu", 2.5),  # fp32
     ({**LORA, "precision": "bf16"}, "cuda", 0.5),  # still in the file, until it is moved
     ({"precision": "bf16"}, "cuda", 0.5),
+    # quantised on a device with memory of its own: neither the weights nor their bits are ever whole in host memory
+    ({**IN_BF16, "parts": [{"part": "unet", "weights": "int8"}]}, "quantised", 0.5),
+    ({**IN_BF16, "parts": [{"part": "unet", "weights": "nf4"}]}, "quantised", 0.5),
 ]
 
 # Loads the model that is named first as a warm-up, then measures for each case. Sampling ends by the model's own end.
@@ -35,6 +38,7 @@ MEASURE = """
 import gc, json, sys, threading, warnings
 import torch
 from modules.config import TrainConfig
+from modules.diffusion.quantized import can_be_quantized, quantize_
 from modules.training.model_setup import load_family, prepare_model
 from modules.training.plan import InitialModel
 from modules.training.precision import Precision
@@ -51,7 +55,10 @@ def load(settings, device):
     config = TrainConfig.model_validate(settings)
     family = load_family(config)
     check_initial_model(family, config, InitialModel())
-    prepare_model(family, config, Precision(config.precision, torch.device(device)))
+    prepare_model(family, config, Precision(config.precision, torch.device("cpu" if device == "cpu" else "cuda")))
+    for name, layer in [*family.model.unet.named_modules()] if device == "quantised" else []:
+        if can_be_quantized(name, layer, family.model.unet):
+            quantize_(layer, config.parts[0].weights, torch.device("meta"))
     return family
 
 def watch():
