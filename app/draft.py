@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -101,6 +101,14 @@ class Draft:
             self._choose_optimizer(str(value))
         elif self.get(path) != value or type(self.get(path)) is not type(value):
             self._edit(replaced(self.data, path, value), path, merge=typing)
+
+    def set_together(self, values: Mapping[str, object]) -> None:
+        """Set several raw values as one step to undo."""
+        data = self.data
+        for path, value in values.items():
+            data = replaced(data, path, value)
+        if data != self.data:
+            self._edit(data, next(iter(values)))
 
     def reset(self, path: str, option: Option) -> None:
         """Reset to the declared default; a family option is removed from the data."""

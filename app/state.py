@@ -53,6 +53,7 @@ class AppState:
         root.after_idle(self.family.refresh)
         self.run: RunControl | None = None
         self.actions: RunStarter  # set by the run bar, which is built before any section
+        self.say: Callable[[str], object] = lambda message: None  # in the run bar, which sets it
         self.annotate_job: AnnotateJob | None = None  # as generate_job
         self.model_job: ModelJob | None = None  # as generate_job
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew

@@ -109,7 +109,7 @@ class Review(tk.Frame):
     def _offer_failed(self) -> None:
         """The button that shows only what failed, or all again."""
         failed = sum(bool(row.problem) for row in self._job.rows)
-        label = "Show all" if self.list.only_problems else f"Show the {failed:,} failed"
+        label = "Show all" if self.list.only_problems else f"Show {failed:,} failed"
         self.failed_button.configure(text=label)
         if not (failed or self.list.only_problems):
             self.failed_button.pack_forget()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from app.form.family_method import choose_family
 from app.form.family_tiles import FamilyTiles, Tile
 from app.state import AppState
 from app.widgets import theme
@@ -89,7 +90,7 @@ class FamilyChooser:
         if name == CUSTOM:
             self._browse()
         else:
-            self._state.draft.set("family", name)
+            choose_family(self._state, name)
 
     def _choose_first(self) -> None:
         if len(self.tiles.titles) > 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from app.form.choice_fields import MenuField, SuggestionField
+from app.form.family_method import choose_family
 from app.form.field import CONTROL_WIDTH, ControlField
 from app.widgets.inputs import Entry, Menu
 from app.widgets.popover import PopupMenu
@@ -26,7 +27,7 @@ class FamilyField(SuggestionField):
         chosen = self.state.draft.get(self.path)
         for name in self.suggestions():
             about = family_about(name)
-            action = partial(self.choose, name)
+            action = partial(choose_family, self.state, name)
             menu.add_command(about.title, action, accelerator=name, detail=about.line, is_chosen=name == chosen)
         menu.add_separator()
         detail = "A model of your own: docs/custom_models.md"

@@ -10,13 +10,13 @@ from typing import Final
 from PIL import ImageTk
 
 from app.widgets import icons, rounded_images, theme
-from app.widgets.ellipsis import fit
+from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.tooltip import Tooltip
 from modules.config.family_about import FamilyAbout
 
 _ICONS: Final = {"unet": "unet", "transformer": "layers", "other": "model"}
 _SMALLEST: Final = 232  # this and all sizes below in unscaled pixels
-_HEIGHT: Final = 92
+_HEIGHT: Final = 92  # with three lines below the title
 _GAP: Final = 10
 _ICON: Final = 26
 _SIDE: Final = 12
@@ -65,6 +65,7 @@ class FamilyTiles(tk.Canvas):
         self._focused = 0
         self._pointed = -1
         self._has_focus = False
+        self._lines = 3  # below the title of the tile that has most
         self._cut: set[int] = set()  # tiles with a line that is not shown whole
         self._photos: dict[int, list[ImageTk.PhotoImage]] = {}  # Tk itself keeps no reference
         self._listen()
@@ -100,7 +101,7 @@ class FamilyTiles(tk.Canvas):
 
     def box(self, place: int) -> tuple[int, int, int, int]:
         """Left, top, width and height of a tile, in pixels."""
-        columns, gap, height = self.columns, theme.px(_GAP), theme.px(_HEIGHT)
+        columns, gap, height = self.columns, theme.px(_GAP), theme.px(_HEIGHT + (self._lines - 3) * _LINE)
         width = (self.winfo_width() - (columns - 1) * gap) // columns
         return place % columns * (width + gap), place // columns * (height + gap), width, height
 
@@ -111,10 +112,12 @@ class FamilyTiles(tk.Canvas):
         self._cut.clear()
         if self.winfo_width() <= 1:
             return
+        room = self.box(0)[2] - theme.px(3 * _SIDE + _ICON) + 2
+        self._lines = max([3, *(len(self._wrapped(tile, room)) for tile in self._tiles)])
         for place in range(len(self._tiles)):
             self._draw_tile(place)
         rows = -(-len(self._tiles) // self.columns)
-        height = rows * theme.px(_HEIGHT + _GAP) - theme.px(_GAP)
+        height = rows * (self.box(0)[3] + theme.px(_GAP)) - theme.px(_GAP)
         if int(self.cget("height")) != height:
             self.configure(height=max(1, height))
 
@@ -150,8 +153,8 @@ class FamilyTiles(tk.Canvas):
         strong, small, muted = theme.tk_font("strong"), theme.tk_font("small"), theme.resolve(theme.MUTED)
         title = fit(self, tile.title, strong, room)
         self.create_text(x, y, anchor="nw", text=title, font=strong, fill=theme.resolve(theme.TEXT), tags=tag)
-        lines = [fit(self, line, small, room) for line in tile.lines]
-        if (title, *lines) != (tile.title, *tile.lines):
+        lines = self._wrapped(tile, room)
+        if title != tile.title or " ".join(lines) != " ".join(tile.lines):
             self._cut.add(place)
         for number, shown in enumerate(lines, start=1):
             at = y + theme.px(_LINE * number + 3)
@@ -159,6 +162,11 @@ class FamilyTiles(tk.Canvas):
         if tile.text:
             at = y + theme.px(_LINE + 3)
             self.create_text(x, at, anchor="nw", text=tile.text, font=small, fill=muted, width=room, tags=tag)
+
+    def _wrapped(self, tile: Tile, room: int) -> list[str]:
+        """The lines of a tile as they are drawn, each on two at most."""
+        small = theme.tk_font("small")
+        return [part for line in tile.lines for part in fit_lines(self, line, small, room, most=2).split("\n")]
 
     def _listen(self) -> None:
         self.bind("<Configure>", lambda event: self.draw())

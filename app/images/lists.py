@@ -75,8 +75,7 @@ class ProblemList(tk.Frame):
         self._problems = problems
         known = "Press Enter or double-click to show the image." if problems else ""
         open_end = "The files are still being read…" if is_reading else ""
-        if was_read and not is_reading and not problems:
-            open_end = "No problems found."
+        self.table.say("No problems found." if was_read and not is_reading and not problems else "")
         self._hint.configure(text="  ".join(filter(None, [known, open_end])))
         self.table.delete(*self.table.get_children())
         for number, each in enumerate(problems):

@@ -333,7 +333,8 @@ class QueuePage(Page):
         self.devices.show(entry if place is not None else None)
         about = "" if entry is None else entry.reason or self.settings.get(entry.number, "")
         reason = self._problem or about
-        self._say(reason or (_HINT if len(waiting) > 1 else "") if self.queue.entries else _EMPTY)
+        self.table.say("" if self.queue.entries else _EMPTY)
+        self._say(reason or (_HINT if len(waiting) > 1 else ""))
 
     def _say(self, message: str) -> None:
         self._said = message

@@ -68,6 +68,8 @@ class RunTable:
         gone = [key for key in self.tree.get_children() if key not in shown]
         if gone:
             self.tree.delete(*gone)
+        none = "No run matches these words." if self.runs else "There are no runs yet."
+        self.tree.say("" if shown else none)
         places = _short_names({summary.path.parent for summary in self.runs.values()})
         for index, (key, summary) in enumerate(shown.items()):
             values = _row(summary, places[summary.path.parent])

@@ -82,7 +82,7 @@ class Section(FormSection):
         self.plan = card(self.scroll.inside)
         title = text(self.plan, "Summary", "heading")
         title.pack(anchor="w", padx=theme.px(16), pady=(theme.px(12), theme.px(4)))
-        self.plan_label = text(self.plan)
+        self.plan_label = text(self.plan, "Counting the processes…")
         wrap_within(self.plan_label, self.plan)
         self.plan_label.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(14)))
         self.columns.add(self.plan, 1)

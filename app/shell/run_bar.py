@@ -57,6 +57,7 @@ class RunBar(tk.Frame):
         self._state = state
         self.actions = state.actions = RunActions(self, state, self.show_message)
         self._message, self._message_until = "", 0.0
+        state.say = self.show_message
         self._shown: dict[str, object] = {}
         self._status = NO_RUN
         self._labels: dict[Button, str] = {}
@@ -253,7 +254,10 @@ class RunBar(tk.Frame):
         if status.problem is not None:
             return with_titles(status.problem.text)
         run = self._state.run
-        return status.detail or (run.folder.name if run is not None else "")
+        name = "" if run is None else run.folder.name
+        if self.actions.offers_resume(status):  # that of another config may be open
+            return f"{name}: {status.detail}"
+        return status.detail or name
 
     def _full_detail(self) -> str:
         problem = self._status.problem

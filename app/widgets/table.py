@@ -15,6 +15,7 @@ _STYLE = "Tandem.Treeview"
 _END: Final = "end of the row"  # an empty column under the scrollbar, so that the header is as wide as the table
 _END_WIDTH: Final = 14
 _PADDING: Final = 14  # unscaled pixels of a cell that its text cannot use
+_TEXTS_FROM: Final = 150  # unscaled width of columns with texts of any length, which become narrower first
 
 
 class Table(ttk.Treeview):
@@ -25,6 +26,7 @@ class Table(ttk.Treeview):
         self._names = list(columns)
         self._whole: dict[str, tuple[str, ...]] = {}
         self._job = ""
+        self._message: tk.Label | None = None
         for name, (title, width) in columns.items():
             anchor: Literal["e", "w"] = "e" if name in numbers else "w"
             self.heading(name, text=title, anchor=anchor)
@@ -50,6 +52,18 @@ class Table(ttk.Treeview):
         super().delete(*items)
         for item in items:
             self._whole.pop(str(item), None)
+
+    def say(self, message: str) -> None:
+        """Show a message in the middle of the empty table; none if it is empty."""
+        if self._message is None and message:
+            self._message = tk.Label(self, font=theme.tk_font(), borderwidth=0, justify="center")
+            theme.paint(self._message, bg=theme.CARD, fg=theme.FAINT)
+        if self._message is not None and message:
+            self._message.configure(text=message, wraplength=max(self.winfo_width() - theme.px(60), theme.px(200)))
+            self._message.place(relx=0.5, rely=0.45, anchor="center")
+        elif self._message is not None:
+            self._message.configure(text="")
+            self._message.place_forget()
 
     def schedule(self) -> None:
         """Shorten what is in sight, once everything else is done."""
@@ -96,6 +110,12 @@ def table(parent: tk.Misc, columns: Mapping[str, tuple[str, int]], numbers: Coll
             room = event.width - theme.px(_END_WIDTH)
             least = {name: width + theme.px(_PADDING + 6) for name, width in titles.items()}
             widths = {name: max(room * width // total, least[name]) for name, (_, width) in columns.items()}
+            fixed = {name: theme.px(width) for name, (_, width) in columns.items() if width < _TEXTS_FROM}
+            texts = {name: width for name, (_, width) in columns.items() if name not in fixed}
+            left = room - sum(fixed.values())
+            if room < theme.px(total) and texts and left >= sum(least[name] for name in texts):
+                share = sum(texts.values())
+                widths = fixed | {name: max(left * width // share, least[name]) for name, width in texts.items()}
             widest = max(widths, key=lambda name: widths[name])
             widths[widest] = max(widths[widest] - max(sum(widths.values()) - room, 0), least[widest])
             for name, width in widths.items():

@@ -22,7 +22,7 @@ class Flux(FlowTransformer):
 
     about = (
         "FLUX.1 dev and schnell by Black Forest Labs: 12 B parameters (24 GB in bf16). dev: "
-        "non-commercial licence; schnell: Apache 2.0."
+        "non-commercial; schnell: Apache 2.0."
     )
     Options = GuidedFlowOptions
     spec = FlowPipelineSpec(

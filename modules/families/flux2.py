@@ -28,8 +28,8 @@ class Flux2(FlowTransformer):
     normalised by a batch norm."""
 
     about = (
-        "FLUX.2 klein and dev by Black Forest Labs: 4 B, 9 B or 32 B parameters (8, 18 or 64 GB in bf16). klein 4 B: "
-        "Apache 2.0; klein 9 B and dev: non-commercial licences."
+        "FLUX.2 klein and dev by Black Forest Labs: 4, 9 or 32 B parameters (8, 18 or 64 GB in bf16). klein 4 B: "
+        "Apache 2.0; all others: non-commercial."
     )
     Options = GuidedFlowOptions
     spec = FlowPipelineSpec(("Flux2KleinPipeline", "Flux2Pipeline"), {"text_encoder": "tokenizer"})

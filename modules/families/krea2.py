@@ -24,7 +24,7 @@ class Krea2(FlowTransformer):
     that a sample sums in the pipeline's order.
     """
 
-    about = "Krea 2 by Krea: 13 B parameters (26 GB in bf16); for the licence see the model's page."
+    about = "Krea 2 by Krea: 13 B parameters (26 GB in bf16); licence: see the model's page."
     spec = FlowPipelineSpec(("Krea2Pipeline",), {"text_encoder": "tokenizer"})
     architecture = "krea-2"
     text_names = (PROMPT, GAP)

@@ -21,7 +21,7 @@ class StableDiffusion3(FlowTransformer):
     """Two CLIP encoders and T5, padded and without a mask, as the transformer was trained."""
 
     about = (
-        "Stable Diffusion 3 and 3.5 by Stability AI: medium 2.0 and 2.2 B, large 8.1 B parameters (4 to 16 GB in "
+        "Stable Diffusion 3 and 3.5 by Stability AI: 2.0, 2.2 or 8.1 B parameters (4 to 16 GB in "
         "bf16), Stability community licence."
     )
     spec = FlowPipelineSpec(

@@ -7,12 +7,14 @@ import tkinter as tk
 import pytest
 
 from app.form.choice_fields import MenuField
+from app.form.family_method import method_for
 from app.form.setting_text import choice_details
 from app.widgets.button import Button
 from app.widgets.popover import PopupMenu
 from app.widgets.popover_rows import Rows
 from app.widgets.tooltip import Tooltip
 from modules.config import TrainConfig, find_option
+from modules.config.family_about import family_about
 from modules.config.family_files import family_names
 from tests.app.driver import Driver
 
@@ -166,6 +168,17 @@ def test_families_are_found_by_the_names_that_people_know(driver: Driver) -> Non
     choose_tiles_by_keys_and_search(driver)
 
 
+def test_method_that_comes_with_a_family() -> None:
+    for name, before, expected in (
+        ("flux", "fine_tune", "lora"),
+        ("flux", "embedding", "lora"),
+        ("stable_diffusion_xl", "embedding", "embedding"),
+        ("classifier", "lora", "fine_tune"),
+        ("my_file.py", "lora", "lora"),
+    ):
+        assert method_for(family_about(name), before) == expected, (name, before)
+
+
 def choose_tiles_by_keys_and_search(driver: Driver) -> None:
     chooser = driver.window.sections["model"].families
     if not chooser.is_open:
@@ -182,9 +195,10 @@ def choose_tiles_by_keys_and_search(driver: Driver) -> None:
     assert driver.draft.get("family") == "qwen_image"
     driver.press("Escape", "Home", "Right", "space")
     assert driver.draft.get("family") == "flux"
-    driver.press("Right", "Left")
-    driver.wait(lambda: Tooltip.of(chooser.tiles)._showing, "the lines of FLUX.1, of which one is cut")
-    assert "Dev: non-commercial licence; schnell: Apache 2.0" in driver.text(Tooltip.of(chooser.tiles)._showing)
+    assert driver.draft.get("method") == "lora", "what people expect of a large model"
+    driver.press("ctrl+z")
+    assert (driver.draft.get("family"), driver.draft.get("method")) == ("qwen_image", "lora")
+    assert not chooser.tiles._cut, "no line is cut"
     x, y, *_ = chooser.tiles.box(chooser.tiles.titles.index("Z-Image"))
     chooser.tiles.event_generate("<Button-1>", x=x + 5, y=y + 5)
     assert driver.draft.get("family") == "z_image"
