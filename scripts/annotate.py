@@ -34,7 +34,7 @@ from scripts.annotate_options import TASKS, add_out, add_task_options
 
 PROBLEMS: Final = FAILED  # some files could not be written or put back
 EXIT_CODES: Final = """exit codes: 0 done, though some images may have failed; 2 a mistake in the command; 3 every image
-failed, or some files could not be written or put back; 4 no image can be read; 130 stopped"""
+failed, or some files could not be written or put back; 4 there are no images; 130 stopped"""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from scripts.annotate_options import header_of
 
 def make_proposals(options: argparse.Namespace, reporter: Reporter) -> tuple[ProposalSet | None, int]:
     """The proposals for a command line, None if no image is to be asked about, and an exit code: 3 if there is none but
-    failed ones, 4 if no image can be read. Images that cannot be read are reported.
+    failed ones, 4 if there is none. Images that cannot be read are reported.
 
     Raises TandemError or OSError.
     """

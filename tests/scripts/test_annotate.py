@@ -81,7 +81,6 @@ def test_captions_from_start_to_undo(
     assert messages[0].image == "a.txt"
     assert not (work / "cats" / "sub" / "c.txt").exists()
     (work / "none").mkdir()
-    (work / "none" / "broken.png").write_bytes(b"none")
     assert run(capsys, "caption", "none", "--model", "./model")[0] == 4
 
 
