@@ -194,8 +194,8 @@ def _known_transformer(name: str, spec: FlowPipelineSpec) -> nn.Module | None:
     known = known_model(name)
     if known is None or "transformer" not in known.networks:
         return None
-    (kind, *_) = getattr(diffusers, spec.pipelines[0])._get_signature_types()["transformer"]
-    with quiet_libraries(), torch.device("meta"):
+    with quiet_libraries(), torch.device("meta"):  # the import of the pipeline's file warns of torchvision
+        (kind, *_) = getattr(diffusers, spec.pipelines[0])._get_signature_types()["transformer"]
         built: nn.Module = kind(**known.networks["transformer"])
         return built
 

@@ -136,5 +136,9 @@ def test_the_import_of_a_pipeline_prints_no_warning(folders: dict[str, Path], mo
             return getattr(diffusers, name)
 
     monkeypatch.setattr(flow_pipeline, "diffusers", Spy())
-    flow_pipeline.component_classes(folders["flux"], FlowPipelineSpec(("FluxPipeline",), {}))
+    spec = FlowPipelineSpec(("FluxPipeline",), {})
+    flow_pipeline.component_classes(folders["flux"], spec)
+    assert levels[0] == logging.ERROR
+    levels.clear()
+    flow_pipeline._known_transformer("black-forest-labs/FLUX.1-dev", spec)
     assert levels[0] == logging.ERROR
