@@ -44,6 +44,7 @@ def start_run(
     Raises TandemError if this machine cannot run the config, or another machine does not join.
     """
     with pidfile_held(folder), PortReservations() as ports:
+        remove_join_line(folder)  # with the token of an earlier start that was killed
         plan = plan_of(config, folder, extra_args, ports, require_multi_gpu=require_multi_gpu)
         if plan.num_nodes > 1:
             events = EventLog(folder.events_file)

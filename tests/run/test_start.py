@@ -7,9 +7,13 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
+from modules.config import ConfigError
 from modules.run.folder.commands import request_command
 from modules.run.folder.events import read_events
 from modules.run.folder.run_folder import RunFolder
+from modules.run.join.join_line import write_join_line
 from modules.run.start import start_run
 from tests.ports import free_port
 from tests.runs import tiny_config
@@ -57,3 +61,14 @@ def test_two_runs_in_one_second_take_different_ports(tmp_path: Path, images: Pat
         start.join(30)
         assert start.code == 130
         assert list(read_events(start.folder.events_file))[-1]["reason"] == "stopped"
+
+
+def test_a_start_removes_the_token_of_one_that_was_killed(tmp_path: Path, images: Path) -> None:
+    """Also one on a single machine, which writes none itself."""
+    config = tiny_config(images, tmp_path, training_mode="single")
+    folder = RunFolder.create(config)
+    write_join_line(folder, "TANDEM_JOIN_TOKEN=old python scripts/train.py --join 10.0.0.1")
+    assert folder.join_line_file.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError):
+        start_run(config, folder, lambda line: None, require_multi_gpu=True)
+    assert not folder.join_line_file.exists()
