@@ -12,7 +12,7 @@ from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from modules.config import ConfigError
-from modules.diffusion.hub.files import INDEX, PICKLES, weight_map
+from modules.diffusion.hub.files import GGUF, GGUF_ADVICE, INDEX, PICKLES, weight_map
 from modules.diffusion.hub.model import HubModel
 from modules.files import FileFault, file_size, open_regular, printable, read_json
 
@@ -39,6 +39,8 @@ def find_base_model(name: str | None, pipelines: Collection[str], components: Co
     path = Path(name)
     if path.suffix.lower() in PICKLES:
         raise _pickled(path)
+    if path.suffix.lower() == GGUF:
+        raise ConfigError(f"base_model: {name!r} is a GGUF file, which Tandem does not read.", GGUF_ADVICE)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except OSError as error:  # a name that is too long

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from modules.config import ConfigError
-from modules.diffusion.hub.files import PICKLES
+from modules.diffusion.hub.files import GGUF, PICKLES
 from modules.files import open_regular
 
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
@@ -96,6 +96,11 @@ def _check_file(path: Path) -> None:
         raise ConfigError(
             f"{str(path)!r} is a pickle (.ckpt, .pt, .bin), which can run arbitrary code, so Tandem does not open it.",
             "Use the .safetensors file of the same model; most download pages offer both.",
+        )
+    if path.suffix.lower() == GGUF or start[:4] == b"GGUF":
+        raise ConfigError(
+            f"{str(path)!r} is a GGUF file, which Tandem does not read.",
+            "Use the .safetensors file of the same model, in bf16, fp16 or fp32.",
         )
     if len(start) < 9 or start[8:9] != b"{":
         raise ConfigError(f"{str(path)!r} is not a safetensors file.", "Give a file that ends in .safetensors.")

@@ -113,6 +113,7 @@ def test_incomplete_model_folder(
         ("nothing.safetensors", "there is no 'nothing.safetensors'"),
         ("no/such/place", "there is no 'no/such/place'"),
         ("./model", "there is no './model'"),
+        ("model-Q4_0.gguf", "is a GGUF file, which Tandem does not read.*int8, fp8 or nf4"),
         ("readme.txt", "is not a .safetensors file"),
         ("torn.safetensors", "is damaged"),
         ("x" * 5000, "cannot be read .File name too long"),

@@ -162,7 +162,9 @@ def test_without_a_layout_all_but_the_transformer_comes_from_the_hub(
     config = config_of("z_image", file)
     model = family_class("z_image").hub_model(config)
     assert model is not None
-    with pytest.raises(ConfigError, match=r"is a transformer alone; .* from 'Tongyi-MAI/Z-Image' on the hub"):
+    with pytest.raises(
+        ConfigError, match=r"transformer alone; .* 'Tongyi-MAI/Z-Image' on the hub, which cannot be used: there"
+    ):
         model.ensure_cached()
     with pytest.raises(ConfigError, match=r"base_model: .*\[1, 16\], but .* 'Tongyi-MAI/Z-Image' requires \[1, 3840\]"):
         family_class("z_image").base_model_notes(config)  # whose networks are known without a download

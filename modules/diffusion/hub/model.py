@@ -105,7 +105,7 @@ class HubModel:
                 else "contains weights only; their configuration and the tokenizer come"
             )
             raise ConfigError(
-                f"base_model: {self.needed_by!r} {lacks} from {self.name!r} on the hub. "
+                f"base_model: {self.needed_by!r} {lacks} from {self.name!r} on the hub, which cannot be used: "
                 f"{error.message.removeprefix('base_model: ')}",
                 f"{error.advice} Or set family_options.layout to a diffusers folder of the same architecture.",
             ) from error

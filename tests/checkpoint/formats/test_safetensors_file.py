@@ -70,12 +70,14 @@ def test_damaged_files_are_explained(tmp_path: Path) -> None:
     (tmp_path / "pickle.safetensors").write_bytes(b"PK\x03\x04" + b"x" * 100)
     (tmp_path / "text.safetensors").write_text("<html>not found, try again</html>")
     (tmp_path / "empty.safetensors").write_bytes(b"")
+    (tmp_path / "gguf.safetensors").write_bytes(b"GGUF\x03" + b"x" * 100)
     (tmp_path / "model.ckpt").write_bytes(b"\x80\x02" + b"x" * 100)
     for name, words in {
         "cut.safetensors": "damaged or truncated",
         "pickle.safetensors": "is a pickle",
         "text.safetensors": "is not a safetensors file",
         "empty.safetensors": "is empty",
+        "gguf.safetensors": "is a GGUF file, which Tandem does not read",
         "model.ckpt": "is a pickle",
         "missing.safetensors": "There is no file",
         ".": "is a folder",
