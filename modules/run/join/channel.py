@@ -40,6 +40,10 @@ class ChannelClosed(Exception):
     """The peer has disconnected or violates the protocol."""
 
 
+class OtherVersion(ChannelClosed):
+    """The peer is a Tandem that speaks another protocol."""
+
+
 class WrongToken(Exception):
     """The peer does not know the token."""
 
@@ -134,7 +138,9 @@ def authenticate_to_server(connection: socket.socket, token: str, within_s: floa
     deadline = time.monotonic() + within_s
     hello = _receive_handshake(connection, deadline)
     if hello.get("tandem") != JOIN_PROTOCOL:
-        raise ChannelClosed("the peer is another version of Tandem" if "tandem" in hello else _NOT_TANDEM)
+        if "tandem" in hello:
+            raise OtherVersion("the peer is another version of Tandem")
+        raise ChannelClosed(_NOT_TANDEM)
     theirs, mine = _ascii(hello.get("challenge")), secrets.token_hex(16)
     proof = _prove(token, "client", theirs, mine)
     _send(connection, json.dumps({"challenge": mine, "proof": proof}).encode())

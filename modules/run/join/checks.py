@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from modules import __version__
 from modules.config import TrainConfig
 from modules.files import printable
 from modules.run.folder.failures import Failure
@@ -21,6 +22,7 @@ from modules.run.join.fingerprint import (
     enabled_concepts,
     package_listing,
 )
+from modules.run.join.join_line import SAME_VERSION
 from modules.run.join.local_settings import shared_settings
 from modules.run.join.session import Session
 
@@ -46,11 +48,13 @@ def check_software(config: TrainConfig, hello: Message, host: str) -> list[str]:
     """Compare code, packages and, if the machine has its own, the config; returns notes. Raises JoinRejected."""
     code = compare_code(code_listing(), strings(hello["code"]), host)
     packages = compare_packages(package_listing(), strings(hello["packages"]), host)
-    errors = (*code.errors, *packages.errors)
+    version = printable(hello.get("tandem", __version__), 100)
+    differs = (f"Tandem is {version} on {host} and {__version__} on machine 0",)
+    errors = (*(code.errors if version == __version__ else differs), *packages.errors)
     if errors and not hello.get("allow_differences"):
         raise JoinRejected(
             "; ".join((*errors, *packages.warnings)),
-            "Install the same version on both machines (git pull, then ./scripts/setup.sh). If you know that the "
+            f"{SAME_VERSION}. If you know that the "
             "difference is harmless, add --allow_differences to the line that joins, or, for a machine that is started "
             "over ssh, to its entry in the list of machines (scripts/hosts.py add)",
         )

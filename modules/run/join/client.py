@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from modules import __version__
 from modules.config import ConfigError, DataError, TandemError
 from modules.config.trusted_code import CodeNotTrusted
 from modules.files import printable
@@ -212,6 +213,7 @@ class JoinClient:
         self._session.send(
             "hello",
             host=hostname(),
+            tandem=__version__,
             code=code_listing(),
             packages=package_listing(),
             config=None if own is None else shared_settings(own),

@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from modules import __version__
 from modules.config import ConfigError, TrainConfig
 from modules.files import read_text
 from modules.run.folder.run_folder import RunFolder
 from modules.run.format_duration import in_words
-from modules.run.join.channel import Channel, ChannelClosed, WrongToken, authenticate_to_server
+from modules.run.join.channel import Channel, ChannelClosed, OtherVersion, WrongToken, authenticate_to_server
 from modules.run.join.join_token import JOIN_TOKEN, check_token
 
 DEFAULT_PORT: Final = int(TrainConfig.model_fields["initial_port"].default) + 1
@@ -26,6 +27,7 @@ _ADDRESS: Final = re.compile(
     r"|\[(?P<host6>[^\]\s]+)\](:(?P<port6>\d+))?"
     r"|(?P<host>[^:\[\]\s]+)(:(?P<port>\d+))?"
 )
+SAME_VERSION: Final = "Install the same version on both machines (git pull, then ./scripts/setup.sh)"
 _RETRY_FOR_S: Final = 20.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _NOTICE_AFTER_S: Final = 2.0
@@ -129,6 +131,12 @@ def _connect_with_retries(join_line: JoinLine) -> Channel:
             raise ConfigError(
                 f"the token is not that of the run at {join_line}",
                 "Copy the whole line from machine 0 again; each start has a new token",
+            ) from None
+        except OtherVersion:
+            raise ConfigError(
+                f"machine 0 at {join_line} has another version of Tandem than this machine ({__version__}), so this "
+                "one cannot join",
+                SAME_VERSION,
             ) from None
         except socket.gaierror as error:
             raise ConfigError(f"--join: the name {join_line.host!r} cannot be resolved: {error.strerror}") from error

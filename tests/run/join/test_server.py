@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from modules import __version__
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.run.folder.events import read_events
 from modules.run.folder.failures import Failure
@@ -228,6 +231,8 @@ def test_differing_code_names_the_file(make_server: Callable[..., Harness]) -> N
     sentence = harness.rejection(harness.hello("beta", code=code))
     assert sentence == "Tandem's code on beta differs from machine 0's in modules/run/join/client.py"
     assert f"beta (127.0.0.1) was rejected: {sentence}. Still missing: machine 1." in harness.wait_for("beta")
+    older = harness.rejection(harness.hello("beta", code=code, tandem="0.0.1"))
+    assert older == f"Tandem is 0.0.1 on beta and {__version__} on machine 0", "that explains all files"
     harness.join("beta", code=code, allow_differences=True)
     harness.wait_for("beta", "joined")
     harness.wait_for("Note: Tandem's code on beta differs")
@@ -438,6 +443,23 @@ def test_waiting_for_machine_0_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ConfigError, match="no run waits for machines"):
         connect(JoinLine.parse("127.0.0.1:9", "0" * 32, retry_for_s=1.0), said.append)
     assert said == ["No answer yet; retrying for 1 s."]
+
+
+def test_a_machine_0_of_another_version_is_not_asked_again() -> None:
+    greeting = json.dumps({"tandem": 99, "challenge": "0" * 32}).encode()
+
+    def greet(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(struct.pack(">I", len(greeting)) + greeting)
+            connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=greet, args=(listener,), daemon=True).start()
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="has another version of Tandem than this machine") as caught:
+            connect(JoinLine.parse(place, "0" * 32), lambda line: None)
+    assert "git pull" in caught.value.advice
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
