@@ -19,7 +19,8 @@ from benchmarks.host_memory import wide_z_image
 from modules.config import TrainConfig
 from modules.data.batch import LENGTH, Batch
 from modules.diffusion.component_files import load_network
-from tests.families.tiny_flow_pipelines import qwen_config, qwen_tokenizer, tiny_flux2, tiny_z_image
+from tests.families.tiny_flow_parts import qwen_config, qwen_tokenizer
+from tests.families.tiny_flow_pipelines import tiny_flux2, tiny_z_image
 
 TEXT, LOAD = 0.02, 1.2  # the targets
 _CHANNELS = 2560  # of the text encoder of both

@@ -35,7 +35,8 @@ from modules.checkpoint.formats import write_single_file
 from modules.config import TrainConfig, save_config
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.machine import find_free_port
-from tests.families.tiny_flow_pipelines import WIDTH, tiny_z_image
+from tests.families.tiny_flow_parts import WIDTH
+from tests.families.tiny_flow_pipelines import tiny_z_image
 from tests.families.tiny_pipelines import fat_sd, tiny_sd
 
 MIB = 1 << 20

@@ -5,34 +5,42 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler
-from tokenizers.pre_tokenizers import ByteLevel
+from diffusers import FlowMatchEulerDiscreteScheduler
 from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
     Gemma2Config,
     Gemma2Model,
-    GemmaTokenizer,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
-    Qwen2Tokenizer,
-    Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3Model,
     Qwen3VLConfig,
     Qwen3VLModel,
-    T5Config,
     T5EncoderModel,
-    T5Tokenizer,
 )
 
 from modules.diffusion.quiet_libraries import quiet_libraries
 from tests.families import tiny_pipelines
+from tests.families.tiny_flow_parts import (
+    MISTRAL_CHAT,
+    VISION,
+    WIDTH,
+    flux2_vae,
+    gemma_tokenizer,
+    qwen_config,
+    qwen_settings,
+    qwen_tokenizer,
+    save,
+    t5_config,
+    t5_tokenizer,
+    vae,
+    video_vae,
+)
 
 with quiet_libraries():
     from diffusers import (
@@ -54,19 +62,6 @@ with quiet_libraries():
         ZImagePipeline,
         ZImageTransformer2DModel,
     )
-
-WIDTH = 16  # of the text encoders
-CHAT = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-MISTRAL_CHAT = (
-    "<|endoftext|>{% for message in messages %}{% set text = message.content[0].text %}"
-    "{% if message.role == 'system' %}<|im_start|>{{ text }}<|im_end|>{% else %}[INST]{{ text }}[/INST]{% endif %}"
-    "{% endfor %}"
-)
-VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": WIDTH}
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
 def tiny_z_image(folder: Path) -> Path:
@@ -243,14 +238,6 @@ def tiny_flux2_dev(folder: Path) -> Path:
     return folder
 
 
-def flux2_vae() -> AutoencoderKLFlux2:
-    """Four latent channels, sides divided by 8, with the statistics of a batch norm."""
-    autoencoder = AutoencoderKLFlux2(**tiny_pipelines.TINY_VAE)
-    autoencoder.bn.running_mean.uniform_(-0.2, 0.2)
-    autoencoder.bn.running_var.uniform_(0.5, 2.0)
-    return autoencoder
-
-
 def flux2_transformer(*, guidance_embeds: bool) -> Flux2Transformer2DModel:
     """A block of each kind."""
     return Flux2Transformer2DModel(
@@ -324,84 +311,6 @@ def tiny_lumina2(folder: Path) -> Path:
             ),
         )
     return save(pipeline, folder)
-
-
-def save(pipeline: Any, folder: Path) -> Path:
-    """Write the pipeline; weights that start as zeros get values, so that all of them matter."""
-    generator = torch.Generator().manual_seed(0)
-    for weight in pipeline.transformer.parameters():
-        if not weight.any():
-            weight.data = 0.1 * torch.randn(weight.shape, generator=generator)
-    pipeline.save_pretrained(folder)
-    return folder
-
-
-def vae() -> AutoencoderKL:
-    """Four latent channels, sides divided by 8."""
-    return AutoencoderKL(**tiny_pipelines.TINY_VAE, scaling_factor=0.36, shift_factor=0.11)
-
-
-def qwen_tokenizer() -> Qwen2Tokenizer:
-    """Qwen's byte-level tokenizer without merges: a token for each byte."""
-    vocabulary = {letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}
-    for special in SPECIAL:
-        vocabulary[special] = len(vocabulary)
-    return Qwen2Tokenizer(
-        vocab=vocabulary, merges=[], extra_special_tokens=list(SPECIAL[1:]), chat_template=CHAT, model_max_length=1024
-    )
-
-
-def qwen_config(tokenizer: Qwen2Tokenizer, **settings: Any) -> Qwen3Config:
-    """Two layers, if `settings` do not say otherwise."""
-    return Qwen3Config(**(qwen_settings(tokenizer) | settings))
-
-
-def qwen_settings(tokenizer: Qwen2Tokenizer, *, rope: bool = False) -> dict[str, Any]:
-    """Of a language model; with `rope` the positions of one that sees images."""
-    positions = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    return {
-        "vocab_size": len(tokenizer),
-        "hidden_size": WIDTH,
-        "intermediate_size": 2 * WIDTH,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 8,
-        "max_position_embeddings": 1024,
-        **({"rope_parameters": positions} if rope else {}),
-    }
-
-
-def t5_tokenizer() -> T5Tokenizer:
-    """A Unigram tokenizer with a piece for each printable character."""
-    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -9.0), ("\u2581", -2.0)]
-    return T5Tokenizer(vocab=[*pieces, *((chr(code), -3.0) for code in range(33, 127))], extra_ids=0)
-
-
-def t5_config(tokenizer: T5Tokenizer, width: int = WIDTH) -> T5Config:
-    """One layer."""
-    return T5Config(vocab_size=len(tokenizer), d_model=width, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-
-
-def gemma_tokenizer() -> GemmaTokenizer:
-    """A token for each printable character."""
-    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-    letters = [*special, "\u2581", *(chr(code) for code in range(33, 127))]
-    vocabulary = {letter: number for number, letter in enumerate(letters)}
-    return GemmaTokenizer(vocab=vocabulary, model_max_length=1024, add_bos_token=True)
-
-
-def video_vae() -> AutoencoderKLQwenImage:
-    """Four latent channels, sides divided by 8, frames as they are."""
-    return AutoencoderKLQwenImage(
-        base_dim=4,
-        z_dim=4,
-        dim_mult=[1, 1, 2, 2],
-        num_res_blocks=1,
-        temperal_downsample=[False, True, True],
-        latents_mean=[0.1, -0.2, 0.3, 0.0],
-        latents_std=[1.5, 2.0, 0.8, 1.1],
-    )
 
 
 TINY: Mapping[str, Callable[[Path], Path]] = {
