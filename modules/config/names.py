@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -23,12 +24,17 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest_path(model: type[Section], path: str, variant: str | None = None) -> str | None:
-    """The path that an unknown one probably meant: the same name elsewhere, or a similar one in the same group."""
+    """The path that an unknown one probably meant: the same name elsewhere, or in the same group the one whose title it
+    is (training_method for method) or a similar one."""
     group, name = _split(path)
+    inside = [
+        option for option in options(model) if _fits(option, variant) and _split(option.path)[0] == generalise(group)
+    ]
     same = [option for option in options(model) if option.name == FORMER_NAMES.get(name, name)]
     if same and generalise(same[0].path) != generalise(path):
         return same[0].path.replace("*", "0")
-    name = nearest(name, known_names(model, path, variant)) or ""
+    titled = [option.name for option in inside if _plain(option.title) == name]
+    name = next(iter(titled), None) or nearest(name, known_names(model, path, variant)) or ""
     return group + name if name else None
 
 
@@ -43,6 +49,11 @@ def known_names(model: type[Section], path: str, variant: str | None = None) -> 
     applicable = [option for option in options(model) if _fits(option, variant)]
     inside = [option.path[len(group) :] for option in applicable if option.path.startswith(group)]
     return list(dict.fromkeys(rest.split(".")[0] for rest in inside if not rest.startswith("*")))
+
+
+def _plain(title: str) -> str:
+    """A title as a name: batch_size_per_gpu."""
+    return re.sub(r"\W+", "_", title.partition(" (")[0].lower())
 
 
 def _fits(option: Option, variant: str | None) -> bool:

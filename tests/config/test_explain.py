@@ -38,6 +38,7 @@ def explained(data: Any) -> list[str]:
             "weight_decay (1) is not a known setting; did you mean optimizer.weight_decay?",
         ),
         ({"lr": 1}, "lr (1) is not a known setting; did you mean learning_rate?"),
+        ({"training_method": 1}, "training_method (1) is not a known setting; did you mean method?"),
         ({"Learning-Rate": 1}, "Learning-Rate (1) is not a known setting; did you mean learning_rate?"),
         (
             {"method": "lorra"},
