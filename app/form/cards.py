@@ -19,7 +19,7 @@ from app.widgets import theme
 from app.widgets.buttons import card, text
 from modules.config import Option
 
-TWO_COLUMNS_FROM = 800  # unscaled pixels of the form's width
+TWO_COLUMNS_FROM = 880  # unscaled pixels of the form's width
 GAP = 16
 _BELOW = 999  # row of what is below the fields
 

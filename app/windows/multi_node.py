@@ -41,6 +41,7 @@ class MultiNodeWindow:
                 "before training starts."
             ),
             modal=False,
+            wrap=WIDTH - 40,
         )
         self._dialog.window.resizable(True, True)
         self._area = Scroll(self._dialog.body, theme.CARD)
@@ -55,7 +56,7 @@ class MultiNodeWindow:
             self._card(fields, "Rendezvous address", RENDEZVOUS_FIELDS),
         ]
         for column, block in enumerate(self._cards):
-            block.frame.grid(row=0, column=column, sticky="nsew", padx=(0, 8))
+            block.frame.grid(row=0, column=column, sticky="nsew", padx=(6, 0) if column else (0, 6))
             fields.columnconfigure(column, weight=1, uniform="half")
         self._build_addresses(self._cards[1])
         self._message = text(body, colour=theme.BAD, wrap=860)
@@ -65,7 +66,7 @@ class MultiNodeWindow:
             self._list,
             "“Generate launch commands” shows the exact command for each machine.",
             colour=theme.MUTED,
-        ).pack(anchor="w", padx=theme.px(8), pady=theme.px(8))
+        ).pack(anchor="w", pady=theme.px(8))
         self._dialog.button("Close", self._dialog.close)
         self._dialog.button("Generate launch commands", self.generate, "accent")
         self.state.subscribe("draft", self._changed, self._dialog.window)
@@ -106,14 +107,14 @@ class MultiNodeWindow:
 
     def _show_command(self, command: Command) -> None:
         block = frame(self._list)
-        block.pack(fill="x", padx=theme.px(8), pady=(0, theme.px(12)))
+        block.pack(fill="x", pady=(0, theme.px(12)))
         head = frame(block)
         head.pack(fill="x")
         text(head, command.title, "strong").pack(side="left")
         button = Button(head, "Copy", bg=theme.CARD, width=84)
         button.configure(command=lambda: self._copy(command, button))
         button.pack(side="right")
-        text(block, command.help, "small", colour=theme.MUTED, wrap=WIDTH - 100).pack(anchor="w", pady=(0, theme.px(4)))
+        text(block, command.help, "small", colour=theme.MUTED, wrap=WIDTH - 60).pack(anchor="w", pady=(0, theme.px(4)))
         shown = tk.Text(
             block, height=1, wrap="char", font=theme.tk_font("mono"),
             relief="flat", borderwidth=0, padx=theme.px(10), pady=theme.px(8), highlightthickness=1,
