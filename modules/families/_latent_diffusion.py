@@ -26,6 +26,7 @@ from modules.diffusion.latents import Latents, encode_images, pad_batch
 from modules.diffusion.objectives import Ddpm, DenoisingLoss
 from modules.diffusion.options import DiffusionOptions
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
+from modules.diffusion.quantized import QUANTIZED
 from modules.diffusion.resolve_options import (
     has_fixed_captions,
     resolve_prediction_type,
@@ -98,7 +99,7 @@ class LatentDiffusion(LatentEstimates):
 
     @classmethod
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
-        """What the base model predicts; see `schedule_note`."""
+        """What the base model predicts; see `schedule_note`. And formats that frozen text encoders do not have."""
         options = read_options(cls.Options, config.family_options)
         assert isinstance(options, DiffusionOptions)
         check_family(config, cls.spec.class_names)
@@ -108,7 +109,7 @@ class LatentDiffusion(LatentEstimates):
         if folder is not None and model is not None:
             require_fitting(folder, "unet", model.unet)
         note = schedule_note(config.base_model, options, cls.spec)
-        return [note] if note else []
+        return [*([note] if note else []), *_unused_formats(config, cls.submodules)]
 
     @classmethod
     def noise_levels(cls, config: TrainConfig) -> NoiseLevels:
@@ -267,3 +268,14 @@ class LatentDiffusion(LatentEstimates):
             return {}
         dtype = HALF_DTYPES.get(self.precision, torch.float32)
         return encode_captions(captions, size, encoders, self.sample_transform.tokenizer, self.encoding, dtype)
+
+
+def _unused_formats(config: TrainConfig, submodules: Sequence[str]) -> list[str]:
+    """Only layers under an adapter are quantised: text encoders that are not trained are CLIP's, which are small."""
+    trained = trained_submodules(config, submodules)
+    return [
+        f"parts.{number}.weights {part.weights} has no effect: {part.part} is not trained, and is kept in fp32 (bf16 "
+        "and fp16 would halve that)."
+        for number, part in enumerate(config.parts)
+        if part.weights in QUANTIZED and part.part in submodules[1:] and part.part not in trained
+    ]

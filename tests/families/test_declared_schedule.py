@@ -178,3 +178,12 @@ def test_the_dry_run_shows_them(
     options = parser().parse_args(["--config", "config.json", "--dry_run"])
     assert dry_run(TrainConfig.model_validate(given), options) == 0
     assert "Note: The base model predicts epsilon (the noise), according to its" in capsys.readouterr().out
+
+
+def test_a_format_that_a_frozen_text_encoder_does_not_have_is_noted(sd_folder: Path) -> None:
+    given = {"family": SD, "base_model": str(sd_folder), "method": "lora"}
+    for weights, train, noted in (("int8", False, True), ("bf16", False, False), ("int8", True, False)):
+        parts = [{"part": "unet"}, {"part": "text_encoder", "train": train, "weights": weights}]
+        config = TrainConfig.model_validate({**given, "precision": "bf16", "parts": parts})
+        said = [note for note in family_class(SD).base_model_notes(config) if "has no effect" in note]
+        assert bool(said) is noted
