@@ -196,6 +196,7 @@ def test_text_encoders_are_on_the_device_only_while_images_are_cached(flow: tupl
     encoders = family.components.load_encoders(torch.bfloat16, CPU)  # type: ignore[attr-defined]
     bytes_of = {name: sum(w.nbytes for w in encoder.parameters()) for name, encoder in encoders.items()}
     caching = {row.what: row.bytes for row in table.rows if row.phase == "caching"}
+    assert sum("together, without activations" in line for line in table.lines()) == 2  # of training, and of caching
     quantized = memory_table(
         kind,
         settings(*flow, method="lora", family_options=OPTIONS | {"text_encoder_weights": "nf4"}),

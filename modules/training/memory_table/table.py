@@ -81,7 +81,8 @@ class MemoryTable:
                 f"  {row.what:<{width}}  {in_gib(row.bytes):>11}{'' if row.is_exact else '  estimated'}" for row in rows
             ]
             total = sum(row.bytes for row in rows)
-            more = "" if place == "host" or phase == "caching" or self.has_activations else ", without activations"
+            is_whole = place == "host" or (phase == "training" and self.has_activations)
+            more = "" if is_whole else ", without activations"
             found.append(f"  {'together' + more:<{width}}  {in_gib(total):>11}")
         return found
 
