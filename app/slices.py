@@ -11,7 +11,6 @@ from app.background import DESTROYED_WIDGET
 
 FIRST_MS = 1500  # after the last step for the page in sight
 QUIET_S = 0.7  # since the last key, click or turn of the wheel
-_SOON_MS: Final = 5
 _QUIET_MS: Final = 60
 _INPUTS: Final = ("<Key>", "<Button>", "<MouseWheel>")
 
@@ -24,6 +23,7 @@ class Slices:
         self._soon: list[Iterator[None]] = []
         self._quiet: Iterator[None] = iter(())
         self._input_at = 0.0
+        self.pause_ms = 5  # before each step of what is in sight: the window draws the one before
         self._job = ""
         self.is_done = True  # nothing is left to do, not even in quiet moments
         for sequence in _INPUTS:
@@ -37,13 +37,13 @@ class Slices:
     def soon(self, steps: Iterator[None]) -> None:
         """Do these from now on, before what was begun earlier."""
         self._soon.append(steps)
-        self._schedule(_SOON_MS)
+        self._schedule(self.pause_ms)
 
     def in_quiet_moments(self, steps: Iterator[None]) -> None:
         """Do these while the window is left alone, instead of those given earlier."""
         self._quiet = steps
         self.is_done = False
-        self._schedule(_SOON_MS if self._soon else FIRST_MS)
+        self._schedule(self.pause_ms if self._soon else FIRST_MS)
 
     def _saw_input(self) -> None:
         self._input_at = time.monotonic()
@@ -60,7 +60,7 @@ class Slices:
                 self.is_done = not _advance(self._quiet)
         finally:
             if self._soon:
-                self._schedule(_SOON_MS)
+                self._schedule(self.pause_ms)
             elif not self.is_done:
                 self._schedule(FIRST_MS if was_busy else _QUIET_MS)
 

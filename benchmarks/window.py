@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from app.main_window import MainWindow
 
 BEAT_MS = 5
+PAUSE_MS = 150  # between the cards of a page, to time them one by one
 KEYSTROKES = 200
 ROUNDS = 5
 IDLE_S = 5
@@ -71,9 +72,9 @@ def report(repeats: int) -> int:
         ("empty window, processor time until then", cpu_reference, None, "s"),
         ("the window, processor time until then", median(windows, "cpu"), None, "s"),
         ("slowest section, first cards at once", figures["first"], 0.150, "s"),
-        ("slowest section, all cards at once", figures["complete"], None, "s"),
+        ("longest stall until its other cards are there", figures["others"], 0.100, "s"),
         ("slowest section, first cards after a while", figures["prepared"], 0.150, "s"),
-        ("slowest section, all cards after a while", figures["prepared_complete"], None, "s"),
+        ("longest stall until its other cards are there", figures["prepared_others"], 0.100, "s"),
         ("longest stall while sections are prepared", figures["prepare_stall"], 0.100, "s"),
         ("slowest section, shown again", figures["again"], 0.150, "s"),
         ("a keystroke, until it is rendered", figures["key"], 0.050, "s"),
@@ -143,7 +144,7 @@ def session() -> Figures:
         root.show_section(name)
         root.update()
 
-    first, complete = visits(root)
+    first, others = visits(root)
     again = max(timed(show, name) for _ in range(ROUNDS) for name in SECTIONS)
     beats: list[float] = []
 
@@ -182,7 +183,7 @@ def session() -> Figures:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
     torch = sum(name.partition(".")[0] == "torch" for name in sys.modules)
     return {
-        "first": first, "complete": complete, "again": again, "key": max(keys), "mode": mode, "scale": scale,
+        "first": first, "others": others, "again": again, "key": max(keys), "mode": mode, "scale": scale,
         "stall": stall, "memory": memory, "torch": torch, "idle": idle,
     }  # fmt: skip
 
@@ -199,30 +200,32 @@ def prepared() -> Figures:
         turns.append(timed(root.update))
         time.sleep(BEAT_MS / 1000)
 
-    first, complete = visits(root)
+    first, others = visits(root)
     shares = []
     for name in SECTIONS:
         root.show_section(name)
         root.update()
         idle_share(root, SETTLE_S)
         shares.append(idle_share(root))
-    return {"prepared": first, "prepared_complete": complete, "prepare_stall": max(turns), "idle_most": max(shares)}
+    return {"prepared": first, "prepared_others": others, "prepare_stall": max(turns), "idle_most": max(shares)}
 
 
 def visits(root: MainWindow) -> tuple[float, float]:
-    """First visits: the longest time until the first cards of a section are painted, and until all are."""
+    """First visits: the longest time until the first cards of a section are painted, and for each further one."""
     from app.sections import SECTIONS
 
-    firsts, alls = [], []
-    for name in SECTIONS:
-        began = time.perf_counter()
+    def show(name: str) -> None:
         root.show_section(name)
         root.update()
-        firsts.append(time.perf_counter() - began)
+
+    firsts, others = [], [0.0]
+    usual, root.state_.slices.pause_ms = root.state_.slices.pause_ms, PAUSE_MS
+    for name in SECTIONS:
+        firsts.append(timed(show, name))
         while root.state_.slices.is_busy:
-            root.update()
-        alls.append(time.perf_counter() - began)
-    return max(firsts), max(alls)
+            others.append(timed(root.update))
+    root.state_.slices.pause_ms = usual
+    return max(firsts), max(others)
 
 
 def idle_share(root: MainWindow, seconds: int = IDLE_S) -> float:

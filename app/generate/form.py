@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from app.generate.settings import OPTIONS, check, families, parse_strengths
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, Menu, Switch, TextBox, add_tooltip, card, frame, popup_menu, text
+from app.widgets.card import Card
 from app.widgets.ellipsis import truncate
 from app.widgets.scroll import Scroll
 from app.windows.chooser import choose_path
@@ -75,10 +76,17 @@ class GenerateForm(tk.Frame):
         self._scroll = Scroll(self)
         self._scroll.pack(fill="both", expand=True)
         self._scroll.canvas.configure(width=theme.px(WIDTH - 12))
+        self._due: list[Card] = []  # the cards that are still to appear
         self._build_model(self._card("Model"))
         self._build_prompt(self._card("Prompt"))
         self._build_images(self._card("Images"))
         self._build_rest(self._card("Process and files"))
+
+    def appear(self) -> Iterator[None]:
+        """Show the cards, one at each step: drawing takes longer than building."""
+        while self._due:
+            self._due.pop(0).pack(fill="x", padx=(6, 4), pady=(0, 12))
+            yield
 
     def values(self) -> dict[str, object]:
         """What is in the fields, to be checked."""
@@ -138,7 +146,7 @@ class GenerateForm(tk.Frame):
 
     def _card(self, title: str) -> tk.Frame:
         outer = card(self._scroll.inside)
-        outer.pack(fill="x", padx=(6, 4), pady=(0, 12))
+        self._due.append(outer)
         body = frame(outer)
         body.pack(fill="both", expand=True, padx=theme.px(16), pady=theme.px(12))
         head = frame(body)

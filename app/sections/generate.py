@@ -26,6 +26,7 @@ from modules.run import RunFolder
 
 POLL_MS: Final = 200
 IDLE_MS: Final = 2000  # without a process
+FIRST_CARDS: Final = 2  # shown at once
 _MAX_SEED: Final = 1 << 32  # as other programs draw them
 _BUSY: Final = "A run is training: generating takes memory of the same GPU. The device can be chosen under Images."
 _TONES: Final[dict[Tone, theme.Colour]] = {
@@ -56,7 +57,11 @@ class Section(tk.Frame):
         self._show_status()
 
     def show(self) -> None:
-        """Show the section."""
+        """Show the section: the first cards now, the others in steps."""
+        steps = self.form.appear()
+        for _ in range(FIRST_CARDS):
+            next(steps, None)
+        self.state.slices.soon(steps)
         self._read_folder()
         self._show_status()
 
