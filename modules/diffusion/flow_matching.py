@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
 from torch import Tensor
 
 from modules.diffusion.flow_options import FlowOptions, SigmaWeighting
@@ -31,6 +30,9 @@ def sample_t(distribution: TimestepDistribution, shift: float, generator: torch.
 
 def integrate(velocity: Callable[[Tensor, Tensor], Tensor], x_1: Tensor, steps: int, shift: float) -> Tensor:
     """x_0 [B, ...] from noise x_1 [B, ...] in `steps` Euler steps; `velocity(x_t, t)` takes x_t [B, ...] and t [B]."""
+    # here, for loader workers start without diffusers
+    from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
+
     scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
     # By default the scheduler spends its last step on t = 0.001 to 0.
     scheduler.set_timesteps(sigmas=[1 - step / steps for step in range(steps)])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from diffusers.image_processor import VaeImageProcessor
-from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from PIL.Image import Image
 from torch import Tensor
 
 from modules.diffusion.pixels import normalize_pixels
+
+if TYPE_CHECKING:  # loader workers, which use `sample_latents` alone, start without diffusers
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
 Latents = Literal["sample", "mode"]
 
@@ -39,6 +40,8 @@ def sample_latents(cached: dict[str, Tensor], scaling_factor: float, generator: 
 
 def decode_image(vae: AutoencoderKL, latents: Tensor) -> Image:
     """The image of unscaled latents [1, 4, h, w]."""
+    from diffusers.image_processor import VaeImageProcessor
+
     with torch.autocast(latents.device.type, enabled=False):  # SDXL's autoencoder overflows in fp16
         pixels = vae.decode(latents.to(vae.dtype), return_dict=False)[0]
     images: list[Image] = VaeImageProcessor().postprocess(pixels, output_type="pil", do_denormalize=[True])

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 from torch import Tensor
 
 
@@ -19,6 +18,8 @@ def alphas_cumprod(scheduler: Mapping[str, Any], zero_terminal_snr: bool) -> Ten
     `zero_terminal_snr` rescales it to end at exactly 0, that is in pure noise (Lin et al. 2023, arXiv:2305.08891,
     algorithm 1).
     """
+    from diffusers.schedulers.scheduling_ddpm import DDPMScheduler  # loader workers start without diffusers
+
     rescaled = zero_terminal_snr or bool(scheduler.get("rescale_betas_zero_snr", False))
     schedule: Tensor = DDPMScheduler.from_config(dict(scheduler), rescale_betas_zero_snr=rescaled).alphas_cumprod
     return schedule

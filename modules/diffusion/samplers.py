@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import diffusers
 import torch
 from torch import Tensor
 
@@ -62,6 +61,8 @@ def saved_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 
 def make_scheduler(name: Sampler, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """The diffusers scheduler of sampler `name` ("model": the base model's) with the noise schedule of `config`."""
+    import diffusers  # here, for loader workers start without it
+
     class_name, arguments, parameters = _scheduler_class(name, config)
     accepted = {key: value for key, value in {**config, **arguments, **overrides}.items() if key in parameters}
     return getattr(diffusers, class_name).from_config(accepted)
@@ -69,6 +70,8 @@ def make_scheduler(name: Sampler, config: Mapping[str, Any], overrides: Mapping[
 
 def _scheduler_class(name: Sampler, config: Mapping[str, Any]) -> tuple[str, dict[str, object], Mapping[str, object]]:
     """The class name of the sampler's scheduler, the arguments to set, and all that its constructor accepts."""
+    import diffusers
+
     class_name, arguments = SCHEDULERS.get(name, (config["_class_name"], {}))
     return class_name, arguments, inspect.signature(getattr(diffusers, class_name).__init__).parameters
 

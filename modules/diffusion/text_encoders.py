@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-TextEncoder = CLIPTextModel | CLIPTextModelWithProjection
+if TYPE_CHECKING:  # loader workers, which need names alone, start without these models
+    from transformers import CLIPTextModel, CLIPTextModelWithProjection
+
+TextEncoder: TypeAlias = "CLIPTextModel | CLIPTextModelWithProjection"
 Layer = Literal["last", "penultimate"]
 
 # Tensors in caches and batches are named after their encoder: "text_encoder.hidden" and so on.
@@ -47,6 +49,8 @@ class PromptEncoding:
 
     def freeze_unused_layers(self, encoder: TextEncoder) -> None:
         """Freeze the layers after the one that is used: they would get no gradient, which DDP treats as an error."""
+        from transformers import CLIPTextModelWithProjection
+
         if isinstance(encoder, CLIPTextModelWithProjection):
             return  # the pooled embedding depends on all layers
         norm = final_layer_norm(encoder)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from torch import Tensor
 
 from modules.data.batch import Example
 from modules.diffusion.latents import Latents, encode_images
 from modules.diffusion.pixels import downsample_mask, inpaint_mask, mask_or_ones
+
+if TYPE_CHECKING:  # loader workers start without diffusers
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
 IMAGE, HOLE_PIXELS, LATENT_NOISE = "image", "hole_pixels", "latent_noise"
 _GREY = 128  # what inpainting models see inside the hole
