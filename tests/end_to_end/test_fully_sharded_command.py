@@ -43,7 +43,7 @@ def test_it_obeys_commands_stops_and_resumes_unsharded(
     assert "Fully sharded in 8 units" in output
     assert training.leftovers() == []
     last = run.state.position.step
-    whole = tiny_config(images, tmp_path, **{**SETTINGS, **group_settings(2), "max_steps": last + 3})
+    whole = tiny_config(images, tmp_path, **{**SETTINGS, "max_steps": last + 3})
     done = run_command(train_command(whole, tmp_path / "whole.json", "--resume", "latest"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Resuming at step {last}" in done.stdout

@@ -58,7 +58,7 @@ def test_the_demo_trains_stops_and_resumes_on_two_processes(
         "run_name": "demo",
         "initial_port": first_port(),
         "world_size": 2,
-        "loader_workers": 1,
+        "loader_workers": 1,  # of the first run: starting one takes seconds
         "max_steps": 12,
         "samples": "[]",
         "concepts": f'[{{"path": "{tmp_path / "images"}"}}]',
@@ -74,7 +74,8 @@ def test_the_demo_trains_stops_and_resumes_on_two_processes(
     assert 2 <= stopped_at < 12
     assert training.leftovers() == []
 
-    resumed = start(config, "--multi_gpu", "--no_torchrun", "--resume", "latest", **WINDOWS)
+    flags = ("--multi_gpu", "--no_torchrun", "--resume", "latest", "--set", "loader_workers=0")
+    resumed = start(config, *flags, **WINDOWS)
     code, output = resumed.wait()
     assert code == 0, output
     assert [event["step"] for event in resumed.run.events("step")] == list(range(1, 13))
