@@ -150,6 +150,7 @@ def test_transformer_files_of_diffusion_pipe(tmp_path: Path) -> None:
         ("flux2", "klein-4b", "black-forest-labs/FLUX.2-klein-base-4B"),
         ("z-image", "turbo", "Tongyi-MAI/Z-Image-Turbo"),
         ("sd3", "", "stabilityai/stable-diffusion-3.5-medium"),
+        ("krea2", "", "krea/Krea-2-Raw"),
         ("qwen_image", "edit-v2", None),
     ],
 )

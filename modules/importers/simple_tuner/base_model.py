@@ -22,6 +22,7 @@ MODELS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("turbo-ostris-v2", "turbo"), "Tongyi-MAI/Z-Image-Turbo"),
         "base": "Tongyi-MAI/Z-Image",
     },
+    "krea2": {"raw": "krea/Krea-2-Raw", "turbo": "krea/Krea-2-Turbo"},
     "qwen_image": {"v1.0": "Qwen/Qwen-Image"},
     "chroma": {name.lower(): f"lodestones/Chroma1-{name}" for name in ("Base", "HD", "Flash")},
     "stable_diffusion_3": {name: f"stabilityai/stable-diffusion-3.5-{name}" for name in ("medium", "large")},
