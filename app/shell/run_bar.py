@@ -191,6 +191,10 @@ class RunBar(tk.Frame):
         """In a narrow bar, rarely used buttons become icons first, then metrics and text shrink."""
         unscaled = width / theme.scale()
         level = sum(unscaled >= least for least in (NARROW, MEDIUM, WIDE, WIDEST))
+        text_width = theme.px((126, 180, 198, 270, 270)[level] + max(0.0, unscaled - WIDEST) / 2)
+        if text_width != self._text_frame.winfo_reqwidth():
+            self._text_frame.configure(width=text_width)
+            self._shown.clear()  # texts are shortened anew
         if level == self._level:
             return
         self._level = level
@@ -202,8 +206,7 @@ class RunBar(tk.Frame):
         elif not self.enqueue.winfo_manager():
             self.enqueue.pack(side="left", padx=(theme.px(4), 0), after=self.train)
         self._slot.configure(width=self._slot_width())
-        self._text_frame.configure(width=theme.px((126, 180, 198, 270, 270)[level]))
-        self._shown.clear()  # texts are shortened anew
+        self._shown.clear()
         columns = 4 if level == 4 else 2
         for place, name in enumerate(METRICS):
             self._cells[name].grid(row=place // columns, column=place % columns, sticky="w")

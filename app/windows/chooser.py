@@ -201,7 +201,14 @@ class _Chooser:
         return typed / item.name if item is not None and typed == self._folder else typed
 
     def _show_choice(self) -> None:
-        self._choice.configure(text=f"Chosen: {printable(self._chosen())}")
+        chosen = self._chosen()
+        self._choice.configure(text=f"Chosen: {printable(chosen)}")
+        if self._purpose == "folder":
+            self._background.run(lambda: count_images(chosen), lambda count: self._show_count(chosen, count))
+
+    def _show_count(self, chosen: Path, count: str) -> None:
+        if count and chosen == self._chosen():
+            self._choice.configure(text=f"Chosen: {printable(chosen)} ({count} image{'s' * (count != '1')})")
 
     def _item(self) -> Item | None:
         selected = self._list.selection()

@@ -36,6 +36,7 @@ def show_welcome(parent: tk.Misc, state: AppState, files: Files, open_presets: C
     def open_demo() -> None:
         dialog.close()
         files.open_preset("demo")
+        state.say("The demo is ready: press Train.")
 
     def presets() -> None:
         dialog.close()

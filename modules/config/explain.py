@@ -61,6 +61,8 @@ def allowed(option: Option) -> str:
     elif option.type == "text" and option.bounds.min_length:
         words = "text that is not empty"
     elif option.type in ("integers", "numbers"):
+        counts = option.bounds.ge == 1  # how many of something, of which two may be equal; others are indices
+        words = _COUNTS if option.type == "integers" and counts else words
         words = words.format(option.length or "", option.bounds).replace("  ", " ")
     elif str(option.bounds):
         words = f"{words} {option.bounds}"
@@ -94,6 +96,8 @@ _KINDS = {
     "list": "a list whose items are groups of settings",
 }
 
+
+_COUNTS = "a list of {} whole numbers {}, such as [4, 2]"
 
 _MEANT = re.compile(r"did you mean ([\w.]+)\?")
 _DOT = re.compile(r"\.")

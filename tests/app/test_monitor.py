@@ -19,6 +19,7 @@ from PIL import Image
 
 from app.monitor.run_list import read_view
 from app.monitor.sample_index import SampleIndex
+from app.widgets import theme
 from modules.config import Concept, TrainConfig
 from modules.run import RunFolder
 from tests.app.fake_runs import PROMPTS, line, make_fake_run, rank_rows, step_event, write_sample
@@ -74,6 +75,11 @@ def test_run_bar_shows_the_run_and_why_buttons_are_off(driven: Driven, runs: Pat
     }  # fmt: skip
     assert bar._tooltip_text(bar.stop) == "No run is active.  (Shift+F5)"
     assert bar.resume.winfo_ismapped()
+    assert bar._full_detail().startswith("cats: "), "Resume says which run"
+    narrow = bar._text_frame.winfo_reqwidth()
+    bar._fit(round(1900 * theme.scale()))
+    assert bar._text_frame.winfo_reqwidth() > narrow * 1.5, "texts use the free width"
+    bar._fit(bar.winfo_width())
 
 
 def test_resumed_run_is_at_the_step_of_its_backup(driven: Driven, tmp_path: Path) -> None:

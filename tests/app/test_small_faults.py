@@ -163,7 +163,8 @@ def test_folder_chooser_counts_images_and_remembers_its_place(driver: Driver, ho
 
     def choose() -> None:
         driver.press("Down")
-        driver.click_button("Choose")
+        said = f"Chosen: {home / 'photos' / 'cats'} (3 images)"
+        driver.later(lambda: said in driver.text(driver.dialogs()[0]), lambda: driver.click_button("Choose"))
 
     driver.later(read, choose)
     chosen = choose_path(driver.window, "folder", "Folder", home / "photos")

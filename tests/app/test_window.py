@@ -449,6 +449,7 @@ def test_welcome_leads_to_the_demo(display: str, home: Path) -> None:
         driver.wait(lambda: driver.draft.preset == "demo", "the demo's pictures")
         assert driver.dialogs() == []
         assert driver.draft.faults == ()
+        assert "The demo is ready: press Train." in driver.text(driver.window.run_bar)
         driver.window.close()  # nothing unsaved, nothing running: no question
         assert not driver.is_open
     assert json.loads((home / "preferences" / "window.json").read_text())["welcomed"] is True

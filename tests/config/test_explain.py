@@ -37,6 +37,11 @@ def explained(data: Any) -> list[str]:
             {"weight_decay": 1},
             "weight_decay (1) is not a known setting; did you mean optimizer.weight_decay?",
         ),
+        (
+            {"processes_per_node": 2},
+            "processes_per_node is 2; it must be a list of whole numbers from 1 to 1024, such as [4, 2], "
+            "or empty (null).",
+        ),
         ({"lr": 1}, "lr (1) is not a known setting; did you mean learning_rate?"),
         ({"training_method": 1}, "training_method (1) is not a known setting; did you mean method?"),
         ({"Learning-Rate": 1}, "Learning-Rate (1) is not a known setting; did you mean learning_rate?"),
