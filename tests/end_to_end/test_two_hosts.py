@@ -311,7 +311,10 @@ def test_ctrl_c_while_waiting_is_told_to_all(
 def test_numbered_machines_share_a_token_of_their_own(
     hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path
 ) -> None:
-    """The same command on every machine, with its own number; another config is refused by the setting's name."""
+    """The same command on every machine, with its own number; another config is refused by the setting's name.
+
+    Ctrl-C on machine 1 ends the run that they resume, and machine 0 names it.
+    """
     alpha, beta = hosts
     config = two_machines(few, tmp_path, master_addr=alpha.address)
     file = tmp_path / "token"
@@ -330,11 +333,15 @@ def test_numbered_machines_share_a_token_of_their_own(
     for each in (first, second):
         each.wait(0)
     assert len(run_of(config).losses) == 3
-    more = ["--resume", "latest", "--set", "max_steps=5"]
+    more = ["--resume", "latest", "--set", "max_steps=100000", "--set", "epochs=100000"]
     both = [terminal(alpha, [*command, *more]), terminal(beta, [*numbered, *more])]
-    assert "Resuming at step 3" in both[0].wait(0)
-    both[1].wait(0)
-    assert [event["step"] for event in run_of(config).events("step")] == [1, 2, 3, 4, 5]
+    both[0].wait_for_step(run_of(config), 5)
+    interrupt(beta)
+    text = both[0].wait(130)
+    assert "Resuming at step 3" in text
+    assert f"Machine 1, beta ({beta.address}), was stopped by Ctrl-C there, so the whole run stops after a bac" in text
+    both[1].wait(130)
+    assert [event["step"] for event in run_of(config).events("step")][:5] == [1, 2, 3, 4, 5]
 
 
 def interrupt(host: Host) -> None:
