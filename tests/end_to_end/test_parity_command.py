@@ -9,7 +9,7 @@ import pytest
 from modules.config import TrainConfig
 from modules.run import RunFolder
 from modules.training.parity import loss_difference, weight_difference
-from tests.runs import Run, group_settings, run_command, tiny_config, train_command
+from tests.runs import Run, group_settings, run_command, tiny_config, train_alone, train_command
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -28,7 +28,8 @@ def trained(config: TrainConfig, place: Path, *flags: str) -> Run:
 
 
 def test_one_and_two_processes_agree_after_fifty_steps(images: Path, tmp_path: Path) -> None:
-    one = trained(tiny_config(images, tmp_path, run_name="one", **FAMILY), tmp_path)
+    code, one = train_alone(tiny_config(images, tmp_path, run_name="one", **FAMILY))
+    assert code == 0
     two = {**FAMILY, "world_size": 2, "batch_size": 2, "gradient_accumulation_steps": 2}
     other = trained(tiny_config(images, tmp_path, run_name="two", **two), tmp_path, "--multi_gpu")
     assert [run.events("started")[0]["world"] for run in (one, other)] == [1, 2]
