@@ -31,6 +31,7 @@ from app.widgets.buttons import Button, add_tooltip
 from app.widgets.own_events import bind_own
 from app.widgets.scroll import scroll_by_wheel, scroll_to_focus
 from app.widgets.tooltip import Tooltip
+from app.windows.dialog import is_opening
 from app.windows.faults import show_faults
 from app.windows.shortcuts import show_shortcuts
 from app.windows.welcome import show_welcome
@@ -116,7 +117,7 @@ class MainWindow(ctk.CTk):
 
     def set_scale(self, percent: int) -> None:
         """Scale the whole window: everything is rebuilt, what is in sight first; the draft and the run are kept."""
-        if percent == self.preferences.scale:
+        if percent == self.preferences.scale or is_opening(self):
             return
         self.preferences.scale = percent
         hidden = self._hidden_sections()

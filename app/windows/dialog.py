@@ -103,3 +103,9 @@ class Dialog:
             window.geometry(f"+{max(x, 0)}+{y}")  # without a size it grows with its contents
         else:
             window.geometry(f"{width}x{height}+{max(x, 0)}+{y}")
+
+
+def is_opening(root: tk.Misc) -> bool:
+    """Whether a dialog of this window is on its way to the screen: it waits for that, so it may not be destroyed."""
+    dialogs = [child for child in root.winfo_children() if isinstance(child, tk.Toplevel)]
+    return any(dialog.state() == "normal" and not dialog.winfo_viewable() for dialog in dialogs)

@@ -109,6 +109,10 @@ def test_scale_and_colours_change_in_sight_first(driver: Driver) -> None:
     driver.settle()
     assert {section.cget("bg") for section in before.values()} == {theme.WINDOW[0]}
 
+    opening = tk.Toplevel(driver.window)
+    driver.window.set_scale(110)
+    assert opening.winfo_exists(), "a dialog that waits until it is visible"
+    opening.destroy()
     driver.window.set_scale(110)
     assert list(driver.window.sections) == ["tools"]
     assert [name for name, section in before.items() if not section.winfo_exists()] == ["tools"]
