@@ -138,6 +138,8 @@ def _turn_pages(window: MainWindow, name: str) -> Iterator[str]:
         if name == "model":  # a child process with torch draws the noise levels
             _wait(window, lambda: bool(section.noise.histogram.counts) or not section.noise.is_wanted)
             _wait(window, lambda: section.memory.is_current)
+        elif name == "training":  # another one counts the images
+            _wait(window, lambda: not section.curve.length.is_counting)
         _settle(window)
         yield name
 

@@ -57,6 +57,8 @@ class ScheduleCurve(tk.Frame):
         factors = [learning_rate_factor(step, steps, config) for step in at]
         self.sketch.show(Curve(factors, "step 1", _middle(config, steps), f"step {steps:,}", format_value(highest)))
         said = describe(config, steps, highest, is_known or self.length.is_counting)
+        if self.length.is_counting:
+            said += " Counting the images…"
         self.line.configure(text=" ".join(filter(None, (said, with_titles(self.length.end)))))
 
 

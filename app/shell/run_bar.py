@@ -240,7 +240,7 @@ class RunBar(tk.Frame):
         if self._message and time.monotonic() < self._message_until:
             detail, colour = self._message, theme.TEXT
         elif status.tone == "bad":
-            colour = theme.BAD
+            detail, colour = with_titles(detail) if status.problem is not None else detail, theme.BAD
         elif run is not None and status.kind == "training":
             detail = run.folder.name
         if self._has_changed("detail", (detail, colour)):
@@ -255,7 +255,7 @@ class RunBar(tk.Frame):
 
     def _detail_of(self, status: Status) -> str:
         if status.problem is not None:
-            return with_titles(status.problem.text)
+            return status.problem.text
         run = self._state.run
         name = "" if run is None else run.folder.name
         if self.actions.offers_resume(status):  # that of another config may be open
@@ -264,7 +264,7 @@ class RunBar(tk.Frame):
 
     def _full_detail(self) -> str:
         problem = self._status.problem
-        advice = "" if problem is None or not problem.advice else f"\n\n{with_titles(problem.advice)}"
+        advice = "" if problem is None or not problem.advice else f"\n\n{problem.advice}"
         if self._message and time.monotonic() < self._message_until:
             return self._message
         return self._detail_of(self._status) + advice

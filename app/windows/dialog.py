@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from app.widgets import theme
-from app.widgets.buttons import Button, Style, frame, text
+from app.widgets.buttons import Button, Style, frame, text, wrap_within
 
 _POLL_MS = 250
 _OPENING_MS = 50
@@ -15,9 +15,11 @@ EDGE = 24  # pixels of the screen height that a tall dialog leaves free
 
 
 class Dialog:
-    """Fill `body`, add buttons, then `show`. The message is `wrap` unscaled pixels wide."""
+    """Fill `body`, add buttons, then `show`. In a `wide` one the message is as wide as the body."""
 
-    def __init__(self, owner: tk.Misc, title: str, message: str = "", modal: bool = True, *, wrap: int = 520) -> None:
+    def __init__(
+        self, owner: tk.Misc, title: str, message: str = "", modal: bool = True, *, wide: bool = False
+    ) -> None:
         self._owner = owner.winfo_toplevel()
         self._modal = modal
         self._below: tk.Misc | None = None  # the modal dialog that waits until this one is closed
@@ -33,7 +35,10 @@ class Dialog:
         outer.pack(fill="both", expand=True, padx=theme.px(24), pady=theme.px(20))
         text(outer, title, "large").pack(anchor="w")
         if message:
-            text(outer, message, colour=theme.MUTED, wrap=wrap).pack(anchor="w", pady=(theme.px(8), 0))
+            label = text(outer, message, colour=theme.MUTED, wrap=520)
+            label.pack(anchor="w", pady=(theme.px(8), 0))
+            if wide:
+                wrap_within(label, outer, margin=0)
         self._row = frame(outer)
         self._row.pack(side="bottom", anchor="e")  # packed first, so that a low screen cuts off something else
         self.body = frame(outer)

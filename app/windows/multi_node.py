@@ -41,7 +41,7 @@ class MultiNodeWindow:
                 "before training starts."
             ),
             modal=False,
-            wrap=WIDTH - 40,
+            wide=True,
         )
         self._dialog.window.resizable(True, True)
         self._area = Scroll(self._dialog.body, theme.CARD)
