@@ -206,7 +206,7 @@ def _create() -> None:
 
 
 def _install(locks: list[Path]) -> None:
-    command = [str(PYTHON), "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+    command = [str(PYTHON), "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-compile"]
     for lock in locks:
         command += ["-r", str(lock)]
     status, output = _run_logged(command)
@@ -216,6 +216,16 @@ def _install(locks: list[Path]) -> None:
         # pip has rolled back what it could not finish: the next start may continue from here.
         UNFINISHED.unlink(missing_ok=True)
         raise SetupError(f"{explain_output('pip', output)}; the full output is in {LOG}")
+    # on all cores, where pip would use one; a file that does not compile is no module
+    compiling = [str(PYTHON), "-I", "-m", "compileall", "-q", "-j", "0", str(_packages())]
+    subprocess.run(compiling, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
+def _packages() -> Path:
+    """The folder of .venv's packages."""
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    found = subprocess.run([PYTHON, "-I", "-c", code], check=True, capture_output=True, encoding="utf-8")
+    return Path(found.stdout.strip())
 
 
 def _torch_has_cuda() -> bool:
@@ -263,9 +273,7 @@ def _show(line: str) -> None:
 
 def _add_project_to_path() -> None:
     """Let .venv's Python import `modules` from any folder; the path is relative, so the project can be moved."""
-    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    found = subprocess.run([PYTHON, "-I", "-c", code], check=True, capture_output=True, encoding="utf-8")
-    packages = Path(found.stdout.strip())
+    packages = _packages()
     (packages / "tandem.pth").write_text(os.path.relpath(ROOT, packages) + "\n", encoding="utf-8")
 
 
