@@ -147,7 +147,7 @@ class Chart:
         left, right, top, bottom = (theme.px(edge) for edge in _EDGES)
         width, height = size
         self.axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height))
-        self.axes.yaxis.set_major_locator(_y_ticks(max(2, height // theme.px(42))))
+        self.axes.yaxis.set_major_locator(_y_ticks(max(1, height // theme.px(42))))
 
     def _match_artists(self, lines: Sequence[PlotLine]) -> None:
         """Create one pair of artists per line, in its colour."""
@@ -216,7 +216,7 @@ class _Multiples(MaxNLocator):
 
 
 def _y_ticks(most: int) -> MaxNLocator:
-    return MaxNLocator(most, steps=[1, 2, 5, 10])
+    return MaxNLocator(most, steps=[1, 2, 5, 10], min_n_ticks=1 if most < 2 else 2)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

@@ -17,13 +17,13 @@ from modules.run.format_duration import format_duration
 _DASH: Final = "-"
 _COLUMNS: Final[Mapping[str, tuple[str, int]]] = {
     "name": ("Run", 230),
-    "state": ("State", 160),
-    "started": ("Started", 120),
-    "steps": ("Step", 120),
-    "loss": ("Loss", 80),
-    "validation_loss": ("Validation", 90),
-    "length": ("Duration", 90),
-    "notes": ("Tags and notes", 170),
+    "state": ("State", 110),
+    "started": ("Started", 104),
+    "steps": ("Step", 108),
+    "loss": ("Loss", 64),
+    "validation_loss": ("Validation", 84),
+    "length": ("Duration", 76),
+    "notes": ("Notes", 170),
 }
 
 
