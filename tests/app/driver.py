@@ -35,6 +35,7 @@ class Driver:
         self.draft = window.state_.draft
         self.errors: list[str] = []
         window.report_callback_exception = self._report_bug
+        self._destroy, window.destroy = window.destroy, self._destroy_focused  # type: ignore[method-assign]
 
     @classmethod
     @contextmanager
@@ -57,6 +58,12 @@ class Driver:
             if driver.is_open:
                 window.destroy()
         assert not driver.errors
+
+    def _destroy_focused(self) -> None:
+        # Without a window manager Tk 8.6 keeps a pointer to what had the focus when the mouse left its window, and
+        # reads it when the next window of a process takes the focus: a crash. To destroy what has the focus clears it.
+        self.window.focus_force()
+        self._destroy()
 
     @property
     def is_open(self) -> bool:
