@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from app.curves.memory_program import MemoryAnswer, MemoryProgram, Row
+from app.form.choice_titles import choice_title
+from app.form.setting_text import with_titles
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, frame, text, wrap_within
@@ -117,14 +119,14 @@ class MemoryCard:
             self.facts.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(6)))
         else:
             self.facts.pack_forget()
-        self.warning.configure(text="\n".join(self.answer.problems))
+        self.warning.configure(text="\n".join(map(with_titles, self.answer.problems)))
         if self.answer.problems:
             self.warning.pack(anchor="w", padx=theme.px(16), pady=(0, theme.px(6)))
         else:
             self.warning.pack_forget()
 
     def _say(self) -> None:
-        self.line.configure(text=self.answer.error or remark(self.answer))
+        self.line.configure(text=with_titles(self.answer.error) or remark(self.answer))
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self.frame:
@@ -166,9 +168,8 @@ def _method(config: TrainConfig) -> str:
         return _METHODS[config.method]
     if config.lora_from:
         return "LoRA, continued from a file"
-    names = {"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr"}
-    name = names.get(config.lora_algorithm)
-    return f"{name} of rank {config.lora_rank}" if name else "OFT"
+    name = choice_title(config.lora_algorithm)
+    return name if config.lora_algorithm == "oft" else f"{name} of rank {config.lora_rank}"
 
 
 def _total(rows: list[Row]) -> str:

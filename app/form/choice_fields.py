@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from app.form.choice_titles import choice_titles
 from app.form.field import CONTROL_WIDTH, ControlField, Field
 from app.form.setting_text import choice_details
 from app.form.text_fields import NARROWEST, TextField
@@ -65,7 +66,16 @@ class MenuField(ControlField):
 
     def build(self) -> None:
         details = self.details or choice_details(self.option)
-        self.control = Menu(self.area, self.option.choices, self.put, bg=self.bg, width=CONTROL_WIDTH, details=details)
+        self.control = Menu(
+            self.area,
+            self.option.choices,
+            self.put,
+            bg=self.bg,
+            width=CONTROL_WIDTH,
+            titles=choice_titles(self.option.choices),
+            details=details,
+            names_values=True,
+        )
         self.control.pack(side="left", fill="x", expand=True)
 
 

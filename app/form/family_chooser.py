@@ -20,7 +20,7 @@ _CUSTOM_TILE: Final = Tile(
     "A model of your own",
     "file",
     theme.MUTED,
-    text="A Python file with model, data and loss: docs/custom_models.md",
+    ("A Python file with model, data and loss: docs/custom_models.md",),
 )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from app.form.choice_fields import MenuField, SuggestionField
+from app.form.choice_titles import choice_title, choice_titles
 from app.form.family_method import choose_family
 from app.form.field import CONTROL_WIDTH, ControlField
 from app.widgets.inputs import Entry, Menu
@@ -21,6 +22,19 @@ class FamilyField(SuggestionField):
 
     def suggestions(self) -> tuple[str, ...]:
         return tuple(family_names())
+
+    def to_text(self, value: object) -> str:
+        name = super().to_text(value)
+        return family_about(name).title if name in family_names() else name
+
+    def parse(self, typed: str) -> object:
+        """A built-in family by its title or its name in files, in any case; any other text is the file of one."""
+        words = typed.strip().casefold()
+        known = (name for name in family_names() if words in (name, family_about(name).title.casefold()))
+        return next(known, None) or super().parse(typed)
+
+    def _left(self) -> None:
+        self.control.show(self.to_text(self.state.draft.get(self.path)))
 
     def add_to(self, menu: PopupMenu) -> None:
         """By the names that people know; the settings' own names stand at the right."""
@@ -61,7 +75,8 @@ class MethodField(MenuField):
         super().refresh()
         chosen = self.state.draft.get(self.path)
         name = family_about(str(self.state.draft.get("family") or "")).title
-        self.note("" if chosen in methods else f"{name} does not support {chosen}.")
+        said = f"{name} does not support “{choice_title(str(chosen))}”."
+        self.note("" if chosen in methods else said)
 
 
 class SubmoduleField(ControlField):
@@ -70,7 +85,7 @@ class SubmoduleField(ControlField):
     control: Entry | Menu
 
     def build(self) -> None:
-        self.menu = Menu(self.area, (), self.put, bg=self.bg, width=CONTROL_WIDTH)
+        self.menu = Menu(self.area, (), self.put, bg=self.bg, width=CONTROL_WIDTH, names_values=True)
         self.line = Entry(self.area, lambda text: self.put(text, typing=True), bg=self.bg, width=CONTROL_WIDTH)
         self.control = self.line
         self.line.pack(side="left", fill="x", expand=True)
@@ -78,7 +93,7 @@ class SubmoduleField(ControlField):
     def refresh(self) -> None:
         family = self.state.family.declaration
         if family is not None:
-            self.menu.set_choices(family.parts)
+            self.menu.set_choices(family.parts, choice_titles(family.parts))
         wanted = self.line if family is None else self.menu
         if wanted is not self.control:
             self.control.pack_forget()

@@ -1,4 +1,4 @@
-"""The model families as tiles on one canvas: icon, name, size, memory and licence."""
+"""The model families as tiles on one canvas: icon, name, size and memory; the licence in a tooltip."""
 
 from __future__ import annotations
 
@@ -16,39 +16,45 @@ from modules.config.family_about import FamilyAbout
 
 _ICONS: Final = {"unet": "unet", "transformer": "layers", "other": "model"}
 _SMALLEST: Final = 232  # this and all sizes below in unscaled pixels
-_HEIGHT: Final = 92  # with three lines below the title
-_GAP: Final = 10
+_HEIGHT: Final = 70  # with two lines below the title
+_LINES: Final = 2
+_GAP: Final = 8
 _ICON: Final = 26
 _SIDE: Final = 12
+_ABOVE: Final = 10
 _LINE: Final = 17
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A family, or what else can be chosen; `lines` stand below the title, or `text`, wrapped."""
+    """A family, or what else can be chosen; `lines` stand below the title, `more` only in the tooltip."""
 
     name: str
     title: str
     icon: str
     colour: theme.Colour
     lines: tuple[str, ...] = ()
-    text: str = ""
+    more: str = ""
 
     @classmethod
     def of(cls, about: FamilyAbout, number: int) -> Tile:
         """The tile of a family, the `number`th."""
-        size = about.size.removesuffix(" parameters")
-        lines = (" · ".join(filter(None, (about.maker, size))), about.least_memory, about.licence)
         colour = theme.SERIES[number % len(theme.SERIES)]
-        shown = lines if about.weights else ()
-        return cls(about.name, about.title, _ICONS[about.network], colour, shown, about.text)
+        if about.weights:
+            size = about.size.removesuffix(" parameters")
+            lines: tuple[str, ...] = (" · ".join(filter(None, (about.maker, size))), about.least_memory)
+            more = f"Licence: {about.licence.removeprefix('Licence: ')}"
+        else:
+            first, _, rest = about.text.partition("; ")
+            lines, more = (first,), f"{rest[:1].upper()}{rest[1:]}"
+        return cls(about.name, about.title, _ICONS[about.network], colour, lines, more)
 
 
 class FamilyTiles(tk.Canvas):
     """Arrow keys, Home and End move the focus ring; Return, Space or a click chooses: `chosen` gets the name.
 
     `typed` gets what is typed here, `moved` the upper and lower edge of the tile that gets the focus ring, in pixels.
-    A tile whose lines are cut shows them whole in a tooltip.
+    A tooltip shows the lines of a tile whole, and what else is to be known.
     """
 
     def __init__(
@@ -65,8 +71,7 @@ class FamilyTiles(tk.Canvas):
         self._focused = 0
         self._pointed = -1
         self._has_focus = False
-        self._lines = 3  # below the title of the tile that has most
-        self._cut: set[int] = set()  # tiles with a line that is not shown whole
+        self._lines = _LINES  # below the title of the tile that has most
         self._photos: dict[int, list[ImageTk.PhotoImage]] = {}  # Tk itself keeps no reference
         self._listen()
         theme.paint(self, bg=theme.CARD)
@@ -101,7 +106,7 @@ class FamilyTiles(tk.Canvas):
 
     def box(self, place: int) -> tuple[int, int, int, int]:
         """Left, top, width and height of a tile, in pixels."""
-        columns, gap, height = self.columns, theme.px(_GAP), theme.px(_HEIGHT + (self._lines - 3) * _LINE)
+        columns, gap, height = self.columns, theme.px(_GAP), theme.px(_HEIGHT + (self._lines - _LINES) * _LINE)
         width = (self.winfo_width() - (columns - 1) * gap) // columns
         return place % columns * (width + gap), place // columns * (height + gap), width, height
 
@@ -109,11 +114,10 @@ class FamilyTiles(tk.Canvas):
         """Draw all tiles."""
         self.delete("all")
         self._photos.clear()
-        self._cut.clear()
         if self.winfo_width() <= 1:
             return
         room = self.box(0)[2] - theme.px(3 * _SIDE + _ICON) + 2
-        self._lines = max([3, *(len(self._wrapped(tile, room)) for tile in self._tiles)])
+        self._lines = max([_LINES, *(len(self._wrapped(tile, room)) for tile in self._tiles)])
         for place in range(len(self._tiles)):
             self._draw_tile(place)
         rows = -(-len(self._tiles) // self.columns)
@@ -144,24 +148,18 @@ class FamilyTiles(tk.Canvas):
         icon = icons.image(tile.icon, _ICON, tile.colour)
         self._photos[place] = [panel, icon]
         self.create_image(x, y, anchor="nw", image=panel, tags=tag)
-        self.create_image(x + theme.px(_SIDE), y + theme.px(_SIDE), anchor="nw", image=icon, tags=tag)
+        self.create_image(x + theme.px(_SIDE), y + theme.px(_ABOVE), anchor="nw", image=icon, tags=tag)
         left = x + theme.px(2 * _SIDE + _ICON)
-        self._draw_texts(place, left, y + theme.px(_SIDE - 2), x + width - theme.px(_SIDE) + 2 - left, tag)
+        self._draw_texts(place, left, y + theme.px(_ABOVE - 2), x + width - theme.px(_SIDE) + 2 - left, tag)
 
     def _draw_texts(self, place: int, x: int, y: int, room: int, tag: str) -> None:
         tile = self._tiles[place]
         strong, small, muted = theme.tk_font("strong"), theme.tk_font("small"), theme.resolve(theme.MUTED)
         title = fit(self, tile.title, strong, room)
         self.create_text(x, y, anchor="nw", text=title, font=strong, fill=theme.resolve(theme.TEXT), tags=tag)
-        lines = self._wrapped(tile, room)
-        if title != tile.title or " ".join(lines) != " ".join(tile.lines):
-            self._cut.add(place)
-        for number, shown in enumerate(lines, start=1):
+        for number, shown in enumerate(self._wrapped(tile, room), start=1):
             at = y + theme.px(_LINE * number + 3)
             self.create_text(x, at, anchor="nw", text=shown, font=small, fill=muted, tags=tag)
-        if tile.text:
-            at = y + theme.px(_LINE + 3)
-            self.create_text(x, at, anchor="nw", text=tile.text, font=small, fill=muted, width=room, tags=tag)
 
     def _wrapped(self, tile: Tile, room: int) -> list[str]:
         """The lines of a tile as they are drawn, each on two at most."""
@@ -234,13 +232,13 @@ class FamilyTiles(tk.Canvas):
             self._hint(place)
 
     def _hint(self, place: int) -> None:
-        """The lines of a tile in a tooltip, in a moment, if they are not whole there."""
+        """What is to be known of a tile in a tooltip, in a moment."""
         tooltip = Tooltip.of(self)
-        if place not in self._cut:
+        if place < 0:
             tooltip.hide()
             return
         tile, (left, top, _, height) = self._tiles[place], self.box(place)
-        tooltip.rest(self, "\n".join(filter(None, (tile.title, *tile.lines))), (left, top, top + height))
+        tooltip.rest(self, "\n".join(filter(None, (tile.title, *tile.lines, tile.more))), (left, top, top + height))
 
     def _key(self, event: tk.Event[tk.Misc]) -> str:
         if not event.char or not event.char.isprintable() or int(event.state) & 0xC:  # with Control or Alt

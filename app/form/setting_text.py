@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from app.form.choice_titles import choice_title, value_title
 from modules.config import Fault, Option, TrainConfig, allowed, find_option
 
 ON_RESUME = {
@@ -37,7 +38,9 @@ def display_value(option: Option, value: object) -> str:
         return "on" if value else "off"
     if value in (None, ""):
         return "empty"
-    return f"{format_value(value)} {option.unit}" if option.unit and not isinstance(value, str) else format_value(value)
+    if isinstance(value, str):
+        return value_title(option, value)
+    return f"{format_value(value)} {option.unit}" if option.unit else format_value(value)
 
 
 def choice_details(option: Option) -> dict[str, str]:
@@ -60,6 +63,10 @@ def help_text(option: Option) -> str:
     if not option.required:
         empty = option.default in (None, "", [], {})
         lines.append("Default: empty" if empty else f"Default: {display_value(option, option.default)}")
+    if option.choices:
+        pairs = ((choice_title(choice), choice) for choice in option.choices)
+        written = [f"{title} = {choice}" for title, choice in pairs if title.lower() != choice]
+        lines += [f"Written in files: {', '.join(written)}"] if written else []
     if str(option.bounds) and option.type != "text":
         lines.append(f"Allowed: {allowed(option).removesuffix(' (null)')}")
     if option.resume != "free":
@@ -123,7 +130,7 @@ def _condition(term: str, more: Iterable[Option]) -> str:
         return f"Not with “{title}”"
     if not values:
         return f"Only with “{title}”"
-    return f"Only with “{title}” {' or '.join(values.split('|'))}"
+    return f"Only with “{title}” {' or '.join(value_title(option, value) for value in values.split('|'))}"
 
 
 def _number(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Final
 
-from app.form.setting_text import display_value, format_value
+from app.form.setting_text import display_value, format_value, with_titles
 from modules.config import Option
 from modules.files import printable
 from modules.run.exit_codes import FINISHED
@@ -59,7 +59,7 @@ def loss_text(loss: float | None, validation_loss: float | None) -> str:
 def row_of(entry: Entry, place: int | None, settings: str = "", losses: str = "") -> tuple[str, ...]:
     """The cells of an entry; `place` is that among those that wait, `settings` in what it differs from others."""
     code = "" if entry.exit_code in (None, FINISHED) else f" (exit code {entry.exit_code})"
-    reason = printable(entry.reason.split("\n")[0], 300)
+    reason = printable(with_titles(entry.reason.split("\n")[0]), 300)
     return (
         "" if place is None else str(place),
         entry.name,

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from app.form.setting_text import with_titles
 from app.monitor.page import Page
 from app.monitor.queue_devices import DevicesField
 from app.monitor.queue_texts import loss_text, row_of, settings_text, state_text
@@ -331,7 +332,7 @@ class QueuePage(Page):
         for button, is_allowed in allowed.items():
             button.configure(state="normal" if is_allowed else "disabled")
         self.devices.show(entry if place is not None else None)
-        about = "" if entry is None else entry.reason or self.settings.get(entry.number, "")
+        about = "" if entry is None else with_titles(entry.reason) or self.settings.get(entry.number, "")
         reason = self._problem or about
         self.table.say("" if self.queue.entries else _EMPTY)
         self._say(reason or (_HINT if len(waiting) > 1 else ""))

@@ -23,6 +23,8 @@ from modules.config import Option
 from modules.config.family_about import family_about
 from modules.config.family_files import family_names
 
+_TALL_ENOUGH = 580  # unscaled height of a page that shows all families and the base model below them
+
 FIELD_CLASSES: dict[str, type[Field]] = {"family": FamilyField, "base_model": BaseModelField, "method": MethodField}
 
 
@@ -35,9 +37,10 @@ class Section(FormSection):
 
     def __init__(self, parent: tk.Misc, state: AppState) -> None:
         self._shown: tuple[str, str, FamilyDeclaration | None] = ("", "", None)
-        self._was_shown = False
+        self._was_offered = False
         super().__init__(parent, state)
         state.subscribe("family", self._changed, self)
+        self.bind("<Configure>", lambda event: self._offer_families(event.height), add="+")
 
     def build(self) -> None:
         self.families = FamilyChooser(self.scroll, self.state, self._browse)
@@ -62,12 +65,14 @@ class Section(FormSection):
     def field_class(self, option: Option) -> type[Field]:
         return FIELD_CLASSES.get(option.path) or super().field_class(option)
 
-    def show(self) -> None:
+    def _offer_families(self, height: int) -> None:
+        """Show all families at first if nothing has been chosen and the base model stays in sight below them."""
         draft = self.state.draft
-        if not self._was_shown and not (draft.name or draft.get("base_model")):
-            self.families.fold()  # nothing has been chosen yet
-        self._was_shown = True
-        super().show()
+        if self._was_offered or not self.shown or height <= 1:
+            return
+        self._was_offered = True
+        if height >= theme.px(_TALL_ENOUGH) and not (draft.name or draft.get("base_model")):
+            self.families.fold()
 
     def refresh(self) -> None:
         self._show_family()

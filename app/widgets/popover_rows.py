@@ -94,13 +94,16 @@ class Rows(tk.Canvas):
         self.step(which)
 
     def select_start(self, word: str, after: bool = False) -> bool:
-        """Highlight the first entry from the present one on (or `after` it) whose label starts with `word`."""
+        """Highlight the first entry from the present one on (or `after` it) that starts with `word`.
+
+        If no label does, what stands at the right counts, such as the name in files.
+        """
         first = max(self._index, 0) + after
-        for number in [*range(first, len(self._rows)), *range(first)]:
-            row = self._rows[number]
-            if row.can_be_chosen and row.label.lower().startswith(word):
-                self._select(number)
-                return True
+        order = [n for n in [*range(first, len(self._rows)), *range(first)] if self._rows[n].can_be_chosen]
+        labels = [n for n in order if self._rows[n].label.lower().startswith(word)]
+        for number in labels or [n for n in order if self._rows[n].shortcut.lower().startswith(word)]:
+            self._select(number)
+            return True
         return False
 
     def draw_frame(self, x: int, y: int) -> None:

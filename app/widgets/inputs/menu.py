@@ -24,11 +24,14 @@ class Menu(Box):
         width: int = 120,
         titles: Mapping[str, str] | None = None,
         details: Mapping[str, str] | None = None,
+        names_values: bool = False,
     ) -> None:
+        """`details` stand below the titles in the list; if it `names_values`, these stand beside other titles."""
         super().__init__(parent, bg, width)
         self.choices = tuple(values)
         self._titles = titles or {}
-        self._details = details or {}  # below each value in the list
+        self._details = details or {}
+        self._names_values = names_values
         self._chosen = chosen
         self._value = ""
         self._text = self.create_text(theme.px(9), 0, anchor="w", font=theme.tk_font())
@@ -84,9 +87,11 @@ class Menu(Box):
         """The list of values as it opens."""
         menu = PopupMenu(self)
         for value in self.choices:
+            title = self._titles.get(value, value)
             menu.add_command(
-                self._titles.get(value, value),
+                title,
                 partial(self.choose, value),
+                accelerator=value if self._names_values and title.lower() != value else "",
                 detail=self._details.get(value, ""),
                 is_chosen=value == self._value,
             )
@@ -107,7 +112,10 @@ class Menu(Box):
 
     def _jump(self, event: tk.Event[tk.Misc]) -> None:
         letter = event.char.lower()
-        hits = [value for value in self.choices if self._titles.get(value, value).lower().startswith(letter)]
+        titles = {value: self._titles.get(value, value).lower() for value in self.choices}
+        hits = [value for value in self.choices if titles[value].startswith(letter)]
+        if self._names_values and not hits:
+            hits = [value for value in self.choices if value.startswith(letter)]
         if letter.strip() and hits and self._enabled:
             place = self.choices.index(self._value) if self._value in self.choices else -1
             later = [value for value in hits if self.choices.index(value) > place]
