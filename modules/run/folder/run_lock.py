@@ -106,6 +106,16 @@ def is_training(folder: RunFolder) -> bool:
     return False
 
 
+def training_has_ended(folder: RunFolder, *, within_s: float) -> bool:
+    """Wait until nobody trains in the folder: a process that was killed holds its lock for a moment longer."""
+    deadline = time.monotonic() + within_s
+    while is_training(folder):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_RETRY_S)
+    return True
+
+
 def _still_training(folder: RunFolder) -> ResumeError:
     return ResumeError(
         f"resume: the run {folder.name!r} is still being trained by another process",

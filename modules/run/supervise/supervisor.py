@@ -21,7 +21,7 @@ from modules.run.folder.failures import Failure, clear_failures, read_failures, 
 from modules.run.folder.folder_guard import FolderGuard
 from modules.run.folder.half_written import remove_half_written
 from modules.run.folder.run_folder import RunFolder, not_writable_error
-from modules.run.folder.run_lock import is_training, supervisor_lock
+from modules.run.folder.run_lock import supervisor_lock, training_has_ended
 from modules.run.join.keys import STORE_SECRET
 from modules.run.launch.fatal_startup import is_fatal
 from modules.run.launch.plan import TORCHRUN, LaunchPlan
@@ -44,6 +44,7 @@ from modules.run.supervise.stop_requests import StopRequests
 
 _POLL_EVERY_S = 0.1
 _HOUSEKEEPING_EVERY_S = 2.0
+_LOCK_FREE_WITHIN_S = 2.0  # after the last rank was killed
 
 
 def any_failure(failure: Failure) -> bool:
@@ -161,7 +162,8 @@ class Supervisor:
                 self._collect_remote_failures()
             self.outcome = self._decide_outcome(child.returncode)
             release_reserve(self._folder, self._ranks)
-            if 0 in self._ranks and not is_training(self._folder):  # a rank that waits for a dead disk still is
+            # a rank that waits for a dead disk keeps training for good
+            if 0 in self._ranks and training_has_ended(self._folder, within_s=_LOCK_FREE_WITHIN_S):
                 remove_half_written(self._folder)
             self._requests.was_requested = self.outcome.exit_code in CODE_OF_STOP.values()
             self._prevent_restart_after_stop(self.outcome)

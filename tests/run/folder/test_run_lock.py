@@ -13,7 +13,7 @@ from modules import ROOT
 from modules.config import ResumeError, TrainConfig
 from modules.run import RunFolder
 from modules.run.folder.resume import folder_to_resume
-from modules.run.folder.run_lock import training_lock
+from modules.run.folder.run_lock import training_has_ended, training_lock
 from modules.run.supervise.supervisor import Supervisor
 
 HOLDER = """
@@ -40,7 +40,9 @@ def test_running_training_blocks_resume(tmp_path: Path) -> None:
             folder_to_resume(config, "latest")
         with training_lock(folder):  # does not stop a second trainer
             pass
+        assert not training_has_ended(folder, within_s=0)
         holder.kill()  # like kill -9: nothing is cleaned up
+        assert training_has_ended(folder, within_s=30)  # at once, or a moment later
     assert folder_to_resume(config, "latest") == folder
 
 
