@@ -44,7 +44,7 @@ from modules.training.metric_sync import MetricSync
 from modules.training.model_flops import ModelFlops
 from modules.training.model_setup import compile_model
 from modules.training.move_model import move_model
-from modules.training.optimizers import set_learning_rate
+from modules.training.optimizers import loss_factor, set_learning_rate
 from modules.training.resume import check_unchanged
 from modules.training.safeguards import check_per_sample
 from modules.training.sample_dropout import PerSampleDropout
@@ -163,8 +163,8 @@ class GenericTrainer:
                 losses = check_per_sample(family.loss(batch), len(batch))
             # this rank's part of the mean over all samples of the step, whichever rank they are on
             loss = (losses * batch.weights).sum() / batch.step_samples
-            # DDP averages over the ranks, so each loss is scaled up by their number
-            scaled = precision.scaler.scale(loss * (self.ranks.world_size * self.memory.loss_factor))
+            factor = loss_factor(self.ranks.world_size) * self.memory.loss_factor
+            scaled = precision.scaler.scale(loss * factor)
             self.metrics.begin("backward")
             if batch.is_last_of_step:
                 self.metrics.begin_gradient_sync(scaled)

@@ -51,6 +51,16 @@ def set_learning_rate(
         group["lr"] = learning_rate * factor
 
 
+def loss_factor(world_size: int) -> float:
+    """By what each rank multiplies its losses, because the reduction averages the gradients over the ranks.
+
+    That is the largest power of two of at most `world_size`; GuardedStep multiplies by the rest. Powers of two change
+    no rounding, so each rank computes to the bit what one process does. Three times the loss would be rounded otherwise
+    wherever a model computes in less than the run's precision, as diffusers' rotary embeddings do in an fp64 run.
+    """
+    return 2.0 ** (world_size.bit_length() - 1)
+
+
 class GuardedStep:
     """Clips and applies gradients; if they are not finite, the step changes no weight.
 
@@ -64,13 +74,15 @@ class GuardedStep:
         scaler: torch.amp.GradScaler,
         max_norm: float | None,
         single: SingleSteps | None = None,
+        world_size: int = 1,
     ) -> None:
-        """`single`: update the weights one by one, which those in bf16 need."""
+        """`single`: update the weights one by one, which those in bf16 need; `world_size`: see `loss_factor`."""
         self.optimizer = optimizer
         self.single = single
         self._weights = weights
         self._scaler = scaler
         self._max_norm = max_norm
+        self._gradient_factor = world_size / loss_factor(world_size)
         held = weights.local if single is None else single.held
         self.names = {id(own): name for name, own in held.items()}  # of what the optimizer holds
         self._groups = [
@@ -156,6 +168,8 @@ class GuardedStep:
     def _clip_and_step(self, on_gradients: Callable[[], object]) -> Tensor:
         self._scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if gradients and self._gradient_factor != 1:
+            torch._foreach_mul_(gradients, self._gradient_factor)
         norm = self._weights.total_norm(_total_norm(gradients))
         on_host = None if self._on_device else HostCopy(norm)  # on its way while the gradients are clipped
         if self._max_norm is not None:

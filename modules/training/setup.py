@@ -129,7 +129,7 @@ def build_components(
     single = None
     if config.stochastic_rounding or config.fused_backward:
         single = SingleSteps(optimizer, weights.local, held, config.seed, weights.rows)
-    guarded_step = GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, single)
+    guarded_step = GuardedStep(optimizer, weights, precision.scaler, config.max_grad_norm, single, ranks.world_size)
     ema_decay = decay_for_batch(config.ema_decay, plan.global_batch_size, config.ema_reference_batch_size)
     return Components(
         config=config,

@@ -16,7 +16,7 @@ from modules.data.loading.progress import Progress
 from modules.distributed import Weights
 from modules.monitoring import StepRecord
 from modules.training.ema import Ema
-from modules.training.optimizers import GuardedStep, build_optimizer, set_learning_rate
+from modules.training.optimizers import GuardedStep, build_optimizer, loss_factor, set_learning_rate
 from modules.training.precision import Name, Precision
 from modules.training.safeguards import check_per_sample
 from modules.training.step_metrics import StepMetrics
@@ -70,6 +70,26 @@ def test_without_a_limit_nothing_is_clipped() -> None:
     (model.weight * 8).sum().backward()
     step.apply()
     assert before - model.weight.item() == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6, 7])
+def test_ranks_round_as_one_does_where_a_model_computes_in_fp32(ranks: int) -> None:
+    alone, one_of_many = nn.Linear(4, 3).double(), nn.Linear(4, 3).double()
+    one_of_many.load_state_dict(alone.state_dict())
+    samples = torch.rand(2 * ranks, 4, dtype=torch.float64)
+    for model, world_size in ((alone, 1), (one_of_many, ranks)):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scaler = Precision("fp64", CPU).scaler
+        step = GuardedStep(optimizer, Weights(model), scaler, None, world_size=world_size)
+        for own in samples.chunk(world_size):  # added up, as the reduction does
+            loss = model(own).float().exp().double().sum() / len(samples)
+            (loss * loss_factor(world_size)).backward()
+        for weight in model.parameters():
+            assert weight.grad is not None
+            weight.grad /= world_size  # the reduction averages
+        step.apply()
+    for one, many in zip(alone.parameters(), one_of_many.parameters(), strict=True):
+        assert torch.allclose(one, many, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("fused", [True, False])
