@@ -59,6 +59,7 @@ class AppState:
         self.generate_job: GenerateJob | None = None  # outlives its page, which a change of scale builds anew
         self.advanced = preferences.advanced
         self.jump_target = ""
+        self.pages: dict[str, str] = {}  # of each section, the page in sight; outlives the section, too
         self.join_token = secrets.token_hex(16)  # for the multi-machine runs that this window starts
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)
 

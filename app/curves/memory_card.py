@@ -159,7 +159,7 @@ def facts(config: TrainConfig, answer: MemoryAnswer) -> list[tuple[str, str, boo
             continue
         lines.append((title, _total(rows), True))
         if place == "device":
-            lines += [(row.what, _total([row]), False) for row in rows]
+            lines += [(_what(row), _total([row]), False) for row in rows]
     return lines
 
 
@@ -170,6 +170,12 @@ def _method(config: TrainConfig) -> str:
         return "LoRA, continued from a file"
     name = choice_title(config.lora_algorithm)
     return name if config.lora_algorithm == "oft" else f"{name} of rank {config.lora_rank}"
+
+
+def _what(row: Row) -> str:
+    """With the optimizer by its title: "optimizer state (AdamW)"."""
+    what, found, name = row.what.removesuffix(")").rpartition(" (")
+    return f"{what} ({choice_title(name)})" if found and row.what.endswith(")") else row.what
 
 
 def _total(rows: list[Row]) -> str:

@@ -16,6 +16,7 @@ from app.widgets.scrollbar import Scrollbar
 
 GAP = 1.5 * theme.UNIT
 NAME_HEIGHT = 3 * theme.UNIT
+NONE_FOUND = "No images to show."
 _KEPT_PHOTOS = 400
 _POLL_MS = 60
 
@@ -36,6 +37,7 @@ class ImageGrid(tk.Frame):
         super().__init__(parent)
         self._thumbnails, self._selected, self._activated = thumbnails, selected, activated
         self._images: Sequence[IndexedImage] = ()
+        self.empty = NONE_FOUND  # what stands in place of the images if there are none
         self._marked: set[Path] = set()
         self._photos: OrderedDict[Path, ImageTk.PhotoImage] = OrderedDict()
         self._broken: set[Path] = set()  # unreadable, drawn with a cross
@@ -131,9 +133,7 @@ class ImageGrid(tk.Frame):
 
     def _draw_empty(self) -> None:
         middle = self.canvas.winfo_width() // 2, max(theme.px(60), self.canvas.winfo_height() // 3)
-        self.canvas.create_text(
-            *middle, text="No images to show.", fill=theme.resolve(theme.MUTED), font=theme.tk_font("body")
-        )
+        self.canvas.create_text(*middle, text=self.empty, fill=theme.resolve(theme.MUTED), font=theme.tk_font("body"))
 
     def _draw_cell(self, number: int) -> None:
         image = self._images[number]

@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from app.images.grid import NONE_FOUND
 from app.images.image_index import ImageProblem
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
@@ -104,6 +105,7 @@ class BucketHistogram(tk.Frame):
         super().__init__(parent)
         theme.paint(self, bg=theme.CARD)
         self._buckets: Sequence[tuple[str, int]] = ()
+        self.empty = NONE_FOUND  # what stands in place of the bars if there are none
         text(self, "Number of images per training size", "small", colour=theme.MUTED).pack(
             anchor="w", pady=(0, theme.px(8))
         )
@@ -152,7 +154,7 @@ class BucketHistogram(tk.Frame):
             )
         if not self._buckets:
             canvas.create_text(
-                theme.px(8), theme.px(20), anchor="w", text="No images to show.", fill=theme.resolve(theme.MUTED),
+                theme.px(8), theme.px(20), anchor="w", text=self.empty, fill=theme.resolve(theme.MUTED),
                 font=theme.tk_font("body"),
             )  # fmt: skip
         canvas.configure(scrollregion=(0, 0, 1, len(self._buckets) * row))

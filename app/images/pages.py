@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.images.browser import ImageBrowser
 from app.images.captions import CaptionFiles
+from app.images.grid import NONE_FOUND
 from app.images.image_index import SURVEY_SETTINGS, ConceptFolder, ImageIndex, ImageProblem, count_problems, tag_counts
 from app.images.lists import BucketHistogram, ProblemList, TagList
 from app.images.reader import SurveyReader
@@ -108,7 +109,7 @@ class ImagePages(tk.Frame):
         self._reload_job = ""
         self._reader.start(self._settings, self._size_step)
         self._show_summary()
-        if self._page == "problems":
+        if self._page and (self._page == "problems" or not self.image_index.images):
             self._fill(self._page)
         if not self._poll_job:
             self._poll_job = self.after(_POLL_MS, self._poll_survey)
@@ -163,6 +164,7 @@ class ImagePages(tk.Frame):
     def _fill(self, name: str) -> None:
         match name:
             case "images":
+                self.browser.grid_view.empty = self._none_found()
                 self.browser.show(self.image_index)
             case "tags":
                 self.tags.show(tag_counts(self.image_index.images))
@@ -171,7 +173,12 @@ class ImagePages(tk.Frame):
                 was_read = bool(self.image_index.images) and not self._errors()
                 self.problems.show(self.image_index.problems, is_reading=is_reading, was_read=was_read)
             case "buckets":
+                self.histogram.empty = self._none_found()
                 self.histogram.show(self.image_index.buckets)
+
+    def _none_found(self) -> str:
+        is_reading = self._reader.is_reading or not self._reader.has_read or bool(self._reload_job)
+        return "Reading the folders…" if is_reading else NONE_FOUND
 
     def _errors(self) -> list[str]:
         """Why folders could not be read."""

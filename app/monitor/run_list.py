@@ -107,13 +107,33 @@ def read_view(folder: RunFolder) -> RunView:
 
 
 def setting_differences(paths: list[Path]) -> list[tuple[str, list[str]]]:
-    """Settings that differ between runs: path, and the value in each run (empty if it has none)."""
+    """Settings that differ between runs: path, and the value in each run (empty if it has none).
+
+    Runs of the queue have whole paths: a path of another run differs only if it leads somewhere else.
+    """
     configs = [dict(_flat(_config(path))) for path in paths]
     names = sorted({name for config in configs for name in config})
     rows = [
         (name, [config.get(name, "") for config in configs]) for name in names if name not in {"run_name", "version"}
     ]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
+    started_in = [_started_in(path, config.get("runs_dir", "")) for path, config in zip(paths, configs, strict=True)]
+    return [(name, values) for name, values in rows if len(_different(values, started_in)) > 1]
+
+
+def _started_in(path: Path, runs_dir: str) -> Path | None:
+    """The current folder in which a run was started, from a relative `runs_dir`; None if it does not tell."""
+    below, runs = Path(runs_dir).parts, path.absolute().parent
+    is_below = below and not Path(runs_dir).is_absolute() and runs.parts[-len(below) :] == below
+    return Path(*runs.parts[: -len(below)]) if is_below else None
+
+
+def _different(values: Sequence[str], started_in: Sequence[Path | None]) -> set[str]:
+    """The values that differ: without a relative path that another value names whole."""
+    whole = [
+        value if folder is None or not value else str(folder / value)
+        for value, folder in zip(values, started_in, strict=True)
+    ]
+    return {long if long in values else short for short, long in zip(values, whole, strict=True)}
 
 
 def _folders(runs_dir: Path) -> list[Path]:

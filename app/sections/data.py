@@ -113,6 +113,7 @@ class Section(FormSection):
             self.pages.bind("<<ShowImages>>", lambda event: self.turn_to("images"))
         super().show()
         self.pages.reload_if_changed()
+        self.turn_to(self.state.pages.get(self.name, self.page))
 
     def hide(self) -> None:
         if self.pages is not None:
@@ -170,7 +171,7 @@ class Section(FormSection):
         """Show one of TABS."""
         if page == self.page or self.pages is None:
             return
-        self.page = page
+        self.page = self.state.pages[self.name] = page
         self.tabs.set(TABS[page])
         self.pages.close()
         if page == "folders":

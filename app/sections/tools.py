@@ -43,7 +43,7 @@ class Section(tk.Frame):
         self._subtitle.pack(side="left", padx=theme.px(16), pady=(theme.px(6), 0))
         self._title_width = heading.winfo_reqwidth()
         tk.Misc.bind(head, "<Configure>", lambda event: self._fit_subtitle(subtitle, event.width), add="+")
-        self.open_page(next(iter(PAGES)))
+        self.open_page(state.pages.get(self.name, next(iter(PAGES))))
 
     def show(self) -> None:
         """Show the section."""
@@ -64,7 +64,7 @@ class Section(tk.Frame):
         if name not in self.pages:
             _, module, kind = PAGES[name]
             self.pages[name] = getattr(importlib.import_module(module), kind)(self, self.state)
-        self.page = name
+        self.page = self.state.pages[self.name] = name
         self.tabs.set(PAGES[name][0])
         self.pages[name].pack(fill="both", expand=True, padx=(theme.px(16), theme.px(4)))
         self._call("shown")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from app.form.setting_text import with_titles
 from app.runs.actions import RunActions
 from app.runs.status import NO_RUN, Status, Tone
 from app.shell.run_bar_help import HELP, help_text
+from app.shell.run_figures import RunFigures
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Style, add_tooltip, frame, handler, text
@@ -18,8 +19,6 @@ from app.widgets.ellipsis import fit, fit_lines
 from app.widgets.progress_bar import ProgressBar
 from app.windows.error_details import ErrorDetails
 from app.windows.result import SHOW_RESULT
-from modules.run.format_duration import format_duration
-from modules.run.view.event_records import Step
 
 REFRESH_MS: Final = 250
 IDLE_MS: Final = 1000  # while no run is active
@@ -31,13 +30,6 @@ BESIDE_LABEL: Final = 40  # of a button: its icon and the gaps
 _ABOVE: Final = 3  # of a title with one line below it
 _FOCUS_RING: Final = 1  # around the line below it, in pixels
 STOP_WIDTH: Final = 112  # for "Force stop", too
-
-METRICS: Final[Mapping[str, str]] = {
-    "step": "Step",
-    "loss": "Loss",
-    "left": "ETA",
-    "speed": "Samples/s",
-}
 
 TONES: Final[dict[Tone, theme.Colour]] = {
     "idle": theme.FAINT,
@@ -100,7 +92,8 @@ class RunBar(tk.Frame):
         if run is not None and status.kind == "stopping":
             run.resend_stop()
         self._show_state(status)
-        self._show_metrics(status)
+        self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
+        self.figures.show(None if run is None else run.view, status, with_total=self._level != 0)
         self._show_buttons(status)
         self._status = status
         if self._has_changed("details", self._has_details()):
@@ -149,15 +142,8 @@ class RunBar(tk.Frame):
         middle.pack(side="left", fill="both", expand=True, padx=theme.px(14))
         self._progress = ProgressBar(middle)
         self._progress.pack(fill="x", pady=(theme.px(4 + _ABOVE), theme.px(7)))
-        self._metrics_frame = frame(middle)
-        self._metrics_frame.pack(fill="x")
-        self._cells: dict[str, tk.Frame] = {}
-        self._metric_labels: dict[str, tk.Label] = {}
-        for name, title in METRICS.items():
-            cell = self._cells[name] = frame(self._metrics_frame)
-            text(cell, title, "small", colour=theme.MUTED).pack(side="left", padx=(0, theme.px(5)))
-            self._metric_labels[name] = text(cell, "-", "small")
-            self._metric_labels[name].pack(side="left")
+        self.figures = RunFigures(middle)
+        self.figures.pack(fill="x")
 
     def _build_buttons(self, body: tk.Frame) -> None:
         box = frame(body)
@@ -207,14 +193,7 @@ class RunBar(tk.Frame):
             self.enqueue.pack(side="left", padx=(theme.px(4), 0), after=self.train)
         self._slot.configure(width=self._slot_width())
         self._shown.clear()
-        columns = 4 if level == 4 else 2
-        for place, name in enumerate(METRICS):
-            self._cells[name].grid(row=place // columns, column=place % columns, sticky="w")
-            used = place < columns
-            weight = 3 if name == "step" and columns == 4 else 2
-            self._metrics_frame.grid_columnconfigure(
-                place, weight=weight if used else 0, uniform="metrics" if used else ""
-            )
+        self.figures.arrange(4 if level == 4 else 2)
         self.refresh()
 
     def _slot_width(self) -> int:
@@ -268,37 +247,6 @@ class RunBar(tk.Frame):
         if self._message and time.monotonic() < self._message_until:
             return self._message
         return self._detail_of(self._status) + advice
-
-    def _show_metrics(self, status: Status) -> None:
-        run = self._state.run
-        step: Step | None = None
-        position: int | None = None
-        total: int | None = None
-        if run is not None:
-            with run.view.lock:
-                step, position, run_info = run.view.step, run.view.position, run.view.run_info
-            total = run_info.total_steps if run_info is not None else None
-        self._progress.show(status.fraction, busy=status.is_alive, colour=_bar_colour(status))
-        self._set_metric("step", self._step_text(position, total if self._level else None))
-        self._set_metric("loss", None if step is None or step.loss is None else f"{step.loss:.4g}")
-        speed = None if step is None or not step.samples_per_s or not status.is_alive else f"{step.samples_per_s:.3g}"
-        self._set_metric("speed", speed)
-        left = None if step is None or step.eta_s is None or status.kind != "training" else format_duration(step.eta_s)
-        self._set_metric("left", left)
-
-    def _step_text(self, step: int | None, total: int | None) -> str | None:
-        """Without the total where both would reach into the next column."""
-        if step is None:
-            return None
-        both = f"{step:,}" if total is None else f"{step:,} of {total:,}"
-        last = self._cells["loss"]
-        font, room = theme.tk_font("small"), last.winfo_x() - self._metric_labels["step"].winfo_x() - theme.px(8)
-        is_wide = not last.winfo_x() or int(self.tk.call("font", "measure", font, both)) <= room
-        return both if is_wide else f"{step:,}"
-
-    def _set_metric(self, name: str, value: str | None) -> None:
-        if self._has_changed(name, value):
-            self._metric_labels[name].configure(text=value or "-")
 
     def _show_buttons(self, status: Status) -> None:
         reasons = self.actions.disabled_reasons(status)

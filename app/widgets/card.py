@@ -52,4 +52,4 @@ class Card(UnscaledPadding, tk.Frame):
         for label, anchor in zip(self._corners, _CORNERS, strict=True):
             image = rounded_images.corner(self, radius, anchor, fill=fill, line=line, bg=back)
             self._images.append(image)
-            label.configure(image=image, bg=fill)
+            label.configure(image=image, bg=back)  # which the screen shows until the image is drawn

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from app.form.setting_text import setting_title
 from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
@@ -82,6 +83,11 @@ class PreflightWindow(ProgramWindow):
             return
         if self.child is not None:
             return
+        if unknown := _unknown_processes(config):
+            self.show_status("The number of processes is unknown.", theme.BAD)
+            self._advice.configure(text=unknown)
+            return
+        self._advice.configure(text="")
         file = self._config_file(config)
         if file is None:
             self.show_status("The other machines need the config file: save the settings, then check again.", theme.BAD)
@@ -184,3 +190,16 @@ class PreflightWindow(ProgramWindow):
                 self.table.tag_configure(name, foreground=theme.resolve(colour))
 
         theme.follow(self.table, "rows", recolour)
+
+
+def _unknown_processes(config: TrainConfig) -> str:
+    """What to do where the machines are to count their own processes, as Train lets them when they join; or ""."""
+    if config.num_nodes == 1 or config.processes_per_node is not None or config.world_size is not None:
+        return ""
+    titles = {path: setting_title(path) for path in ("processes_per_node", "world_size")}
+    example = ", ".join(["2"] * min(config.num_nodes, 4)) + (" …" if config.num_nodes > 4 else "")
+    return (
+        "Train lets each machine count its GPUs when it joins; this check needs the numbers before. Enter one for "
+        f"each machine as “{titles['processes_per_node']}” under Multi-GPU, such as {example}, or their sum as "
+        f"“{titles['world_size']}”, and check again. They can be removed afterwards."
+    )

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from app.images.browser import ImageBrowser
+from app.images.grid import NONE_FOUND
 from app.images.image_index import tag_counts
 from app.images.pages import ImagePages
 from app.sections.data import Section
@@ -65,6 +66,10 @@ def test_images_are_shown_with_captions_and_marks(section: Section, shared_drive
     assert "14 images" in shared_driver.text(section)
     assert browser(section).grid_view.select(shown[1].file)
     assert browser(section).editor.text.get() == "a cat, number 1, grey fur"
+    assert pages(section)._none_found() == NONE_FOUND
+    pages(section).reload()
+    assert pages(section)._none_found() == "Reading the folders…"
+    shared_driver.wait(lambda: pages(section).is_complete, "the folder read again")
 
 
 def test_filter_matches_names_and_captions(section: Section, shared_driver: Driver) -> None:

@@ -67,9 +67,13 @@ def test_run_bar_shows_the_run_and_why_buttons_are_off(driven: Driven, runs: Pat
     follow(driven, runs / "cats")
     bar = driven.window.run_bar
     assert bar._title.cget("text") == "Stopped"
-    assert bar._metric_labels["step"].cget("text") == "400 of 1,000"
+    assert bar.figures.labels["step"].cget("text") == "400 of 1,000"
     last = step_of(runs / "cats", 400)
-    assert bar._metric_labels["loss"].cget("text") == f"{last['loss']:.4g}"
+    assert bar.figures.labels["loss"].cget("text") == f"{last['loss']:.4g}"
+    assert bar.figures._titles["left"].cget("text") == "Time", "how long it has trained"
+    assert bar.figures.labels["left"].cget("text") != "-"
+    rates = [step_of(runs / "cats", number)["samples_per_s"] for number in range(1, 401)]
+    assert float(bar.figures.labels["speed"].cget("text")) == pytest.approx(sum(rates) / len(rates), rel=0.01)
     assert {name: getattr(bar, name).cget("state") for name in ("train", "stop", "back_up", "sample", "save")} == {
         "train": "normal", "stop": "disabled", "back_up": "disabled", "sample": "disabled", "save": "disabled",
     }  # fmt: skip
@@ -88,8 +92,8 @@ def test_resumed_run_is_at_the_step_of_its_backup(driven: Driven, tmp_path: Path
         file.write(line({"t": time.time(), "type": "phase", "phase": "loading"}))
     follow(driven, folder.path)
     bar = driven.window.run_bar
-    assert bar._metric_labels["step"].cget("text") == "200 of 1,000"
-    assert bar._metric_labels["loss"].cget("text") == "-"
+    assert bar.figures.labels["step"].cget("text") == "200 of 1,000"
+    assert bar.figures.labels["loss"].cget("text") == "-"
     assert driven.window.state_.run.status().fraction == pytest.approx(0.2)
 
 
@@ -154,7 +158,7 @@ def test_new_values_appear_automatically(driven: Driven, tmp_path: Path) -> None
     with folder.events_file.open("a") as file:
         file.write(line(step_event(31, time.time(), random.Random(1))))
     driven.until(lambda: page.plots["loss"].lines and len(page.plots["loss"].lines[0].points) == 31, "step 31")
-    figure = driven.window.run_bar._metric_labels["step"]
+    figure = driven.window.run_bar.figures.labels["step"]
     driven.until(lambda: figure.cget("text").startswith("31"), "step 31 in the run bar")
 
 

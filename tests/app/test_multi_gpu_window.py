@@ -250,9 +250,16 @@ def test_preflight_says_what_to_start_on_the_other_machine(
     driver = shared_driver
     machines = {"num_nodes": 2, "processes_per_node": [1, 1], "master_addr": preferred_addresses()[0]}
     driver.draft.open_config(tiny_config(images, shared_home, enable_multi_gpu=True, **machines))
+    driver.set("processes_per_node", None)
     driver.save(shared_home / "two.yaml")
     opened = preflight_window(driver)
     window = opened.show()
+    assert opened.child is None
+    driver.settle()
+    assert "Enter one for each machine as “Processes per machine”" in driver.text(window), "in the window's words"
+    driver.set("processes_per_node", [1, 1])
+    driver.save(shared_home / "two.yaml")
+    opened.start()
     driver.wait(lambda: opened.lines, "the command for the other machine")
     assert "No other machine has joined yet." in driver.text(window)
     driver.wait(lambda: "Waiting for rank 1" in driver.text(window), "who is missing")
@@ -391,7 +398,8 @@ def test_a_machine_is_added_tested_and_started_by_train(
         assert "“Port” is '70000'; use a number from 1 to 65535" in driver.text(dialog)
         driver.press("ctrl+a")
         driver.type(f"{server.port}\t\t\t\t")
-        driver.press("space")
+        driver.press("Return")
+        assert driver.dialogs(), "Return changes the switch that has the focus, and nothing is saved yet"
         driver.click_button("Save and test")
         assert driver.dialogs() == []
         driver.wait(lambda: "Connecting" not in card.results["beta"][0], "the result of the test")

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from app.monitor.run_list import setting_differences
 from app.monitor.runs import RunsPage
 from app.widgets.button import Button
 from app.windows.run_folders import RunFoldersWindow
-from modules.config import load_config
+from modules.config import TrainConfig, load_config, save_config
 from modules.run import RunFolder
 from modules.run.folder.run_notes import read_notes
+from modules.run.queue.own_copy import own_copy
 from tests.app.fake_runs import make_fake_run
 from tests.app.run_driver import Driven
 from tests.runs import ROOT
@@ -79,6 +81,20 @@ def select(driven: Driven, page: RunsPage, *names: str) -> None:
 
 def shown(page: RunsPage) -> list[str]:
     return list(page.table.get_children())
+
+
+def test_a_run_of_the_queue_differs_only_in_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = TrainConfig.model_validate({"concepts": [{"path": "images"}]})
+    whole = own_copy(config.model_copy(update={"learning_rate": 0.5}), tmp_path / "runs", None)
+    runs = [Path("runs/direct"), tmp_path / "runs" / "queued"]
+    for run, each in zip(runs, (config, whole), strict=True):
+        run.mkdir(parents=True)
+        save_config(each, RunFolder(run).config_file)
+    assert setting_differences(runs) == [("learning_rate", ["0.0001", "0.5"])]
+    other = config.model_copy(update={"cache_dir": "/elsewhere"})
+    save_config(other, RunFolder(runs[0]).config_file)
+    assert [name for name, _ in setting_differences(runs)] == ["cache_dir", "learning_rate"]
 
 
 def test_search_narrows_the_table(driven: Driven, page: RunsPage) -> None:

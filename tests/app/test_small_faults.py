@@ -217,7 +217,10 @@ def test_sections_are_prepared_in_quiet_moments(driver: Driver, monkeypatch: pyt
     prepared = driver.window.sections["output"]
     assert prepared.find("backups_kept") is not None, "with its fields"
     assert not prepared.winfo_ismapped()
+    driver.window.show_section("tools")
+    driver.window.sections["tools"].open_page("duplicates")
     driver.window.set_scale(125)
+    assert driver.window.sections["tools"].page == "duplicates", "the page that was chosen"
     assert not slices.is_done
     driver.wait(lambda: slices.is_done, "all sections at the other scale")
     driver.window.set_scale(100)

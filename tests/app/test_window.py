@@ -615,16 +615,16 @@ def test_nothing_in_the_run_bar_is_cut_off(driver: Driver, scale: int, monkeypat
     driver.settle()
     bar = driver.window.run_bar
     monkeypatch.setattr(bar, "refresh", lambda: None)  # there is no run: it would take the figures away
-    bar._set_metric("step", "187 of 1,875" if scale < 200 else "187")
-    bar._set_metric("loss", "0.05558")
-    bar._set_metric("left", "18 min")
-    bar._set_metric("speed", "0.781")
+    bar.figures._set("step", "187 of 1,875" if scale < 200 else "187")
+    bar.figures._set("loss", "0.05558")
+    bar.figures._set("left", "18 min")
+    bar.figures._set("speed", "0.781")
     driver.settle()
-    for name, cell in bar._cells.items():
+    for name, cell in bar.figures.cells.items():
         place = cell.grid_info()
-        _, _, width, _ = bar._metrics_frame.grid_bbox(place["column"], place["row"])
+        _, _, width, _ = bar.figures.grid_bbox(place["column"], place["row"])
         assert cell.winfo_reqwidth() <= width, name
-    shown = [bar.train, bar.stop, bar.back_up, bar.sample, bar.save, *bar._cells.values()]
+    shown = [bar.train, bar.stop, bar.back_up, bar.sample, bar.save, *bar.figures.cells.values()]
     shown += [bar.enqueue] if bar.enqueue.winfo_manager() else []
     right = bar.winfo_rootx() + bar.winfo_width()
     for one, after in pairwise(sorted(shown, key=lambda one: (one.winfo_rooty(), one.winfo_rootx()))):

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 
 from app.widgets import rounded_images, theme
-from app.widgets.inputs.focus import make_focusable
+from app.widgets.inputs.focus import handler, make_focusable
 
 
 class Switch(tk.Canvas):
@@ -32,7 +32,7 @@ class Switch(tk.Canvas):
         self._image = self.create_image(0, 0, anchor="nw")
         self.bind("<Button-1>", lambda event: self.toggle())
         for key in ("<space>", "<Return>"):
-            self.bind(key, lambda event: self.toggle())
+            self.bind(key, handler(self.toggle))  # a dialog does not act on it, too
         make_focusable(self, self._ring)
         theme.follow(self, "switch", self.draw)
 
