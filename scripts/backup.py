@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -23,11 +22,10 @@ from modules.files import is_link, printable
 from modules.run import RunFolder
 from modules.run.console import echo, warn
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED
+from modules.run.folder.backup_list import BackupInfo, Rotation, list_backups, misplaced
+from modules.run.folder.backup_manifest import find_damage
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_lock import check_not_training, supervisor_lock
-
-if TYPE_CHECKING:
-    from modules.checkpoint.backup_list import BackupInfo
 
 EXAMPLES = """examples:
   the backups of a run, the newest first:
@@ -132,9 +130,6 @@ def show(options: argparse.Namespace, run: RunFolder) -> int:
 
 def verify(options: argparse.Namespace, run: RunFolder) -> int:
     """`verify`."""
-    from modules.checkpoint import find_damage
-    from modules.checkpoint.backup_list import misplaced
-
     asked = {backup_of_step(run, step) for step in options.steps}
     chosen = [each for each in backups_of(run) if not asked or each.folder in asked]
     if not chosen:
@@ -168,7 +163,6 @@ def restore(options: argparse.Namespace, run: RunFolder) -> int:
 def prune(options: argparse.Namespace, run: RunFolder) -> int:
     """`prune`."""
     from modules.checkpoint import Backups
-    from modules.checkpoint.backup_list import Rotation
     from modules.checkpoint.manage_backups import remove_backups
 
     keep = kept_by_config(run) if options.keep is None else options.keep
@@ -200,8 +194,6 @@ def prune(options: argparse.Namespace, run: RunFolder) -> int:
 
 def backups_of(run: RunFolder) -> list[BackupInfo]:
     """The newest first."""
-    from modules.checkpoint.backup_list import list_backups
-
     return list_backups(run.backup_dir)
 
 

@@ -1,28 +1,24 @@
 """Atomic backups, exact resume and saved models."""
 
-from modules.checkpoint.backup_files import (
-    BACKUP_NAME,
-    MANIFEST,
-    FileEntry,
-    Position,
-    StoredState,
-    TrainingState,
-    file_names,
-    find_damage,
-    is_verified,
-    manifest_sha256,
-    not_resumable,
-    open_backup,
-    read_backup,
-    read_manifest,
-    trust_checksums,
-)
-from modules.checkpoint.backup_list import Rotation, misplaced
+from modules.checkpoint.backup_files import StoredState, TrainingState, not_resumable, open_backup, read_backup
 from modules.checkpoint.backups import Backups, part_files, to_cpu, write_part, write_texts
 from modules.checkpoint.best_weights import BEST_FILES, BestValidation, BestWeights, best_sha256, read_best
 from modules.checkpoint.optimizer_state import OptimizerState, pack_optimizer, unpack_optimizer
 from modules.checkpoint.saved_model import read_model_config, save_model
 from modules.checkpoint.stored_tensors import Part, Rows, StoredTensor
+from modules.run.folder.backup_list import Rotation, misplaced
+from modules.run.folder.backup_manifest import (
+    BACKUP_NAME,
+    MANIFEST,
+    FileEntry,
+    Position,
+    file_names,
+    find_damage,
+    is_verified,
+    manifest_sha256,
+    read_manifest,
+    trust_checksums,
+)
 
 __all__ = [
     "BACKUP_NAME",

@@ -12,19 +12,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from modules.checkpoint.backup_files import (
-    MANIFEST,
-    FileEntry,
-    TrainingState,
-    find_damage,
-    read_progress,
-)
-from modules.checkpoint.backup_list import Rotation, backup_number, complete_backups, list_backups, misplaced
+from modules.checkpoint.backup_files import TrainingState
 from modules.checkpoint.hashed_files import write_bytes, write_tensors
-from modules.checkpoint.stored_tensors import Part, part_file
+from modules.checkpoint.stored_tensors import Part
 from modules.checkpoint.tensor_sink import TensorSink, add_tensors
 from modules.config import ResumeError
 from modules.files import PARTIAL, REPLACED, is_link, put_back_replaced, remove_tree
+from modules.run.folder.backup_list import Rotation, backup_number, complete_backups, list_backups, misplaced
+from modules.run.folder.backup_manifest import MANIFEST, FileEntry, find_damage, part_file, read_progress
 
 
 class Backups:

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 from pydantic import Field
 from torch import Tensor
 
-from modules.checkpoint.backup_files import Count, Position, Text, file_sha256, json_of, read_tensors, valid_record
+from modules.checkpoint.backup_files import read_tensors
 from modules.checkpoint.backups import sync_to_disk
 from modules.checkpoint.hashed_files import write_bytes, write_tensors
 from modules.config import ResumeError
@@ -31,6 +31,7 @@ from modules.files import (
     read_bytes,
     remove_tree,
 )
+from modules.run.folder.backup_manifest import Count, Position, Text, file_sha256, json_of, valid_record
 
 WEIGHTS: Final = "weights.safetensors"
 INFO: Final = "best.json"  # written last

@@ -13,10 +13,10 @@ from typing import Self
 import numpy as np
 from torch import Tensor
 
-from modules.checkpoint.backup_files import FileEntry, file_sha256
 from modules.checkpoint.tensor_sink import add_tensors
 from modules.checkpoint.verified_write import BLOCK_BYTES, CAN_READ_WHILE_WRITING, CHUNK_BYTES, VerifiedWriter
 from modules.files import open_for_writing
+from modules.run.folder.backup_manifest import FileEntry, file_sha256
 
 
 class HashedFile:

@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from modules.checkpoint.backup_files import MANIFEST, find_damage, read_manifest, read_progress
-from modules.checkpoint.backup_list import list_backups
 from modules.checkpoint.backups import Backups, sync_to_disk
 from modules.config import ResumeError
 from modules.files import PARTIAL, is_link, open_regular, remove_partial, remove_tree
+from modules.run.folder.backup_list import list_backups
+from modules.run.folder.backup_manifest import MANIFEST, find_damage, read_manifest, read_progress
 
 
 def go_back_to(folder: Path, source: Path) -> Path:

@@ -18,7 +18,6 @@ from torch import Tensor
 from modules.config import ResumeError
 from modules.files import FileFault, decode_json, printable, validate_record
 
-KINDS: Final = ("weights", "optimizer", "ema")
 _ROWS: Final = "rows"  # in the metadata of a part
 _LARGE_BYTES: Final = 1 << 20
 _Pair = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 53)]], Field(min_length=2, max_length=2)]
@@ -51,11 +50,6 @@ class Part:
             "step": str(step),
             _ROWS: rows,
         }
-
-
-def part_file(kind: str, index: int, count: int) -> str:
-    """The name of the file with what the rank `index` of `count` holds of a kind."""
-    return f"{kind}-{index + 1:05d}-of-{count:05d}.safetensors"
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from modules.checkpoint.backup_files import FileEntry
 from modules.checkpoint.formats.safetensors_file import lazy_tensor, ordered_names, safetensors_header, tensor_bytes
+from modules.run.folder.backup_manifest import FileEntry
 
 
 class TensorSink(Protocol):

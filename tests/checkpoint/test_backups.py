@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.checkpoint import Backups, backup_files, find_damage, hashed_files, read_backup, verified_write
-from modules.checkpoint.backup_list import list_backups
+from modules.checkpoint import Backups, find_damage, hashed_files, read_backup, verified_write
 from modules.config import ResumeError
+from modules.run.folder import backup_manifest
+from modules.run.folder.backup_list import list_backups
 from tests.checkpoint.states import state_at
 
 KILLER = Path(__file__).with_name("backup_killer.py")
@@ -235,8 +236,8 @@ def test_a_replacement_that_cannot_be_renamed_leaves_the_former_one_in_its_place
 
 def test_a_backup_is_hashed_once_unless_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backups, hashed = Backups(tmp_path, keep=1), list[str]()
-    folder, sha256 = backups.write(state_at(1), "{}"), backup_files.file_sha256
-    monkeypatch.setattr(backup_files, "file_sha256", lambda path: hashed.append(path.name) or sha256(path))
+    folder, sha256 = backups.write(state_at(1), "{}"), backup_manifest.file_sha256
+    monkeypatch.setattr(backup_manifest, "file_sha256", lambda path: hashed.append(path.name) or sha256(path))
     assert backups.newest_valid()[0] == folder
     read_backup(folder)
     assert len(hashed) == len(set(hashed)) == 6

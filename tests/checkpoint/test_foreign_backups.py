@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from modules.checkpoint import Backups, find_damage, read_backup, read_manifest
-from modules.checkpoint.backup_list import list_backups
 from modules.checkpoint.manage_backups import go_back_to
 from modules.config import ResumeError, TrainConfig, dump
 from modules.config.errors import TrainingError
 from modules.distributed.file_transfer import _listed
+from modules.run.folder.backup_list import list_backups
 from modules.training.checkpoint_state import capture_state, restore_state
 from modules.training.resume import check_unchanged
 from tests.checkpoint.states import state_at

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
         "modules.run.supervise.supervisor",
         "modules.run.queue.runner",
         "modules.diffusion.hub.download",
+        "scripts.backup",
         "app",
     ],
 )

@@ -89,7 +89,7 @@ def test_what_the_run_removes_meanwhile_is_not_damaged(
         shutil.rmtree(run.backup_dir / "step-000500", ignore_errors=True)
         return find_damage(folder)
 
-    monkeypatch.setattr("modules.checkpoint.find_damage", rotates)
+    monkeypatch.setattr("scripts.backup.find_damage", rotates)
     assert backup.main(["verify", str(run.path)]) == 0
     assert "step-000500 has been removed meanwhile by the run" in capsys.readouterr().out
 
@@ -99,7 +99,7 @@ def test_what_the_run_removes_meanwhile_is_not_damaged(
         shutil.rmtree(run.backup_dir / "step-001000", ignore_errors=True)
         return next(numbers)
 
-    monkeypatch.setattr("modules.checkpoint.backup_list.backup_number", rotates_while_listed)
+    monkeypatch.setattr("modules.run.folder.backup_list.backup_number", rotates_while_listed)
     assert backup.main(["list", str(run.path)]) == 0
     assert "1000" not in capsys.readouterr().out
 

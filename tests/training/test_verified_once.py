@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.checkpoint import backup_files, best_weights
-from modules.checkpoint.backup_list import complete_backups
+from modules.checkpoint import best_weights
 from modules.config import TrainConfig
 from modules.distributed import RankEnv, spawn
 from modules.run import RunFolder
+from modules.run.folder import backup_manifest
+from modules.run.folder.backup_list import complete_backups
 from modules.training.worker import run_worker
 from tests.pair_jobs import TIMEOUTS
 from tests.ports import free_port
@@ -50,13 +51,13 @@ def _config(images: Path, top: Path, mode: str, name: str, max_steps: int) -> Tr
 def _work(rank: RankEnv, top: Path, images: Path, ports: list[int]) -> None:
     torch.set_num_threads(1)
     hashed: dict[str, int] = {}
-    file_sha256 = backup_files.file_sha256
+    file_sha256 = backup_manifest.file_sha256
 
     def counted(path: Path) -> str:
         hashed[f"{path.parent.name}/{path.name}"] = hashed.get(f"{path.parent.name}/{path.name}", 0) + 1
         return file_sha256(path)
 
-    backup_files.file_sha256 = best_weights.file_sha256 = counted  # type: ignore[attr-defined]
+    backup_manifest.file_sha256 = best_weights.file_sha256 = counted  # type: ignore[attr-defined]
     left = iter(ports)
     for mode in MODES:
         config = _config(images, top, mode, mode, 4)
@@ -111,7 +112,7 @@ def test_one_rank_hashes_each_file_once(place: Path, mode: str, case: str) -> No
     expected = {"latest": {"step-000004"}, "damaged": {"step-000004", "step-000002"}, "path": {"step-000002"}}
     assert read == expected[case]
     used = run.folder.backup_dir / ("step-000004" if case == "latest" else "step-000002")
-    files = {f"{used.name}/{name}" for name in backup_files.read_manifest(used).files}
+    files = {f"{used.name}/{name}" for name in backup_manifest.read_manifest(used).files}
     assert files <= ranks[0]["hashed"].keys(), "every part"
     assert ("is damaged" in run.warnings) == (case == "damaged")
     assert same_state(run.state, Run(RunFolder(place / "runs" / f"{mode}-latest")).state)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.checkpoint.backup_files import (
+from modules.config import ResumeError
+from modules.files import FileFault, file_size, is_link
+from modules.run.folder.backup_manifest import (
     BACKUP_NAME,
     MANIFEST,
     Position,
@@ -16,8 +18,6 @@ from modules.checkpoint.backup_files import (
     read_manifest,
     read_progress,
 )
-from modules.config import ResumeError
-from modules.files import FileFault, file_size, is_link
 
 _DAY_S = 24 * 3600.0
 
