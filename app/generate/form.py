@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from app.base_model import BaseModelInfo, inspect_base_model
+from app.form.choice_titles import choice_title
 from app.form.path_fields import CHECK_AFTER_MS
 from app.form.setting_text import format_value, help_text
+from app.generate.field import INSIDE, Field
 from app.generate.history import Prompt
 from app.generate.settings import OPTIONS, check, families, parse_strengths
 from app.state import AppState
@@ -22,9 +24,10 @@ from app.widgets.scroll import Scroll
 from app.windows.chooser import choose_path
 from app.windows.folder_listing import Purpose
 from modules.config import Option
+from modules.config.family_about import family_about
+from modules.config.family_files import family_names
 
 WIDTH: Final = 372  # unscaled pixels
-_INSIDE: Final = 300  # of texts in a card
 _PLACEHOLDERS: Final = {
     "model": "Folder, file or owner/name",
     "lora": "none",
@@ -32,31 +35,6 @@ _PLACEHOLDERS: Final = {
     "height": "automatic",
 }
 _SHOWN_PROMPT: Final = 70  # characters of a prompt in the menu
-
-
-class Field:
-    """A title above its control, and below it what is wrong."""
-
-    def __init__(self, parent: tk.Misc, option: Option) -> None:
-        self.outer = frame(parent)
-        self.head = frame(self.outer)
-        self.head.pack(fill="x")
-        title = text(self.head, option.title, "small", colour=theme.MUTED)
-        title.pack(side="left")
-        add_tooltip(title, partial(help_text, option))
-        self.area = frame(self.outer)
-        self.area.pack(fill="x", pady=(theme.px(3), 0))
-        self.message = text(self.outer, "", "small", colour=theme.BAD, wrap=_INSIDE)
-        self.control: Entry | TextBox | Menu | Switch
-
-    def say(self, sentence: str, colour: theme.Colour = theme.BAD) -> None:
-        """Show a sentence below the control; none if it is empty."""
-        theme.paint(self.message, fg=colour)
-        self.message.configure(text=sentence)
-        if sentence and not self.message.winfo_manager():
-            self.message.pack(anchor="w", pady=(theme.px(3), 0))
-        elif not sentence:
-            self.message.pack_forget()
 
 
 class GenerateForm(tk.Frame):
@@ -166,7 +144,7 @@ class GenerateForm(tk.Frame):
         self._path(row, "lora", 0)
         self._entry(self._field(row, "lora_scale", 1), "lora_scale")
         several = "Several strengths, such as 0, 0.5, 1, give a row of images each."
-        text(body, several, "small", colour=theme.MUTED, wrap=_INSIDE).pack(anchor="w", pady=(0, theme.px(10)))
+        text(body, several, "small", colour=theme.MUTED, wrap=INSIDE).pack(anchor="w", pady=(0, theme.px(10)))
 
     def _build_prompt(self, body: tk.Frame) -> None:
         button = Button(
@@ -230,7 +208,8 @@ class GenerateForm(tk.Frame):
 
     def _menu(self, parent: tk.Misc, name: str, choices: list[str]) -> None:
         field = self._field(parent, name)
-        menu = Menu(field.area, choices, lambda _: self._edited(), width=120)
+        titles = {value: _choice(value) for value in choices}
+        menu = Menu(field.area, choices, lambda _: self._edited(), width=120, titles=titles, names_values=True)
         menu.pack(side="left", fill="x", expand=True)
         menu.show(choices[0])
         field.control = menu
@@ -289,6 +268,11 @@ class GenerateForm(tk.Frame):
     def _show_info(self, name: str, info: BaseModelInfo) -> None:
         if self.winfo_exists() and name == str(self.values()["model"]).strip():
             self.fields["model"].say(info.error or info.description, theme.WARN if info.error else theme.MUTED)
+
+
+def _choice(value: str) -> str:
+    """A family by its title, anything else by the words for it."""
+    return family_about(value).title if value in family_names() else choice_title(value)
 
 
 def _typed(option: Option, typed: str) -> object:

@@ -9,15 +9,14 @@ from typing import Final
 from app.form.setting_text import with_titles
 from app.monitor.page import Page
 from app.monitor.queue_devices import DevicesField
-from app.monitor.queue_texts import loss_text, row_of, settings_text, state_text
+from app.monitor.queue_reader import QueueContent, QueueReader
+from app.monitor.queue_table import queue_table, show_entries
+from app.monitor.queue_texts import state_text
 from app.monitor.row_drag import RowDrag
-from app.monitor.run_list import RunList
 from app.shell.ask import Choice, ask
 from app.widgets import theme
 from app.widgets.buttons import Button, add_tooltip, card, frame, handler, text
 from app.widgets.ellipsis import fit
-from app.widgets.table import table
-from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Entry, Queue
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.start_runner import start_runner
@@ -41,8 +40,7 @@ class QueuePage(Page):
         self._starting_until = 0.0
         self._said = ""
         self._problem = ""  # why the last change was refused, until the next one or another selection
-        self._differences = Differences()
-        self._runs = RunList()
+        self._reader = QueueReader()
         self.settings: dict[int, str] = {}  # of each entry, as far as they differ
         self.losses: dict[int, str] = {}  # of those that are finished
         self._followed: tuple[int, float | None] | None = None  # the start of an entry
@@ -51,16 +49,7 @@ class QueuePage(Page):
         upper.pack(fill="both", expand=True, padx=6, pady=(0, 6))
         holder = frame(upper)
         holder.pack(fill="both", expand=True, padx=theme.px(4), pady=theme.px(4))
-        columns = {
-            "place": ("Next", 50),
-            "name": ("Run", 180),
-            "state": ("State", 80),
-            "devices": ("GPUs", 90),
-            "time": ("Time", 160),
-            "settings": ("Settings", 300),
-            "result": ("Result", 170),
-        }
-        self.table = table(holder, columns, ("place",))
+        self.table = queue_table(holder)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._selected())
         self.table.bind("<Double-Button-1>", lambda event: self.open_run())
         self.table.bind("<Return>", lambda event: self.open_run())
@@ -68,7 +57,6 @@ class QueuePage(Page):
         self.table.bind("<Alt-Up>", handler(lambda: self.move(-1)))
         self.table.bind("<Alt-Down>", handler(lambda: self.move(1)))
         self.drag = RowDrag(self.table, self._waiting_items, lambda item, place: self._move_to(int(item), place))
-        theme.follow(self.table, "tones", self._colour_rows)
         self._build_bar()
         self._show_buttons()
 
@@ -97,17 +85,7 @@ class QueuePage(Page):
             return
         self._is_reading = True
         queue = self.run_queue
-
-        def read() -> tuple[Queue, bool, dict[int, str], dict[int, str]]:
-            found = queue.read()
-            differences = self._differences.of(queue, found.in_order())
-            texts = {number: settings_text(each) for number, each in differences.items()}
-            folders = {queue.run_folder(each).path: each.number for each in found.entries if each.state == "finished"}
-            summaries = self._runs.read(list(folders))
-            losses = {folders[each.path]: loss_text(each.loss, each.validation_loss) for each in summaries}
-            return found, queue.has_runner(), texts, losses
-
-        self.state.background.run(read, self._show, self._unreadable)
+        self.state.background.run(lambda: self._reader.read(queue), self._show, self._unreadable)
 
     def toggle(self) -> None:
         """Start the queue, or pause it: what runs goes on to its end."""
@@ -264,30 +242,15 @@ class QueuePage(Page):
         if self.winfo_exists():
             self._say(reason)
 
-    def _show(self, found: tuple[Queue, bool, dict[int, str], dict[int, str]]) -> None:
+    def _show(self, found: QueueContent) -> None:
         self._is_reading, self._read_at = False, time.monotonic()
         if not self.winfo_exists() or self.drag.item:
             return
-        self.queue, self.has_runner, self.settings, self.losses = found
+        self.queue, self.has_runner = found.queue, found.has_runner
+        self.settings, self.losses = found.settings, found.losses
         if self.has_runner:
             self._starting_until = 0.0
-        entries = self.queue.in_order()
-        kept = {str(entry.number) for entry in entries}
-        if gone := [item for item in self.table.get_children() if item not in kept]:
-            self.table.delete(*gone)
-        places = {entry.number: place for place, entry in enumerate(self.queue.waiting, 1)}
-        for index, entry in enumerate(entries):
-            item = str(entry.number)
-            number = entry.number
-            values = row_of(entry, places.get(number), self.settings.get(number, ""), self.losses.get(number, ""))
-            if not self.table.exists(item):
-                self.table.insert("", index, iid=item, values=values, tags=(entry.state,))
-            elif tuple(self.table.item(item, "values")) != values:
-                self.table.item(item, values=values, tags=(entry.state,))
-        order = tuple(str(entry.number) for entry in entries)
-        if self.table.get_children() != order:
-            for index, item in enumerate(order):
-                self.table.move(item, "", index)
+        show_entries(self.table, self.queue, self.settings, self.losses)
         self._show_state()
         self._show_buttons()
         self._follow_running()
@@ -302,10 +265,6 @@ class QueuePage(Page):
         if folder.config_file.exists():
             self._followed = (running.number, running.started)
             self.state.actions.follow(folder.path.resolve())
-
-    def _colour_rows(self) -> None:
-        for state, colour in (("failed", theme.BAD), ("running", theme.ACCENT_TEXT), ("removed", theme.MUTED)):
-            self.table.tag_configure(state, foreground=theme.resolve(colour))
 
     def _is_working(self) -> bool:
         return (self.has_runner and self.queue.wanted == "run") or time.monotonic() < self._starting_until

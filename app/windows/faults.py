@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from app.form.setting_text import with_titles
+from app.form.setting_text import setting_title, with_titles
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
 from app.windows.dialog import Dialog
-from modules.config import Fault
+from modules.config import Fault, Option
 
 MAX_ROWS = 8
 
@@ -46,7 +46,7 @@ def show_faults(
     for fault in faults[:MAX_ROWS]:
         row = frame(dialog.body)
         row.pack(fill="x", pady=theme.px(4))
-        text(row, with_titles(fault.sentence, more), wrap=420).pack(side="left", fill="x", expand=True)
+        text(row, _culprit_first(fault, more), wrap=420).pack(side="left", fill="x", expand=True)
         Button(row, "Show", partial(go, fault.path), bg=theme.CARD).pack(side="right", padx=(12, 0))
     if count > MAX_ROWS:
         text(dialog.body, f"… {count - MAX_ROWS}", colour=theme.MUTED).pack(anchor="w")
@@ -56,3 +56,12 @@ def show_faults(
         dialog.button("Start all the same", start)
     dialog.button("Close", dialog.close)
     return dialog.show()
+
+
+def _culprit_first(fault: Fault, more: Iterable[Option]) -> str:
+    """The sentence with titles; that of the setting at fault is put before one that begins with something else."""
+    more = tuple(more)
+    sentence = with_titles(fault.sentence, more)
+    title = next((option.title for option in more if option.path == fault.path), setting_title(fault.path))
+    has_title = title != fault.path and not sentence.removeprefix("“").startswith(title.partition(",")[0])
+    return f"“{title}”: {sentence}" if has_title else sentence

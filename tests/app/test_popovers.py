@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tkinter as tk
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +15,10 @@ from app.widgets.button import Button
 from app.widgets.popover import PopupMenu
 from app.widgets.popover_rows import Rows
 from app.widgets.tooltip import Tooltip
-from modules.config import TrainConfig, find_option
+from modules.config import TrainConfig, find_option, load_preset
 from modules.config.family_about import family_about
 from modules.config.family_files import family_names
+from modules.config.io.presets import save_preset
 from tests.app.driver import Driver
 
 
@@ -169,6 +172,21 @@ def test_families_are_found_by_the_names_that_people_know(driver: Driver) -> Non
     assert "Apache 2.0" in driver.text(card.frame)
     driver.wait(lambda: field.control.get() == "Qwen-Image", "the name that people know in the field")
     choose_tiles_by_keys_and_search(driver)
+
+
+def test_settings_are_kept_as_a_preset_by_the_menu(driver: Driver, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.draft.save_preset", partial(save_preset, folder=home))
+    driver.set("max_steps", 77)
+    driver.click_button("Presets")
+    driver.press("End")
+    assert selected(driver) == "Save as preset…"
+    driver.press("Return")
+    assert driver.dialogs(), "the question for its name"
+    driver.press("ctrl+a")
+    driver.type("xyz")
+    driver.press("Return")
+    assert driver.dialogs() == []
+    assert load_preset("mine/xyz", home).max_steps == 77
 
 
 def test_method_that_comes_with_a_family() -> None:

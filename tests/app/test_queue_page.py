@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
+from app.monitor.queue_reader import QueueReader
 from app.monitor.queue_texts import loss_text, row_of
 from app.monitor.run_queue import QueuePage
 from app.shell.closing import confirm_close
 from modules.config import load_config, save_config
-from modules.run.queue.differences import Differences
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from tests.app.driver import Driver
@@ -123,7 +123,7 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     queue.edit(lambda found: found.with_entry(found.entry(1).changed(state="finished")))
     config = load_config(queue.config_file(4))
     save_config(config.model_copy(update={"learning_rate": 0.5}), queue.config_file(4))
-    page._differences = Differences()
+    page._reader = QueueReader()
     driver.wait(lambda: page.table.item("4", "values")[5] == "Learning rate: 0.5", "the settings that differ")
 
 

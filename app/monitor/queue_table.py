@@ -1,0 +1,53 @@
+"""The table of the Queue page."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Mapping
+from typing import Final
+
+from app.monitor.queue_texts import row_of
+from app.widgets import theme
+from app.widgets.table import Table, table
+from modules.run.queue.entries import Queue
+
+_COLUMNS: Final = {
+    "place": ("Next", 50),
+    "name": ("Run", 180),
+    "state": ("State", 80),
+    "devices": ("GPUs", 90),
+    "time": ("Time", 160),
+    "settings": ("Settings", 300),
+    "result": ("Result", 170),
+}
+
+
+def queue_table(parent: tk.Misc) -> Table:
+    """An empty table; each row is named by the number of its entry."""
+    made = table(parent, _COLUMNS, ("place",))
+
+    def colour_rows() -> None:
+        for state, colour in (("failed", theme.BAD), ("running", theme.ACCENT_TEXT), ("removed", theme.MUTED)):
+            made.tag_configure(state, foreground=theme.resolve(colour))
+
+    theme.follow(made, "tones", colour_rows)
+    return made
+
+
+def show_entries(shown: Table, queue: Queue, settings: Mapping[int, str], losses: Mapping[int, str]) -> None:
+    """Show the entries in their order, and change only what differs; `settings` and `losses` by their numbers."""
+    entries = queue.in_order()
+    order = tuple(str(entry.number) for entry in entries)
+    if gone := [item for item in shown.get_children() if item not in order]:
+        shown.delete(*gone)
+    places = {entry.number: place for place, entry in enumerate(queue.waiting, 1)}
+    for index, (item, entry) in enumerate(zip(order, entries, strict=True)):
+        number = entry.number
+        values = row_of(entry, places.get(number), settings.get(number, ""), losses.get(number, ""))
+        if not shown.exists(item):
+            shown.insert("", index, iid=item, values=values, tags=(entry.state,))
+        elif tuple(shown.item(item, "values")) != values:
+            shown.item(item, values=values, tags=(entry.state,))
+    if shown.get_children() != order:
+        for index, item in enumerate(order):
+            shown.move(item, "", index)
