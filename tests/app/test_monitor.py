@@ -152,14 +152,20 @@ def test_curves_show_the_numbers_and_zoom(driven: Driven, runs: Path) -> None:
 
 
 def test_new_values_appear_automatically(driven: Driven, tmp_path: Path) -> None:
-    folder = make_fake_run(tmp_path / "live", steps=30, ended=None)
+    folder = make_fake_run(tmp_path / "live", steps=1, ended=None)
     follow(driven, folder.path)
     page = driven.monitor("curves")
+    loss = page.plots["loss"]
+    driven.until(lambda: loss.lines and len(loss.lines[0].points) == 1 and not loss.is_due, "the first step")
+    axes = loss.chart.axes
+    low, high = axes.get_xlim()
+    named = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    assert [label.get_text() for at, label in named if low <= at <= high] == ["1"], "one tick for one step"
     with folder.events_file.open("a") as file:
-        file.write(line(step_event(31, time.time(), random.Random(1))))
-    driven.until(lambda: page.plots["loss"].lines and len(page.plots["loss"].lines[0].points) == 31, "step 31")
+        file.write(line(step_event(2, time.time(), random.Random(1))))
+    driven.until(lambda: loss.lines and len(loss.lines[0].points) == 2, "step 2")
     figure = driven.window.run_bar.figures.labels["step"]
-    driven.until(lambda: figure.cget("text").startswith("31"), "step 31 in the run bar")
+    driven.until(lambda: figure.cget("text").startswith("2"), "step 2 in the run bar")
 
 
 def test_accuracy_has_a_plot_beside_the_losses_and_a_column(driven: Driven, runs: Path, tmp_path: Path) -> None:

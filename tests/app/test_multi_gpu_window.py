@@ -236,6 +236,13 @@ def test_launch_commands_are_seen_whole_and_scroll(
     assert canvas.yview()[1] == 1.0
     last = blocks[-1]
     assert last.winfo_rooty() + last.winfo_height() <= canvas.winfo_rooty() + canvas.winfo_height()
+    driver.draft.set("processes_per_node", [4, 2])
+    before = opened.commands
+    driver.click_button("Generate launch commands")
+    driver.wait(lambda: opened.commands is not before, "the commands for unequal machines")
+    script = opened.commands[-1].text
+    assert "#SBATCH" not in script, "Slurm would start as many on each"
+    assert "4 + 2 processes" in script
     opened._dialog.close()
 
 
