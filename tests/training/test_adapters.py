@@ -151,7 +151,7 @@ def test_a_transformer_that_tandem_has_no_names_for_is_saved_in_diffusers_layout
         ({"lora_targets": "to_(q"}, r"'to_\(q' is not a valid regular expression \(missing \)"),
         (
             {"lora_targets": " , "},
-            "use one of attention, attention_mlp, all_linear, all, kohya, kohya_conv, onetrainer, or patterns",
+            "use one of attention, attention_mlp, blocks, all_linear, all, kohya, kohya_conv, onetrainer, or patterns",
         ),
         ({"method": "embedding", "embedding_token": "my cat"}, "embedding_token is 'my cat'; give one word"),
     ],
