@@ -35,6 +35,7 @@ PHASES: Final[Mapping[str, str]] = {
 }
 _CONSOLE_TAIL_BYTES: Final = 4096
 _QUIET_S: Final = 120.0
+_SLOW_START_S: Final = 20.0  # from here on the time is told
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,9 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
         stop_wanted = stop_wanted or liveness.stop_wanted
         if join_prompt is not None and not stop_wanted:
             return Status("waiting", "Waiting for machines", "busy", join_prompt.messages[-1], True, None)
-        status = _active_status(None if is_old else phase, step, done, now, stop_wanted=stop_wanted)
+        status = _active_status(
+            None if is_old else phase, step, done, now, stop_wanted=stop_wanted, started=liveness.started
+        )
         if backing_up is not None and status.kind == "training":
             return replace(status, title=f"{status.title}, backing up step {backing_up}")
         return status
@@ -159,7 +162,7 @@ def status_of(view: RunView, liveness: Liveness, now: float, stop_wanted: bool =
 
 
 def _active_status(
-    phase: Phase | None, step: Step | None, done: float | None, now: float, *, stop_wanted: bool
+    phase: Phase | None, step: Step | None, done: float | None, now: float, *, stop_wanted: bool, started: float
 ) -> Status:
     if stop_wanted:
         detail = (
@@ -169,7 +172,10 @@ def _active_status(
         )
         return Status("stopping", "Stopping", "warn", detail, True, done)
     if phase is None:
-        return STARTING
+        waited_s = now - started if started else 0.0
+        if waited_s < _SLOW_START_S:
+            return STARTING
+        return replace(STARTING, detail=f"Loading Python and libraries, for {in_words(waited_s)} so far.")
     name = phase.name
     title = PHASES.get(name) or name.capitalize() or "Starting"
     if phase.total and phase.done is not None:

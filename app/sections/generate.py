@@ -28,7 +28,9 @@ POLL_MS: Final = 200
 IDLE_MS: Final = 2000  # without a process
 FIRST_CARDS: Final = 2  # shown at once
 _MAX_SEED: Final = 1 << 32  # as other programs draw them
-_BUSY: Final = "A run is training: generating takes memory of the same GPU. The device can be chosen under Images."
+_BUSY: Final = (
+    "A run is training: generating takes memory and time of the same devices. The device can be chosen under Images."
+)
 _TONES: Final[dict[Tone, theme.Colour]] = {
     "muted": theme.MUTED,
     "good": theme.GOOD,

@@ -183,6 +183,12 @@ def test_a_backup_in_the_background_is_shown_until_it_is_complete() -> None:
     assert status_of(view, Liveness(is_training=True), 6.0).title == "Training"
 
 
+def test_a_slow_start_tells_its_time() -> None:
+    starts = Liveness(launcher=Launcher(psutil.Process(), marked_at=100.0))
+    assert status_of(RunView(), starts, 110.0).detail.endswith("takes a few seconds.")
+    assert "for 45 s so far" in status_of(RunView(), starts, 145.0).detail
+
+
 def test_invalid_event_values_leave_the_view_usable() -> None:
     values = [None, True, -1, 1e308, "x" * 10_000, [], {}, [[]], float("nan"), 10**400]
     names = {
