@@ -48,10 +48,10 @@ class RunFigures(tk.Frame):
             self.grid_columnconfigure(place, weight=weight if used else 0, uniform="metrics" if used else "")
 
     def show(self, view: RunView | None, status: Status, *, with_total: bool) -> None:
-        """Show those of a run; `with_total` also how many steps there are, where there is room."""
+        """Show those of a run, nothing without one; `with_total` also how many steps there are, where there is room."""
         if view is None:
-            for name in TITLES:
-                self._set(name, "")
+            for label in (*self._titles.values(), *self.labels.values()):
+                _set_text(label, "")
             return
         with view.lock:
             step, position, run_info, finished = view.step, view.position, view.run_info, view.finished
@@ -87,6 +87,10 @@ class RunFigures(tk.Frame):
         return self._mean[1]
 
     def _set(self, name: str, value: str, title: str = "") -> None:
-        for label, shown in ((self._titles[name], title or TITLES[name]), (self.labels[name], value or "-")):
-            if label.cget("text") != shown:
-                label.configure(text=shown)
+        _set_text(self._titles[name], title or TITLES[name])
+        _set_text(self.labels[name], value or "-")
+
+
+def _set_text(label: tk.Label, shown: str) -> None:
+    if label.cget("text") != shown:
+        label.configure(text=shown)
