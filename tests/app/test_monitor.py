@@ -248,7 +248,7 @@ def test_processes_show_statistics_and_the_straggler(driven: Driven, runs: Path)
     page = driven.monitor("ranks")
     driven.until(lambda: len(page.stats) == 4, "four processes")
     assert [each.is_straggler for each in page.stats] == [False, False, True, False]
-    assert "Rank 2 on beta is the slowest" in page.summary.cget("text")
+    assert "Rank 2 on beta is the slowest: its steps, without waits, take" in page.summary.cget("text")
     row = rank_rows(4, random.Random(0))[3]
     stats = page.stats[3]
     assert (stats.host, stats.device) == ("beta", "NVIDIA GeForce RTX 4090")
