@@ -207,9 +207,7 @@ class RanksPage(Page):
         host = self.stats[rank].host
         name = f"Rank {rank} on {host}" if host else f"Rank {rank}"
         if kind == "straggler":
-            return (
-                f"{name} is the slowest: its steps, without waits, take {value:.1f} times the median; the others wait."
-            )
+            return f"{name} is the slowest: its steps, without waits, take {value:.1f} times the median; others wait."
         return f"{name} waits for data {value:.0%} of the time; try more loader_workers."
 
     def _draw_legend(self) -> None:
