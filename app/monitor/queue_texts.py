@@ -29,7 +29,8 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
     if has_runner and queue.wanted != "run":
         state = "Stopping after a backup" if queue.wanted == "stop" else "Pausing after the present run"
     elif has_runner:
-        state = "Working" if running or waiting else "Ready: what is added starts at once"
+        idle = "Waiting until the devices are free" if waiting else "Ready: what is added starts at once"
+        state = "Working" if running else idle
     elif is_working:
         state = "Starting…"
     else:

@@ -71,11 +71,11 @@ class RunBar(tk.Frame):
         self.refresh()
 
     def show_details(self) -> None:
-        """Show the run's error, or the message of the moment, whole."""
+        """Show the run's error, the message of the moment, or what does not fit into the bar, whole."""
         if not self._has_details():
             return
         has_log = self._status.problem is not None
-        title = self._status.title if has_log else "Message"
+        title = "Message" if self._has_message() and not has_log else self._status.title
         open_log = (lambda: self.event_generate("<<ShowLog>>")) if has_log else None
         self.details = ErrorDetails(self, self._state, title, self._full_detail(), open_log)
         self.details.show()
@@ -216,7 +216,7 @@ class RunBar(tk.Frame):
         if self._has_changed("tone", status.tone):
             theme.paint(self._dot, fg=TONES[status.tone])
         detail, colour = self._detail_of(status), theme.MUTED
-        if self._message and time.monotonic() < self._message_until:
+        if self._has_message():
             detail, colour = self._message, theme.TEXT
         elif status.tone == "bad":
             detail, colour = with_titles(detail) if status.problem is not None else detail, theme.BAD
@@ -229,8 +229,12 @@ class RunBar(tk.Frame):
             self._first.pack_configure(pady=(0 if "\n" in lines else theme.px(_ABOVE), 0))
             theme.paint(self._detail, fg=colour)
 
+    def _has_message(self) -> bool:
+        return bool(self._message) and time.monotonic() < self._message_until
+
     def _has_details(self) -> bool:
-        return self._status.problem is not None or bool(self._message and time.monotonic() < self._message_until)
+        is_cut = str(self._detail.cget("text")).endswith("…")
+        return self._status.problem is not None or self._has_message() or is_cut
 
     def _detail_of(self, status: Status) -> str:
         if status.problem is not None:
@@ -244,7 +248,7 @@ class RunBar(tk.Frame):
     def _full_detail(self) -> str:
         problem = self._status.problem
         advice = "" if problem is None or not problem.advice else f"\n\n{problem.advice}"
-        if self._message and time.monotonic() < self._message_until:
+        if self._has_message():
             return self._message
         return self._detail_of(self._status) + advice
 

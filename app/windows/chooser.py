@@ -250,7 +250,7 @@ class _Chooser:
         elif self._purpose == "open" and not file.is_file():
             self._message.configure(text=f"There is no file {name} here.")
         elif self._purpose == "save":
-            file = file if file.suffix or not self._endings else file.with_name(f"{name}{self._endings[0]}")
+            file = file if file.suffix or not self._endings else file.with_name(f"{file.name}{self._endings[0]}")
             if file.exists() and self._confirmed != str(file):
                 self._confirmed = str(file)
                 self._message.configure(text=f"{file.name} already exists. Save again to replace it.")

@@ -213,7 +213,7 @@ class MachinesStart:
         """Another machine was stopped: on the terminal, and in the window as the cause of the end."""
         if (self._supervisor is not None and self._supervisor.is_stopped) or is_stopped_by_user(self._folder):
             return  # this one was, too
-        self._echo(message)
+        self._echo(f"Warning: {message}")
         self._events.write("warning", message=message, is_cause_of_end=True)
 
     def _show_join_line(self, plan: LaunchPlan, server: JoinServer) -> None:

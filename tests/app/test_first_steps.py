@@ -59,6 +59,7 @@ def test_click_on_a_placeholder_puts_the_caret_into_the_entry(driver: Driver, pa
         ("folder", ["WORD {home}/other", "CLICK Choose"], "other"),
         ("any", ["WORD a/../model.safetensors", "Return"], "photos/a/../model.safetensors"),
         ("any", ["shift+Tab", "TYPE {home}/photos/model.safetensors", "Return"], "photos/model.safetensors"),
+        ("save", ["WORD a/../new", "Return"], "photos/a/../new.yaml"),
     ],
 )  # fmt: skip
 def test_folder_chooser_returns_what_is_typed_selected_or_listed(
@@ -82,7 +83,9 @@ def test_folder_chooser_returns_what_is_typed_selected_or_listed(
             driver.window.after(50, next_key)
 
     driver.later(lambda: "b" in driver.listed_files(), next_key)
-    assert choose_path(driver.window, purpose, "Folder", shared_home / "photos") == str(shared_home / expected)
+    endings = (".yaml",) if purpose == "save" else ()
+    chosen = choose_path(driver.window, purpose, "Folder", shared_home / "photos", endings)
+    assert chosen == str(shared_home / expected)
     assert keys == []
 
 
