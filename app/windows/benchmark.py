@@ -40,7 +40,6 @@ class BenchmarkWindow(ProgramWindow):
         )
         self.result: BenchmarkResult | None = None
         self.before: BenchmarkResult | None = None
-        self._is_stopping = False
         self.options = BenchmarkOptions(self.dialog.body)
         self.status = text(self.dialog.body, font="strong", wrap=SIZE[0])
         self.status.pack(anchor="w", pady=(0, theme.px(8)))
@@ -48,7 +47,7 @@ class BenchmarkWindow(ProgramWindow):
         self.dialog.button("Close", self.dialog.close)
         self.saving = self.dialog.button("Save…", self._offer_files)
         self.dialog.button("Compare…", self._choose_before)
-        self.button = self.dialog.button("Measure", self._start_or_stop, "accent")
+        self.button = self.dialog.button("Measure", self.start_or_stop, "accent")
         self._show()
 
     def show(self) -> tk.Toplevel:
@@ -72,7 +71,7 @@ class BenchmarkWindow(ProgramWindow):
         for old in (self._found, self._picture):
             old.unlink(missing_ok=True)
         save_config(config, file)
-        self.result, self._is_stopping = None, False
+        self.result = None
         self.button.configure(text="Stop")
         self.show_status("Starting…", theme.MUTED)
         named = ["--name", self.state.draft.file.name if self.state.draft.file else "unsaved settings"]
@@ -82,7 +81,7 @@ class BenchmarkWindow(ProgramWindow):
 
     def progressed(self, output: str) -> None:
         """Show which case is measured, the cases that were, and what the program says."""
-        if (cases := _CASE.findall(output)) and not self._is_stopping:
+        if (cases := _CASE.findall(output)) and not self.is_stopping:
             self.show_status(f"{printable(cases[-1])}…", theme.MUTED)
         self._load()
         self.pages.show_output(output)
@@ -94,7 +93,7 @@ class BenchmarkWindow(ProgramWindow):
         self._show()
         if exit_code == FINISHED:
             self.show_status("All cases were measured.", theme.GOOD)
-        elif exit_code == INTERRUPTED or self._is_stopping:
+        elif exit_code == INTERRUPTED or self.is_stopping:
             self.show_status("Stopped." if self.result is None else "Stopped; the cases before are shown.", theme.MUTED)
         elif self.result is None:
             self.show_status("Nothing was measured: see Output.", theme.BAD)
@@ -150,14 +149,6 @@ class BenchmarkWindow(ProgramWindow):
             target.write(read_bytes(self._picture))
 
     # Buttons
-
-    def _start_or_stop(self) -> None:
-        if self.child is None:
-            self.start()
-            return
-        self._is_stopping = True
-        self.show_status("Stopping…", theme.MUTED)
-        self.child.stop()
 
     def _offer_files(self) -> None:
         menu = popup_menu(self.dialog.window)

@@ -27,6 +27,7 @@ class ProgramWindow:
     def __init__(self, parent: tk.Misc, state: AppState, title: str, message: str) -> None:
         self.state = state
         self.child: ChildProgram | None = None
+        self.is_stopping = False  # as the user wished
         self.dialog = Dialog(parent, title, message, modal=False)
         self.dialog.window.resizable(True, True)
         self._folder = tempfile.TemporaryDirectory(prefix="tandem-window-")
@@ -60,8 +61,18 @@ class ProgramWindow:
 
     def run(self, script: Path, arguments: Sequence[str]) -> None:
         """Run a program and follow it to its end."""
+        self.is_stopping = False
         self.child = ChildProgram(script, arguments, self.file("output.txt"))
         self._poll(self.child)
+
+    def start_or_stop(self) -> None:
+        """Start the program, or ask the running one to end."""
+        if self.child is None:
+            self.start()
+            return
+        self.is_stopping = True
+        self.show_status("Stopping…", theme.MUTED)
+        self.child.stop()
 
     def show_status(self, message: str, colour: theme.Colour) -> None:
         """Write to `status`."""

@@ -72,8 +72,7 @@ class PreflightWindow(ProgramWindow):
         self._advice.pack(fill="x", pady=(theme.px(8), 0))
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_advice())
         self.dialog.button("Close", self.dialog.close)
-        self.button = self.dialog.button("Check again", self._start_or_stop, "accent")
-        self._is_stopping = False
+        self.button = self.dialog.button("Check again", self.start_or_stop, "accent")
 
     def start(self) -> None:
         """Check the current settings."""
@@ -97,7 +96,6 @@ class PreflightWindow(ProgramWindow):
         self.waiting.place_forget()
         self.table.delete(*self.table.get_children())
         self.report = None
-        self._is_stopping = False
         self.button.configure(text="Stop")
         self.show_status("Checking…", theme.MUTED)
         self.run(SCRIPT, ["--config", str(file), "--json", str(self._result), "--test", _DEPTHS[self.depth.get()]])
@@ -106,7 +104,7 @@ class PreflightWindow(ProgramWindow):
         """Show the verdict, or why there is none."""
         self.button.configure(text="Check again")
         self.waiting.place_forget()
-        if self._is_stopping or exit_code == INTERRUPTED:
+        if self.is_stopping or exit_code == INTERRUPTED:
             self.show_status("Stopped before all was checked.", theme.MUTED)
         elif self.report is None or not self.report.cells:
             self.show_status(output.splitlines()[-1] if output else "The check terminated unexpectedly.", theme.BAD)
@@ -133,14 +131,6 @@ class PreflightWindow(ProgramWindow):
                 tags=(cell.colour,),
             )
         self.report = report
-
-    def _start_or_stop(self) -> None:
-        if self.child is None:
-            self.start()
-            return
-        self._is_stopping = True
-        self.show_status("Stopping…", theme.MUTED)
-        self.child.stop()
 
     def _config_file(self, config: TrainConfig) -> Path | None:
         """The file with the settings to check; None if the other machines need one and there is none."""
