@@ -9,27 +9,19 @@ from contextlib import suppress
 from typing import Final
 
 from modules import __version__
-from modules.config import ConfigError, DataError, TandemError
-from modules.config.trusted_code import CodeNotTrusted
+from modules.config import TandemError
 from modules.files import printable
 from modules.machine import hostname
 from modules.run.exit_codes import INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.failures import Failure
 from modules.run.folder.resume import LATEST
-from modules.run.join.allowed_paths import FOR_MACHINE_0, Ask, PathMissing, PathNotAllowed
+from modules.run.join.allowed_paths import Ask
 from modules.run.join.channel import ChannelClosed, Message
-from modules.run.join.fingerprint import (
-    Listing,
-    all_listings,
-    code_listing,
-    digest,
-    keyed_listing,
-    keyed_names,
-    package_listing,
-)
+from modules.run.join.fingerprint import all_listings, code_listing, package_listing
 from modules.run.join.join_line import JoinLine, connect
 from modules.run.join.keys import derive_key
 from modules.run.join.local_settings import ALLOW_DIFFERENCES, check_local_settings, shared_settings
+from modules.run.join.machine_zero import MachineZero
 from modules.run.join.members import JoinError
 from modules.run.join.messages import Start, Welcome, record
 from modules.run.join.received_config import check_family, check_named_paths, merge_config
@@ -43,12 +35,6 @@ Echo = Callable[[str], None]
 
 # Machine 0 knows the cause of a failed run only after its own part has ended.
 _OUTCOME_TIMEOUT_S: Final = 30.0
-# For machine 0, whose own --trust_code would not help.
-_CODE_NOT_ALLOWED: Final = (
-    "nobody has allowed the family's Python file to run on that machine; once it has been read there, join again with "
-    "--trust_code"
-)
-_ERROR_OF_KIND: Final[dict[str, type[TandemError]]] = {"config": ConfigError, "data": DataError}
 
 
 def join_run(join_line: JoinLine, echo: Echo, ask: Ask | None = None, ask_about_code: Ask | None = None) -> int:
@@ -100,8 +86,7 @@ class JoinClient:
         self._echo = echo
         self._ask, self._ask_about_code = ask, ask_about_code
         self._session = session
-        self._host = "machine 0"
-        self._listings: list[Listing] = []
+        self._machine_zero = MachineZero(session, join_line, echo)
         try:
             self._handshake()
         except BaseException as error:
@@ -112,7 +97,7 @@ class JoinClient:
         """Wait until all machines have joined. Raises JoinError if machine 0 gives up or disconnects."""
         try:
             while True:
-                message = self._expect("status", "start")
+                message = self._machine_zero.expect("status", "start")
                 if message["type"] == "start":
                     return self._plan(message)
                 if message.get("missing"):
@@ -161,14 +146,7 @@ class JoinClient:
 
     def leave(self, error: BaseException) -> None:
         """Disconnect, with the reason."""
-        reason = f"it was stopped by {error.by}" if isinstance(error, StopRequested) else str(error)
-        if isinstance(error, (PathNotAllowed, PathMissing)):
-            reason = FOR_MACHINE_0
-        if isinstance(error, CodeNotTrusted):
-            reason = _CODE_NOT_ALLOWED
-        with suppress(ChannelClosed):
-            self._session.send("leave", reason=reason)
-        self._session.close()
+        self._machine_zero.leave(error)
 
     def _finish(self, code: int) -> LaunchPlan | None:
         """Report how this machine's part ended; the plan of the next start, unless the run is over."""
@@ -208,9 +186,14 @@ class JoinClient:
                 return None
         return None
 
+    @property
+    def _host(self) -> str:
+        return self._machine_zero.name
+
     def _handshake(self) -> None:
         join_line, own = self._join_line, self._join_line.config
-        self._session.send(
+        machine_zero = self._machine_zero
+        machine_zero.send(
             "hello",
             host=hostname(),
             tandem=__version__,
@@ -220,28 +203,23 @@ class JoinClient:
             number=None if own is None else own.node_rank,
             allow_differences=join_line.allow_differences,
         )
-        welcome = record(Welcome, self._expect("welcome"))
-        self._host = f"{printable(welcome.host, 100)} (machine 0)"
-        self._key = derive_key(join_line.token, "fingerprints", welcome.nonce)
+        welcome = record(Welcome, machine_zero.expect("welcome"))
+        machine_zero.introduce(welcome.host, welcome.nonce)
         self._config = merge_config(join_line, welcome, self._host)
         self._echo(
             f"{self._host} has accepted the token; this is machine {self._config.node_rank} of {welcome.machines}, "
             f"for the run {printable(welcome.run_name, 200)!r}."
         )
-        check_named_paths(self._config, join_line, "", self._ask)
-        check_family(self._config, join_line, welcome, self._host, self._ask_about_code)
+        check_named_paths(self._config, join_line, "", machine_zero.announced(self._ask))
+        ask_about_code = machine_zero.announced(self._ask_about_code)
+        check_family(self._config, join_line, welcome, self._host, ask_about_code)
         for note in welcome.notes:
             self._echo(f"Note: {printable(note)}.")
         processes = LaunchPlan.from_config(self._config, config_path="config.json").processes_here
         self._folder = own_folder(self._config, welcome.run_name, join_line.token, welcome.folder_proofs)
         self._echo(f"Run folder: {self._folder.path}")
-        self._compare_data(processes)
-
-    def _compare_data(self, processes: int) -> None:
         self._echo("Comparing the images with machine 0's ...")
-        self._listings = all_listings(self._config)
-        digests = [digest(listing, self._key) for listing in self._listings]
-        self._session.send("ready", processes=processes, digests=digests)
+        machine_zero.send_ready(processes, all_listings(self._config))
 
     def _plan(self, message: Message) -> LaunchPlan:
         """The plan shared by all machines, with the process counts and port from machine 0."""
@@ -252,7 +230,8 @@ class JoinClient:
                 f"{self._config.num_nodes}"
             )
         if start.resume and start.resume != LATEST:
-            check_named_paths(self._config, self._join_line, start.resume, self._ask)
+            ask = self._machine_zero.announced(self._ask)
+            check_named_paths(self._config, self._join_line, start.resume, ask)
         shared = {"processes_per_node": tuple(start.counts), "world_size": None, "initial_port": start.port}
         return LaunchPlan.from_config(
             self._config.model_copy(update=shared),
@@ -260,42 +239,6 @@ class JoinClient:
             run_folder=self._folder.path,
             extra_args=["--resume", start.resume] if start.resume else [],
         )
-
-    def _expect(self, *kinds: str) -> Message:
-        """The next message of these kinds. Raises TandemError if machine 0 rejects this machine or disconnects."""
-        while True:
-            try:
-                message = self._session.expect(*kinds, "rejected", "request_listings", "closed")
-                if message["type"] == "request_listings":
-                    self._session.send("listings", listings=self._keyed_listings(message.get("which")))
-                    continue
-            except ChannelClosed as end:
-                reason = f": {end}" if str(end) else ""
-                raise JoinError(
-                    f"the connection to {self._host} at {self._join_line} was lost{reason}",
-                    "Check its output, and run this line again when it waits for machines",
-                ) from end
-            if message["type"] == "rejected":
-                self._report_files(message.get("only_there"))
-                error = _ERROR_OF_KIND.get(str(message.get("kind")), JoinError)
-                reason, advice = printable(message.get("message"), 4000), printable(message.get("advice"), 4000)
-                raise error(f"machine 0 rejected this machine: {reason}", advice)
-            if message["type"] == "closed":
-                raise JoinError(f"{self._host} has ended: {printable(message.get('outcome'), 4000, lines=True)}")
-            return message
-
-    def _keyed_listings(self, which: object) -> list[Listing]:
-        """The listings that machine 0 asks for, as HMACs."""
-        numbers = which if isinstance(which, list) else []
-        known = [each for each in numbers if type(each) is int and 0 <= each < len(self._listings)]
-        return [keyed_listing(self._listings[number], self._key) for number in dict.fromkeys(known)]
-
-    def _report_files(self, hidden: object) -> None:
-        """Name the files that only this machine has, of which machine 0 knows only HMACs."""
-        wanted = set(map(str, hidden)) if isinstance(hidden, list) else set()
-        names = {code: name for listing in self._listings for name, code in keyed_names(listing, self._key).items()}
-        if found := [printable(names[code], 200) for code in sorted(wanted & names.keys())]:
-            self._echo(f"Only on this machine: {', '.join(found)}")
 
 
 def _describe_ranks(ranks: range) -> str:

@@ -34,6 +34,7 @@ class MemberState:
 
     machine: RemoteMachine
     processes: int | None = None
+    is_asking: bool = False  # its user, for permission
     is_running: bool = False  # from the start until it has reported how its part ended
 
 
@@ -62,6 +63,11 @@ class Members:
         with self._changed:
             self._states[number].processes = processes
             self._changed.notify_all()
+
+    def mark_asking(self, number: int, *, is_asking: bool) -> None:
+        """The machine asks its user for permission, or has an answer."""
+        with self._changed:
+            self._states[number].is_asking = is_asking
 
     def release(self, number: int) -> None:
         """The machine has left; its number is free again."""
@@ -137,9 +143,13 @@ class Members:
         """The joined and the missing machines, in one line."""
         with self._changed:
             ready = [(number, state) for number, state in sorted(self._states.items()) if state.processes is not None]
-            checking = [state for _, state in sorted(self._states.items()) if state.processes is None]
+            checking = [
+                f"{state.machine}{', which asks its user for permission' * state.is_asking}"
+                for _, state in sorted(self._states.items())
+                if state.processes is None
+            ]
         parts = [f"joined: {', '.join(f'machine {n} = {s.machine}' for n, s in ready) or 'none'}"]
-        parts += [f"still being checked: {', '.join(str(state.machine) for state in checking)}"] if checking else []
+        parts += [f"still being checked: {', '.join(checking)}"] if checking else []
         return "; ".join([*parts, f"missing: {self.missing() or 'none'}"])
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
-from modules.config import TrainConfig, dump
+from modules.config import TrainConfig
 from modules.files import printable
-from modules.machine import hostname
 from modules.run.folder.failures import Failure
 from modules.run.format_duration import in_words
+from modules.run.join.admission import LONGEST_REASON, Admission, MachineLeft, asking
 from modules.run.join.channel import ChannelClosed, Message
-from modules.run.join.checks import JoinRejected, check_dataset, check_software, failure_of, process_count
-from modules.run.join.fingerprint import Listing, all_listings, family_identity
+from modules.run.join.checks import JoinRejected, check_software, failure_of
 from modules.run.join.keys import derive_key
 from modules.run.join.listener import Listener
 from modules.run.join.members import JoinError, Members, RemoteMachine
@@ -27,7 +24,6 @@ Report = Callable[[str, list[int]], None]
 
 _SLOT_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
-_LONGEST_REASON: Final = 500  # characters that are shown
 
 
 class JoinServer:
@@ -53,8 +49,6 @@ class JoinServer:
         """
         self.token = token
         self._config = config
-        self._run_name = run_name
-        self._folder_proofs = list(folder_proofs)
         self._report_message = report
         self._resume = resume  # what the next start resumes
         self.silent: set[int] = set()  # machines that are no longer heard, though nothing has closed the connection
@@ -63,11 +57,9 @@ class JoinServer:
         self._members = Members(config.num_nodes)
         self._start_message: Message | None = None
         self._outcome: str | None = None  # set by `close`
-        self._listings: Future[list[Listing]] = Future()
+        self._admission = Admission(config, run_name, token, folder_proofs, self._members, self._report)
         self._listener = Listener(config.initial_port + 1, token, self._serve, self._report)
         self.port = self._listener.port
-        # not a pool thread: Python would wait for it before exiting after a stop
-        threading.Thread(target=self._list_data, name="listings", daemon=True).start()
 
     def wait(
         self,
@@ -83,8 +75,7 @@ class JoinServer:
 
         def check() -> None:
             interrupt()
-            if self._listings.done():
-                self._listings.result()  # raises if this machine's own data is missing
+            self._admission.check_own_data()
 
         if not self._members.wait_until_complete(self._config.num_nodes, within_s, check):
             raise JoinError(
@@ -136,12 +127,6 @@ class JoinServer:
         self._outcome = outcome if self._outcome is None else self._outcome
         self._listener.close()
         self._members.wait_until_empty(_CLOSE_TIMEOUT_S)
-
-    def _list_data(self) -> None:
-        try:
-            self._listings.set_result(all_listings(self._config))
-        except Exception as error:  # noqa: BLE001  # `wait` raises it
-            self._listings.set_exception(error)
 
     def _serve(self, session: Session, address: str) -> None:
         hello = session.expect("hello")
@@ -221,27 +206,10 @@ class JoinServer:
 
     def _admit(self, session: Session, machine: RemoteMachine, number: int, notes: Sequence[str]) -> str:
         """Serve a machine to the end of the run; returns a note to print. Raises JoinRejected or ChannelClosed."""
-        nonce = secrets.token_hex(16)
-        session.send(
-            "welcome",
-            host=hostname(),
-            number=number,
-            machines=self._config.num_nodes,
-            config=dump(self._config),
-            run_name=self._run_name,
-            nonce=nonce,
-            family=family_identity(self._config),
-            notes=list(notes),
-            folder_proofs=self._folder_proofs,
-        )
-        ready = session.expect("ready", "leave")
-        if ready["type"] == "leave":
-            return f"{machine} has left: {printable(ready.get('reason'), _LONGEST_REASON)}"
-        while not self._listings.done():
-            session.receive(0.2)
-        key = derive_key(self.token, "fingerprints", nonce)
-        check_dataset(self._config, self._listings.result(), session, ready, key, machine.host)
-        processes = process_count(ready["processes"])
+        try:
+            processes = self._admission.admit(session, machine, number, notes)
+        except MachineLeft as reason:
+            return f"{machine} has left: {reason}"
         self._check_rejoin(number, processes)
         for note in notes:
             self._report(f"Note: {note}.", ready=number)
@@ -277,15 +245,17 @@ class JoinServer:
             elif message["type"] == "finished":
                 self._members.mark_reported(number)
             elif message["type"] == "stopping":
-                by = printable(message["by"], _LONGEST_REASON)
+                by = printable(message["by"], LONGEST_REASON)
                 self._report_stop(
                     f"Machine {number}, {machine}, was stopped by {by} there, so the whole run stops after a backup. "
                     "To continue, resume it here, and let that machine join again."
                 )
+            elif message["type"] == "asking":
+                self._report(asking(machine))
             elif message["type"] == "leave":
                 if message.get("is_done"):
                     return ""
-                reason = printable(message["reason"], _LONGEST_REASON)
+                reason = printable(message["reason"], LONGEST_REASON)
                 self._record_loss(machine, number, f"has left: {reason}")
                 return f"{machine}, machine {number}, has left: {reason}"
         session.send("closed", outcome=self._outcome)

@@ -23,6 +23,7 @@ from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.run.folder.events import read_events
 from modules.run.folder.failures import Failure
 from modules.run.folder.run_folder import RunFolder
+from modules.run.join import admission as admission_module
 from modules.run.join import fingerprint
 from modules.run.join import join_line as join_line_module
 from modules.run.join import server as server_module
@@ -437,6 +438,29 @@ def test_messages_on_the_joining_side(
     assert not (tmp_path / "theirs").exists()
 
 
+def test_machine_0_says_that_a_machine_has_connected_and_not_confirmed(
+    make_server: Callable[..., Harness], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user has been asked, or it compares many images: who has pasted the line must not read that nobody came."""
+    harness = make_server()
+    monkeypatch.chdir(tmp_path)
+    summaries: list[str] = []
+
+    def refuse(question: str) -> bool:
+        harness.wait_for(" (127.0.0.1) has connected and asks its user for permission")
+        summaries.append(harness.server.summary())
+        return False
+
+    line = JoinLine.parse(f"127.0.0.1:{harness.server.port}", harness.server.token)
+    with pytest.raises(ConfigError, match="nobody has allowed"):
+        join_run(line, lambda text: None, refuse)
+    assert "(127.0.0.1), which asks its user for permission; missing: machine 1" in summaries[0]
+    harness.wait_for("has left: a path of the config is missing there, or not allowed")
+    monkeypatch.setattr(admission_module, "_SLOW_S", 0.0)
+    harness.hello("gamma").expect("welcome")
+    harness.wait_for("gamma (127.0.0.1) has connected and is still checking its files")
+
+
 def test_waiting_for_machine_0_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_line_module, "_NOTICE_AFTER_S", 0.1)
     said: list[str] = []
@@ -483,7 +507,7 @@ def test_stopped_server_does_not_wait_for_listings(
 ) -> None:
     """A million captions on a slow disk take minutes, in which Python would not end."""
     still = threading.Event()
-    monkeypatch.setattr(server_module, "all_listings", lambda config: [still.wait()])
+    monkeypatch.setattr(admission_module, "all_listings", lambda config: [still.wait()])
     make_server()
     (thread,) = [each for each in threading.enumerate() if each.name == "listings"]
     assert thread.daemon
